@@ -1,0 +1,1 @@
+"""PJRT, the uniform device API of machine learning, for Python."""
