@@ -6,7 +6,7 @@ Everything that `run.py` needs is written beside this file:
 - `weights.npz`: the trained weights, one array a name, in the order of the program's arguments;
 - `images.npy`, `labels.npy`: the held-out digits, which training never saw.
 
-Needs `pip install jax scikit-learn`. Nothing is random but for one fixed seed, so one machine gives the same weights twice.
+Needs `pip install jax scikit-learn`. One fixed seed rules all chance, so one machine gives the same weights twice.
 """
 
 import argparse
