@@ -1,0 +1,215 @@
+/* Extensions, version, errors, named values and plugin-wide functions. */
+#ifndef PJRT_ABI_BASE_H_
+#define PJRT_ABI_BASE_H_
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The number of bytes up to the end of the last field: what a caller stamps into struct_size.
+ * The compiler may pad the struct behind it; the padding does not count. */
+#define PJRT_ABI_SIZE(type, last_field) \
+  enum { type##_STRUCT_SIZE = offsetof(type, last_field) + sizeof(((type *)0)->last_field) }
+
+#define PJRT_API_MAJOR 0
+#define PJRT_API_MINOR 114
+
+/* Handles. What they point to belongs to the plugin and is never looked into, but for PJRT_Error
+ * and PJRT_Memory. */
+typedef struct PJRT_AsyncHostToDeviceTransferManager PJRT_AsyncHostToDeviceTransferManager;
+typedef struct PJRT_AsyncTrackingEvent PJRT_AsyncTrackingEvent;
+typedef struct PJRT_Buffer PJRT_Buffer;
+typedef struct PJRT_Client PJRT_Client;
+typedef struct PJRT_CopyToDeviceStream PJRT_CopyToDeviceStream;
+typedef struct PJRT_Device PJRT_Device;
+typedef struct PJRT_DeviceAssignmentSerialized PJRT_DeviceAssignmentSerialized;
+typedef struct PJRT_DeviceDescription PJRT_DeviceDescription;
+typedef struct PJRT_Device_Attributes PJRT_Device_Attributes;
+typedef struct PJRT_Error PJRT_Error;
+typedef struct PJRT_Event PJRT_Event;
+typedef struct PJRT_Executable PJRT_Executable;
+typedef struct PJRT_ExecuteContext PJRT_ExecuteContext;
+typedef struct PJRT_FulfillAliasBufferCallback PJRT_FulfillAliasBufferCallback;
+typedef struct PJRT_LoadedExecutable PJRT_LoadedExecutable;
+typedef struct PJRT_Memory PJRT_Memory;
+typedef struct PJRT_MultiSlice_Config PJRT_MultiSlice_Config;
+typedef struct PJRT_SerializedCompileOptions PJRT_SerializedCompileOptions;
+typedef struct PJRT_SerializedExecutable PJRT_SerializedExecutable;
+typedef struct PJRT_SerializedTopology PJRT_SerializedTopology;
+typedef struct PJRT_TopologyDescription PJRT_TopologyDescription;
+
+/* Every kind of extension known at 0.114, by name. */
+typedef enum {
+  PJRT_Extension_Type_Gpu_Custom_Call = 0,
+  PJRT_Extension_Type_Profiler = 1,
+  PJRT_Extension_Type_Custom_Partitioner = 2,
+  PJRT_Extension_Type_Stream = 3,
+  PJRT_Extension_Type_Layouts = 4,
+  PJRT_Extension_Type_FFI = 5,
+  PJRT_Extension_Type_MemoryDescriptions = 6,
+  PJRT_Extension_Type_Triton = 7,
+  PJRT_Extension_Type_RawBuffer = 8,
+  PJRT_Extension_Type_PhaseCompile = 9,
+  PJRT_Extension_Type_Example = 10,
+  PJRT_Extension_Type_Unknown = 11,
+  PJRT_Extension_Type_CrossHostTransfers = 12,
+  PJRT_Extension_Type_ExecutableMetadata = 13,
+  PJRT_Extension_Type_Callback = 14,
+  PJRT_Extension_Type_HostAllocator = 15,
+  PJRT_Extension_Type_TpuTopology = 16,
+  PJRT_Extension_Type_TpuExecutable = 17,
+  PJRT_Extension_Type_Megascale = 18,
+  PJRT_Extension_Type_Shardings = 19,
+  PJRT_Extension_Type_AbiVersion = 20,
+  PJRT_Extension_Type_Collectives = 21,
+  PJRT_Extension_Type_MultiSlice = 22,
+  PJRT_Extension_Type_HostMemoryAllocator = 23,
+  PJRT_Extension_Type_XlaTransform = 24,
+} PJRT_Extension_Type;
+
+/* Head of every extension struct: one link of a chain that the reader walks by type. An unknown
+ * type is stepped over. */
+typedef struct PJRT_Extension_Base {
+  size_t struct_size;
+  PJRT_Extension_Type type;
+  struct PJRT_Extension_Base *next;
+} PJRT_Extension_Base;
+PJRT_ABI_SIZE(PJRT_Extension_Base, next);
+
+/* The version of the interface that the plugin was compiled against. */
+typedef struct PJRT_Api_Version {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  int major_version;
+  int minor_version;
+} PJRT_Api_Version;
+PJRT_ABI_SIZE(PJRT_Api_Version, minor_version);
+
+/* Every error that a function returns belongs to the caller, who frees it with this one. Null is
+ * allowed. */
+typedef struct PJRT_Error_Destroy_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  PJRT_Error *error;
+} PJRT_Error_Destroy_Args;
+PJRT_ABI_SIZE(PJRT_Error_Destroy_Args, error);
+
+/* The text is not zero-terminated and lives as long as the error. */
+typedef struct PJRT_Error_Message_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  const PJRT_Error *error;
+  const char *message;  /* out */
+  size_t message_size;  /* out */
+} PJRT_Error_Message_Args;
+PJRT_ABI_SIZE(PJRT_Error_Message_Args, message_size);
+
+/* The codes of absl::Status, number by number. */
+typedef enum {
+  PJRT_Error_Code_OK = 0,
+  PJRT_Error_Code_CANCELLED = 1,
+  PJRT_Error_Code_UNKNOWN = 2,
+  PJRT_Error_Code_INVALID_ARGUMENT = 3,
+  PJRT_Error_Code_DEADLINE_EXCEEDED = 4,
+  PJRT_Error_Code_NOT_FOUND = 5,
+  PJRT_Error_Code_ALREADY_EXISTS = 6,
+  PJRT_Error_Code_PERMISSION_DENIED = 7,
+  PJRT_Error_Code_RESOURCE_EXHAUSTED = 8,
+  PJRT_Error_Code_FAILED_PRECONDITION = 9,
+  PJRT_Error_Code_ABORTED = 10,
+  PJRT_Error_Code_OUT_OF_RANGE = 11,
+  PJRT_Error_Code_UNIMPLEMENTED = 12,
+  PJRT_Error_Code_INTERNAL = 13,
+  PJRT_Error_Code_UNAVAILABLE = 14,
+  PJRT_Error_Code_DATA_LOSS = 15,
+  PJRT_Error_Code_UNAUTHENTICATED = 16,
+} PJRT_Error_Code;
+
+typedef void (*PJRT_Error_PayloadVisitor)(
+    const char *key, size_t key_size, const char *value, size_t value_size, void *user_arg);
+
+/* Since 0.114 an error carries its own functions, so that either side can make one and the other
+ * can read it. */
+typedef struct PJRT_Error_FunctionTable {
+  size_t struct_size;
+  size_t instance_size;
+  PJRT_Extension_Base *extension_start;
+  void (*destroy)(PJRT_Error *error);
+  void (*message)(const PJRT_Error *error, const char **message, size_t *message_size);
+  PJRT_Error_Code (*get_code)(const PJRT_Error *error);
+  void (*for_each_payload)(const PJRT_Error *error, PJRT_Error_PayloadVisitor visitor, void *user_arg);
+} PJRT_Error_FunctionTable;
+PJRT_ABI_SIZE(PJRT_Error_FunctionTable, for_each_payload);
+
+/* Opaque before 0.114: read the table only where the maker is known to set it. */
+struct PJRT_Error {
+  const struct PJRT_Error_FunctionTable *vtable;
+};
+
+typedef struct PJRT_Error_GetCode_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  const PJRT_Error *error;
+  PJRT_Error_Code code;  /* out */
+} PJRT_Error_GetCode_Args;
+PJRT_ABI_SIZE(PJRT_Error_GetCode_Args, code);
+
+/* Calls the visitor once for each payload; key and value live only during that call. */
+typedef struct PJRT_Error_ForEachPayload_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  const PJRT_Error *error;
+  PJRT_Error_PayloadVisitor visitor;
+  void *user_arg;
+} PJRT_Error_ForEachPayload_Args;
+PJRT_ABI_SIZE(PJRT_Error_ForEachPayload_Args, user_arg);
+
+/* Given to callbacks by the plugin, so that they can make an error of the plugin's own kind. The
+ * message is copied. */
+typedef PJRT_Error *(*PJRT_CallbackError)(
+    PJRT_Error_Code code, const char *message, size_t message_size);
+
+typedef enum {
+  PJRT_NamedValue_kString = 0,
+  PJRT_NamedValue_kInt64 = 1,
+  PJRT_NamedValue_kInt64List = 2,
+  PJRT_NamedValue_kFloat = 3,
+  PJRT_NamedValue_kBool = 4,
+} PJRT_NamedValue_Type;
+
+/* A named value of one of five types. value_size counts the elements of a string or list, and is
+ * 1 for the others. */
+typedef struct PJRT_NamedValue {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  const char *name;
+  size_t name_size;
+  PJRT_NamedValue_Type type;
+  union {
+    const char *string_value;
+    int64_t int64_value;
+    const int64_t *int64_array_value;
+    float float_value;
+    bool bool_value;
+  };
+  size_t value_size;
+} PJRT_NamedValue;
+PJRT_ABI_SIZE(PJRT_NamedValue, value_size);
+
+/* One-time set-up, before any other function but those of errors. */
+typedef struct PJRT_Plugin_Initialize_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+} PJRT_Plugin_Initialize_Args;
+PJRT_ABI_SIZE(PJRT_Plugin_Initialize_Args, extension_start);
+
+/* The array and everything in it lives as long as the process. */
+typedef struct PJRT_Plugin_Attributes_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  const PJRT_NamedValue *attributes;  /* out */
+  size_t num_attributes;  /* out */
+} PJRT_Plugin_Attributes_Args;
+PJRT_ABI_SIZE(PJRT_Plugin_Attributes_Args, num_attributes);
+
+#endif  /* PJRT_ABI_BASE_H_ */
