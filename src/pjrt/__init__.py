@@ -1,1 +1,111 @@
-"""PJRT, the uniform device API of machine learning, for Python."""
+"""PJRT, the uniform device API of machine learning, for Python.
+
+Use any device: ``client = pjrt.client("cpu")``, ``client.compile(program)``, ``executable(x)``; and be one: write a
+class on ``pjrt.host`` and export it. The nouns are those of PJRT; their documentation is in ``pjrt.api``.
+"""
+
+from pjrt.api.attributes import Attributes, NamedValue
+from pjrt.api.buffer import Buffer, ExternalReference
+from pjrt.api.client import AliasFulfillment, Client, ProcessInfo, ProcessState
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    CancelledError,
+    DataLossError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+    PermissionDeniedError,
+    PjrtError,
+    ResourceExhaustedError,
+    StatusCode,
+    UnauthenticatedError,
+    UnavailableError,
+    UnimplementedError,
+    UnknownError,
+)
+from pjrt.api.executable import CompiledMemoryStats, Executable
+from pjrt.api.execute_options import ExecuteContext, ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
+from pjrt.api.future import Future, Promise
+from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.key_value_store import InMemoryKeyValueStore, KeyValueStore
+from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
+from pjrt.api.plugin import Plugin
+from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.raw_buffer import RawBuffer
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.topology import TopologyDescription
+from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AbortedError",
+    "AliasFulfillment",
+    "AllocatorStats",
+    "AlreadyExistsError",
+    "AsyncHostToDeviceTransferManager",
+    "AsyncTrackingEvent",
+    "Attributes",
+    "Buffer",
+    "CancelledError",
+    "Client",
+    "CompileOptions",
+    "CompiledMemoryStats",
+    "CopyToDeviceStream",
+    "DataLossError",
+    "DeadlineExceededError",
+    "Device",
+    "DeviceAssignment",
+    "DeviceDescription",
+    "ElementType",
+    "Executable",
+    "ExecuteContext",
+    "ExecuteOptions",
+    "ExternalReference",
+    "FailedPreconditionError",
+    "Future",
+    "HloOutputCallback",
+    "HostBufferSemantics",
+    "InMemoryKeyValueStore",
+    "InternalError",
+    "InvalidArgumentError",
+    "KeyValueStore",
+    "Layout",
+    "LoadedExecutable",
+    "MemorySpace",
+    "MemorySpaceDescription",
+    "NamedValue",
+    "NotFoundError",
+    "OutOfRangeError",
+    "PermissionDeniedError",
+    "PjrtError",
+    "Plugin",
+    "ProcessInfo",
+    "ProcessState",
+    "Program",
+    "ProgramFormat",
+    "Promise",
+    "RawBuffer",
+    "RecvCallback",
+    "ResourceExhaustedError",
+    "SendCallback",
+    "ShapeSpec",
+    "StatusCode",
+    "StridedLayout",
+    "TiledLayout",
+    "TopologyDescription",
+    "UnauthenticatedError",
+    "UnavailableError",
+    "UnimplementedError",
+    "UnknownError",
+    "__version__",
+]

@@ -1,0 +1,213 @@
+"""The few messages that PJRT puts on its wire, stated as protobuf descriptors.
+
+They are built at first use from the field numbers below, so that neither a compiler for ``.proto`` files nor generated
+code is needed. Fields that are not stated here are kept by protobuf as unknown fields and written back.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
+from pjrt.api.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_PACKAGE = "pjrt.wire"
+_SCALARS = {
+    "int64": _Field.TYPE_INT64,
+    "bool": _Field.TYPE_BOOL,
+    "string": _Field.TYPE_STRING,
+    "double": _Field.TYPE_DOUBLE,
+}
+
+# message: {field: (number, type)}; a type in brackets is repeated, a capital letter begins a message's name.
+_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+    "ComputationDevice": {"replica_device_ids": (1, "[int64]")},
+    "DeviceAssignmentProto": {
+        "replica_count": (1, "int64"),
+        "computation_count": (2, "int64"),
+        "computation_devices": (3, "[ComputationDevice]"),
+    },
+    "OptionOverrideProto": {
+        "string_field": (1, "string"),
+        "bool_field": (2, "bool"),
+        "int_field": (3, "int64"),
+        "double_field": (4, "double"),
+    },
+    "OptionOverrideEntry": {"key": (1, "string"), "value": (2, "OptionOverrideProto")},
+    "ExecutableBuildOptionsProto": {
+        "device_ordinal": (1, "int64"),
+        "num_replicas": (4, "int64"),
+        "num_partitions": (5, "int64"),
+        "use_spmd_partitioning": (6, "bool"),
+        "use_auto_spmd_partitioning": (7, "bool"),
+        "deduplicate_hlo": (8, "bool"),
+        "device_assignment": (9, "DeviceAssignmentProto"),
+        "alias_passthrough_params": (10, "bool"),
+        "run_backend_only": (11, "bool"),
+        "allow_spmd_sharding_propagation_to_output": (12, "[bool]"),
+        "device_memory_size": (15, "int64"),
+        "allow_spmd_sharding_propagation_to_parameters": (18, "[bool]"),
+        "use_shardy_partitioner": (19, "bool"),
+    },
+    "CompileOptionsProto": {
+        "parameter_is_tupled_arguments": (2, "bool"),
+        "executable_build_options": (3, "ExecutableBuildOptionsProto"),
+        "compile_portable_executable": (4, "bool"),
+        "profile_version": (5, "int64"),
+        "env_option_overrides": (7, "[OptionOverrideEntry]"),
+    },
+}
+
+_TOP_FIELDS = ("parameter_is_tupled_arguments", "compile_portable_executable", "profile_version")
+_BUILD_FIELDS = (
+    "device_ordinal",
+    "num_replicas",
+    "num_partitions",
+    "use_auto_spmd_partitioning",
+    "deduplicate_hlo",
+    "alias_passthrough_params",
+    "run_backend_only",
+    "device_memory_size",
+    "use_shardy_partitioner",
+)
+_BUILD_LISTS = ("allow_spmd_sharding_propagation_to_output", "allow_spmd_sharding_propagation_to_parameters")
+
+
+def parse(name: str, serialized: bytes) -> Message:
+    """The message ``name`` from its bytes.
+
+    Raises:
+        InvalidArgumentError: the bytes are no such message.
+    """
+    made: Message = _classes()[name]()
+    try:
+        made.ParseFromString(serialized)
+    except message.DecodeError as error:
+        raise InvalidArgumentError(
+            f"expected a serialized {name}, found {len(serialized)} bytes that are none: {error}"
+        ) from error
+    return made
+
+
+def encode_device_assignment(assignment: DeviceAssignment) -> Any:
+    """A ``DeviceAssignmentProto``: on the wire the rows are partitions (computations), in them one id a replica."""
+    return _classes()["DeviceAssignmentProto"](
+        replica_count=assignment.num_replicas,
+        computation_count=assignment.num_partitions,
+        computation_devices=[
+            _classes()["ComputationDevice"](replica_device_ids=[row[partition] for row in assignment.device_ids])
+            for partition in range(assignment.num_partitions)
+        ],
+    )
+
+
+def decode_device_assignment(proto: Any) -> DeviceAssignment:
+    """The assignment in a ``DeviceAssignmentProto``."""
+    columns = [list(column.replica_device_ids) for column in proto.computation_devices]
+    if len(columns) != proto.computation_count or any(len(c) != proto.replica_count for c in columns):
+        raise InvalidArgumentError(
+            f"a DeviceAssignmentProto of {proto.replica_count} replicas × {proto.computation_count} computations must "
+            f"list that many device ids, found {columns}"
+        )
+    return DeviceAssignment(tuple(zip(*columns, strict=True)))
+
+
+def encode_compile_options(options: CompileOptions) -> bytes:
+    """The serialized ``CompileOptionsProto`` for the options, over their ``base``."""
+    proto: Any = parse("CompileOptionsProto", options.base)
+    build = proto.executable_build_options
+    for name in _TOP_FIELDS:
+        setattr(proto, name, getattr(options, name))
+    for name in _BUILD_FIELDS:
+        setattr(build, name, getattr(options, name))
+    for name in _BUILD_LISTS:
+        del getattr(build, name)[:]
+        getattr(build, name).extend(getattr(options, name))
+    build.use_spmd_partitioning = options.spmd
+    build.ClearField("device_assignment")
+    if options.device_assignment is not None:
+        build.device_assignment.CopyFrom(encode_device_assignment(options.device_assignment))
+    del proto.env_option_overrides[:]
+    for key, value in options.option_overrides.items():
+        proto.env_option_overrides.add(key=key, value=_encode_override(value))
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def decode_compile_options(serialized: bytes) -> CompileOptions:
+    """The options in a serialized ``CompileOptionsProto``; the bytes are kept as their ``base``."""
+    proto: Any = parse("CompileOptionsProto", serialized)
+    build = proto.executable_build_options
+    fields: dict[str, Any] = {name: getattr(proto, name) for name in _TOP_FIELDS}
+    fields |= {name: getattr(build, name) for name in _BUILD_FIELDS}
+    fields |= {name: tuple(getattr(build, name)) for name in _BUILD_LISTS}
+    # Proto3 leaves zeros out; a count that was not given is one.
+    fields["num_replicas"] = max(build.num_replicas, 1)
+    fields["num_partitions"] = max(build.num_partitions, 1)
+    if not proto.HasField("executable_build_options"):
+        fields["device_ordinal"] = -1
+    if build.HasField("device_assignment"):
+        fields["device_assignment"] = decode_device_assignment(build.device_assignment)
+    overrides = {entry.key: _decode_override(entry.value) for entry in proto.env_option_overrides}
+    return CompileOptions(
+        **fields,
+        use_spmd_partitioning=build.use_spmd_partitioning,
+        option_overrides=overrides,
+        base=serialized,
+    )
+
+
+def _encode_override(value: OptionValue) -> Any:
+    override = _classes()["OptionOverrideProto"]
+    if isinstance(value, bool):
+        return override(bool_field=value)
+    if isinstance(value, int):
+        return override(int_field=value)
+    if isinstance(value, float):
+        return override(double_field=value)
+    return override(string_field=value)
+
+
+def _decode_override(proto: Any) -> OptionValue:
+    case = proto.WhichOneof("value")
+    if case is None:
+        raise InvalidArgumentError("an option override in the CompileOptionsProto has no value")
+    value: OptionValue = getattr(proto, case)
+    return value
+
+
+@functools.cache
+def _classes() -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="pjrt/wire.proto", package=_PACKAGE, syntax="proto3")
+    for name, fields in _MESSAGES.items():
+        described = file.message_type.add(name=name)
+        described.field.extend(_describe(fields.items()))
+    override = next(m for m in file.message_type if m.name == "OptionOverrideProto")
+    override.oneof_decl.add(name="value")
+    for member in override.field:
+        member.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
+    }
+
+
+def _describe(fields: Iterable[tuple[str, tuple[int, str]]]) -> Iterable[_Field]:
+    for name, (number, kind) in fields:
+        repeated = kind.startswith("[")
+        kind = kind.strip("[]")
+        described = _Field(name=name, number=number, label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL)
+        if kind in _SCALARS:
+            described.type = _SCALARS[kind]
+        else:
+            described.type = _Field.TYPE_MESSAGE
+            described.type_name = f".{_PACKAGE}.{kind}"
+        yield described

@@ -1,0 +1,175 @@
+"""Compile options: what a program is compiled for (``xla::CompileOptions``, ``CompileOptionsProto`` on the wire)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pjrt.api.errors import InvalidArgumentError
+
+OptionValue = str | bool | int | float
+"""What an option override may be; ``CompileOptionsProto`` has one case for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAssignment:
+    """Which device runs which replica and partition (``xla::DeviceAssignment``).
+
+    Attributes:
+        device_ids: one row a replica, in it one global device id a partition.
+    """
+
+    device_ids: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        rows = tuple(tuple(int(d) for d in row) for row in self.device_ids)
+        object.__setattr__(self, "device_ids", rows)
+        if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
+            raise InvalidArgumentError(
+                "a device assignment has one row a replica and in each the same number of device ids, "
+                f"found {self.device_ids}"
+            )
+        flat = [d for row in rows for d in row]
+        if len(set(flat)) != len(flat):
+            raise InvalidArgumentError(
+                f"a device can hold one place of a device assignment only, found {self.device_ids}"
+            )
+
+    @staticmethod
+    def of(ids: DeviceAssignment | Sequence[Sequence[int]] | Sequence[int]) -> DeviceAssignment:
+        """An assignment from rows of ids, or from a flat list: one replica each, with one partition."""
+        if isinstance(ids, DeviceAssignment):
+            return ids
+        return DeviceAssignment(tuple((row,) if isinstance(row, int) else tuple(row) for row in ids))
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas."""
+        return len(self.device_ids)
+
+    @property
+    def num_partitions(self) -> int:
+        """The number of partitions of each replica (``computation_count`` on the wire)."""
+        return len(self.device_ids[0])
+
+    def logical_ids(self, device_id: int) -> tuple[int, int]:
+        """The replica and partition that a device runs.
+
+        Raises:
+            InvalidArgumentError: the device has no place in the assignment.
+        """
+        for replica, row in enumerate(self.device_ids):
+            if device_id in row:
+                return replica, row.index(device_id)
+        raise InvalidArgumentError(f"device {device_id} has no place in the device assignment {self.device_ids}")
+
+    def to_proto(self) -> bytes:
+        """The assignment as a serialized ``DeviceAssignmentProto``."""
+        from pjrt.api import _protos
+
+        return bytes(_protos.encode_device_assignment(self).SerializeToString())
+
+    @staticmethod
+    def from_proto(serialized: bytes) -> DeviceAssignment:
+        """The assignment that a serialized ``DeviceAssignmentProto`` holds.
+
+        Raises:
+            InvalidArgumentError: the bytes are no such proto, or no assignment.
+        """
+        from pjrt.api import _protos
+
+        return _protos.decode_device_assignment(_protos.parse("DeviceAssignmentProto", serialized))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """How to compile a program; every field has a default that suits one device.
+
+    The fields are those of ``CompileOptionsProto`` and its ``executable_build_options``, under their own names. Fields
+    of the proto that are not named here (debug options, profiles, partitioner meshes, …) travel unchanged in ``base``.
+
+    Attributes:
+        num_replicas: copies of the program, each with its own data.
+        num_partitions: pieces that one copy is cut into (SPMD).
+        device_assignment: the devices of replicas × partitions; ``None`` takes the client's default assignment.
+        device_ordinal: the device to compile for where no assignment is given; −1 leaves it open.
+        use_spmd_partitioning: partition the program by its sharding annotations; ``None`` does so when
+            ``num_partitions`` is above 1.
+        use_shardy_partitioner: partition with Shardy (``sdy`` dialect) instead of GSPMD.
+        use_auto_spmd_partitioning: let the compiler choose shardings.
+        allow_spmd_sharding_propagation_to_parameters: one flag a parameter, or one for all, or none: whether the
+            partitioner may choose.
+        allow_spmd_sharding_propagation_to_output: likewise for results.
+        alias_passthrough_params: let a parameter that is returned unchanged share its memory with the result.
+        deduplicate_hlo: merge equal computations (GPU).
+        run_backend_only: the program is optimized HLO already.
+        device_memory_size: bytes of memory to compile for; 0 asks the device.
+        parameter_is_tupled_arguments: arguments are passed as one tuple.
+        compile_portable_executable: make an executable that runs on whichever device is named at execution.
+        profile_version: the version of the feedback profile; 0 for none.
+        option_overrides: compiler flags by name, such as ``{"xla_cpu_enable_fast_math": True}``
+            (``env_option_overrides``).
+        base: a serialized ``CompileOptionsProto`` to start from; the fields named here are written over it.
+    """
+
+    num_replicas: int = 1
+    num_partitions: int = 1
+    device_assignment: DeviceAssignment | None = None
+    device_ordinal: int = -1
+    use_spmd_partitioning: bool | None = None
+    use_shardy_partitioner: bool = False
+    use_auto_spmd_partitioning: bool = False
+    allow_spmd_sharding_propagation_to_parameters: tuple[bool, ...] = ()
+    allow_spmd_sharding_propagation_to_output: tuple[bool, ...] = ()
+    alias_passthrough_params: bool = False
+    deduplicate_hlo: bool = False
+    run_backend_only: bool = False
+    device_memory_size: int = 0
+    parameter_is_tupled_arguments: bool = False
+    compile_portable_executable: bool = False
+    profile_version: int = 0
+    option_overrides: Mapping[str, OptionValue] = field(default_factory=dict)
+    base: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("num_replicas", "num_partitions"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise InvalidArgumentError(f"CompileOptions.{name} must be a whole number from 1 up, found {value!r}")
+        if self.device_assignment is not None:
+            assignment = DeviceAssignment.of(self.device_assignment)
+            object.__setattr__(self, "device_assignment", assignment)
+            if (assignment.num_replicas, assignment.num_partitions) != (self.num_replicas, self.num_partitions):
+                raise InvalidArgumentError(
+                    f"the device assignment is for {assignment.num_replicas} replicas × {assignment.num_partitions} "
+                    f"partitions, the options say {self.num_replicas} × {self.num_partitions}"
+                )
+        for name, value in self.option_overrides.items():
+            if not isinstance(value, (str, bool, int, float)):
+                raise InvalidArgumentError(
+                    f"the option override {name!r} must be a str, bool, int or float, found {type(value).__name__}"
+                )
+
+    @property
+    def spmd(self) -> bool:
+        """Whether the program is partitioned by its annotations: as asked for, otherwise when there is more than one
+        partition.
+        """
+        return self.num_partitions > 1 if self.use_spmd_partitioning is None else self.use_spmd_partitioning
+
+    def to_proto(self) -> bytes:
+        """The options as a serialized ``CompileOptionsProto``, as ``PJRT_Client_Compile`` takes them."""
+        from pjrt.api import _protos
+
+        return _protos.encode_compile_options(self)
+
+    @staticmethod
+    def from_proto(serialized: bytes) -> CompileOptions:
+        """The options that a serialized ``CompileOptionsProto`` holds; what is not named here stays in ``base``.
+
+        Raises:
+            InvalidArgumentError: the bytes are no such proto.
+        """
+        from pjrt.api import _protos
+
+        return _protos.decode_compile_options(serialized)

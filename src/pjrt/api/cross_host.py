@@ -1,0 +1,34 @@
+"""Transfers between processes: buffers that another process fills (the CrossHostTransfers extension)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pjrt.api.future import Future
+
+if TYPE_CHECKING:
+    from pjrt.api.buffer import Buffer
+
+
+class CrossHostReceive(abc.ABC):
+    """Buffers that wait for values from another process (``MakeCrossHostReceiveBuffers``)."""
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    @abc.abstractmethod
+    def buffers(self) -> Sequence[Buffer]:
+        """The buffers, which have their values when the sender has sent them."""
+
+    @property
+    @abc.abstractmethod
+    def descriptors(self) -> Future[Sequence[bytes]]:
+        """For each buffer what the sender must be told for ``Buffer.copy_to_remote_device``."""
+
+    @abc.abstractmethod
+    def cancel(self, index: int, reason: str) -> Future[None]:
+        """Stops waiting for one buffer, which fails with ``CANCELLED`` and the reason; done when the sender can be
+        told.
+        """

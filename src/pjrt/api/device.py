@@ -1,0 +1,198 @@
+"""Devices and their descriptions (``PjRtDevice``, ``PjRtDeviceDescription``)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from pjrt.api.attributes import Attributes
+from pjrt.api.errors import NotFoundError, PjrtError, unimplemented
+from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
+
+if TYPE_CHECKING:
+    from pjrt.api.client import Client
+
+
+class DeviceDescription(abc.ABC):
+    """What is known of a device whether or not it is here (``PJRT_DeviceDescription``)."""
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    @abc.abstractmethod
+    def id(self) -> int:
+        """The device's id, unique over all processes (``PJRT_DeviceDescription_Id``)."""
+
+    @property
+    @abc.abstractmethod
+    def process_index(self) -> int:
+        """The process that can address the device (``PJRT_DeviceDescription_ProcessIndex``)."""
+
+    @property
+    @abc.abstractmethod
+    def kind(self) -> str:
+        """The vendor's name of the kind of device, such as ``TPU v5e`` (``PJRT_DeviceDescription_Kind``)."""
+
+    @property
+    def attributes(self) -> Attributes:
+        """The vendor's facts by name, such as ``coords`` (``PJRT_DeviceDescription_Attributes``)."""
+        return {}
+
+    @property
+    def memory_space_descriptions(self) -> Sequence[MemorySpaceDescription]:
+        """The kinds of memory the device has, its default one first (MemoryDescriptions extension)."""
+        raise unimplemented(self.kind, "DeviceDescription.memory_space_descriptions")
+
+    @property
+    def debug_string(self) -> str:
+        """A description for people who debug (``PJRT_DeviceDescription_DebugString``)."""
+        return str(self)
+
+    def __str__(self) -> str:
+        """A short description (``PJRT_DeviceDescription_ToString``)."""
+        return f"{self.kind}(id={self.id})"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+
+class Device(abc.ABC):
+    """One device of a client (``PJRT_Device``)."""
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    @abc.abstractmethod
+    def client(self) -> Client:
+        """The client that the device belongs to."""
+
+    @property
+    @abc.abstractmethod
+    def description(self) -> DeviceDescription:
+        """What is known of the device (``PJRT_Device_GetDescription``)."""
+
+    @property
+    def id(self) -> int:
+        """The id of its description, unique over all processes."""
+        return self.description.id
+
+    @property
+    def kind(self) -> str:
+        """The kind of its description."""
+        return self.description.kind
+
+    @property
+    def process_index(self) -> int:
+        """The process index of its description."""
+        return self.description.process_index
+
+    @property
+    @abc.abstractmethod
+    def is_addressable(self) -> bool:
+        """Whether this process can use the device (``PJRT_Device_IsAddressable``)."""
+
+    @property
+    @abc.abstractmethod
+    def local_hardware_id(self) -> int:
+        """The hardware's number on this machine, −1 where there is none (``PJRT_Device_LocalHardwareId``)."""
+
+    @property
+    @abc.abstractmethod
+    def memory_spaces(self) -> Sequence[MemorySpace]:
+        """The memory spaces the device can address (``PJRT_Device_AddressableMemories``)."""
+
+    @property
+    @abc.abstractmethod
+    def default_memory_space(self) -> MemorySpace:
+        """Where buffers for this device go when nothing else is said (``PJRT_Device_DefaultMemory``)."""
+
+    def memory_space(self, kind: str) -> MemorySpace:
+        """The device's memory space of a kind.
+
+        Raises:
+            NotFoundError: the device has none of that kind.
+        """
+        for space in self.memory_spaces:
+            if space.kind == kind:
+                return space
+        raise NotFoundError(
+            f"{self} has no memory space of kind {kind!r}; it has {[s.kind for s in self.memory_spaces]}"
+        )
+
+    @property
+    def attributes(self) -> Attributes:
+        """Facts of the running device by name (``PJRT_Device_GetAttributes``)."""
+        return self.description.attributes
+
+    def memory_stats(self) -> AllocatorStats:
+        """The state of the device's allocator (``PJRT_Device_MemoryStats``)."""
+        raise unimplemented(self.client.platform_name, "Device.memory_stats")
+
+    def clear_memory_stats(self) -> None:
+        """Sets the peaks of ``memory_stats`` back to what is in use now (``PJRT_Device_ClearMemoryStats``)."""
+        raise unimplemented(self.client.platform_name, "Device.clear_memory_stats")
+
+    def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
+        """Makes the execution with a launch id fail with an error instead of running on
+        (``PJRT_Device_PoisonExecution``).
+
+        Returns:
+            Whether there was such an execution to poison.
+        """
+        raise unimplemented(self.client.platform_name, "Device.poison_execution")
+
+    def create_async_tracking_event(self, description: str) -> AsyncTrackingEvent:
+        """Marks that something asynchronous, which the text describes, goes on until the event is closed
+        (``PJRT_Device_CreateAsyncTrackingEvent``)."""
+        raise unimplemented(self.client.platform_name, "Device.create_async_tracking_event")
+
+    def stream_for_external_ready_events(self) -> int:
+        """The platform's stream on which others may wait, as an address (Stream extension)."""
+        raise unimplemented(self.client.platform_name, "Device.stream_for_external_ready_events")
+
+    def __str__(self) -> str:
+        return str(self.description)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self}>"
+
+
+class AsyncTrackingEvent(abc.ABC):
+    """A mark that something asynchronous goes on; a context manager (``PJRT_AsyncTrackingEvent``)."""
+
+    __slots__ = ("__weakref__",)
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends it (``PJRT_AsyncTrackingEvent_Destroy``); may be called again."""
+
+    def __enter__(self) -> AsyncTrackingEvent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorStats:
+    """The state of a device's allocator, in bytes but for the count (``PJRT_Device_MemoryStats``); ``None`` is not
+    known.
+    """
+
+    bytes_in_use: int
+    peak_bytes_in_use: int | None = None
+    num_allocs: int | None = None
+    largest_alloc_size: int | None = None
+    bytes_limit: int | None = None
+    bytes_reserved: int | None = None
+    peak_bytes_reserved: int | None = None
+    bytes_reservable_limit: int | None = None
+    largest_free_block_bytes: int | None = None
+    pool_bytes: int | None = None
+    peak_pool_bytes: int | None = None
+    peak_allocated_bytes: int | None = None

@@ -1,0 +1,260 @@
+"""Errors: one hierarchy, one subclass for each absl status code.
+
+A code, a message and payloads cross the C ABI unchanged in both directions (``PJRT_Error`` in the C API,
+``absl::Status`` in C++). Where Python has a word for a condition, the subclass derives from that too, so that ``except
+MemoryError`` and ``except TimeoutError`` work.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import ClassVar
+
+
+class StatusCode(enum.IntEnum):
+    """The status codes of absl and gRPC, as numbered by ``PJRT_Error_Code``."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class PjrtError(Exception):
+    """Something a device, a plugin or this package could not do.
+
+    Args:
+        message: what was expected, what was found, what to do about it.
+        code: the status code; each subclass has its own and needs none given.
+        payloads: further facts by type URL, as ``absl::Status`` payloads carry them (values are opaque bytes).
+
+    ``PjrtError.of(code, …)`` makes an instance of the subclass that belongs to a code.
+    """
+
+    default_code: ClassVar[StatusCode] = StatusCode.UNKNOWN
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: StatusCode | None = None,
+        payloads: Mapping[str, bytes] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self._message = message
+        self._code = self.default_code if code is None else StatusCode(code)
+        self._payloads = dict(payloads or {})
+
+    @property
+    def code(self) -> StatusCode:
+        """The status code."""
+        return self._code
+
+    @property
+    def message(self) -> str:
+        """The message, without the code."""
+        return self._message
+
+    @property
+    def payloads(self) -> Mapping[str, bytes]:
+        """The payloads by type URL; read-only."""
+        return MappingProxyType(self._payloads)
+
+    def __str__(self) -> str:
+        return f"{self._code.name}: {self._message}"
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._message!r}, code={self._code.name})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self._message, int(self._code), dict(self._payloads))
+
+    @staticmethod
+    def of(code: int, message: str, payloads: Mapping[str, bytes] | None = None) -> PjrtError:
+        """The error for a status code as a number; a code outside the known ones becomes ``UNKNOWN`` and is named in
+        the message.
+        """
+        try:
+            known = StatusCode(code)
+        except ValueError:
+            return UnknownError(f"{message} (status code {code} is not one of absl's)", payloads=payloads)
+        if known is StatusCode.OK:
+            return InternalError(f"an error with the status code OK was reported: {message}", payloads=payloads)
+        return _BY_CODE[known](message, payloads=payloads)
+
+    @staticmethod
+    def wrap(error: BaseException) -> PjrtError:
+        """Any exception as a ``PjrtError``: one that already is stays itself, others keep their type's name in the
+        message.
+
+        ``MemoryError`` becomes ``RESOURCE_EXHAUSTED``, ``NotImplementedError`` ``UNIMPLEMENTED``, ``TimeoutError``
+        ``DEADLINE_EXCEEDED``, ``ValueError`` and ``TypeError`` ``INVALID_ARGUMENT``, ``KeyboardInterrupt``
+        ``CANCELLED``, everything else ``INTERNAL``. The original is kept as ``__cause__``.
+        """
+        if isinstance(error, PjrtError):
+            return error
+        made = next((cls for kind, cls in _BY_PYTHON_TYPE if isinstance(error, kind)), InternalError)
+        text = str(error)
+        name = type(error).__name__
+        wrapped = made(f"{name}: {text}" if text else name)
+        wrapped.__cause__ = error
+        return wrapped
+
+
+def _rebuild(cls: type[PjrtError], message: str, code: int, payloads: dict[str, bytes]) -> PjrtError:
+    return cls(message, code=StatusCode(code), payloads=payloads)
+
+
+class CancelledError(PjrtError):
+    """The operation was cancelled, typically by its caller."""
+
+    default_code = StatusCode.CANCELLED
+
+
+class UnknownError(PjrtError):
+    """An error of which no more is known than its message."""
+
+    default_code = StatusCode.UNKNOWN
+
+
+class InvalidArgumentError(PjrtError, ValueError):
+    """An argument is wrong whatever state the device is in: a shape, a type, a program."""
+
+    default_code = StatusCode.INVALID_ARGUMENT
+
+
+class DeadlineExceededError(PjrtError, TimeoutError):
+    """A time limit passed before the operation was done."""
+
+    default_code = StatusCode.DEADLINE_EXCEEDED
+
+
+class NotFoundError(PjrtError, LookupError):
+    """A named thing (file, key, device, plugin) does not exist."""
+
+    default_code = StatusCode.NOT_FOUND
+
+
+class AlreadyExistsError(PjrtError):
+    """A thing that was to be made exists already."""
+
+    default_code = StatusCode.ALREADY_EXISTS
+
+
+class PermissionDeniedError(PjrtError, PermissionError):
+    """The caller may not do this."""
+
+    default_code = StatusCode.PERMISSION_DENIED
+
+    def __str__(self) -> str:  # OSError has a __str__ of its own
+        return PjrtError.__str__(self)
+
+
+class ResourceExhaustedError(PjrtError, MemoryError):
+    """Memory or another resource is used up."""
+
+    default_code = StatusCode.RESOURCE_EXHAUSTED
+
+
+class FailedPreconditionError(PjrtError):
+    """The object is not in the state that the operation needs: deleted, donated, closed."""
+
+    default_code = StatusCode.FAILED_PRECONDITION
+
+
+class AbortedError(PjrtError):
+    """The operation was given up, typically after a conflict; trying again may work."""
+
+    default_code = StatusCode.ABORTED
+
+
+class OutOfRangeError(PjrtError, IndexError):
+    """A position lies outside the valid range."""
+
+    default_code = StatusCode.OUT_OF_RANGE
+
+
+class UnimplementedError(PjrtError, NotImplementedError):
+    """The device, the plugin or its version does not offer this operation."""
+
+    default_code = StatusCode.UNIMPLEMENTED
+
+
+class InternalError(PjrtError, RuntimeError):
+    """Something that should hold does not: a defect of a device, of a plugin or of this package."""
+
+    default_code = StatusCode.INTERNAL
+
+
+class UnavailableError(PjrtError):
+    """The device or service cannot be reached now."""
+
+    default_code = StatusCode.UNAVAILABLE
+
+
+class DataLossError(PjrtError):
+    """Data is corrupt or gone."""
+
+    default_code = StatusCode.DATA_LOSS
+
+
+class UnauthenticatedError(PjrtError):
+    """The caller has not shown who they are."""
+
+    default_code = StatusCode.UNAUTHENTICATED
+
+
+_BY_CODE: dict[StatusCode, type[PjrtError]] = {
+    cls.default_code: cls
+    for cls in (
+        CancelledError,
+        UnknownError,
+        InvalidArgumentError,
+        DeadlineExceededError,
+        NotFoundError,
+        AlreadyExistsError,
+        PermissionDeniedError,
+        ResourceExhaustedError,
+        FailedPreconditionError,
+        AbortedError,
+        OutOfRangeError,
+        UnimplementedError,
+        InternalError,
+        UnavailableError,
+        DataLossError,
+        UnauthenticatedError,
+    )
+}
+
+_BY_PYTHON_TYPE: tuple[tuple[type[BaseException], type[PjrtError]], ...] = (
+    (MemoryError, ResourceExhaustedError),
+    (NotImplementedError, UnimplementedError),
+    (TimeoutError, DeadlineExceededError),
+    (KeyboardInterrupt, CancelledError),
+    (FileNotFoundError, NotFoundError),
+    (PermissionError, PermissionDeniedError),
+    (ValueError, InvalidArgumentError),
+    (TypeError, InvalidArgumentError),
+)
+
+
+def unimplemented(platform: str, operation: str, hint: str = "") -> UnimplementedError:
+    """The error of a device that does not offer an operation: names the device, the operation and, where there is
+    one, what to do instead.
+    """
+    return UnimplementedError(f"the device '{platform}' does not offer {operation}{'; ' + hint if hint else ''}")

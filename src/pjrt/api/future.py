@@ -1,0 +1,284 @@
+"""Futures: values that come later (``PjRtFuture``, ``PJRT_Event``).
+
+Everything that takes time returns at once with a ``Future``. It can be awaited three ways: blocking (``result``), from
+asyncio (``await``), and by callback (``add_done_callback``). A future is completed once, by whoever holds its
+``Promise`` or by the class that implements it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Generic, TypeVar, cast
+
+from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, InternalError, PjrtError
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+_log = logging.getLogger("pjrt")
+
+# Waits are cut into slices so that Ctrl-C is seen while a thread waits: a lock without a limit cannot be interrupted
+# everywhere.
+_WAIT_SLICE_SECONDS = 0.5
+
+# One lock serves the short critical sections of all futures: completing one and adding a callback. A lock each would
+# cost more than it saves. It can be entered again by its holder because the garbage collector may run inside a section
+# and drop some other promise there.
+_lock = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]  # as the standard library does for its own
+
+
+class Future(Generic[T]):
+    """A value of type ``T`` that arrives later, or the error that came instead.
+
+    Devices subclass it where the value comes from elsewhere: they override ``_poll`` (learn, without blocking, whether
+    it is there), ``_block`` (wait for it) and ``_watch`` (the first callback was added: see to it that completion is
+    noticed), and call ``_complete`` when they know. A plain ``Future`` is made by ``Promise``, ``completed`` or
+    ``failed``.
+    """
+
+    __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_value", "_waiter")
+
+    def __init__(self) -> None:
+        self._done = False
+        self._value: T | None = None
+        self._error: PjrtError | None = None
+        self._callbacks: list[Callable[[Future[T]], object]] | None = None
+        self._waiter: threading.Event | None = None
+
+    @staticmethod
+    def completed(value: U) -> Future[U]:
+        """A future that has its value already."""
+        future: Future[U] = Future()
+        future._value = value
+        future._done = True
+        return future
+
+    @staticmethod
+    def failed(error: BaseException) -> Future[Any]:
+        """A future that has failed already."""
+        future: Future[Any] = Future()
+        future._error = PjrtError.wrap(error)
+        future._done = True
+        return future
+
+    def done(self) -> bool:
+        """Whether the value or the error is there (``PJRT_Event_IsReady``); never blocks."""
+        if not self._done:
+            self._poll()
+        return self._done
+
+    def result(self, timeout: float | None = None) -> T:
+        """The value; blocks until it is there (``PJRT_Event_Await``).
+
+        Args:
+            timeout: the longest time to wait, in seconds; ``None`` waits as long as it takes. Ctrl-C interrupts the
+                wait, not the work.
+
+        Raises:
+            DeadlineExceededError: the time is over; the work goes on.
+            PjrtError: the error that came instead of the value.
+        """
+        if not self._done:
+            self._wait(timeout)
+        if self._error is not None:
+            # Raised anew each time: tracebacks of earlier raises would pile up and keep their frames' objects alive.
+            raise self._error.with_traceback(None)
+        return cast("T", self._value)
+
+    def exception(self, timeout: float | None = None) -> PjrtError | None:
+        """The error that came instead of the value (``PJRT_Event_Error``), or ``None``; blocks until it is known, as
+        ``result`` does.
+        """
+        if not self._done:
+            self._wait(timeout)
+        return self._error
+
+    def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
+        """Calls ``callback(self)`` once, when the future is done (``PJRT_Event_OnReady``).
+
+        If it is done already, the call is made at once in this thread; otherwise in the thread that completes it, which
+        must not be held up for long. An exception in a callback is logged and goes no further.
+        """
+        with _lock:
+            pending = not self._done
+            first = pending and self._callbacks is None
+            if first:
+                self._callbacks = [callback]
+            elif pending and self._callbacks is not None:
+                self._callbacks.append(callback)
+        if first:
+            self._watch()
+        if pending:
+            return
+        self._call(callback)
+
+    def then(self, function: Callable[[T], U]) -> Future[U]:
+        """A future of ``function(value)``; an error, here or in the function, becomes its error."""
+        promise: Promise[U] = Promise()
+
+        def pass_on(source: Future[T]) -> None:
+            try:
+                promise.set_result(function(source.result()))
+            except Exception as error:
+                promise.set_error(error)
+
+        self.add_done_callback(pass_on)
+        return promise.future
+
+    @staticmethod
+    def all(futures: Iterable[Future[Any]]) -> Future[None]:
+        """A future that is done when all the given ones are; it fails with the error of the first that failed, in the
+        order given.
+        """
+        waited = list(futures)
+        promise: Promise[None] = Promise()
+        left = len(waited)
+        counter = threading.Lock()
+
+        def one_done(_: Future[Any]) -> None:
+            nonlocal left
+            with counter:
+                left -= 1
+                if left:
+                    return
+            error = next((f._error for f in waited if f._error is not None), None)
+            if error is None:
+                promise.set_result(None)
+            else:
+                promise.set_error(error)
+
+        if not waited:
+            return Future.completed(None)
+        for future in waited:
+            future.add_done_callback(one_done)
+        return promise.future
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            arrived: asyncio.Future[None] = loop.create_future()
+
+            def arrive() -> None:
+                if not arrived.done():
+                    arrived.set_result(None)
+
+            def tell(_: Future[T]) -> None:
+                try:
+                    loop.call_soon_threadsafe(arrive)
+                except RuntimeError:
+                    _log.debug("a future was done after the event loop that awaited it was closed")
+
+            self.add_done_callback(tell)
+            yield from arrived
+        return self.result()
+
+    def __repr__(self) -> str:
+        state = "pending" if not self._done else "done" if self._error is None else f"failed: {self._error}"
+        return f"<{type(self).__name__} {state}>"
+
+    # What a subclass may override.
+
+    def _poll(self) -> None:
+        """Completes the future if its value is known to be there; does not block."""
+
+    def _block(self, timeout: float | None) -> None:
+        """Waits until the future is complete or ``timeout`` seconds are over."""
+        with _lock:
+            if self._done:
+                return
+            if self._waiter is None:
+                self._waiter = threading.Event()
+            waiter = self._waiter
+        waiter.wait(timeout)
+
+    def _watch(self) -> None:
+        """The first callback was added to a future that is not done: from now on its completion must be noticed
+        without anyone asking.
+        """
+
+    # What a subclass calls.
+
+    def _complete(self, value: T | None, error: BaseException | None = None) -> bool:
+        """Completes the future and calls its callbacks in this thread; returns whether it was this call that did."""
+        made = None if error is None else PjrtError.wrap(error)
+        with _lock:
+            if self._done:
+                return False
+            self._value = value
+            self._error = made
+            self._done = True
+            callbacks, self._callbacks = self._callbacks, None
+            waiter = self._waiter
+        if waiter is not None:
+            waiter.set()
+        if callbacks:
+            for callback in callbacks:
+                self._call(callback)
+        return True
+
+    def _wait(self, timeout: float | None) -> None:
+        self._poll()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._done:
+            left = _WAIT_SLICE_SECONDS if deadline is None else min(deadline - time.monotonic(), _WAIT_SLICE_SECONDS)
+            if left <= 0:
+                raise DeadlineExceededError(
+                    f"the result was not there within {timeout} s; the work goes on and can be waited for again"
+                )
+            self._block(left)
+
+    def _call(self, callback: Callable[[Future[T]], object]) -> None:
+        try:
+            callback(self)
+        except Exception:
+            _log.exception("a callback of a future raised; the exception goes no further")
+
+
+class Promise(Generic[T]):
+    """The producing end of a ``Future``: whoever holds it completes the future, once (``PjRtFuture::Promise``,
+    ``PJRT_Event_Create``).
+
+    A promise that is dropped without having been kept fails its future, so that nobody waits for ever.
+    """
+
+    __slots__ = ("__weakref__", "future")
+
+    future: Future[T]
+
+    def __init__(self) -> None:
+        self.future = Future()
+
+    def set_result(self, value: T) -> None:
+        """Completes the future with a value.
+
+        Raises:
+            FailedPreconditionError: it is complete already.
+        """
+        if not self.future._complete(value):
+            raise FailedPreconditionError("the promise was kept already; a future is completed once")
+
+    def set_error(self, error: BaseException) -> None:
+        """Completes the future with an error; any exception becomes a ``PjrtError`` (``PJRT_Event_Set``).
+
+        Raises:
+            FailedPreconditionError: it is complete already.
+        """
+        if not self.future._complete(None, error):
+            raise FailedPreconditionError("the promise was kept already; a future is completed once")
+
+    def __del__(self) -> None:
+        future = getattr(self, "future", None)
+        if future is not None and not future._done:
+            future._complete(
+                None,
+                InternalError(
+                    "the promise of this future was dropped without a result: its producer died or forgot it"
+                ),
+            )

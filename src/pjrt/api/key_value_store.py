@@ -1,0 +1,72 @@
+"""The key-value store through which the processes of one job find each other (``KeyValueStoreInterface``)."""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+
+from pjrt.api.errors import DeadlineExceededError, NotFoundError
+
+
+class KeyValueStore(abc.ABC):
+    """Strings of bytes by name, seen by all processes of a job; plugins that span processes are given one when a
+    client is made.
+    """
+
+    @abc.abstractmethod
+    def get(self, key: str, timeout: float) -> bytes:
+        """The value of a key; waits for somebody to put it (``PJRT_KeyValueGetCallback``).
+
+        Args:
+            key: the name.
+            timeout: the longest time to wait, in seconds.
+
+        Raises:
+            DeadlineExceededError: nobody put it in time.
+        """
+
+    @abc.abstractmethod
+    def try_get(self, key: str) -> bytes:
+        """The value of a key if it is there now (``PJRT_KeyValueTryGetCallback``).
+
+        Raises:
+            NotFoundError: it is not.
+        """
+
+    @abc.abstractmethod
+    def put(self, key: str, value: bytes) -> None:
+        """Sets a key (``PJRT_KeyValuePutCallback``)."""
+
+
+class InMemoryKeyValueStore(KeyValueStore):
+    """A store for the threads of one process."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def get(self, key: str, timeout: float) -> bytes:
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while key not in self._values:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    if key in self._values:
+                        break
+                    raise DeadlineExceededError(
+                        f"nobody put the key {key!r} into the key-value store within {timeout} s"
+                    )
+            return self._values[key]
+
+    def try_get(self, key: str) -> bytes:
+        with self._changed:
+            try:
+                return self._values[key]
+            except KeyError:
+                raise NotFoundError(f"the key {key!r} is not in the key-value store") from None
+
+    def put(self, key: str, value: bytes) -> None:
+        with self._changed:
+            self._values[key] = bytes(value)
+            self._changed.notify_all()

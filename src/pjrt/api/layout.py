@@ -1,0 +1,97 @@
+"""Layouts: how an array's elements lie in memory (``PJRT_Buffer_MemoryLayout``, ``xla::Layout``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pjrt.api.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class TiledLayout:
+    """A tiled layout (``PJRT_Buffer_MemoryLayout_Tiled``).
+
+    Attributes:
+        minor_to_major: the dimensions' numbers, the fastest varying first; ``(1, 0)`` is row-major for a matrix.
+        tiles: the tiles' dimensions, outermost tile first; empty for an untiled layout.
+    """
+
+    minor_to_major: tuple[int, ...]
+    tiles: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if sorted(self.minor_to_major) != list(range(len(self.minor_to_major))):
+            raise InvalidArgumentError(
+                f"minor_to_major must name each dimension once, found {self.minor_to_major}; "
+                "row-major is TiledLayout.row_major(rank)"
+            )
+
+    @staticmethod
+    def row_major(rank: int) -> TiledLayout:
+        """The untiled layout in which the last dimension varies fastest (C order)."""
+        return TiledLayout(tuple(range(rank - 1, -1, -1)))
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether this is untiled C order."""
+        return not self.tiles and all(a > b for a, b in zip(self.minor_to_major, self.minor_to_major[1:], strict=False))
+
+    def __str__(self) -> str:
+        """XLA's own spelling, such as ``{1,0:T(8,128)(2,1)}``."""
+        tiles = "".join("(" + ",".join(map(str, tile)) + ")" for tile in self.tiles)
+        return "{" + ",".join(map(str, self.minor_to_major)) + (":T" + tiles if tiles else "") + "}"
+
+    @staticmethod
+    def parse(text: str) -> TiledLayout:
+        """The layout for XLA's spelling of it, such as ``{1,0}`` or ``{1,0:T(8,128)(2,1)}``.
+
+        Properties other than tiles (memory space, element size and the like) are passed over.
+        """
+        body = text.strip()
+        if not (body.startswith("{") and body.endswith("}")):
+            raise InvalidArgumentError(f"expected a layout such as '{{1,0}}' or '{{1,0:T(8,128)}}', found {text!r}")
+        order, _, properties = body[1:-1].partition(":")
+        try:
+            minor_to_major = tuple(int(d) for d in order.split(",") if d.strip())
+            return TiledLayout(minor_to_major, _parse_tiles(properties))
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"expected a layout such as '{{1,0}}' or '{{1,0:T(8,128)}}', found {text!r}"
+            ) from error
+
+
+def _parse_tiles(properties: str) -> tuple[tuple[int, ...], ...]:
+    if not properties.startswith("T("):
+        return ()
+    tiles: list[tuple[int, ...]] = []
+    rest = properties[1:]
+    while rest.startswith("("):
+        inside, _, rest = rest[1:].partition(")")
+        tiles.append(tuple(-1 if d.strip() == "*" else int(d) for d in inside.split(",")))
+    return tuple(tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class StridedLayout:
+    """A strided layout (``PJRT_Buffer_MemoryLayout_Strides``).
+
+    Attributes:
+        byte_strides: for each dimension the distance in bytes between neighbours; may be negative or zero.
+    """
+
+    byte_strides: tuple[int, ...]
+
+
+Layout = TiledLayout | StridedLayout
+"""How an array lies in memory: tiled (most devices) or strided (hosts)."""
+
+
+def row_major_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """The byte strides of a C-ordered array of this shape."""
+    strides = []
+    step = itemsize
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

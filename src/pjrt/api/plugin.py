@@ -1,0 +1,72 @@
+"""Plugins: what makes clients and topologies (the plugin side of ``PJRT_Api``)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.attributes import Attributes
+from pjrt.api.errors import unimplemented
+
+if TYPE_CHECKING:
+    from pjrt.api.client import Client
+    from pjrt.api.profiler import Profiler
+    from pjrt.api.topology import TopologyDescription
+
+
+class Plugin(abc.ABC):
+    """A device implementation: one in the box, one written in Python, or a vendor's library."""
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The name it is known by."""
+
+    @property
+    @abc.abstractmethod
+    def api_version(self) -> tuple[int, int]:
+        """Major and minor version of the PJRT C API that it speaks (``PJRT_Api_Version``)."""
+
+    @property
+    @abc.abstractmethod
+    def attributes(self) -> Attributes:
+        """What it says of itself, such as ``stablehlo_current_version`` (``PJRT_Plugin_Attributes``)."""
+
+    @property
+    def extensions(self) -> Sequence[str]:
+        """The names of the extensions of the C API that it has."""
+        return ()
+
+    @abc.abstractmethod
+    def client(self, **options: Any) -> Client:
+        """A new client (``PJRT_Client_Create``).
+
+        Args:
+            options: the plugin's own options; each a string, an integer, a float, a boolean or a list of integers.
+        """
+
+    def topology(self, name: str = "", **options: Any) -> TopologyDescription:
+        """The topology with a name such as ``v5e:2x2``, without devices (``PJRT_TopologyDescription_Create``)."""
+        raise unimplemented(self.name, "Plugin.topology")
+
+    def deserialize_topology(self, serialized: bytes) -> TopologyDescription:
+        """The topology that ``TopologyDescription.serialize`` gave (``PJRT_TopologyDescription_Deserialize``)."""
+        raise unimplemented(self.name, "Plugin.deserialize_topology")
+
+    def profiler(self, options: bytes = b"") -> Profiler:
+        """A new profiling session with serialized ``tensorflow.ProfileOptions`` (Profiler extension)."""
+        raise unimplemented(self.name, "Plugin.profiler")
+
+    def compile_triton(
+        self, module: bytes, arch_name: str, *, num_warps: int, num_ctas: int, num_stages: int
+    ) -> tuple[bytes, int, str]:
+        """Compiles a Triton module (Triton extension).
+
+        Returns:
+            The assembly, the bytes of shared memory, and the path of the binary.
+        """
+        raise unimplemented(self.name, "Plugin.compile_triton")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}, API {'.'.join(map(str, self.api_version))}>"

@@ -1,0 +1,45 @@
+"""Raw buffers: the bytes behind a buffer (``PjRtRawBuffer``, the RawBuffer extension)."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.future import Future
+
+if TYPE_CHECKING:
+    from pjrt.api.memory_space import MemorySpace
+
+
+class RawBuffer(abc.ABC):
+    """Memory of a device without shape or type; it shares the memory of the buffer it was made from."""
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    @abc.abstractmethod
+    def memory_space(self) -> MemorySpace:
+        """Where the memory lies (``PJRT_RawBuffer_GetMemorySpace``)."""
+
+    @property
+    @abc.abstractmethod
+    def on_device_size(self) -> int:
+        """Its size in bytes (``PJRT_RawBuffer_GetOnDeviceSizeInBytes``)."""
+
+    @abc.abstractmethod
+    def host_pointer(self) -> int:
+        """The address if the host can read it in place, else 0 (``PJRT_RawBuffer_GetHostPointer``)."""
+
+    @abc.abstractmethod
+    def copy_from_host(self, source: Any, offset: int = 0) -> Future[None]:
+        """Writes the bytes of an object with the buffer protocol, from an offset on
+        (``PJRT_RawBuffer_CopyRawHostToDevice``).
+        """
+
+    @abc.abstractmethod
+    def copy_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
+        """Reads bytes into a writable object with the buffer protocol (``PJRT_RawBuffer_CopyRawDeviceToHost``)."""
+
+    @abc.abstractmethod
+    def release(self) -> None:
+        """Gives the alias up (``PJRT_RawBuffer_Destroy``); may be called again."""

@@ -1,0 +1,90 @@
+"""Topologies: devices that need not be here, and compiling for them (``PjRtTopologyDescription``, ``PjRtCompiler``)."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pjrt.api.attributes import Attributes
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.device import DeviceDescription
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import unimplemented
+from pjrt.api.executable import Executable
+from pjrt.api.layout import Layout
+from pjrt.api.program import Program
+
+if TYPE_CHECKING:
+    from pjrt.api.client import Client
+
+
+class TopologyDescription(abc.ABC):
+    """A number of described devices and how they are connected (``PJRT_TopologyDescription``)."""
+
+    __slots__ = ("__weakref__",)
+
+    @property
+    @abc.abstractmethod
+    def platform_name(self) -> str:
+        """The platform (``PJRT_TopologyDescription_PlatformName``)."""
+
+    @property
+    @abc.abstractmethod
+    def platform_version(self) -> str:
+        """The platform's version (``PJRT_TopologyDescription_PlatformVersion``)."""
+
+    @property
+    @abc.abstractmethod
+    def device_descriptions(self) -> Sequence[DeviceDescription]:
+        """The devices (``PJRT_TopologyDescription_GetDeviceDescriptions``)."""
+
+    @property
+    def attributes(self) -> Attributes:
+        """The vendor's facts by name (``PJRT_TopologyDescription_Attributes``)."""
+        return {}
+
+    def compile(
+        self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
+    ) -> Executable:
+        """Compiles for these devices (``PJRT_Compile``).
+
+        Args:
+            program: the program; text and bytes are looked at to tell their format.
+            options: how to compile it; the defaults are for one device.
+            client: a client whose devices may be used while compiling, for tuning.
+        """
+        raise unimplemented(self.platform_name, "TopologyDescription.compile")
+
+    def serialize(self) -> bytes:
+        """The topology as bytes for ``Plugin.deserialize_topology`` (``PJRT_TopologyDescription_Serialize``)."""
+        raise unimplemented(self.platform_name, "TopologyDescription.serialize")
+
+    def fingerprint(self) -> int:
+        """A 64-bit number that is equal for equal topologies (``PJRT_TopologyDescription_Fingerprint``)."""
+        raise unimplemented(self.platform_name, "TopologyDescription.fingerprint")
+
+    def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
+        """The layout that such an array has on these devices when nothing else is said (Layouts extension)."""
+        raise unimplemented(self.platform_name, "TopologyDescription.default_layout")
+
+    @property
+    def memory_space_kind_ids(self) -> Sequence[int]:
+        """The kinds of memory of these devices, as numbers (``PJRT_TopologyDescription_GetMemorySpaceKindIds``)."""
+        raise unimplemented(self.platform_name, "TopologyDescription.memory_space_kind_ids")
+
+    def make_canonical_shape(
+        self,
+        element_type: ElementType,
+        shape: Sequence[int],
+        layout: Layout | None = None,
+        *,
+        memory_space_kind_id: int,
+    ) -> bytes:
+        """The full shape, layout included, that such an array has in a kind of memory, as a serialized
+        ``xla.ShapeProto`` (``PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace``).
+        """
+        raise unimplemented(self.platform_name, "TopologyDescription.make_canonical_shape")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.platform_name}, {len(self.device_descriptions)} devices>"
