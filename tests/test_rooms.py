@@ -1,0 +1,103 @@
+"""The house rules that a machine can hold: rooms import downwards only, everything public is documented, the public list is complete."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+import pjrt
+
+PACKAGE = Path(pjrt.__file__).parent
+
+FLOORS = {"api": 1, "host": 2, "stablehlo": 2, "devices": 3, "capi": 4, "plugins": 5, "frameworks": 5, "cli": 6}
+
+
+def sources() -> list[Path]:
+    return sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")])
+
+
+def room_of(path: Path) -> str | None:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else None
+
+
+def imported_modules(path: Path) -> list[str]:
+    """Every module named in an import statement, wherever it stands; Cython's are read line by line."""
+    text = path.read_text()
+    if path.suffix == ".py":
+        names: list[str] = []
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names += [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path}:{node.lineno}: relative import; write the whole name"
+                names.append(node.module or "")
+                names += [f"{node.module}.{alias.name}" for alias in node.names]
+        return names
+    words = [line.split() for line in text.splitlines()]
+    return [w[1].rstrip(",") for w in words if len(w) > 1 and w[0] in ("import", "from", "cimport")]
+
+
+def test_every_room_has_a_floor() -> None:
+    rooms = {room_of(path) for path in sources()} - {None}
+    assert rooms <= set(FLOORS)
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_downwards(path: Path) -> None:
+    room = room_of(path)
+    if room is None:
+        return
+    for name in imported_modules(path):
+        parts = name.split(".")
+        if parts[0] != "pjrt" or len(parts) < 2 or parts[1] == room:
+            continue
+        assert FLOORS.get(parts[1], 0) < FLOORS[room], f"{path}: {room} (floor {FLOORS[room]}) imports {name}"
+        assert not any(p.startswith("_") for p in parts[2:]), f"{path}: imports the private name {name} of another room"
+
+
+def public_modules() -> list[str]:
+    names = ["pjrt"]
+    for found in pkgutil.walk_packages([str(PACKAGE)], "pjrt."):
+        if not any(part.startswith("_") for part in found.name.split(".")):
+            names.append(found.name)
+    return names
+
+
+@pytest.mark.parametrize("name", public_modules())
+def test_nothing_public_lacks_a_docstring(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__, f"{name} has no docstring"
+    for label, thing in vars(module).items():
+        if label.startswith("_") or getattr(thing, "__module__", None) != name:
+            continue
+        if not (inspect.isclass(thing) or inspect.isroutine(thing)):
+            continue
+        assert inspect.getdoc(thing), f"{name}.{label} has no docstring"
+        if inspect.isclass(thing):
+            for member, value in vars(thing).items():
+                if member.startswith("_") or not (inspect.isroutine(value) or isinstance(value, property)):
+                    continue
+                # getdoc also finds the docstring of the overridden method: user text lives once, on the base class.
+                assert inspect.getdoc(getattr(thing, member)), f"{name}.{label}.{member} has no docstring"
+
+
+def test_the_public_list_is_what_is_there() -> None:
+    for name in pjrt.__all__:
+        assert hasattr(pjrt, name), name
+    assert sorted(pjrt.__all__) == list(pjrt.__all__)
+
+
+def test_importing_the_package_is_light() -> None:
+    """Neither jaxlib nor protobuf, nor the command line's libraries, are loaded by ``import pjrt``."""
+    import subprocess
+    import sys
+
+    code = "import sys, pjrt; print([m for m in ('jaxlib', 'jax', 'google.protobuf', 'rich', 'click') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
