@@ -11,6 +11,7 @@
 #ifndef PJRT_ABI_H_
 #define PJRT_ABI_H_
 
+#include "pjrt_abi/extensions.h"
 #include "pjrt_abi/table.h"
 
 #endif  /* PJRT_ABI_H_ */

@@ -160,7 +160,8 @@ typedef struct PJRT_Buffer_GetMemoryLayout_Args {
 } PJRT_Buffer_GetMemoryLayout_Args;
 PJRT_ABI_SIZE(PJRT_Buffer_GetMemoryLayout_Args, layout);
 
-/* With dst null the plugin only writes dst_size. A null host_layout means dense row-major. */
+/* With dst null the plugin only writes dst_size. A null host_layout means the layout that the
+ * source has on its device. */
 typedef struct PJRT_Buffer_ToHostBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;

@@ -22,13 +22,16 @@ typedef struct PJRT_Api {
   void (*PJRT_Error_Destroy)(PJRT_Error_Destroy_Args *args);
   void (*PJRT_Error_Message)(PJRT_Error_Message_Args *args);
   PJRT_Error *(*PJRT_Error_GetCode)(PJRT_Error_GetCode_Args *args);
+
   PJRT_Error *(*PJRT_Plugin_Initialize)(PJRT_Plugin_Initialize_Args *args);
   PJRT_Error *(*PJRT_Plugin_Attributes)(PJRT_Plugin_Attributes_Args *args);
+
   PJRT_Error *(*PJRT_Event_Destroy)(PJRT_Event_Destroy_Args *args);
   PJRT_Error *(*PJRT_Event_IsReady)(PJRT_Event_IsReady_Args *args);
   PJRT_Error *(*PJRT_Event_Error)(PJRT_Event_Error_Args *args);
   PJRT_Error *(*PJRT_Event_Await)(PJRT_Event_Await_Args *args);
   PJRT_Error *(*PJRT_Event_OnReady)(PJRT_Event_OnReady_Args *args);
+
   PJRT_Error *(*PJRT_Client_Create)(PJRT_Client_Create_Args *args);
   PJRT_Error *(*PJRT_Client_Destroy)(PJRT_Client_Destroy_Args *args);
   PJRT_Error *(*PJRT_Client_PlatformName)(PJRT_Client_PlatformName_Args *args);
@@ -42,23 +45,27 @@ typedef struct PJRT_Api {
   PJRT_Error *(*PJRT_Client_Compile)(PJRT_Client_Compile_Args *args);
   PJRT_Error *(*PJRT_Client_DefaultDeviceAssignment)(PJRT_Client_DefaultDeviceAssignment_Args *args);
   PJRT_Error *(*PJRT_Client_BufferFromHostBuffer)(PJRT_Client_BufferFromHostBuffer_Args *args);
+
   PJRT_Error *(*PJRT_DeviceDescription_Id)(PJRT_DeviceDescription_Id_Args *args);
   PJRT_Error *(*PJRT_DeviceDescription_ProcessIndex)(PJRT_DeviceDescription_ProcessIndex_Args *args);
   PJRT_Error *(*PJRT_DeviceDescription_Attributes)(PJRT_DeviceDescription_Attributes_Args *args);
   PJRT_Error *(*PJRT_DeviceDescription_Kind)(PJRT_DeviceDescription_Kind_Args *args);
   PJRT_Error *(*PJRT_DeviceDescription_DebugString)(PJRT_DeviceDescription_DebugString_Args *args);
   PJRT_Error *(*PJRT_DeviceDescription_ToString)(PJRT_DeviceDescription_ToString_Args *args);
+
   PJRT_Error *(*PJRT_Device_GetDescription)(PJRT_Device_GetDescription_Args *args);
   PJRT_Error *(*PJRT_Device_IsAddressable)(PJRT_Device_IsAddressable_Args *args);
   PJRT_Error *(*PJRT_Device_LocalHardwareId)(PJRT_Device_LocalHardwareId_Args *args);
   PJRT_Error *(*PJRT_Device_AddressableMemories)(PJRT_Device_AddressableMemories_Args *args);
   PJRT_Error *(*PJRT_Device_DefaultMemory)(PJRT_Device_DefaultMemory_Args *args);
   PJRT_Error *(*PJRT_Device_MemoryStats)(PJRT_Device_MemoryStats_Args *args);
+
   PJRT_Error *(*PJRT_Memory_Id)(PJRT_Memory_Id_Args *args);
   PJRT_Error *(*PJRT_Memory_Kind)(PJRT_Memory_Kind_Args *args);
   PJRT_Error *(*PJRT_Memory_DebugString)(PJRT_Memory_DebugString_Args *args);
   PJRT_Error *(*PJRT_Memory_ToString)(PJRT_Memory_ToString_Args *args);
   PJRT_Error *(*PJRT_Memory_AddressableByDevices)(PJRT_Memory_AddressableByDevices_Args *args);
+
   PJRT_Error *(*PJRT_Executable_Destroy)(PJRT_Executable_Destroy_Args *args);
   PJRT_Error *(*PJRT_Executable_Name)(PJRT_Executable_Name_Args *args);
   PJRT_Error *(*PJRT_Executable_NumReplicas)(PJRT_Executable_NumReplicas_Args *args);
@@ -69,14 +76,18 @@ typedef struct PJRT_Api {
   PJRT_Error *(*PJRT_Executable_OutputMemoryKinds)(PJRT_Executable_OutputMemoryKinds_Args *args);
   PJRT_Error *(*PJRT_Executable_OptimizedProgram)(PJRT_Executable_OptimizedProgram_Args *args);
   PJRT_Error *(*PJRT_Executable_Serialize)(PJRT_Executable_Serialize_Args *args);
+
   PJRT_Error *(*PJRT_LoadedExecutable_Destroy)(PJRT_LoadedExecutable_Destroy_Args *args);
   PJRT_Error *(*PJRT_LoadedExecutable_GetExecutable)(PJRT_LoadedExecutable_GetExecutable_Args *args);
   PJRT_Error *(*PJRT_LoadedExecutable_AddressableDevices)(PJRT_LoadedExecutable_AddressableDevices_Args *args);
   PJRT_Error *(*PJRT_LoadedExecutable_Delete)(PJRT_LoadedExecutable_Delete_Args *args);
   PJRT_Error *(*PJRT_LoadedExecutable_IsDeleted)(PJRT_LoadedExecutable_IsDeleted_Args *args);
   PJRT_Error *(*PJRT_LoadedExecutable_Execute)(PJRT_LoadedExecutable_Execute_Args *args);
+
   PJRT_Error *(*PJRT_Executable_DeserializeAndLoad)(PJRT_Executable_DeserializeAndLoad_Args *args);
+
   PJRT_Error *(*PJRT_LoadedExecutable_Fingerprint)(PJRT_LoadedExecutable_Fingerprint_Args *args);
+
   PJRT_Error *(*PJRT_Buffer_Destroy)(PJRT_Buffer_Destroy_Args *args);
   PJRT_Error *(*PJRT_Buffer_ElementType)(PJRT_Buffer_ElementType_Args *args);
   PJRT_Error *(*PJRT_Buffer_Dimensions)(PJRT_Buffer_Dimensions_Args *args);
@@ -96,11 +107,13 @@ typedef struct PJRT_Api {
   PJRT_Error *(*PJRT_Buffer_IncreaseExternalReferenceCount)(PJRT_Buffer_IncreaseExternalReferenceCount_Args *args);
   PJRT_Error *(*PJRT_Buffer_DecreaseExternalReferenceCount)(PJRT_Buffer_DecreaseExternalReferenceCount_Args *args);
   PJRT_Error *(*PJRT_Buffer_OpaqueDeviceMemoryDataPointer)(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args *args);
+
   PJRT_Error *(*PJRT_CopyToDeviceStream_Destroy)(PJRT_CopyToDeviceStream_Destroy_Args *args);
   PJRT_Error *(*PJRT_CopyToDeviceStream_AddChunk)(PJRT_CopyToDeviceStream_AddChunk_Args *args);
   PJRT_Error *(*PJRT_CopyToDeviceStream_TotalBytes)(PJRT_CopyToDeviceStream_TotalBytes_Args *args);
   PJRT_Error *(*PJRT_CopyToDeviceStream_GranuleSize)(PJRT_CopyToDeviceStream_GranuleSize_Args *args);
   PJRT_Error *(*PJRT_CopyToDeviceStream_CurrentBytes)(PJRT_CopyToDeviceStream_CurrentBytes_Args *args);
+
   PJRT_Error *(*PJRT_TopologyDescription_Create)(PJRT_TopologyDescription_Create_Args *args);
   PJRT_Error *(*PJRT_TopologyDescription_Destroy)(PJRT_TopologyDescription_Destroy_Args *args);
   PJRT_Error *(*PJRT_TopologyDescription_PlatformName)(PJRT_TopologyDescription_PlatformName_Args *args);
@@ -108,55 +121,58 @@ typedef struct PJRT_Api {
   PJRT_Error *(*PJRT_TopologyDescription_GetDeviceDescriptions)(PJRT_TopologyDescription_GetDeviceDescriptions_Args *args);
   PJRT_Error *(*PJRT_TopologyDescription_Serialize)(PJRT_TopologyDescription_Serialize_Args *args);
   PJRT_Error *(*PJRT_TopologyDescription_Attributes)(PJRT_TopologyDescription_Attributes_Args *args);
+
   PJRT_Error *(*PJRT_Compile)(PJRT_Compile_Args *args);
-  PJRT_Error *(*PJRT_Executable_OutputElementTypes)(PJRT_Executable_OutputElementTypes_Args *args);
-  PJRT_Error *(*PJRT_Executable_OutputDimensions)(PJRT_Executable_OutputDimensions_Args *args);
-  PJRT_Error *(*PJRT_Buffer_CopyToMemory)(PJRT_Buffer_CopyToMemory_Args *args);
-  PJRT_Error *(*PJRT_Client_CreateViewOfDeviceBuffer)(PJRT_Client_CreateViewOfDeviceBuffer_Args *args);
-  PJRT_Error *(*PJRT_Executable_Fingerprint)(PJRT_Executable_Fingerprint_Args *args);
-  PJRT_Error *(*PJRT_Client_TopologyDescription)(PJRT_Client_TopologyDescription_Args *args);
-  PJRT_Error *(*PJRT_Executable_GetCompiledMemoryStats)(PJRT_Executable_GetCompiledMemoryStats_Args *args);
-  PJRT_Error *(*PJRT_Memory_Kind_Id)(PJRT_Memory_Kind_Id_Args *args);
-  PJRT_Error *(*PJRT_ExecuteContext_Create)(PJRT_ExecuteContext_Create_Args *args);
-  PJRT_Error *(*PJRT_ExecuteContext_Destroy)(PJRT_ExecuteContext_Destroy_Args *args);
-  PJRT_Error *(*PJRT_Buffer_CopyRawToHost)(PJRT_Buffer_CopyRawToHost_Args *args);
-  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_Destroy)(PJRT_AsyncHostToDeviceTransferManager_Destroy_Args *args);
-  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_TransferData)(PJRT_AsyncHostToDeviceTransferManager_TransferData_Args *args);
-  PJRT_Error *(*PJRT_Client_CreateBuffersForAsyncHostToDevice)(PJRT_Client_CreateBuffersForAsyncHostToDevice_Args *args);
-  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer)(PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args *args);
-  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_Device)(PJRT_AsyncHostToDeviceTransferManager_Device_Args *args);
-  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_BufferCount)(PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args *args);
-  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_BufferSize)(PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args *args);
-  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_SetBufferError)(PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args *args);
-  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_AddMetadata)(PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args *args);
-  PJRT_Error *(*PJRT_Client_DmaMap)(PJRT_Client_DmaMap_Args *args);
-  PJRT_Error *(*PJRT_Client_DmaUnmap)(PJRT_Client_DmaUnmap_Args *args);
-  PJRT_Error *(*PJRT_Client_CreateUninitializedBuffer)(PJRT_Client_CreateUninitializedBuffer_Args *args);
-  PJRT_Error *(*PJRT_Client_UpdateGlobalProcessInfo)(PJRT_Client_UpdateGlobalProcessInfo_Args *args);
-  PJRT_Error *(*PJRT_TopologyDescription_Deserialize)(PJRT_TopologyDescription_Deserialize_Args *args);
-  PJRT_Error *(*PJRT_Client_CreateAliasBuffer)(PJRT_Client_CreateAliasBuffer_Args *args);
-  PJRT_Error *(*PJRT_Client_FulfillAliasBuffer)(PJRT_Client_FulfillAliasBuffer_Args *args);
-  PJRT_Error *(*PJRT_LoadedExecutable_GetDeviceAssignment)(PJRT_LoadedExecutable_GetDeviceAssignment_Args *args);
-  PJRT_Error *(*PJRT_Client_CreateErrorBuffer)(PJRT_Client_CreateErrorBuffer_Args *args);
-  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_TransferLiteral)(PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args *args);
-  PJRT_Error *(*PJRT_Buffer_CopyRawToHostFuture)(PJRT_Buffer_CopyRawToHostFuture_Args *args);
-  PJRT_Error *(*PJRT_Device_PoisonExecution)(PJRT_Device_PoisonExecution_Args *args);
-  PJRT_Error *(*PJRT_Device_CreateAsyncTrackingEvent)(PJRT_Device_CreateAsyncTrackingEvent_Args *args);
-  PJRT_Error *(*PJRT_AsyncTrackingEvent_Destroy)(PJRT_AsyncTrackingEvent_Destroy_Args *args);
-  PJRT_Error *(*PJRT_Executable_GetCompileOptions)(PJRT_Executable_GetCompileOptions_Args *args);
-  PJRT_Error *(*PJRT_Buffer_DonateWithControlDependency)(PJRT_Buffer_DonateWithControlDependency_Args *args);
-  PJRT_Error *(*PJRT_Event_Create)(PJRT_Event_Create_Args *args);
-  PJRT_Error *(*PJRT_Event_Set)(PJRT_Event_Set_Args *args);
-  PJRT_Error *(*PJRT_Device_GetAttributes)(PJRT_Device_GetAttributes_Args *args);
-  PJRT_Error *(*PJRT_Client_Load)(PJRT_Client_Load_Args *args);
-  PJRT_Error *(*PJRT_LoadedExecutable_AddressableDeviceLogicalIds)(PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args *args);
-  PJRT_Error *(*PJRT_Buffer_Bitcast)(PJRT_Buffer_Bitcast_Args *args);
-  PJRT_Error *(*PJRT_Error_ForEachPayload)(PJRT_Error_ForEachPayload_Args *args);
-  PJRT_Error *(*PJRT_TopologyDescription_Fingerprint)(PJRT_TopologyDescription_Fingerprint_Args *args);
-  PJRT_Error *(*PJRT_Executable_ParameterMemoryKinds)(PJRT_Executable_ParameterMemoryKinds_Args *args);
-  PJRT_Error *(*PJRT_Device_ClearMemoryStats)(PJRT_Device_ClearMemoryStats_Args *args);
-  PJRT_Error *(*PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace)(PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args *args);
-  PJRT_Error *(*PJRT_TopologyDescription_GetMemorySpaceKindIds)(PJRT_TopologyDescription_GetMemorySpaceKindIds_Args *args);
+
+  /* The functions of later versions, in the order in which they came; the comment is the minor version that brought each. */
+  PJRT_Error *(*PJRT_Executable_OutputElementTypes)(PJRT_Executable_OutputElementTypes_Args *args);  /* 29 */
+  PJRT_Error *(*PJRT_Executable_OutputDimensions)(PJRT_Executable_OutputDimensions_Args *args);  /* 29 */
+  PJRT_Error *(*PJRT_Buffer_CopyToMemory)(PJRT_Buffer_CopyToMemory_Args *args);  /* 32 */
+  PJRT_Error *(*PJRT_Client_CreateViewOfDeviceBuffer)(PJRT_Client_CreateViewOfDeviceBuffer_Args *args);  /* 33 */
+  PJRT_Error *(*PJRT_Executable_Fingerprint)(PJRT_Executable_Fingerprint_Args *args);  /* 35 */
+  PJRT_Error *(*PJRT_Client_TopologyDescription)(PJRT_Client_TopologyDescription_Args *args);  /* 36 */
+  PJRT_Error *(*PJRT_Executable_GetCompiledMemoryStats)(PJRT_Executable_GetCompiledMemoryStats_Args *args);  /* 40 */
+  PJRT_Error *(*PJRT_Memory_Kind_Id)(PJRT_Memory_Kind_Id_Args *args);  /* 48 */
+  PJRT_Error *(*PJRT_ExecuteContext_Create)(PJRT_ExecuteContext_Create_Args *args);  /* 52 */
+  PJRT_Error *(*PJRT_ExecuteContext_Destroy)(PJRT_ExecuteContext_Destroy_Args *args);  /* 52 */
+  PJRT_Error *(*PJRT_Buffer_CopyRawToHost)(PJRT_Buffer_CopyRawToHost_Args *args);  /* 57 */
+  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_Destroy)(PJRT_AsyncHostToDeviceTransferManager_Destroy_Args *args);  /* 60 */
+  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_TransferData)(PJRT_AsyncHostToDeviceTransferManager_TransferData_Args *args);  /* 60 */
+  PJRT_Error *(*PJRT_Client_CreateBuffersForAsyncHostToDevice)(PJRT_Client_CreateBuffersForAsyncHostToDevice_Args *args);  /* 60 */
+  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer)(PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args *args);  /* 60 */
+  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_Device)(PJRT_AsyncHostToDeviceTransferManager_Device_Args *args);  /* 61 */
+  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_BufferCount)(PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args *args);  /* 61 */
+  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_BufferSize)(PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args *args);  /* 61 */
+  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_SetBufferError)(PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args *args);  /* 62 */
+  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_AddMetadata)(PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args *args);  /* 62 */
+  PJRT_Error *(*PJRT_Client_DmaMap)(PJRT_Client_DmaMap_Args *args);  /* 67 */
+  PJRT_Error *(*PJRT_Client_DmaUnmap)(PJRT_Client_DmaUnmap_Args *args);  /* 67 */
+  PJRT_Error *(*PJRT_Client_CreateUninitializedBuffer)(PJRT_Client_CreateUninitializedBuffer_Args *args);  /* 69 */
+  PJRT_Error *(*PJRT_Client_UpdateGlobalProcessInfo)(PJRT_Client_UpdateGlobalProcessInfo_Args *args);  /* 73 */
+  PJRT_Error *(*PJRT_TopologyDescription_Deserialize)(PJRT_TopologyDescription_Deserialize_Args *args);  /* 75 */
+  PJRT_Error *(*PJRT_Client_CreateAliasBuffer)(PJRT_Client_CreateAliasBuffer_Args *args);  /* 77 */
+  PJRT_Error *(*PJRT_Client_FulfillAliasBuffer)(PJRT_Client_FulfillAliasBuffer_Args *args);  /* 77 */
+  PJRT_Error *(*PJRT_LoadedExecutable_GetDeviceAssignment)(PJRT_LoadedExecutable_GetDeviceAssignment_Args *args);  /* 79 */
+  PJRT_Error *(*PJRT_Client_CreateErrorBuffer)(PJRT_Client_CreateErrorBuffer_Args *args);  /* 82 */
+  PJRT_Error *(*PJRT_AsyncHostToDeviceTransferManager_TransferLiteral)(PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args *args);  /* 83 */
+  PJRT_Error *(*PJRT_Buffer_CopyRawToHostFuture)(PJRT_Buffer_CopyRawToHostFuture_Args *args);  /* 84 */
+  PJRT_Error *(*PJRT_Device_PoisonExecution)(PJRT_Device_PoisonExecution_Args *args);  /* 85 */
+  PJRT_Error *(*PJRT_Device_CreateAsyncTrackingEvent)(PJRT_Device_CreateAsyncTrackingEvent_Args *args);  /* 86 */
+  PJRT_Error *(*PJRT_AsyncTrackingEvent_Destroy)(PJRT_AsyncTrackingEvent_Destroy_Args *args);  /* 86 */
+  PJRT_Error *(*PJRT_Executable_GetCompileOptions)(PJRT_Executable_GetCompileOptions_Args *args);  /* 87 */
+  PJRT_Error *(*PJRT_Buffer_DonateWithControlDependency)(PJRT_Buffer_DonateWithControlDependency_Args *args);  /* 88 */
+  PJRT_Error *(*PJRT_Event_Create)(PJRT_Event_Create_Args *args);  /* 89 */
+  PJRT_Error *(*PJRT_Event_Set)(PJRT_Event_Set_Args *args);  /* 89 */
+  PJRT_Error *(*PJRT_Device_GetAttributes)(PJRT_Device_GetAttributes_Args *args);  /* 92 */
+  PJRT_Error *(*PJRT_Client_Load)(PJRT_Client_Load_Args *args);  /* 95 */
+  PJRT_Error *(*PJRT_LoadedExecutable_AddressableDeviceLogicalIds)(PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args *args);  /* 96 */
+  PJRT_Error *(*PJRT_Buffer_Bitcast)(PJRT_Buffer_Bitcast_Args *args);  /* 98 */
+  PJRT_Error *(*PJRT_Error_ForEachPayload)(PJRT_Error_ForEachPayload_Args *args);  /* 99 */
+  PJRT_Error *(*PJRT_TopologyDescription_Fingerprint)(PJRT_TopologyDescription_Fingerprint_Args *args);  /* 101 */
+  PJRT_Error *(*PJRT_Executable_ParameterMemoryKinds)(PJRT_Executable_ParameterMemoryKinds_Args *args);  /* 102 */
+  PJRT_Error *(*PJRT_Device_ClearMemoryStats)(PJRT_Device_ClearMemoryStats_Args *args);  /* 114 */
+  PJRT_Error *(*PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace)(PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args *args);  /* 114 */
+  PJRT_Error *(*PJRT_TopologyDescription_GetMemorySpaceKindIds)(PJRT_TopologyDescription_GetMemorySpaceKindIds_Args *args);  /* 114 */
 } PJRT_Api;
 PJRT_ABI_SIZE(PJRT_Api, PJRT_TopologyDescription_GetMemorySpaceKindIds);
 

@@ -1,0 +1,17 @@
+/* The extensions that this package speaks: each a struct in the chain that starts at PJRT_Api.extension_start. */
+#ifndef PJRT_ABI_EXTENSIONS_H_
+#define PJRT_ABI_EXTENSIONS_H_
+
+#include "extensions/abi_version.h"
+#include "extensions/cross_host_transfers.h"
+#include "extensions/executable_metadata.h"
+#include "extensions/ffi.h"
+#include "extensions/layouts.h"
+#include "extensions/memory_descriptions.h"
+#include "extensions/profiler.h"
+#include "extensions/raw_buffer.h"
+#include "extensions/shardings.h"
+#include "extensions/stream.h"
+#include "extensions/triton.h"
+
+#endif  /* PJRT_ABI_EXTENSIONS_H_ */

@@ -1,0 +1,107 @@
+/* CrossHostTransfers: buffers sent from a device of one process to a device of another.
+ * Two generations live side by side: notifiers with descriptors, and pairs of send and receive with a key. */
+#ifndef PJRT_ABI_EXTENSIONS_CROSS_HOST_TRANSFERS_H_
+#define PJRT_ABI_EXTENSIONS_CROSS_HOST_TRANSFERS_H_
+
+#include "../layout.h"
+
+/* All arrays have num_buffers entries; the events are filled in and belong to the caller. */
+typedef struct PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  PJRT_Client *client;
+  size_t num_buffers;
+  PJRT_Buffer **buffers;
+  const int64_t *dst_global_device_ids;
+  const int64_t *transfer_keys;
+  PJRT_Event **send_events;
+} PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args;
+PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args, send_events);
+
+/* All arrays have num_shapes entries; num_dims holds the dimensions of each shape, shape_num_dims how many. */
+typedef struct PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  PJRT_Client *client;
+  size_t num_shapes;
+  size_t *shape_num_dims;
+  const int64_t **num_dims;
+  PJRT_Buffer_Type *element_types;
+  PJRT_Buffer_MemoryLayout **layouts;
+  PJRT_Device *device;
+  const int64_t *src_global_device_ids;
+  const int64_t *transfer_keys;
+  PJRT_Buffer **buffers;
+} PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args;
+PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args, buffers);
+
+typedef void (*PJRT_Transfers_CrossHostOnCanceledCallback)(PJRT_Error *error, void *user_arg);
+
+/* Lets the receiver call the transfer off; the reason travels to the sender. */
+typedef void (*PJRT_Transfers_CrossHostSendCancelNotifier)(
+    const char *serialized_descriptor, size_t serialized_descriptor_size, PJRT_Error_Code reason,
+    const char *error_message, size_t error_message_size,
+    PJRT_Transfers_CrossHostOnCanceledCallback on_canceled, void *on_canceled_user_arg, void *user_arg);
+
+/* Called once when the receiving buffers have descriptors, or with the error that came instead. */
+typedef void (*PJRT_Transfers_CrossHostRecvNotifier)(
+    PJRT_Error *error, const char **serialized_descriptors, size_t *descriptors_sizes,
+    size_t num_descriptors, void *user_arg, PJRT_Transfers_CrossHostSendCancelNotifier cancel_notifier,
+    void *cancel_notifier_user_arg);
+
+typedef struct PJRT_Transfers_CrossHostRecvNotifierInfo {
+  void *user_arg;
+  PJRT_Transfers_CrossHostRecvNotifier notifier;
+} PJRT_Transfers_CrossHostRecvNotifierInfo;
+
+typedef struct PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  PJRT_Client *client;
+  size_t num_shapes;
+  size_t *shape_num_dims;
+  const int64_t **num_dims;
+  PJRT_Buffer_Type *element_types;
+  PJRT_Buffer_MemoryLayout **layouts;
+  PJRT_Device *device;
+  PJRT_Transfers_CrossHostRecvNotifierInfo notifier;
+  PJRT_Buffer **buffers;
+  size_t num_buffers;  /* out */
+} PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args;
+PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args, num_buffers);
+
+typedef void (*PJRT_Transfers_CrossHostRemoteSendCallback)(PJRT_Error *error, bool sends_were_enqueued, void *user_arg);
+
+typedef struct PJRT_Transfers_CrossHostRemoteSendCallbackInfo {
+  void *user_arg;
+  PJRT_Transfers_CrossHostRemoteSendCallback on_done;
+} PJRT_Transfers_CrossHostRemoteSendCallbackInfo;
+
+typedef void (*PJRT_Transfers_DescriptorDestructor)(char **descriptor_data, size_t *descriptor_size);
+
+/* The event tells when the descriptor is there; the plugin destroys it, and gives the descriptor back by the destructor. */
+typedef struct PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args {
+  size_t struct_size;
+  PJRT_Extension_Base *extension_start;
+  PJRT_Buffer *buffer;
+  PJRT_Event *event;
+  char **serialized_descriptor;
+  size_t *serialized_descriptor_size;
+  PJRT_Transfers_CrossHostRemoteSendCallbackInfo on_done;
+  PJRT_Transfers_DescriptorDestructor descriptor_destructor;
+} PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args;
+PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, descriptor_destructor);
+
+typedef struct PJRT_CrossHostTransfers_Extension {
+  PJRT_Extension_Base base;
+  PJRT_Error *(*PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers)(
+      PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args *args);
+  void (*PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice)(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args *args);
+  PJRT_Error *(*PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers)(
+      PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args *args);
+  PJRT_Error *(*PJRT_Transfers_PJRT_Client_CrossHostSendBuffers)(
+      PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args *args);
+} PJRT_CrossHostTransfers_Extension;
+PJRT_ABI_SIZE(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Client_CrossHostSendBuffers);
+
+#endif  /* PJRT_ABI_EXTENSIONS_CROSS_HOST_TRANSFERS_H_ */

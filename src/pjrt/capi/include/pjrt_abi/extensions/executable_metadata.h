@@ -1,0 +1,29 @@
+/* ExecutableMetadata: facts about an executable as a serialized proto. These argument structs have no struct_size. */
+#ifndef PJRT_ABI_EXTENSIONS_EXECUTABLE_METADATA_H_
+#define PJRT_ABI_EXTENSIONS_EXECUTABLE_METADATA_H_
+
+#include "../base.h"
+
+typedef struct PJRT_ExecutableMetadata {
+  const char *serialized_metadata;
+  size_t serialized_metadata_size;
+} PJRT_ExecutableMetadata;
+
+/* The metadata belongs to the caller, who gives it back with destroy_serialized_metadata. */
+typedef struct PJRT_ExecutableMetadata_GetExecutableMetadata_Args {
+  PJRT_Executable *executable;
+  PJRT_ExecutableMetadata *metadata;  /* out */
+} PJRT_ExecutableMetadata_GetExecutableMetadata_Args;
+
+typedef struct PJRT_ExecutableMetadata_DestroySerializedMetadata_Args {
+  PJRT_ExecutableMetadata *metadata;
+} PJRT_ExecutableMetadata_DestroySerializedMetadata_Args;
+
+typedef struct PJRT_ExecutableMetadata_Extension {
+  PJRT_Extension_Base base;
+  PJRT_Error *(*get_executable_metadata)(PJRT_ExecutableMetadata_GetExecutableMetadata_Args *args);
+  void (*destroy_serialized_metadata)(PJRT_ExecutableMetadata_DestroySerializedMetadata_Args *args);
+} PJRT_ExecutableMetadata_Extension;
+PJRT_ABI_SIZE(PJRT_ExecutableMetadata_Extension, destroy_serialized_metadata);
+
+#endif  /* PJRT_ABI_EXTENSIONS_EXECUTABLE_METADATA_H_ */
