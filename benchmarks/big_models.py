@@ -1,0 +1,94 @@
+"""Whole models: ResNet-50 inference, and one training step of a 4-layer transformer with donated state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+import pjrt
+from benchmarks.lowering import Lowered, lower
+from benchmarks.models import resnet50, transformer
+from benchmarks.raw_jaxlib import RawClient
+from benchmarks.side_by_side import Aim, Report, main, take_turns, timing_table
+
+OURS, RAW, JIT = "pjrt", "raw jaxlib", "jax.jit"
+TRANSFORMER_BATCH = 4
+
+Results = Sequence[Any]
+
+
+class Step:
+    """A contestant: a program with its arguments on the device. Donated arguments are replaced by the first results."""
+
+    def __init__(self, run: Callable[..., Results], arguments: list[Any], donated: int, wait: Callable[[Any], object]):
+        self._run = run
+        self._state = arguments[:donated]
+        self._others = arguments[donated:]
+        self._donated = donated
+        self._wait = wait
+
+    def __call__(self) -> Any:
+        """Run once and wait; the last result is the model's value (logits or loss)."""
+        results = self._run(*self._state, *self._others)
+        self._wait(results[-1])
+        self._state = results[: self._donated]
+        return results[-1]
+
+
+def contestants(client: pjrt.Client, raw: RawClient, program: Lowered) -> dict[str, Step]:
+    """The same program for each, compiled with default options and with arguments of its own on its device."""
+    arguments, donated = program.arguments, program.donated
+
+    def ready(x: Any) -> object:
+        return x.block_until_ready()
+
+    return {
+        OURS: Step(
+            client.compile(program.code),
+            [client.buffer_from_host(array) for array in arguments],
+            donated,
+            lambda buffer: buffer.ready().result(),
+        ),
+        RAW: Step(raw.compile(program.code, program.results), [raw.put(array) for array in arguments], donated, ready),
+        JIT: Step(program.jitted, [jax.numpy.array(array, copy=True) for array in arguments], donated, ready),
+    }
+
+
+def check(steps: dict[str, Step]) -> None:
+    """The first value of all contestants is the same."""
+    values = {name: np.asarray(step()) for name, step in steps.items()}
+    for name, value in values.items():
+        np.testing.assert_allclose(value, values[JIT], rtol=1e-4, atol=1e-2, err_msg=f"{name} differs from {JIT}")
+
+
+def measure(quick: bool) -> Report:
+    """ResNet-50 inference and a transformer's training step: ours, raw jaxlib's and jax.jit's."""
+    client, raw = pjrt.client("cpu"), RawClient()
+    weights = resnet50.weights()
+    programs = {
+        "ResNet-50 inference, batch 1": lower(resnet50.inference, weights, resnet50.images(1)),
+        "ResNet-50 inference, batch 4": lower(resnet50.inference, weights, resnet50.images(4)),
+        f"Training step of a 4-layer transformer, batch {TRANSFORMER_BATCH}": lower(
+            transformer.train_step, transformer.state(), transformer.tokens(TRANSFORMER_BATCH), donate_first=True
+        ),
+    }
+    report = Report(
+        "Whole models",
+        "One program in StableHLO, run with its arguments on the device until the result is there. All contestants run "
+        "XLA's CPU code in one process, so what differs is what surrounds it. The training step donates its state.",
+    )
+    for name, program in programs.items():
+        steps = contestants(client, raw, program)
+        check(steps)
+        timings = take_turns(steps, rounds=3 if quick else 31, round_seconds=0.1 if quick else 0.4)
+        report.tables.append(f"**{name}**\n\n{timing_table(timings, ours=OURS)}")
+        for rival in (RAW, JIT):
+            report.aims.append(Aim(f"{name}: within 2% of {rival}", timings[OURS].ratio_to(timings[rival]), 1.02))
+    return report
+
+
+if __name__ == "__main__":
+    main(measure)

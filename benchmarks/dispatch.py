@@ -1,0 +1,87 @@
+"""What one execution costs when the program does nothing to speak of: `x + 1` for a scalar that is on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+import pjrt
+from benchmarks.raw_jaxlib import RawClient
+from benchmarks.side_by_side import Aim, Call, Report, main, take_turns, timing_table
+
+PROGRAM = """
+func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  %one = stablehlo.constant dense<1.0> : tensor<f32>
+  %y = stablehlo.add %x, %one : tensor<f32>
+  return %y : tensor<f32>
+}
+"""
+X = np.array(2, np.float32)
+OURS, SHARDED, RAW, JIT = "pjrt exe(x)", "pjrt execute_sharded", "raw jaxlib", "jax.jit"
+
+
+def ours() -> tuple[Call, Call]:
+    """Our short call, and the call on one device's share; both return the result's buffers."""
+    client = pjrt.client("cpu")
+    executable = client.compile(PROGRAM)
+    x = client.buffer_from_host(X)
+    device = client.addressable_devices[0]
+    return lambda: executable(x), lambda: executable.execute_sharded([x], device)
+
+
+def raw() -> Call:
+    """jaxlib's `execute_sharded` and result handlers, without jax."""
+    client = RawClient()
+    executable = client.compile(PROGRAM, [((), X.dtype)])
+    x = client.put(X)
+    return lambda: executable(x)
+
+
+def jitted() -> Call:
+    """The same function under `jax.jit`."""
+    import jax
+
+    function = jax.jit(lambda x: [x + 1])
+    x = jax.device_put(X)
+    return lambda: function(x)
+
+
+def contestants(with_jax: bool) -> tuple[dict[str, Call], dict[str, Call]]:
+    """Each contestant twice: as it returns, and waiting until the result is there."""
+    short, sharded = ours()
+    calls = {OURS: short, SHARDED: sharded, RAW: raw()}
+    if with_jax:
+        calls[JIT] = jitted()
+    for name, call in calls.items():
+        (result,) = call()
+        if np.asarray(result) != X + 1:
+            raise RuntimeError(f"{name} gives {result}")
+    return calls, {name: _until_ready(name, call) for name, call in calls.items()}
+
+
+def _until_ready(name: str, call: Callable[[], list]) -> Call:
+    if name in (OURS, SHARDED):
+        return lambda: call()[0].ready().result()
+    return lambda: call()[0].block_until_ready()
+
+
+def measure(quick: bool, with_jax: bool = True) -> Report:
+    """One execution of a tiny program on a resident buffer: ours, raw jaxlib's and jax.jit's."""
+    where = "in a process with jax" if with_jax else "in a process without jax"
+    report = Report(
+        f"Dispatch of a tiny program, {where}",
+        "`x + 1` for a scalar that is on the one device. The first table is the call alone, which returns before the "
+        "result is there; the second waits for the result.",
+    )
+    returning, waiting = contestants(with_jax)
+    for how, calls in (("returning", returning), ("waiting", waiting)):
+        timings = take_turns(calls, rounds=3 if quick else 25)
+        report.tables.append(timing_table(timings, ours=SHARDED))
+        ratio = timings[SHARDED].ratio_to(timings[RAW])
+        report.aims.append(Aim(f"{where}, {how}: within 1.3× of raw jaxlib", ratio, 1.3))
+    return report
+
+
+if __name__ == "__main__":
+    main(measure)
