@@ -1,0 +1,154 @@
+"""Blocks: what a function or a region becomes, and the loop that runs it.
+
+A block's values live in numbered slots. A step is a kernel with the slots it reads, the slots it writes and the slots
+that nobody reads after it, which are emptied at once so that memory is returned as early as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from pjrt.api.errors import PjrtError
+from pjrt.devices.reference._context import Context
+from pjrt.devices.reference._registry import Kernel
+from pjrt.devices.reference._types import ValueType
+
+Environment = list[Any]
+"""The slots of the block that a step runs in. Slot 0 is the ``Context`` (``context_of``). Opaque to ops otherwise: they
+hand it on to regions.
+"""
+
+CONTEXT_SLOT = 0
+
+
+class Step(NamedTuple):
+    """One step as people read it: for traces, profiles and breakpoints."""
+
+    name: str
+    location: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    input_types: tuple[ValueType, ...]
+    output_types: tuple[ValueType, ...]
+
+    def __str__(self) -> str:
+        taken, given = ", ".join(map(str, self.input_types)), ", ".join(map(str, self.output_types))
+        return f"{self.name} ({taken}) -> ({given}) [{self.location}]"
+
+
+Code = tuple[Kernel, int, Any, Any, Any, tuple[int, ...]]
+"""One step as the loop reads it: kernel, kind, two operands whose meaning depends on the kind, where the result goes,
+dead slots.
+"""
+
+_GATHERED, _UNARY, _BINARY = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Block:
+    """A compiled function or region.
+
+    Args:
+        name: the function's name, or the op whose region this is.
+        arguments, results: the types in and out.
+        template: the slots as a run begins: constants in place, None elsewhere.
+        code, steps: the same list twice, for the loop and for people.
+        outputs: the slots of the results.
+        captures: pairs (slot outside, slot inside) of values used from the block around this one.
+    """
+
+    name: str
+    arguments: tuple[ValueType, ...]
+    results: tuple[ValueType, ...]
+    template: list[Any]
+    code: tuple[Code, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    captures: tuple[tuple[int, int], ...]
+
+    def run(self, environment: Environment, args: Sequence[Any]) -> list[Any]:
+        """The results for these arguments; captured values and the context come from the environment around."""
+        slots = self.template.copy()
+        context = slots[0] = environment[0]
+        slots[1 : 1 + len(args)] = args
+        for outside, inside in self.captures:
+            slots[inside] = environment[outside]
+        context.loop(self, slots)
+        return [slots[i] for i in self.outputs]
+
+
+def context_of(environment: Environment) -> Context:
+    """The run that a step belongs to: device, replica and partition, collectives, infeed and outfeed."""
+    context: Context = environment[CONTEXT_SLOT]
+    return context
+
+
+def run_fast(block: Block, slots: Environment) -> None:
+    """The loop that does nothing but run: the others (trace, profile, …) are in ``_loops``."""
+    code: Code | None = None
+    try:
+        for code in block.code:
+            kernel, kind, a, b, out, dead = code
+            if kind == 2:
+                value = kernel(slots[a], slots[b])
+            elif kind == 1:
+                value = kernel(slots[a])
+            else:
+                value = kernel(*a(slots))
+            if out.__class__ is int:
+                slots[out] = value
+            else:
+                for slot, item in zip(out, value, strict=True):
+                    slots[slot] = item
+            for slot in dead:
+                slots[slot] = None
+    except Exception as error:
+        raise located(error, block, code) from error
+
+
+def located(error: Exception, block: Block, code: Code | None) -> PjrtError:
+    """The error of a step with the step's op, types and place in its message; the innermost step wins."""
+    wrapped = PjrtError.wrap(error)
+    if code is None or getattr(wrapped, "_located", False):
+        return wrapped
+    step = next(step for step, other in zip(block.steps, block.code, strict=True) if other is code)
+    told = PjrtError.of(wrapped.code, f"{wrapped.message} (in {step})", wrapped.payloads)
+    told._located = True  # type: ignore[attr-defined]
+    return told
+
+
+def encode(
+    kernel: Kernel, inputs: tuple[int, ...], outputs: tuple[int, ...], dead: tuple[int, ...], environment: bool
+) -> Code:
+    """The step in the loop's form."""
+    out: Any = outputs[0] if len(outputs) == 1 else outputs
+    if not outputs:
+        kernel = _without_result(kernel)
+    if environment:
+        return kernel, _GATHERED, _with_environment(inputs), None, out, dead
+    if len(inputs) == 2:
+        return kernel, _BINARY, inputs[0], inputs[1], out, dead
+    if len(inputs) == 1:
+        return kernel, _UNARY, inputs[0], None, out, dead
+    return kernel, _GATHERED, _gather(inputs), None, out, dead
+
+
+def _gather(inputs: tuple[int, ...]) -> Callable[[Environment], Sequence[Any]]:
+    if len(inputs) >= 2:
+        return itemgetter(*inputs)
+    return lambda slots: [slots[i] for i in inputs]
+
+
+def _with_environment(inputs: tuple[int, ...]) -> Callable[[Environment], Sequence[Any]]:
+    return lambda slots: (slots, *[slots[i] for i in inputs])
+
+
+def _without_result(kernel: Kernel) -> Kernel:
+    def run(*args: Any) -> tuple[()]:
+        kernel(*args)
+        return ()
+
+    return run

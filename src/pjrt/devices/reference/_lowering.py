@@ -1,0 +1,260 @@
+"""From an MLIR module to blocks: every op is checked and compiled here, once.
+
+A function or a region becomes a flat list of steps. Ops whose operands are constants run now and leave only their
+result. What a region uses from the block around it becomes a pair of slots, copied when the region is entered.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.devices.reference import _registry
+from pjrt.devices.reference._attributes import decode_attribute
+from pjrt.devices.reference._blocks import Block, Step, encode
+from pjrt.devices.reference._locations import describe
+from pjrt.devices.reference._regions import Region
+from pjrt.devices.reference._registry import Kernel, Rule
+from pjrt.devices.reference._types import TensorType, ValueType, decode_type
+from pjrt.devices.reference._view import LazyAttributes, OpView
+
+_TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return", "chlo.return", "mhlo.return"})
+_CONSTANTS = frozenset({"stablehlo.constant", "chlo.constant", "sdy.constant"})
+_SHAPING = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.broadcast", "stablehlo.transpose"})
+"""Ops that do nothing to a scalar, and so are harmless in a body that is evaluated on whole arrays."""
+
+FOLD_LIMIT = 1 << 16
+"""Results of up to this many elements are computed at compile time where they can be; larger ones would only hold
+memory.
+"""
+
+
+@dataclass
+class _Pending:
+    """A step before it is known which slots die with it."""
+
+    kernel: Kernel
+    rule: Rule
+    step: Step
+    uses: tuple[int, ...]
+    environment: bool
+
+
+class ModuleLowering:
+    """Compiles the functions of a module, each at most once."""
+
+    def __init__(self, module: Any, *, fold: bool = True) -> None:
+        importlib.import_module(
+            "pjrt.devices.reference.ops"
+        )  # registers the ops; they import the core, so not at the top
+        self.fold = fold
+        self._operations = {
+            str(item.operation.attributes["sym_name"].value): item.operation
+            for item in module.body.operations
+            if item.operation.name == "func.func"
+        }
+        self._compiled: dict[str, Region] = {}
+        self._open: list[str] = []
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The names of all functions."""
+        return tuple(self._operations)
+
+    def operation(self, name: str) -> Any:
+        """The MLIR operation of a function.
+
+        Raises:
+            InvalidArgumentError: there is no such function.
+        """
+        if name not in self._operations:
+            known = ", ".join(self._operations) or "none"
+            raise InvalidArgumentError(f"expected a function {name} in the module, found {known}")
+        return self._operations[name]
+
+    def function(self, name: str) -> Region:
+        """A function, compiled."""
+        if name not in self._compiled:
+            operation = self.operation(name)
+            if name in self._open:
+                raise UnimplementedError(f"the function {name} calls itself: recursion is not part of StableHLO")
+            if not operation.regions[0].blocks:
+                raise InvalidArgumentError(f"the function {name} has no body: link the module it comes from")
+            self._open.append(name)
+            self._compiled[name] = BlockLowering(self, operation.regions[0].blocks[0], name, None).region()
+            self._open.pop()
+        return self._compiled[name]
+
+
+class BlockLowering:
+    """Compiles one block of MLIR."""
+
+    def __init__(self, module: ModuleLowering, block: Any, name: str, parent: BlockLowering | None) -> None:
+        self._module = module
+        self._name = name
+        self._parent = parent
+        self._template: list[Any] = [None]  # slot 0: the context
+        self._constant: set[int] = set()
+        self._slots: dict[Any, int] = {}
+        self._types: list[ValueType] = []
+        self._captures: dict[int, int] = {}
+        self._pending: list[_Pending] = []
+        self._outputs: tuple[int, ...] = ()
+        self._results: tuple[ValueType, ...] = ()
+        self._elementwise = True
+        self._arguments = tuple(decode_type(argument.type) for argument in block.arguments)
+        self._check_scalar(self._arguments)
+        for argument in block.arguments:
+            self._slots[argument] = self._new_slot()
+        for view in block.operations:
+            self._add(view.operation)
+
+    def region(self) -> Region:
+        """The finished block."""
+        code, steps = [], []
+        live = set(self._outputs) | self._constant
+        for item in reversed(self._pending):
+            dead = tuple(sorted({s for s in item.uses + item.step.outputs if s not in live}))
+            live.update(item.uses, item.step.outputs)
+            code.append(encode(item.kernel, item.step.inputs, item.step.outputs, dead, item.environment))
+            steps.append(item.step)
+        block = Block(
+            name=self._name,
+            arguments=self._arguments,
+            results=self._results,
+            template=self._template,
+            code=tuple(reversed(code)),
+            steps=tuple(reversed(steps)),
+            outputs=self._outputs,
+            captures=tuple((outside, inside) for outside, inside in self._captures.items()),
+        )
+        return Region(block, self._elementwise)
+
+    def slot(self, value: Any) -> int:
+        """The slot of an MLIR value; a value of the block around is captured."""
+        if value in self._slots:
+            return self._slots[value]
+        if self._parent is None:
+            raise InternalError(f"the value {value} is used before it is defined")
+        outside = self._parent.slot(value)
+        self._slots[value] = inside = self._new_slot()
+        if outside in self._parent._constant:
+            self._set_constant(inside, self._parent._template[outside])
+        else:
+            self._captures[outside] = inside
+            self._check_scalar([decode_type(value.type)])
+        return inside
+
+    def _new_slot(self) -> int:
+        self._template.append(None)
+        return len(self._template) - 1
+
+    def _set_constant(self, slot: int, value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+        self._template[slot] = value
+        self._constant.add(slot)
+
+    def _check_scalar(self, types: Sequence[ValueType]) -> None:
+        self._elementwise = self._elementwise and all(isinstance(t, TensorType) and t.rank == 0 for t in types)
+
+    def _add(self, operation: Any) -> None:
+        name: str = operation.name
+        inputs = tuple(self.slot(value) for value in operation.operands)
+        operand_types = tuple(decode_type(value.type) for value in operation.operands)
+        if name in _TERMINATORS:
+            self._outputs, self._results = inputs, operand_types
+            return
+        view = self._view(operation, operand_types)
+        rule = _registry.find(name)
+        if rule is None:
+            raise view.unimplemented("the reference device does not know this op")
+        kernel, elementwise = self._compile(rule, view)
+        self._elementwise = self._elementwise and elementwise
+        self._check_scalar(view.results)
+        outputs = tuple(self._new_slot() for _ in operation.results)
+        self._slots.update(zip(operation.results, outputs, strict=True))
+        environment = rule.environment or bool(view.regions)
+        if not environment and self._fold(rule, kernel, inputs, outputs, view):
+            return
+        captured = tuple(outside for region in view.regions for outside, _ in region.block.captures)
+        step = Step(name, view.location, inputs, outputs, view.operands, view.results)
+        self._pending.append(_Pending(kernel, rule, step, inputs + captured, environment))
+
+    def _view(self, operation: Any, operand_types: tuple[ValueType, ...]) -> OpView:
+        name: str = operation.name
+        regions = [
+            BlockLowering(self._module, region.blocks[0], f"{name} of {self._name}", self).region()
+            for region in operation.regions
+            if len(region.blocks)
+        ]
+        return OpView(
+            name=name,
+            operands=operand_types,
+            results=tuple(decode_type(value.type) for value in operation.results),
+            attributes=LazyAttributes(operation),
+            regions=regions,
+            location=describe(operation.location),
+            function=self._module.function,
+        )
+
+    def _compile(self, rule: Rule, view: OpView) -> tuple[Kernel, bool]:
+        """The kernel of an op, and whether it works element by element."""
+        types = [t for t in view.operands + view.results if isinstance(t, TensorType)]
+        try:
+            if rule.name in _SHAPING and all(t.rank == 0 for t in types):
+                return _identity, True
+            if any(t.quantization for t in types) and not rule.quantized:
+                from pjrt.devices.reference.ops.quantization import on_expressed_types
+
+                return on_expressed_types(view, rule), False
+            kernel = rule.compile(view)
+        except PjrtError as error:
+            raise view.explain(error) from error
+        except Exception as error:
+            raise InternalError(
+                f"{view.name} {view.signature}: {error!r} while it was compiled [{view.location}]"
+            ) from error
+        return kernel, rule.elementwise or getattr(kernel, "elementwise", False)
+
+    def _fold(
+        self, rule: Rule, kernel: Kernel, inputs: tuple[int, ...], outputs: tuple[int, ...], view: OpView
+    ) -> bool:
+        """Runs an op now where its operands are known; tells whether it did."""
+        if not rule.foldable or not self._constant.issuperset(inputs):
+            return False
+        if rule.name not in _CONSTANTS and not (self._module.fold and _is_small(view.results)):
+            return False
+        try:
+            with np.errstate(all="ignore"):
+                value = kernel(*(self._template[slot] for slot in inputs))
+        except Exception:  # an op that fails here fails when it runs, if it runs: that is where the error belongs
+            return False
+        for slot, item in zip(outputs, (value,) if len(outputs) == 1 else value, strict=True):
+            self._set_constant(slot, item)
+        return True
+
+
+def function_attributes(operation: Any, which: str) -> list[dict[str, Any]]:
+    """The attributes of a function's arguments (``arg_attrs``) or results (``res_attrs``), a dictionary each."""
+    count = len(
+        operation.attributes["function_type"].value.inputs
+        if which == "arg_attrs"
+        else operation.attributes["function_type"].value.results
+    )
+    if which not in operation.attributes:
+        return [{} for _ in range(count)]
+    return list(decode_attribute(operation.attributes[which]))
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def _is_small(types: Sequence[ValueType]) -> bool:
+    return all(isinstance(t, TensorType) and t.is_static and t.size <= FOLD_LIMIT for t in types)

@@ -1,0 +1,86 @@
+"""Arithmetic on the element types that numpy does not compute with, and the groups of element types that ops are
+defined on.
+
+Floats below 32 bits are computed in f32 and rounded once. Integers below 8 bits are computed in 8 bits and wrapped.
+Both is what the specification asks for: the exact result of the operation, rounded or taken modulo two to the number of
+bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import AnyDType, ElementType
+
+BOOLEAN = frozenset({ElementType.PRED})
+SIGNED = frozenset({ElementType.S2, ElementType.S4, ElementType.S8, ElementType.S16, ElementType.S32, ElementType.S64})
+UNSIGNED = frozenset(
+    {ElementType.U2, ElementType.U4, ElementType.U8, ElementType.U16, ElementType.U32, ElementType.U64}
+)
+INTEGER = SIGNED | UNSIGNED
+FLOAT = frozenset(t for t in ElementType if t.is_floating)
+COMPLEX = frozenset({ElementType.C64, ElementType.C128})
+EVERY = BOOLEAN | INTEGER | FLOAT | COMPLEX
+
+_NATIVE_FLOATS = frozenset({ElementType.F32, ElementType.F64})
+
+
+def compute_dtype(element: ElementType) -> AnyDType:
+    """The dtype in which arithmetic on an element type is done: its own where numpy has it, else the next wider one
+    that numpy has.
+    """
+    if element.is_floating and element not in _NATIVE_FLOATS:
+        return np.dtype(np.float32)
+    if element.is_integer and element.bits < 8:
+        return np.dtype(np.int8) if element in SIGNED else np.dtype(np.uint8)
+    return element.dtype
+
+
+def is_native(element: ElementType) -> bool:
+    """Whether numpy computes with an element type as it is."""
+    return compute_dtype(element) == element.dtype
+
+
+def widen(element: ElementType) -> Callable[[Any], Any]:
+    """The function that turns values of an element type into its compute type."""
+    wide = compute_dtype(element)
+    if wide == element.dtype:
+        return _same
+    return lambda x: x.astype(wide)
+
+
+def narrow(element: ElementType) -> Callable[[Any], Any]:
+    """The function that rounds (or wraps) values of the compute type to the element type."""
+    if is_native(element):
+        return _same
+    dtype = element.dtype
+    return lambda x: x.astype(dtype)
+
+
+def lift_unary(kernel: Callable[[Any], Any], operand: ElementType, result: ElementType) -> Callable[[Any], Any]:
+    """A function on compute types as one on element types."""
+    if is_native(operand) and is_native(result):
+        return kernel
+    wide, dtype, native = compute_dtype(operand), result.dtype, is_native(result)
+    if native:
+        return lambda x: kernel(x.astype(wide))
+    return lambda x: kernel(x.astype(wide)).astype(dtype)
+
+
+def lift_binary(
+    kernel: Callable[[Any, Any], Any], operand: ElementType, result: ElementType
+) -> Callable[[Any, Any], Any]:
+    """As ``lift_unary``, for two operands of one element type."""
+    if is_native(operand) and is_native(result):
+        return kernel
+    wide, dtype, native = compute_dtype(operand), result.dtype, is_native(result)
+    if native:
+        return lambda x, y: kernel(x.astype(wide), y.astype(wide))
+    return lambda x, y: kernel(x.astype(wide), y.astype(wide)).astype(dtype)
+
+
+def _same(value: Any) -> Any:
+    return value

@@ -1,0 +1,76 @@
+"""The registry: from the name of an op to the one function that compiles it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pjrt.devices.reference._view import OpView
+
+Kernel = Callable[..., Any]
+"""What computes an op when the program runs: arrays in; an array out, or a sequence of as many values as the op has
+results.
+"""
+
+Compile = Callable[["OpView"], Kernel]
+"""What turns an op into its kernel, once, when the program is compiled."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one op is compiled. See ``op`` for the fields."""
+
+    name: str
+    compile: Compile
+    chapter: str
+    elementwise: bool
+    environment: bool
+    quantized: bool
+    foldable: bool
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def op(
+    *names: str,
+    elementwise: bool = False,
+    environment: bool = False,
+    quantized: bool = False,
+    foldable: bool = True,
+) -> Callable[[Compile], Compile]:
+    """Registers the decorated function as what compiles the ops called ``names``.
+
+    Args:
+        names: full names, such as ``"stablehlo.add"``.
+        elementwise: the kernel works on arrays of any (broadcastable) shape, whatever the types in the program say. A
+            region made only of such ops on scalars is evaluated on whole arrays at once.
+        environment: the kernel's first argument is the environment of the step (``Environment``): what a region or a
+            collective needs. Ops with regions always get it and need not say so.
+        quantized: the function handles uniform-quantized types itself; otherwise operands are dequantized, the op
+            computed on the expressed type, and the results quantized, as the specification defines it.
+        foldable: the kernel is a pure function of its operands, so it may run once at compile time where these are
+            constants.
+    """
+
+    def register(function: Compile) -> Compile:
+        chapter = function.__module__.rpartition(".")[2]
+        for name in names:
+            if name in _RULES:
+                raise ValueError(f"{name} is registered twice: in {_RULES[name].chapter} and in {chapter}")
+            _RULES[name] = Rule(name, function, chapter, elementwise, environment, quantized, foldable)
+        return function
+
+    return register
+
+
+def find(name: str) -> Rule | None:
+    """The rule of an op, or None where there is none."""
+    return _RULES.get(name)
+
+
+def rules() -> Iterator[Rule]:
+    """All rules, by chapter and name: what the generated table of ops is made from."""
+    return iter(sorted(_RULES.values(), key=lambda rule: (rule.chapter, rule.name)))

@@ -1,0 +1,124 @@
+"""An op as its compile function sees it: types, attributes, regions and its place in the source, all in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.devices.reference._attributes import decode_value_of
+from pjrt.devices.reference._types import TensorType, ValueType
+
+if TYPE_CHECKING:
+    from pjrt.devices.reference._regions import Region
+
+_REQUIRED = object()
+
+
+class OpView:
+    """One op of the program, being compiled.
+
+    ``operands`` and ``results`` are the types of its values, ``regions`` its compiled regions, ``location`` its place
+    in the source.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        operands: Sequence[ValueType],
+        results: Sequence[ValueType],
+        attributes: Mapping[str, Any],
+        regions: Sequence[Region] = (),
+        location: str = "",
+        function: Callable[[str], Region] | None = None,
+    ) -> None:
+        self.name = name
+        self.operands = tuple(operands)
+        self.results = tuple(results)
+        self.regions = tuple(regions)
+        self.location = location
+        self._attributes = attributes
+        self._function = function
+
+    def operand(self, index: int = 0) -> TensorType:
+        """The type of an operand that must be a tensor."""
+        return self._tensor(self.operands[index], f"operand {index}")
+
+    def result(self, index: int = 0) -> TensorType:
+        """The type of a result that must be a tensor."""
+        return self._tensor(self.results[index], f"result {index}")
+
+    def attr(self, name: str, default: Any = _REQUIRED) -> Any:
+        """An attribute as a Python value (see ``_attributes``).
+
+        Raises:
+            InvalidArgumentError: the op does not have it, and no default is given.
+        """
+        try:
+            return self._attributes[name]
+        except KeyError:
+            if default is _REQUIRED:
+                raise self.invalid(f"expected an attribute {name}, found none") from None
+            return default
+
+    def function(self, name: str) -> Region:
+        """A function of the module as a region without captured values: what ``call``, ``composite`` and custom calls
+        run.
+        """
+        if self._function is None:
+            raise self.invalid(f"expected a function {name}, and there is no module to find it in")
+        return self._function(name)
+
+    def with_types(
+        self, operands: Sequence[ValueType], results: Sequence[ValueType], name: str | None = None
+    ) -> OpView:
+        """The same op on other types: for a rule that reduces its op to a simpler one."""
+        return OpView(
+            name or self.name, operands, results, self._attributes, self.regions, self.location, self._function
+        )
+
+    def unimplemented(self, reason: str) -> UnimplementedError:
+        """The error for what this device does not do: names the op, its types and its place."""
+        return UnimplementedError(self._explain(reason))
+
+    def invalid(self, reason: str) -> InvalidArgumentError:
+        """The error for what the specification does not allow."""
+        return InvalidArgumentError(self._explain(reason))
+
+    def explain(self, error: PjrtError) -> PjrtError:
+        """The same error with op, types and place in its message."""
+        if self.location in error.message and self.name in error.message:
+            return error
+        return PjrtError.of(error.code, self._explain(error.message), error.payloads)
+
+    @property
+    def signature(self) -> str:
+        """The types as MLIR writes them: ``(tensor<2xf32>) -> tensor<2xf32>``."""
+        return f"({', '.join(map(str, self.operands))}) -> ({', '.join(map(str, self.results))})"
+
+    def _explain(self, reason: str) -> str:
+        return f"{self.name} {self.signature}: {reason} [{self.location}]"
+
+    def _tensor(self, type_: ValueType, what: str) -> TensorType:
+        if not isinstance(type_, TensorType):
+            raise self.invalid(f"expected a tensor as {what}, found {type_}")
+        return type_
+
+
+class LazyAttributes(Mapping[str, Any]):
+    """The attributes of an MLIR operation, decoded when asked for, once each."""
+
+    def __init__(self, operation: Any) -> None:
+        self._operation = operation
+        self._decoded: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._decoded:
+            self._decoded[name] = decode_value_of(self._operation, name)
+        return self._decoded[name]
+
+    def __iter__(self) -> Any:
+        return iter(item.name for item in self._operation.attributes)
+
+    def __len__(self) -> int:
+        return len(self._operation.attributes)

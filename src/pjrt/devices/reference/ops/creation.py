@@ -1,0 +1,34 @@
+"""Values from nothing: constants and counting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._view import OpView
+
+
+@op("stablehlo.constant", "chlo.constant", elementwise=True, quantized=True)
+def constant(view: OpView) -> Kernel:
+    """The value in the program."""
+    value = view.attr("value")
+    return lambda: value
+
+
+@op("stablehlo.iota")
+def iota(view: OpView) -> Kernel:
+    """Counts along one dimension."""
+    result = view.result()
+    along, sizes = view.attr("iota_dimension"), result.sizes
+    return lambda: counted(sizes, along, result.element)
+
+
+def counted(sizes: tuple[int, ...], along: int, element: Any) -> Any:
+    """An array of these sizes whose elements are their own index along a dimension."""
+    shape = [1] * len(sizes)
+    shape[along] = sizes[along]
+    wide = np.int64 if not element.is_floating or element.dtype == np.float64 else np.float32
+    line = np.arange(sizes[along], dtype=wide).astype(element.dtype)
+    return np.broadcast_to(line.reshape(shape), sizes)

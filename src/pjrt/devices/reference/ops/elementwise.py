@@ -1,0 +1,163 @@
+"""Arithmetic and logic, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.devices.reference import _integers, _reals
+from pjrt.devices.reference._numbers import (
+    BOOLEAN,
+    COMPLEX,
+    EVERY,
+    FLOAT,
+    INTEGER,
+    SIGNED,
+    compute_dtype,
+    is_native,
+    lift_binary,
+    lift_unary,
+)
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._view import OpView
+
+Function = Callable[..., Any]
+Group = frozenset[ElementType]
+
+
+def _define(name: str, *cases: tuple[Group, Function]) -> None:
+    """Registers an op of one or two operands of one type from one function for each group of element types."""
+    _define_by_type(name, *((group, lambda element, function=function: function) for group, function in cases))
+
+
+def _define_by_type(name: str, *cases: tuple[Group, Callable[[ElementType], Function]]) -> None:
+    """As ``_define``, where the function must know the element type: ``cases`` hold what makes it."""
+
+    def compile_op(view: OpView) -> Kernel:
+        operand, result = view.operand().element, view.result().element
+        for group, make in cases:
+            if operand in group:
+                lift = lift_unary if len(view.operands) == 1 else lift_binary
+                return lift(make(operand), operand, result)
+        raise view.unimplemented(f"the specification does not define it on {operand.mlir}")
+
+    compile_op.__doc__ = f"``{name}``, element by element."
+    op(name, elementwise=True)(compile_op)
+
+
+_REAL = INTEGER | FLOAT
+
+# One operand.
+_define("stablehlo.abs", (SIGNED | FLOAT | COMPLEX, np.absolute))
+_define("stablehlo.cbrt", (FLOAT | COMPLEX, _reals.cbrt))
+_define("stablehlo.ceil", (FLOAT, np.ceil))
+_define("stablehlo.cosine", (FLOAT | COMPLEX, np.cos))
+_define("stablehlo.exponential", (FLOAT | COMPLEX, np.exp))
+_define("stablehlo.exponential_minus_one", (FLOAT | COMPLEX, np.expm1))
+_define("stablehlo.floor", (FLOAT, np.floor))
+_define("stablehlo.imag", (COMPLEX, np.imag), (FLOAT, np.zeros_like))
+_define("stablehlo.is_finite", (FLOAT, np.isfinite))
+_define("stablehlo.log", (FLOAT | COMPLEX, np.log))
+_define("stablehlo.log_plus_one", (FLOAT | COMPLEX, np.log1p))
+_define("stablehlo.logistic", (FLOAT, _reals.logistic), (COMPLEX, _reals.logistic_complex))
+_define("stablehlo.negate", (INTEGER | FLOAT | COMPLEX, np.negative))
+_define("stablehlo.not", (BOOLEAN, np.logical_not), (INTEGER, np.invert))
+_define("stablehlo.real", (COMPLEX, np.real), (FLOAT, np.positive))
+_define("stablehlo.round_nearest_afz", (FLOAT, _reals.round_away_from_zero))
+_define("stablehlo.round_nearest_even", (FLOAT, np.rint))
+_define("stablehlo.rsqrt", (FLOAT | COMPLEX, _reals.rsqrt))
+_define("stablehlo.sign", (SIGNED, np.sign), (FLOAT | COMPLEX, _reals.sign))
+_define("stablehlo.sine", (FLOAT | COMPLEX, np.sin))
+_define("stablehlo.sqrt", (FLOAT | COMPLEX, np.sqrt))
+_define("stablehlo.tan", (FLOAT, np.tan), (COMPLEX, _reals.complex_tan))
+_define("stablehlo.tanh", (FLOAT | COMPLEX, np.tanh))
+_define_by_type("stablehlo.popcnt", (INTEGER, lambda t: _integers.population_count(t.bits)))
+_define_by_type("stablehlo.count_leading_zeros", (INTEGER, lambda t: _integers.count_leading_zeros(t.bits)))
+
+# Two operands.
+_define("stablehlo.add", (BOOLEAN, np.logical_or), (EVERY, np.add))
+_define("stablehlo.subtract", (_REAL | COMPLEX, np.subtract))
+_define("stablehlo.multiply", (BOOLEAN, np.logical_and), (EVERY, np.multiply))
+_define("stablehlo.divide", (INTEGER, _integers.divide), (FLOAT | COMPLEX, np.divide))
+_define("stablehlo.remainder", (INTEGER, _integers.remainder), (FLOAT, np.fmod))
+_define("stablehlo.power", (INTEGER, _integers.power), (FLOAT | COMPLEX, np.power))
+_define("stablehlo.atan2", (FLOAT, np.arctan2))
+_define("stablehlo.maximum", (BOOLEAN, np.logical_or), (EVERY, np.maximum))
+_define("stablehlo.minimum", (BOOLEAN, np.logical_and), (EVERY, np.minimum))
+_define("stablehlo.and", (BOOLEAN, np.logical_and), (INTEGER, np.bitwise_and))
+_define("stablehlo.or", (BOOLEAN, np.logical_or), (INTEGER, np.bitwise_or))
+_define("stablehlo.xor", (BOOLEAN, np.logical_xor), (INTEGER, np.bitwise_xor))
+_define_by_type("stablehlo.shift_left", (INTEGER, lambda t: _integers.shifts(t.bits, "left")))
+_define_by_type("stablehlo.shift_right_logical", (INTEGER, lambda t: _integers.shifts(t.bits, "logical")))
+_define_by_type("stablehlo.shift_right_arithmetic", (INTEGER, lambda t: _integers.shifts(t.bits, "arithmetic")))
+
+
+@op("stablehlo.complex", elementwise=True)
+def complex_(view: OpView) -> Kernel:
+    """A complex number from its two parts."""
+    dtype = view.result().dtype
+
+    def run(real: Any, imaginary: Any) -> Any:
+        out = np.empty(np.broadcast_shapes(real.shape, imaginary.shape), dtype)
+        out.real, out.imag = real, imaginary
+        return out
+
+    return run
+
+
+_COMPARE: dict[str, Function] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+
+
+@op("stablehlo.compare", elementwise=True)
+def compare(view: OpView) -> Kernel:
+    """Compares; with ``TOTALORDER`` floats are ordered by sign and bits: -NaN < -inf < … < -0 < +0 < … < +inf < NaN."""
+    element = view.operand().element
+    function = _COMPARE[view.attr("comparison_direction")]
+    if view.attr("compare_type", None) == "TOTALORDER" and element in FLOAT:
+        total = total_order(element)
+        return lambda x, y: function(total(x), total(y))
+    return lift_binary(function, element, ElementType.PRED)
+
+
+def total_order(element: ElementType) -> Function:
+    """A function from floats to signed integers in the same order, in which every bit pattern has a place of its
+    own.
+    """
+    dtype = element.dtype
+    whole = np.dtype(f"i{dtype.itemsize}")
+    spare = 8 * dtype.itemsize - element.bits  # the types below a byte are stored in its low bits
+    below_sign = whole.type(np.iinfo(whole).max)
+
+    def run(x: Any) -> Any:
+        bits = np.left_shift(np.asarray(x).view(whole), spare) if spare else np.asarray(x).view(whole)
+        return np.where(bits < 0, np.bitwise_xor(bits, below_sign), bits)
+
+    return run
+
+
+@op("stablehlo.select", elementwise=True, quantized=True)
+def select(view: OpView) -> Kernel:
+    """One of two values by a predicate for each element, or one for all."""
+    return np.where
+
+
+@op("stablehlo.clamp", elementwise=True)
+def clamp(view: OpView) -> Kernel:
+    """Values moved into the range from ``min`` to ``max``."""
+    element = view.operand(1).element
+    if is_native(element):
+        return lambda low, x, high: np.minimum(np.maximum(low, x), high)
+    wide, dtype = compute_dtype(element), element.dtype
+    return lambda low, x, high: np.minimum(np.maximum(low.astype(wide), x.astype(wide)), high.astype(wide)).astype(
+        dtype
+    )

@@ -1,0 +1,81 @@
+"""Uniform-quantized types: conversion to and from real numbers, and every other op by way of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pjrt.devices.reference._numbers import compute_dtype
+from pjrt.devices.reference._registry import Kernel, Rule
+from pjrt.devices.reference._types import Quantization, TensorType, ValueType
+from pjrt.devices.reference._view import OpView
+
+
+def on_expressed_types(view: OpView, rule: Rule) -> Kernel:
+    """An op on quantized types as the specification defines it: dequantize the operands, compute, quantize the results."""
+    kernel = rule.compile(view.with_types([expressed(t) for t in view.operands], [expressed(t) for t in view.results]))
+    opening = [_conversion(t, dequantizer) for t in view.operands]
+    closing = [_conversion(t, quantizer) for t in view.results]
+    skipped = 1 if rule.environment or view.regions else 0
+
+    def run(*args: Any) -> Any:
+        wide = [convert(arg) for convert, arg in zip(opening, args[skipped:], strict=True)]
+        found = kernel(*args[:skipped], *wide)
+        if len(closing) == 1:
+            return closing[0](found)
+        return [convert(value) for convert, value in zip(closing, found, strict=True)]
+
+    return run
+
+
+def expressed(type_: ValueType) -> ValueType:
+    """The type of the real numbers that a quantized type stands for; other types as they are."""
+    if isinstance(type_, TensorType) and type_.quantization is not None:
+        return TensorType(type_.shape, type_.quantization.expressed, None, type_.bounds)
+    return type_
+
+
+def dequantizer(type_: TensorType, quantization: Quantization) -> Callable[[Any], Any]:
+    """From stored integers to real numbers: ``(stored - zero_point) * scale``."""
+    wide = compute_dtype(quantization.expressed)
+    scales, zeros = _parameters(type_, quantization, wide)
+    dtype = quantization.expressed.dtype
+
+    def run(x: Any) -> Any:
+        return np.multiply(np.subtract(x.astype(wide), zeros), scales).astype(dtype, copy=False)
+
+    return run
+
+
+def quantizer(type_: TensorType, quantization: Quantization) -> Callable[[Any], Any]:
+    """From real numbers to stored integers: the nearest one, ties to even, within the range of the storage."""
+    wide = compute_dtype(quantization.expressed)
+    scales, zeros = _parameters(type_, quantization, wide)
+    storage, low, high = quantization.storage.dtype, quantization.storage_min, quantization.storage_max
+    narrow = np.int64 if quantization.storage.bits >= 32 else np.int32
+
+    def run(x: Any) -> Any:
+        nearest = np.add(np.rint(np.divide(x.astype(wide), scales)), zeros)
+        return np.clip(nearest, low, high).astype(narrow).astype(storage)
+
+    return run
+
+
+def _parameters(type_: TensorType, quantization: Quantization, wide: Any) -> tuple[Any, Any]:
+    """Scales and zero points in a shape that broadcasts against the tensor."""
+    scales, zeros = np.array(quantization.scales, wide), np.array(quantization.zero_points, wide)
+    if quantization.axis is None:
+        return scales[0], zeros[0]
+    shape = [1] * type_.rank
+    shape[quantization.axis] = len(scales)
+    return scales.reshape(shape), zeros.reshape(shape)
+
+
+def _conversion(
+    type_: ValueType, make: Callable[[TensorType, Quantization], Callable[[Any], Any]]
+) -> Callable[[Any], Any]:
+    if isinstance(type_, TensorType) and type_.quantization is not None:
+        return make(type_, type_.quantization)
+    return lambda value: value
