@@ -1,7 +1,8 @@
 """jaxlib: which versions this package works with, and the one way to import it.
 
-jaxlib (not jax) brings the StableHLO bindings and XLA's CPU compiler. It is optional, and most of what is used of it is private, so it can
-change with any of its releases: that is why the range below is closed at both ends, and why tests run at both ends of it.
+jaxlib (not jax) brings the StableHLO bindings and XLA's CPU compiler. It is optional, and most of what is used of it
+is private, so it can change with any of its releases: that is why the range below is closed at both ends, and why
+tests run at both ends of it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""Encodings: the ways in which a program is written down, told apart by looking at the bytes."""
+
+from __future__ import annotations
+
+import enum
+import re
+
+from pjrt.api.errors import DataLossError, InvalidArgumentError
+from pjrt.api.program import Program, ProgramFormat
+from pjrt.stablehlo import _bytecode, _hlo
+from pjrt.stablehlo.version import Version
+
+
+class Encoding(enum.StrEnum):
+    """How a program is written down; finer than ``ProgramFormat``, which calls the first three ``mlir``."""
+
+    TEXT = "MLIR text"
+    BYTECODE = "MLIR bytecode"
+    PORTABLE_ARTIFACT = "StableHLO portable artifact"
+    HLO = "HLO proto"
+    HLO_WITH_CONFIG = "HLO proto with configuration"
+
+    @property
+    def program_format(self) -> ProgramFormat:
+        """PJRT's name of the format."""
+        if self is Encoding.HLO:
+            return ProgramFormat.HLO
+        return ProgramFormat.HLO_WITH_CONFIG if self is Encoding.HLO_WITH_CONFIG else ProgramFormat.MLIR
+
+
+def encoding_of(program: Program | bytes) -> Encoding:
+    """How a program is written down, after a look at its bytes that costs next to nothing and needs no other library.
+
+    The bytes are held to the structure of what they seem to be, so that one that is truncated or corrupt in its
+    outline is refused here. What lies inside a sound outline is for a parser to judge.
+
+    Raises:
+        DataLossError: the bytes are of a known encoding, but truncated or corrupt.
+        InvalidArgumentError: they are of none; the message says what they look like.
+    """
+    code = program.code if isinstance(program, Program) else program
+    if code.startswith(_bytecode.MAGIC):
+        is_artifact = _bytecode.screen(code).artifact_version is not None
+        return Encoding.PORTABLE_ARTIFACT if is_artifact else Encoding.BYTECODE
+    if is_text(code):
+        return Encoding.TEXT
+    if _hlo.looks_like_hlo(code):
+        return Encoding.HLO_WITH_CONFIG if _hlo.screen(code).has_config else Encoding.HLO
+    raise _refusal(code)
+
+
+def artifact_version(program: Program | bytes) -> Version | None:
+    """The StableHLO version that a portable artifact is written at; None for every other encoding, which carry none.
+
+    Raises:
+        DataLossError: the program is bytecode whose header is cut off.
+    """
+    code = program.code if isinstance(program, Program) else program
+    return _bytecode.read_header(code).artifact_version if code.startswith(_bytecode.MAGIC) else None
+
+
+def is_text(code: bytes) -> bool:
+    """Whether the bytes begin as MLIR text does, comments and a byte order mark aside."""
+    start = _BLANKS_AND_COMMENTS.match(code)
+    return start is not None and _MLIR_START.match(code, start.end()) is not None
+
+
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+_BLANKS_AND_COMMENTS = re.compile(rb"(?:\xef\xbb\xbf)?(?:\s+|//[^\n]*(?:\n|\Z))*")
+
+# A module, a function, any operation by its dialect, an alias of an attribute or type, or metadata before all of
+# them.
+_MLIR_START = re.compile(
+    rb"""module\b\s*(?:[@{]|attributes\b)
+      | (?:[a-z_][a-z0-9_]*\.)+[a-z_][a-z0-9_]*\b (?= \s*[@({<%"\w] )
+      | "[a-z_][a-z0-9_]*\.[\w.]+"\s*\(
+      | [\#!][A-Za-z_][\w.$]*\s*=
+      | \{-\#
+    """,
+    re.VERBOSE,
+)
+
+_FOREIGN: tuple[tuple[bytes, str], ...] = (
+    (b"HloModule ", "HLO text, which XLA prints for people; expected the HLO proto"),
+    (b"PK\x03\x04", "a zip archive (such as .npz, .pt or .keras)"),
+    (b"\x1f\x8b", "gzip data; decompress it first"),
+    (b"\x28\xb5\x2f\xfd", "Zstandard data; decompress it first"),
+    (b"\x93NUMPY", "a NumPy array"),
+    (b"\x7fELF", "a shared library or an executable"),
+    (b"BC\xc0\xde", "LLVM bitcode"),
+    (b"\xff\xfe", "UTF-16 text; expected UTF-8"),
+    (b"\xfe\xff", "UTF-16 text; expected UTF-8"),
+)
+
+_EXPECTED = "MLIR text, MLIR bytecode, a StableHLO portable artifact or an HLO proto"
+
+
+def _refusal(code: bytes) -> InvalidArgumentError | DataLossError:
+    if not code:
+        return InvalidArgumentError(f"expected a program ({_EXPECTED}), found nothing: 0 bytes")
+    if _bytecode.MAGIC.startswith(code):
+        return DataLossError(f"truncated MLIR bytecode: it ends after {len(code)} bytes, inside its first word")
+    for beginning, what in _FOREIGN:
+        if code.startswith(beginning):
+            return InvalidArgumentError(f"expected a program ({_EXPECTED}), found {what}")
+    return InvalidArgumentError(
+        f"expected a program ({_EXPECTED}), found {len(code)} bytes that begin with {code[:16]!r}"
+    )

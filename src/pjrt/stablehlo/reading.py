@@ -1,0 +1,91 @@
+"""Reading programs: from bytes, text and files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.api.program import Program, ProgramFormat
+from pjrt.stablehlo import _hlo
+from pjrt.stablehlo.encoding import BYTE_ORDER_MARK, Encoding, encoding_of
+
+
+def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[str]) -> Program:
+    """The program in a text, in bytes or in a file, with its format told by looking at it.
+
+    Nothing is parsed and no other library is needed: the bytes are held to the outline of what they are and passed
+    through unchanged, but for a byte order mark, which goes, and an XLA dump (``HloProto``), of which the module
+    stays.
+
+    Args:
+        source: MLIR text, the bytes of a program in any encoding, a path object of a file (a ``str`` is always text,
+            see ``read_file``), or a ``Program``, whose format is set right if its bytes are of another; one in a
+            plugin's own format is left as it is.
+
+    Raises:
+        DataLossError: it is truncated or corrupt.
+        InvalidArgumentError: it is no program, or not text, bytes or a path.
+        NotFoundError: there is no such file.
+    """
+    if isinstance(source, os.PathLike):
+        return read_file(source)
+    if isinstance(source, Program) and source.format not in tuple(ProgramFormat):
+        return source
+    if isinstance(source, str) and _names_a_file(source):
+        raise InvalidArgumentError(
+            f"expected the text of a program, found a path; read a file with pjrt.stablehlo.read_file({source!r})"
+        )
+    return _told_apart(Program.of(source).code)
+
+
+def read_file(path: str | os.PathLike[str]) -> Program:
+    """The program in a file, whatever its name ends with.
+
+    Raises:
+        NotFoundError: there is no such file.
+        DataLossError, InvalidArgumentError: as ``read``, with the path in the message.
+        PjrtError: the file cannot be read.
+    """
+    try:
+        code = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"expected a program, found no file at {os.fspath(path)!r}") from error
+    except OSError as error:
+        raise InvalidArgumentError(f"expected a program, cannot read {os.fspath(path)!r}: {error.strerror}") from error
+    except ValueError as error:  # a zero byte in the path
+        raise InvalidArgumentError(f"expected a path, found {os.fspath(path)!r}: {error}") from error
+    try:
+        return _told_apart(code)
+    except PjrtError as error:
+        raise PjrtError.of(error.code, f"{os.fspath(path)}: {error.message}") from error
+
+
+def _told_apart(code: bytes) -> Program:
+    encoding = encoding_of(code)
+    if encoding is Encoding.TEXT:
+        return Program(_clean_text(code), ProgramFormat.MLIR)
+    if encoding is Encoding.HLO:
+        module = _hlo.screen(code)
+        code = code[module.begin : module.end]
+    return Program(code, encoding.program_format)
+
+
+def _clean_text(code: bytes) -> bytes:
+    try:
+        code.decode()
+    except UnicodeDecodeError as error:
+        raise DataLossError(
+            f"corrupt MLIR text: expected UTF-8, found {code[error.start : error.end]!r} at byte {error.start}"
+        ) from error
+    if b"\0" in code:
+        raise DataLossError(f"corrupt MLIR text: a zero byte at byte {code.index(0)}")
+    return code.removeprefix(BYTE_ORDER_MARK)
+
+
+def _names_a_file(text: str) -> bool:
+    """Whether a text that should be a program is a file's path instead."""
+    try:
+        return len(text) < 4096 and "\n" not in text and Path(text).is_file()
+    except (OSError, ValueError):
+        return False

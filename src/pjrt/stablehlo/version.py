@@ -1,0 +1,55 @@
+"""StableHLO versions: three numbers that say what a portable artifact may contain."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pjrt.api.errors import InvalidArgumentError
+
+_SPELLING = re.compile(r"(?:StableHLO_v|v)?(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """A version of StableHLO (of VHLO, to be exact: the versioned dialect that portable artifacts are written in).
+
+    Minor versions are backward compatible: a reader of version 1.17.0 reads artifacts of every version down to its
+    minimum.
+
+    Attributes:
+        major: the first number.
+        minor: the second number; a new operation, type or attribute raises it.
+        patch: the third number; it changes nothing about what an artifact may contain.
+    """
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    @staticmethod
+    def parse(text: str) -> Version:
+        """The version spelled ``1.17.0``, ``v1.17.0`` or ``StableHLO_v1.17.0`` (as artifacts name their producer).
+
+        Raises:
+            InvalidArgumentError: the text is none of those.
+        """
+        found = _SPELLING.fullmatch(text.strip())
+        if found is None:
+            raise InvalidArgumentError(f"expected a StableHLO version such as '1.17.0', found {text!r}")
+        return Version(*(int(number) for number in found.groups()))
+
+    @staticmethod
+    def of(version: Version | str | tuple[int, ...]) -> Version:
+        """Whatever names a version: itself, its spelling, or its numbers (a plugin states three of them)."""
+        if isinstance(version, Version):
+            return version
+        if isinstance(version, str):
+            return Version.parse(version)
+        numbers = tuple(version)
+        if len(numbers) not in (2, 3) or not all(isinstance(number, int) and number >= 0 for number in numbers):
+            raise InvalidArgumentError(f"expected a StableHLO version as three numbers, found {version!r}")
+        return Version(*numbers)
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
