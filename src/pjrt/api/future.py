@@ -7,7 +7,6 @@ asyncio (``await``), and by callback (``add_done_callback``). A future is comple
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import threading
@@ -162,6 +161,8 @@ class Future(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
+            import asyncio  # here, because it takes as long to import as jaxlib does, and most programs never await
+
             loop = asyncio.get_running_loop()
             arrived: asyncio.Future[None] = loop.create_future()
 
