@@ -65,7 +65,7 @@ def looks_like_hlo(code: bytes) -> bool:
 
 
 def _is_cut_module(code: bytes) -> bool:
-    """Whether the bytes begin like a wrapped module that is cut off: its field reaches past the end and holds a name."""
+    """Whether the bytes begin like a wrapped module that is cut off: its field reaches past the end."""
     if len(code) < 4 or code[0] != 0x0A:
         return False
     inner = next((i + 1 for i in range(1, min(len(code), 11)) if code[i] < 0x80), len(code))
