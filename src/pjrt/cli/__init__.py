@@ -1,0 +1,23 @@
+"""The ``pjrt`` command: one file a subcommand; prints and parses, nothing else (floor 6: must not know how anything
+is done).
+"""
+
+from __future__ import annotations
+
+import click
+
+import pjrt
+from pjrt.cli._failures import CleanGroup
+
+_COMMANDS = {
+    "devices": "pjrt.cli.devices:devices",
+    "info": "pjrt.cli.info:info",
+    "inspect": "pjrt.cli.inspect:inspect",
+    "run": "pjrt.cli.run:run",
+}
+
+
+@click.group(cls=CleanGroup, lazy_commands=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(pjrt.__version__, prog_name="pjrt")
+def main() -> None:
+    """Run, compile and inspect machine learning programs on any PJRT device."""

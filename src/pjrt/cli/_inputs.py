@@ -1,0 +1,242 @@
+"""Arguments for a program from the command line's ``--input`` options."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.shape_spec import format_shape
+
+Array = np.ndarray[Any, Any]
+
+FORMS = (
+    "PATH.npy, PATH.npz[:NAME], PATH.safetensors[:NAME], random:SEED or zeros, "
+    "each with NAME= or INDEX= in front if you like"
+)
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """What a program wants for one argument: its index, its name if it has one, its type."""
+
+    index: int
+    name: str
+    element_type: ElementType
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        label = f"{self.index}" + (f" ({self.name})" if self.name else "")
+        return f"argument {label}: {format_shape(self.element_type, self.shape)}"
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One ``--input`` option: where it says to go, what it says to take, and the option as it was written."""
+
+    target: str
+    taken: str
+    option: str
+
+
+def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> list[Array]:
+    """The arrays for a program's parameters.
+
+    Files fill the parameters they name, and otherwise those that are still open, in order. ``random:SEED`` and
+    ``zeros`` fill all that are open after that.
+
+    Raises:
+        InvalidArgumentError: an option is of no known form, an array does not fit, parameters are left open or arrays
+            left over.
+        NotFoundError: a file or a name in it does not exist.
+    """
+    filled: dict[int, Array] = {}
+    fillers: list[_Source] = []
+    for option in options:
+        source = _parse(option, parameters)
+        if source.target:
+            parameter = _find(parameters, source)
+            _fill(filled, parameter, _one_array(source, parameter), source)
+        elif _is_filler(source.taken):
+            fillers.append(source)
+        else:
+            _fill_from_file(filled, parameters, source)
+    for source in fillers:
+        for parameter in parameters:
+            if parameter.index not in filled:
+                filled[parameter.index] = _generate(source.taken, parameter)
+    open_ones = [str(p) for p in parameters if p.index not in filled]
+    if open_ones:
+        raise InvalidArgumentError(
+            f"the program wants {len(parameters)} arguments, --input gave {len(filled)}; "
+            f"without a value: {'; '.join(open_ones)}; "
+            "give files, or --input random:0 or --input zeros to make up the rest"
+        )
+    return [filled[p.index] for p in parameters]
+
+
+def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
+    target, equals, taken = option.partition("=")
+    names = {p.name for p in parameters if p.name}
+    if equals and (target in names or target.isdigit()):
+        return _Source(target, taken, option)
+    return _Source("", option, option)
+
+
+def _find(parameters: Sequence[Parameter], source: _Source) -> Parameter:
+    for parameter in parameters:
+        if source.target in (parameter.name, str(parameter.index)):
+            return parameter
+    raise InvalidArgumentError(
+        f"--input {source.option}: the program has arguments 0 to {len(parameters) - 1}, found {source.target}"
+    )
+
+
+def _fill(filled: dict[int, Array], parameter: Parameter, array: Array, source: _Source) -> None:
+    if parameter.index in filled:
+        raise InvalidArgumentError(f"--input {source.option}: {parameter} has a value already")
+    filled[parameter.index] = _fit(parameter, array, source)
+
+
+def _fit(parameter: Parameter, array: Array, source: _Source) -> Array:
+    found = _describe(array)
+    if array.dtype != parameter.element_type.dtype:
+        array = _same_bits(array, parameter.element_type)
+    sizes_fit = len(array.shape) == len(parameter.shape) and all(
+        want in (-1, have) for want, have in zip(parameter.shape, array.shape, strict=True)
+    )
+    if array.dtype != parameter.element_type.dtype or not sizes_fit:
+        raise InvalidArgumentError(f"--input {source.option}: expected {parameter}, found {found}")
+    return array
+
+
+def _describe(array: Array) -> str:
+    try:
+        return format_shape(ElementType.of(array.dtype), array.shape)
+    except InvalidArgumentError:
+        return f"an array of numpy dtype {array.dtype} and shape {array.shape}"
+
+
+def _same_bits(array: Array, wanted: ElementType) -> Array:
+    """numpy writes types it does not know (bfloat16 and the like) to .npy files as raw bytes; those are read back as
+    what is wanted.
+    """
+    if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize == wanted.dtype.itemsize:
+        return array.view(wanted.dtype)
+    return array
+
+
+def _is_filler(taken: str) -> bool:
+    return taken == "zeros" or taken.startswith("random:") or taken == "random"
+
+
+def _generate(taken: str, parameter: Parameter) -> Array:
+    if any(size < 0 for size in parameter.shape):
+        raise InvalidArgumentError(f"--input {taken} cannot make {parameter}: a dimension's size is open; give a file")
+    if taken == "zeros":
+        return np.zeros(parameter.shape, parameter.element_type.dtype)
+    seed = taken.partition(":")[2]
+    if not seed.isdigit():
+        raise InvalidArgumentError(
+            f"--input {taken}: expected random:SEED with a whole number from 0 up, such as random:0"
+        )
+    return _random(np.random.default_rng([int(seed), parameter.index]), parameter)
+
+
+def _random(generator: np.random.Generator, parameter: Parameter) -> Array:
+    kind, dtype, shape = parameter.element_type, parameter.element_type.dtype, parameter.shape
+    if kind is ElementType.PRED:
+        return generator.random(shape) < 0.5
+    if kind.is_integer:
+        low, high = _small_range(kind)
+        return generator.integers(low, high, shape).astype(dtype)
+    if kind.is_complex:
+        return (generator.standard_normal(shape) + 1j * generator.standard_normal(shape)).astype(dtype)
+    return np.asarray(generator.standard_normal(shape)).astype(dtype)
+
+
+def _small_range(kind: ElementType) -> tuple[int, int]:
+    """Numbers that a sum or product of a few does not overflow where the type allows it."""
+    if kind.name[0] == "U":
+        return 0, min(2**kind.bits, 16)
+    return (-8, 8) if kind.bits > 4 else (0, 2)
+
+
+def _one_array(source: _Source, parameter: Parameter) -> Array:
+    if _is_filler(source.taken):
+        return _generate(source.taken, parameter)
+    arrays = _load(source)
+    if len(arrays) != 1:
+        raise InvalidArgumentError(
+            f"--input {source.option}: expected one array for {parameter}, "
+            f"the file has {len(arrays)}: {', '.join(arrays)}; add :NAME"
+        )
+    return next(iter(arrays.values()))
+
+
+def _fill_from_file(filled: dict[int, Array], parameters: Sequence[Parameter], source: _Source) -> None:
+    arrays = _load(source)
+    by_name = {p.name: p for p in parameters if p.name}
+    if len(arrays) > 1 and all(name in by_name for name in arrays):
+        for name, array in arrays.items():
+            _fill(filled, by_name[name], array, source)
+        return
+    for name, array in arrays.items():
+        parameter = next((p for p in parameters if p.index not in filled), None)
+        if parameter is None:
+            raise InvalidArgumentError(
+                f"--input {source.option}: the program wants {len(parameters)} arguments and has them all; "
+                f"{name!r} is left over"
+            )
+        _fill(filled, parameter, array, source)
+
+
+def _load(source: _Source) -> Mapping[str, Array]:
+    path, _, name = source.taken.partition(":") if not Path(source.taken).exists() else (source.taken, "", "")
+    readers = {".npy": _load_npy, ".npz": _load_npz, ".safetensors": _load_safetensors}
+    reader = readers.get(Path(path).suffix)
+    if reader is None:
+        raise InvalidArgumentError(f"--input {source.option}: expected {FORMS}")
+    if not Path(path).is_file():
+        raise NotFoundError(f"--input {source.option}: there is no file {path!r}")
+    try:
+        arrays = reader(path)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise InvalidArgumentError(
+            f"--input {source.option}: {path!r} is no readable {Path(path).suffix} file: {error}"
+        ) from error
+    if not name:
+        return arrays
+    if name not in arrays:
+        raise NotFoundError(f"--input {source.option}: {path!r} has no array {name!r}; it has {', '.join(arrays)}")
+    return {name: arrays[name]}
+
+
+def _load_npy(path: str) -> Mapping[str, Array]:
+    return {Path(path).stem: np.load(path, allow_pickle=False)}
+
+
+def _load_npz(path: str) -> Mapping[str, Array]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _load_safetensors(path: str) -> Mapping[str, Array]:
+    try:
+        import safetensors
+        from safetensors.numpy import load_file
+    except ImportError as error:
+        raise NotFoundError(
+            "reading .safetensors needs the package of that name: pip install 'pjrt[safetensors]'"
+        ) from error
+    try:
+        loaded: Mapping[str, Array] = load_file(path)
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from error
+    return loaded

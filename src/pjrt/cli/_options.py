@@ -1,0 +1,57 @@
+"""Options that several subcommands have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pjrt.api.attributes import NamedValue
+
+device_option = click.option(
+    "--device",
+    "-d",
+    metavar="NAME",
+    help="A device in the box, a plugin's name or the path of a plugin's library. See 'pjrt devices'.",
+)
+
+
+def _parse_options(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    options: dict[str, NamedValue] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"expected KEY=VALUE, such as num_devices=8, found {value!r}")
+        options[name] = option_value(text)
+    return options
+
+
+def option_value(text: str) -> NamedValue:
+    """A value of one of the five types of PJRT's options: ``true``/``false``, integers, floats, ``1,2,3``, everything
+    else a string.
+    """
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    parts = text.split(",")
+    if len(parts) > 1:
+        try:
+            return tuple(int(p) for p in parts)
+        except ValueError:
+            return text
+    return text
+
+
+client_options = click.option(
+    "--option",
+    "-O",
+    "options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_parse_options,
+    help="An option of the client, such as num_devices=8; may be given several times.",
+)

@@ -1,0 +1,76 @@
+"""Results of a program to a file or to the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.shape_spec import format_shape
+
+Array = np.ndarray[Any, Any]
+
+SUFFIXES = (".npy", ".npz", ".safetensors")
+
+
+def check_output_path(path: str, count: int) -> None:
+    """Refuses a path that cannot be written to, before any work is done.
+
+    Raises:
+        InvalidArgumentError: its ending is none of ours, or ``.npy`` is to hold several results.
+        NotFoundError: its folder does not exist.
+    """
+    suffix = Path(path).suffix
+    if suffix not in SUFFIXES:
+        raise InvalidArgumentError(f"--output {path}: expected a name that ends in {', '.join(SUFFIXES)}")
+    if suffix == ".npy" and count != 1:
+        raise InvalidArgumentError(
+            f"--output {path}: a .npy file holds one array, the program has {count} results; use .npz"
+        )
+    if not Path(path).absolute().parent.is_dir():
+        raise NotFoundError(f"--output {path}: there is no folder {str(Path(path).parent)!r}")
+
+
+def write_results(path: str, results: Sequence[Array]) -> None:
+    """Writes results: one to a ``.npy`` file, any number to the others, named ``result_0``, ``result_1``, …"""
+    named = {f"result_{i}": np.ascontiguousarray(a).reshape(a.shape) for i, a in enumerate(results)}
+    try:
+        if path.endswith(".npy"):
+            np.save(path, results[0], allow_pickle=False)
+        elif path.endswith(".npz"):
+            np.savez(path, allow_pickle=False, **named)
+        else:
+            _write_safetensors(path, named)
+    except OSError as error:
+        raise InvalidArgumentError(f"--output {path}: cannot be written: {error.strerror or error}") from error
+
+
+def _write_safetensors(path: str, named: dict[str, Array]) -> None:
+    try:
+        from safetensors.numpy import save_file
+    except ImportError as error:
+        raise NotFoundError(
+            "writing .safetensors needs the package of that name: pip install 'pjrt[safetensors]'"
+        ) from error
+    save_file(named, path)
+
+
+def describe(result: Array) -> str:
+    """A result's type and its first values, on one line."""
+    flat = np.asarray(result).reshape(-1)[:6]
+    values = ", ".join(_format(v) for v in flat)
+    more = ", …" if result.size > flat.size else ""
+    return f"{format_shape(ElementType.of(result.dtype), result.shape)} [{values}{more}]"
+
+
+def _format(value: Any) -> str:
+    kind = ElementType.of(value.dtype)
+    if kind is ElementType.PRED:
+        return str(bool(value)).lower()
+    if kind.is_integer:
+        return str(int(value))
+    return f"{complex(value):.6g}" if kind.is_complex else f"{float(value):.6g}"

@@ -1,0 +1,44 @@
+"""Times of a program's runs, as the command shows them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds: what compiling took, the first run, and the runs after it."""
+
+    compile: float
+    first: float
+    repeats: Sequence[float] = ()
+
+    def as_dict(self) -> dict[str, float | int]:
+        """The times by name, for ``--json``."""
+        facts: dict[str, float | int] = {"compile_seconds": self.compile, "first_run_seconds": self.first}
+        if self.repeats:
+            low, median, high = self.spread()
+            facts |= {
+                "repeats": len(self.repeats),
+                "median_seconds": median,
+                "p10_seconds": low,
+                "p90_seconds": high,
+                "min_seconds": min(self.repeats),
+            }
+        return facts
+
+    def spread(self) -> tuple[float, float, float]:
+        """The tenth percentile, the median and the ninetieth percentile of the repeated runs."""
+        ordered = sorted(self.repeats)
+        last = len(ordered) - 1
+        return ordered[round(0.1 * last)], statistics.median(ordered), ordered[round(0.9 * last)]
+
+
+def readable(seconds: float) -> str:
+    """A time with a unit that suits it."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"

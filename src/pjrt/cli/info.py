@@ -1,0 +1,61 @@
+"""``pjrt info``: the report to paste into a bug."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+
+import click
+
+import pjrt
+from pjrt import plugins
+from pjrt.cli._console import print_facts, print_json
+from pjrt.cli._failures import one_line
+
+_PACKAGES = ("numpy", "ml_dtypes", "protobuf", "jaxlib", "jax", "torch", "torch_xla", "libtpu", "safetensors")
+
+_EXAMPLES = """
+\b
+Examples:
+  pjrt info
+  pjrt info --json > report.json
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def info(as_json: bool) -> None:
+    """Print versions, the machine, and which devices answer: the report to paste into a bug."""
+    facts: dict[str, str] = {
+        "pjrt": pjrt.__version__,
+        "python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processors": str(os.cpu_count()),
+    }
+    facts |= {name: _version(name) for name in _PACKAGES}
+    facts |= {f"device {name}": _state(name) for name in plugins.names()}
+    facts |= {f"environment {name}": value for name, value in sorted(os.environ.items()) if _matters(name)}
+    if as_json:
+        print_json(facts)
+    else:
+        print_facts(list(facts.items()))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _state(name: str) -> str:
+    try:
+        with pjrt.client(name) as client:
+            return f"{len(client.devices)} × {client.devices[0].kind}, {client.platform_version}"
+    except pjrt.PjrtError as error:
+        return f"not available: {one_line(error)}"
+
+
+def _matters(variable: str) -> bool:
+    return variable.startswith(("PJRT_", "XLA_", "TPU_", "JAX_", "CUDA_VISIBLE"))

@@ -1,0 +1,106 @@
+"""``pjrt run``: run a program on a device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+import numpy as np
+
+import pjrt
+from pjrt import stablehlo
+from pjrt.cli._console import print_facts, print_json, progress
+from pjrt.cli._inputs import Parameter, make_arguments
+from pjrt.cli._options import client_options, device_option
+from pjrt.cli._outputs import check_output_path, describe, write_results
+from pjrt.cli._timing import Timing, readable
+
+_EXAMPLES = """
+\b
+Examples:
+  pjrt run model.stablehlo --input image.npy
+  pjrt run model.mlir --input weights.safetensors --input images.npy --output scores.npz
+  pjrt run model.mlir --input random:0 --repeat 100
+  pjrt run model.mlir --input zeros --device reference --json
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("program", type=click.Path())
+@device_option
+@client_options
+@click.option(
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    metavar="SOURCE",
+    help="An argument: a .npy, .npz or .safetensors file (with :NAME for one array of it), random:SEED or zeros for "
+    "all that are left; NAME= or INDEX= in front says which.",
+)
+@click.option("--output", "-o", metavar="PATH", help="Write the results to a .npy, .npz or .safetensors file.")
+@click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def run(
+    program: str,
+    device: str | None,
+    options: dict[str, Any],
+    inputs: tuple[str, ...],
+    output: str | None,
+    repeat: int | None,
+    as_json: bool,
+) -> None:
+    """Compile PROGRAM (StableHLO text, bytecode, portable artifact or HLO proto) and run it."""
+    read = stablehlo.read_file(program)
+    with progress("reading the program"):
+        info = stablehlo.inspect(read)
+        parameters = [Parameter(i, a.name, a.element_type, a.shape) for i, a in enumerate(info.arguments)]
+        if output is not None:
+            check_output_path(output, len(info.results))
+        arguments = make_arguments(parameters, inputs)
+    with pjrt.client(device, **options) as client:
+        with progress(f"compiling for {client.platform_name}"):
+            executable, compile_seconds = _timed(lambda: client.compile(read))
+        target = executable.addressable_devices[0]
+        buffers = [client.buffer_from_host(a, device=target) for a in arguments]
+        for buffer in buffers:
+            buffer.ready().result()
+        with progress("running"):
+            results, first = _timed(lambda: _run_once(executable, buffers))
+            arrays = [np.asarray(r) for r in results]
+            repeats = [_timed(lambda: _run_once(executable, buffers))[1] for _ in range(repeat or 0)]
+        timing = Timing(compile_seconds, first, repeats)
+        if output is not None:
+            write_results(output, arrays)
+        _report(client.platform_name, arrays, timing, output, as_json)
+
+
+def _run_once(executable: pjrt.LoadedExecutable, buffers: Sequence[pjrt.Buffer]) -> tuple[pjrt.Buffer, ...]:
+    results = executable(*buffers)
+    for result in results:
+        result.ready().result()
+    return results
+
+
+def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
+    begin = time.perf_counter()
+    value = function()
+    return value, time.perf_counter() - begin
+
+
+def _report(platform: str, arrays: Sequence[Any], timing: Timing, output: str | None, as_json: bool) -> None:
+    if as_json:
+        results = [{"element_type": pjrt.ElementType.of(a.dtype).name, "shape": list(a.shape)} for a in arrays]
+        print_json({"device": platform, "results": results, "output": output, **timing.as_dict()})
+        return
+    facts: list[tuple[str, object]] = [(f"result {i}", describe(a)) for i, a in enumerate(arrays)]
+    if output is not None:
+        facts.append(("written to", output))
+    facts += [("device", platform), ("compile", readable(timing.compile)), ("first run", readable(timing.first))]
+    if timing.repeats:
+        low, median, high = timing.spread()
+        spread = f"median {readable(median)}, 10% to 90% within {readable(low)} to {readable(high)}"
+        facts.append((f"{len(timing.repeats)} runs", spread))
+    print_facts(facts)
