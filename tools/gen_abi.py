@@ -79,7 +79,7 @@ def declarations() -> str:
         "from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint64_t, uintptr_t",
         "",
         'cdef extern from "stdbool.h" nogil:',
-        "    ctypedef bint bool",
+        '    ctypedef bint c_bool "bool"',
         "",
         'cdef extern from "pjrt_abi.h" nogil:',
         "    enum:",
@@ -119,6 +119,7 @@ def _fields(body: str) -> list[str]:
 def _field(field: str) -> str:
     """A C declaration as Cython spells it: no ``struct``, ``(void)`` as ``()``, function pointers that neither raise nor need the GIL."""
     text = re.sub(r"\bstruct ", "", " ".join(field.split())).replace("(void)", "()")
+    text = re.sub(r"\bbool\b", "c_bool", text)
     text = re.sub(r"\(\*(\w+)\)\((.*)\)$", lambda m: f"(*{m[1]})({_inner(m[2])}) noexcept nogil", text)
     return text
 

@@ -2,7 +2,7 @@
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint64_t, uintptr_t
 
 cdef extern from "stdbool.h" nogil:
-    ctypedef bint bool
+    ctypedef bint c_bool "bool"
 
 cdef extern from "pjrt_abi.h" nogil:
     enum:
@@ -145,7 +145,7 @@ cdef extern from "pjrt_abi.h" nogil:
         int64_t int64_value
         const int64_t *int64_array_value
         float float_value
-        bool bool_value
+        c_bool bool_value
         size_t value_size
 
     ctypedef struct PJRT_Plugin_Initialize_Args:
@@ -167,7 +167,7 @@ cdef extern from "pjrt_abi.h" nogil:
         size_t struct_size
         PJRT_Extension_Base *extension_start
         PJRT_Event *event
-        bool is_ready
+        c_bool is_ready
 
     ctypedef struct PJRT_Event_Error_Args:
         size_t struct_size
@@ -336,7 +336,7 @@ cdef extern from "pjrt_abi.h" nogil:
         size_t struct_size
         PJRT_Extension_Base *extension_start
         PJRT_Device *device
-        bool is_addressable
+        c_bool is_addressable
 
     ctypedef struct PJRT_Device_LocalHardwareId_Args:
         size_t struct_size
@@ -363,27 +363,27 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Device *device
         int64_t bytes_in_use
         int64_t peak_bytes_in_use
-        bool peak_bytes_in_use_is_set
+        c_bool peak_bytes_in_use_is_set
         int64_t num_allocs
-        bool num_allocs_is_set
+        c_bool num_allocs_is_set
         int64_t largest_alloc_size
-        bool largest_alloc_size_is_set
+        c_bool largest_alloc_size_is_set
         int64_t bytes_limit
-        bool bytes_limit_is_set
+        c_bool bytes_limit_is_set
         int64_t bytes_reserved
-        bool bytes_reserved_is_set
+        c_bool bytes_reserved_is_set
         int64_t peak_bytes_reserved
-        bool peak_bytes_reserved_is_set
+        c_bool peak_bytes_reserved_is_set
         int64_t bytes_reservable_limit
-        bool bytes_reservable_limit_is_set
+        c_bool bytes_reservable_limit_is_set
         int64_t largest_free_block_bytes
-        bool largest_free_block_bytes_is_set
+        c_bool largest_free_block_bytes_is_set
         int64_t pool_bytes
-        bool pool_bytes_is_set
+        c_bool pool_bytes_is_set
         int64_t peak_pool_bytes
-        bool peak_pool_bytes_is_set
+        c_bool peak_pool_bytes_is_set
         int64_t peak_allocated_bytes
-        bool peak_allocated_bytes_is_set
+        c_bool peak_allocated_bytes_is_set
 
     ctypedef struct PJRT_Device_ClearMemoryStats_Args:
         size_t struct_size
@@ -398,7 +398,7 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Error_Code error_code
         const char *error_message
         size_t error_message_size
-        bool poisoned
+        c_bool poisoned
         const PJRT_NamedValue *payload
         size_t num_payload
 
@@ -802,7 +802,7 @@ cdef extern from "pjrt_abi.h" nogil:
         size_t struct_size
         PJRT_Extension_Base *extension_start
         PJRT_Buffer *buffer
-        bool is_deleted
+        c_bool is_deleted
 
     ctypedef struct PJRT_Buffer_CopyRawToHost_Args:
         size_t struct_size
@@ -859,7 +859,7 @@ cdef extern from "pjrt_abi.h" nogil:
         size_t struct_size
         PJRT_Extension_Base *extension_start
         PJRT_Buffer *buffer
-        bool is_on_cpu
+        c_bool is_on_cpu
 
     ctypedef struct PJRT_Buffer_Device_Args:
         size_t struct_size
@@ -929,7 +929,7 @@ cdef extern from "pjrt_abi.h" nogil:
         const void *data
         int64_t offset
         int64_t transfer_size
-        bool is_last_transfer
+        c_bool is_last_transfer
         PJRT_Event *done_with_h2d_transfer
 
     ctypedef struct PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args:
@@ -1120,9 +1120,9 @@ cdef extern from "pjrt_abi.h" nogil:
         size_t struct_size
         PJRT_Extension_Base *extension_start
         PJRT_LoadedExecutable *executable
-        bool is_deleted
+        c_bool is_deleted
 
-    ctypedef PJRT_Error *(*PJRT_SendCallback)( PJRT_Chunk *chunk, PJRT_CallbackError *callback_error, size_t total_size_in_bytes, bool done, void *user_arg) noexcept nogil
+    ctypedef PJRT_Error *(*PJRT_SendCallback)( PJRT_Chunk *chunk, PJRT_CallbackError *callback_error, size_t total_size_in_bytes, c_bool done, void *user_arg) noexcept nogil
 
     ctypedef struct PJRT_SendCallbackInfo:
         int64_t channel_id
@@ -1160,7 +1160,7 @@ cdef extern from "pjrt_abi.h" nogil:
         int *task_ids
         int64_t *incarnation_ids
         PJRT_MultiSlice_Config *multi_slice_config
-        bool use_major_to_minor_data_layout_for_callbacks
+        c_bool use_major_to_minor_data_layout_for_callbacks
         PJRT_HloOutputCallbackInfo *hlo_output_callbacks
         size_t num_hlo_output_callbacks
 
@@ -1521,7 +1521,7 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Buffer **buffers
         size_t num_buffers
 
-    ctypedef void (*PJRT_Transfers_CrossHostRemoteSendCallback)(PJRT_Error *error, bool sends_were_enqueued, void *user_arg) noexcept nogil
+    ctypedef void (*PJRT_Transfers_CrossHostRemoteSendCallback)(PJRT_Error *error, c_bool sends_were_enqueued, void *user_arg) noexcept nogil
 
     ctypedef struct PJRT_Transfers_CrossHostRemoteSendCallbackInfo:
         void *user_arg

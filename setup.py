@@ -1,0 +1,39 @@
+"""Builds the C boundary: each ``src/pjrt/capi/*.pyx`` becomes one extension module. Everything else is in pyproject.toml.
+
+Needs Cython and a C compiler, nothing else; also builds offline with ``pip install --no-build-isolation``.
+After a change of a ``.pyx`` file in an editable install: ``python setup.py build_ext --inplace``.
+"""
+
+from pathlib import Path
+
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+
+CAPI = Path("src/pjrt/capi")
+
+extensions = [
+    Extension(
+        f"pjrt.capi.{source.stem}",
+        [str(source)],
+        include_dirs=[str(CAPI / "include")],
+        depends=[str(header) for header in sorted((CAPI / "include").rglob("*.h"))],
+        extra_compile_args=["-O2", "-g0", "-fvisibility=hidden"],
+    )
+    for source in sorted(CAPI.glob("*.pyx"))
+]
+
+setup(
+    ext_modules=cythonize(
+        extensions,
+        include_path=["src"],
+        build_dir="build/cython",
+        compiler_directives={
+            "language_level": 3,
+            "binding": True,
+            "embedsignature": False,
+            "boundscheck": False,
+            "wraparound": False,
+            "initializedcheck": False,
+        },
+    ),
+)

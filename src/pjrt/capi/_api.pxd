@@ -1,0 +1,34 @@
+from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Error, PJRT_Extension_Base
+
+ctypedef PJRT_Error *(*function_t)(void *args) noexcept nogil
+
+
+cdef class Api:
+    cdef const PJRT_Api *table
+    cdef size_t readable
+    cdef readonly str path
+    cdef readonly int major_version
+    cdef readonly int minor_version
+    cdef object _extensions
+    cdef object _library
+
+    @staticmethod
+    cdef Api of(const PJRT_Api *table, str path, object library)
+    cdef size_t _expected_size(self) except? 0
+    cdef object _payloads(self, PJRT_Error *error)
+    cdef void _swallow(self, PJRT_Error *error) noexcept
+    cdef function_t find(self, size_t slot) except NULL
+    cdef int call(self, size_t slot, void *args) except -1
+    cdef int call_extension(self, void *function, void *args, str name) except -1
+    cdef int drop(self, size_t slot, void *handle) except -1
+    cdef object take_error(self, PJRT_Error *error)
+    cdef object read_error(self, PJRT_Error *error)
+    cdef void destroy_error(self, PJRT_Error *error) noexcept
+    cdef void *extension(self, int kind, size_t needed, str name) except NULL
+    cdef bint has_extension(self, int kind)
+
+
+cdef void start(void *args, size_t size) noexcept nogil
+cdef str text(const char *data, size_t size, str what)
+cdef bytes blob(const char *data, size_t size, str what)
+cdef size_t count(size_t number, const void *array, str what) except? 1

@@ -1,0 +1,243 @@
+"""One plugin's table of functions, and the one way to call any of them.
+
+A call is: declare the argument struct, ``start`` it (zero it, stamp its size), fill it, ``Api.call`` the slot. The slot
+is checked to lie inside the plugin's table and not to be null; the error, if one comes back, is converted (code,
+message, payloads) and freed. The GIL is released around every call.
+"""
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.string cimport memset
+
+from pjrt.capi._gen_abi cimport *
+
+from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError, UnimplementedError
+from pjrt.capi._gen_functions import FUNCTIONS
+
+cdef size_t _HEAD = SLOT_PJRT_Error_Destroy
+cdef size_t _LONGEST_TEXT = 1 << 28
+cdef size_t _LARGEST_BLOB = 1 << 40
+cdef size_t _MOST_ITEMS = 1 << 24
+_OLDEST_MINOR = 29
+_REARRANGED_MINOR = 56
+
+
+cdef class Api:
+    """The function table of a loaded plugin (``PJRT_Api``)."""
+
+    @staticmethod
+    cdef Api of(const PJRT_Api *table, str path, object library):
+        """A table that ``GetPjrtApi`` gave; refuses one that cannot be spoken to.
+
+        The table lives as long as the process; ``library`` is kept alive with it.
+        """
+        cdef Api api = Api.__new__(Api)
+        if table == NULL:
+            raise FailedPreconditionError(
+                f"{path}: GetPjrtApi returned null, so the plugin has no functions; it may need settings or hardware, see its documentation"
+            )
+        cdef size_t least = _HEAD
+        if table.struct_size < least:
+            raise FailedPreconditionError(
+                f"{path}: the plugin's PJRT_Api is {table.struct_size} bytes long, expected at least {least}; it is no PJRT plugin, or a broken one"
+            )
+        api.table = table
+        api.path = path
+        api._library = library
+        api.major_version = table.pjrt_api_version.major_version
+        api.minor_version = table.pjrt_api_version.minor_version
+        api._check_version()
+        api.readable = min(<size_t>table.struct_size, api._expected_size())
+        api._extensions = api._walk_extensions()
+        return api
+
+    def _check_version(self):
+        found = f"{self.major_version}.{self.minor_version}"
+        ours = f"{PJRT_API_MAJOR}.{PJRT_API_MINOR}"
+        if self.major_version != PJRT_API_MAJOR:
+            raise FailedPreconditionError(
+                f"{self.path}: the plugin speaks PJRT C API {found}, this package {ours}; "
+                f"versions with different first numbers cannot talk: use a plugin of {PJRT_API_MAJOR}.x"
+            )
+        if self.minor_version < _OLDEST_MINOR:
+            raise FailedPreconditionError(
+                f"{self.path}: the plugin speaks PJRT C API {found}; the oldest version this package speaks is "
+                f"{PJRT_API_MAJOR}.{_OLDEST_MINOR}: use a newer plugin"
+            )
+        if self.minor_version == _REARRANGED_MINOR:
+            raise FailedPreconditionError(
+                f"{self.path}: the plugin speaks PJRT C API {found}, whose functions lie in an order that the next "
+                "version took back: use a plugin of another version"
+            )
+
+    cdef size_t _expected_size(self) except? 0:
+        """How far the table of such a version goes: what lies behind it means something else, or nothing.
+
+        A version's minor number decides, not only the size: between 0.105 and 0.113 the last slots had other meanings.
+        """
+        cdef size_t known = sum(1 for _, since in FUNCTIONS if since is None or since <= self.minor_version)
+        return _HEAD + known * sizeof(void *)
+
+    def _walk_extensions(self):
+        """The extensions by type: (address, size). The chain may hold unknown ones, and must not lead in a circle."""
+        cdef PJRT_Extension_Base *link = self.table.extension_start
+        found = {}
+        if self.minor_version < 45:  # an extension did not say its size before
+            return found
+        seen = set()
+        while link != NULL and <size_t>link not in seen and len(seen) < 1000:
+            seen.add(<size_t>link)
+            if link.struct_size < sizeof(PJRT_Extension_Base):
+                break
+            found.setdefault(<int>link.type, (<size_t>link, <size_t>link.struct_size))
+            link = link.next
+        return found
+
+    @property
+    def extension_types(self):
+        """The types of the plugin's extensions, in the order of its chain."""
+        return tuple(self._extensions)
+
+    cdef bint has_extension(self, int kind):
+        return kind in self._extensions
+
+    cdef void *extension(self, int kind, size_t needed, str name) except NULL:
+        """An extension's struct, if the plugin has it and it reaches as far as the function that is to be called."""
+        entry = self._extensions.get(kind)
+        if entry is None:
+            raise UnimplementedError(f"{self.path}: the plugin has no {name} extension; see plugin.extensions for those it has")
+        address, size = entry
+        if size < needed:
+            raise UnimplementedError(f"{self.path}: the plugin's {name} extension is an older one ({size} bytes), which does not offer this; use a newer plugin")
+        return <void *><size_t>address
+
+    cdef function_t find(self, size_t slot) except NULL:
+        cdef function_t function = NULL
+        if slot + sizeof(void *) <= self.readable:
+            function = (<function_t *>(<const char *>self.table + slot))[0]
+        if function == NULL:
+            self._refuse(slot)
+        return function
+
+    def _refuse(self, size_t slot):
+        name, since = FUNCTIONS[(slot - _HEAD) // sizeof(void *)]
+        version = f"{self.major_version}.{self.minor_version}"
+        if slot + sizeof(void *) <= self.readable:
+            raise UnimplementedError(f"{self.path}: the plugin (PJRT C API {version}) leaves {name} out; ask its vendor, or do without")
+        exists = "is not among its functions" if since is None else f"exists since PJRT C API 0.{since}"
+        raise UnimplementedError(f"{self.path}: the plugin speaks PJRT C API {version}, and {name} {exists}; use a newer plugin")
+
+    cdef int call(self, size_t slot, void *args) except -1:
+        """The funnel. ``args`` was started and filled by the caller."""
+        cdef function_t function = self.find(slot)
+        cdef PJRT_Error *error
+        with nogil:
+            error = function(args)
+        if error != NULL:
+            raise self.take_error(error)
+        return 0
+
+    cdef int call_extension(self, void *function, void *args, str name) except -1:
+        """The funnel for a function of an extension."""
+        cdef PJRT_Error *error
+        if function == NULL:
+            raise UnimplementedError(f"{self.path}: the plugin leaves {name} out of its extension")
+        with nogil:
+            error = (<function_t>function)(args)
+        if error != NULL:
+            raise self.take_error(error)
+        return 0
+
+    cdef int drop(self, size_t slot, void *handle) except -1:
+        """Calls a destroy function; the argument structs of all of them are alike: the handle alone."""
+        cdef PJRT_Buffer_Destroy_Args args
+        start(&args, PJRT_Buffer_Destroy_Args_STRUCT_SIZE)
+        args.buffer = <PJRT_Buffer *>handle
+        return self.call(slot, &args)
+
+    cdef object take_error(self, PJRT_Error *error):
+        """The exception for an error, which is freed."""
+        try:
+            return self.read_error(error)
+        finally:
+            self.destroy_error(error)
+
+    cdef object read_error(self, PJRT_Error *error):
+        """The exception for an error, which stays the caller's."""
+        cdef PJRT_Error_Message_Args message
+        cdef PJRT_Error_GetCode_Args code
+        start(&message, PJRT_Error_Message_Args_STRUCT_SIZE)
+        message.error = error
+        (<void (*)(void *) noexcept nogil><void *>self.find(SLOT_PJRT_Error_Message))(&message)
+        start(&code, PJRT_Error_GetCode_Args_STRUCT_SIZE)
+        code.code = PJRT_Error_Code_UNKNOWN
+        code.error = error
+        self._swallow(self.find(SLOT_PJRT_Error_GetCode)(&code))
+        said = text(message.message, message.message_size, "the message of an error")
+        return PjrtError.of(code.code, said, self._payloads(error))
+
+    cdef object _payloads(self, PJRT_Error *error):
+        cdef PJRT_Error_ForEachPayload_Args args
+        found = {}
+        if SLOT_PJRT_Error_ForEachPayload + sizeof(void *) > self.readable:
+            return found
+        try:
+            start(&args, PJRT_Error_ForEachPayload_Args_STRUCT_SIZE)
+            args.error = error
+            args.visitor = _visit_payload
+            args.user_arg = <void *>found
+            self._swallow(self.find(SLOT_PJRT_Error_ForEachPayload)(&args))
+        except UnimplementedError:
+            pass
+        return found
+
+    cdef void _swallow(self, PJRT_Error *error) noexcept:
+        """An error about an error tells no more than the first one did."""
+        if error != NULL:
+            self.destroy_error(error)
+
+    cdef void destroy_error(self, PJRT_Error *error) noexcept:
+        cdef PJRT_Error_Destroy_Args args
+        start(&args, PJRT_Error_Destroy_Args_STRUCT_SIZE)
+        args.error = error
+        if SLOT_PJRT_Error_Destroy + sizeof(void *) <= self.readable and self.table.PJRT_Error_Destroy != NULL:
+            self.table.PJRT_Error_Destroy(&args)
+
+
+cdef void _visit_payload(const char *key, size_t key_size, const char *value, size_t value_size, void *found) noexcept with gil:
+    # Called inside Error_ForEachPayload, in a thread that Python knows.
+    try:
+        (<dict>found)[text(key, key_size, "the key of a payload")] = blob(value, value_size, "a payload")
+    except Exception:
+        pass  # a payload that cannot be read is left out of the error that is being reported
+
+
+cdef void start(void *args, size_t size) noexcept nogil:
+    """Zeroes an argument struct and stamps its size."""
+    memset(args, 0, size)
+    (<size_t *>args)[0] = size
+
+
+cdef str text(const char *data, size_t size, str what):
+    """A string of the plugin; not UTF-8 is shown, not refused."""
+    if size == 0:
+        return ""
+    if data == NULL or size > _LONGEST_TEXT:
+        raise InternalError(f"the plugin gave {what} as {size} bytes at {<size_t>data:#x}, which cannot be right; report it to the plugin's vendor")
+    return PyUnicode_DecodeUTF8(data, size, "replace")
+
+
+cdef bytes blob(const char *data, size_t size, str what):
+    """A copy of bytes of the plugin."""
+    if size == 0:
+        return b""
+    if data == NULL or size > _LARGEST_BLOB:
+        raise InternalError(f"the plugin gave {what} as {size} bytes at {<size_t>data:#x}, which cannot be right; report it to the plugin's vendor")
+    return PyBytes_FromStringAndSize(data, size)
+
+
+cdef size_t count(size_t number, const void *array, str what) except? 1:
+    """The length of an array of the plugin, if it can be one."""
+    if number and (array == NULL or number > _MOST_ITEMS):
+        raise InternalError(f"the plugin gave {what} as {number} items at {<size_t>array:#x}, which cannot be right; report it to the plugin's vendor")
+    return number

@@ -1,0 +1,168 @@
+"""Events of a plugin as futures.
+
+An event is asked (``IsReady``) when somebody asks, and watched (``OnReady``) only from the first callback or the first
+wait on: nothing is spent on a future that nobody looks at, and no thread waits for an event. The plugin's callback
+runs on any thread without the GIL; it takes it only where Python is to be told, and never once the gate is shut.
+
+Where the plugin uses memory of Python's until the event is ready, the future is watched from the start: the watch keeps
+it, and what it keeps, alive however soon the caller drops it.
+"""
+
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+
+from pjrt.capi._api cimport Api, start
+from pjrt.capi._gate cimport gate_enter, gate_leave
+from pjrt.capi._gen_abi cimport *
+
+from pjrt.api.errors import PjrtError
+from pjrt.api.future import Future
+
+
+cdef class Event:
+    """A ``PJRT_Event`` that is destroyed with the object."""
+
+    @staticmethod
+    cdef Event of(Api api, PJRT_Event *native):
+        cdef Event event = Event.__new__(Event)
+        event.api = api
+        event.native = native
+        return event
+
+    def __dealloc__(self):
+        cdef PJRT_Event *native = self.native
+        self.native = NULL
+        pjrt_wait_release(self.wait)
+        if native != NULL:
+            self.api.drop(SLOT_PJRT_Event_Destroy, native)
+
+    def is_ready(self):
+        """Whether it is, and with which error: ``(True, None)`` for success, ``(False, None)`` while it is pending."""
+        cdef PJRT_Event_IsReady_Args args
+        if self.wait != NULL:
+            if not pjrt_wait_is_done(self.wait):
+                return False, None
+            return True, (self.api.read_error(self.wait.error) if self.wait.error != NULL else None)
+        start(&args, PJRT_Event_IsReady_Args_STRUCT_SIZE)
+        args.event = self.native
+        self.api.call(SLOT_PJRT_Event_IsReady, &args)
+        return (True, self._error()) if args.is_ready else (False, None)
+
+    def _error(self):
+        """The error of the ready event (``PJRT_Event_Error``): here an error that comes back is the answer."""
+        cdef PJRT_Event_Error_Args args
+        start(&args, PJRT_Event_Error_Args_STRUCT_SIZE)
+        args.event = self.native
+        try:
+            self.api.call(SLOT_PJRT_Event_Error, &args)
+        except PjrtError as error:
+            return error
+        return None
+
+    def wait_for(self):
+        """Blocks until the event is ready; raises its error (``PJRT_Event_Await``). Cannot be interrupted: futures do not use it."""
+        cdef PJRT_Event_Await_Args args
+        start(&args, PJRT_Event_Await_Args_STRUCT_SIZE)
+        args.event = self.native
+        self.api.call(SLOT_PJRT_Event_Await, &args)
+
+    def block(self, double seconds):
+        """Waits until the event is ready or the time is over."""
+        self.register(None)
+        with nogil:
+            pjrt_wait_block(self.wait, seconds)
+
+    cdef int register(self, watcher) except -1:
+        """Has the plugin tell when the event is ready; ``watcher``, if any, is then called ``_poll``. May be called again."""
+        cdef PJRT_Event_OnReady_Args args
+        if self.wait == NULL:
+            start(&args, PJRT_Event_OnReady_Args_STRUCT_SIZE)
+            args.event = self.native
+            args.callback = _on_ready
+            args.user_arg = self.wait = pjrt_wait_new(self.api.table)
+            if self.wait == NULL:
+                raise MemoryError("no memory to wait for an event")
+            pjrt_wait_acquire(self.wait)
+            try:
+                self.api.call(SLOT_PJRT_Event_OnReady, &args)
+            except BaseException:
+                pjrt_wait_release(self.wait)
+                pjrt_wait_release(self.wait)
+                self.wait = NULL
+                raise
+        if watcher is not None:
+            Py_INCREF(watcher)
+            if not pjrt_wait_watch(self.wait, <void *>watcher):
+                Py_DECREF(watcher)
+                watcher._poll()
+        return 0
+
+
+cdef void _on_ready(PJRT_Error *error, void *arg) noexcept nogil:
+    # Any thread, without the GIL, or inside OnReady itself. Takes the GIL only if a future is to be told.
+    cdef pjrt_wait *wait = <pjrt_wait *>arg
+    cdef void *watcher = pjrt_wait_finish(wait, error)
+    if watcher != NULL and gate_enter():
+        _tell(watcher)
+        gate_leave()
+    pjrt_wait_release(wait)
+
+
+cdef void _tell(void *watcher) noexcept with gil:
+    future = <object>watcher
+    Py_DECREF(future)
+    future._poll()
+
+
+class EventFuture(Future):
+    """A future that an event of a plugin completes."""
+
+    __slots__ = ("_event", "_given", "_keep")
+
+    def __init__(self, event, value, keep):
+        Future.__init__(self)
+        self._event = event
+        self._given = value
+        self._keep = keep
+
+    def _poll(self):
+        if self._done:
+            return
+        try:
+            ready, error = self._event.is_ready()
+        except PjrtError as failure:
+            ready, error = True, failure
+        if ready:
+            value, self._given, self._keep = self._given, None, None
+            self._complete(None if error is not None else value, error)
+
+    def _block(self, timeout):
+        try:
+            self._event.block(timeout)
+        except PjrtError as failure:
+            self._complete(None, failure)
+            return
+        self._poll()
+
+    def _watch(self):
+        try:
+            (<Event>self._event).register(self)
+        except PjrtError as failure:
+            self._complete(None, failure)
+
+
+cdef object lazy_future(Api api, PJRT_Event *event, value):
+    """A future for an event that the plugin shares no memory with us for; takes the event over. A null event is done."""
+    if event == NULL:
+        return Future.completed(value)
+    return EventFuture(Event.of(api, event), value, None)
+
+
+cdef object eager_future(Api api, PJRT_Event *event, value, keep):
+    """A future that keeps ``value`` and ``keep`` alive until the event is ready, whoever drops it; takes the event over."""
+    if event == NULL:
+        return Future.completed(value)
+    future = EventFuture(Event.of(api, event), value, keep)
+    future._poll()
+    if not future._done:
+        future._watch()
+    return future

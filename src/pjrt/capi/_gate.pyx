@@ -1,0 +1,46 @@
+"""The way into Python for threads of a plugin, and the end of it when the interpreter ends.
+
+Rule for every callback that a plugin may make: enter the gate before taking the GIL, leave it after giving the GIL
+back; where the gate is shut, answer without Python. At exit the clients are closed first, while Python still works, so
+that plugins can finish what they do; then the gate is shut.
+"""
+
+import atexit
+import weakref
+
+cdef extern from "pjrt_support/gate.h" nogil:
+    ctypedef struct pjrt_gate:
+        pass
+    bint pjrt_gate_enter(pjrt_gate *gate)
+    void pjrt_gate_leave(pjrt_gate *gate)
+    bint pjrt_gate_shut(pjrt_gate *gate, int milliseconds)
+
+cdef int _PATIENCE_MILLISECONDS = 5000
+cdef pjrt_gate _gate
+
+close_at_exit = weakref.WeakSet()
+"""What has a method ``_close_at_exit`` to be called before the gate is shut."""
+
+
+cdef bint gate_enter() noexcept nogil:
+    return pjrt_gate_enter(&_gate)
+
+
+cdef void gate_leave() noexcept nogil:
+    pjrt_gate_leave(&_gate)
+
+
+def shut():
+    """Closes what is open and turns callbacks away from now on."""
+    for open_thing in list(close_at_exit):
+        try:
+            open_thing._close_at_exit()
+        except Exception as error:
+            import sys
+
+            sys.stderr.write(f"pjrt: {open_thing!r} could not be closed at exit: {error}\n")
+    with nogil:
+        pjrt_gate_shut(&_gate, _PATIENCE_MILLISECONDS)
+
+
+atexit.register(shut)
