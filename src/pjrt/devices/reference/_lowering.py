@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.devices.reference import _registry
+from pjrt.devices.reference import _mlir, _registry
 from pjrt.devices.reference._attributes import decode_attribute
 from pjrt.devices.reference._blocks import Block, Step, encode
 from pjrt.devices.reference._locations import describe
@@ -53,9 +53,10 @@ class ModuleLowering:
             "pjrt.devices.reference.ops"
         )  # registers the ops; they import the core, so not at the top
         self.fold = fold
+        self._root = _mlir.decompose(module, lambda name: _registry.find(name) is not None)
         self._operations = {
             str(item.operation.attributes["sym_name"].value): item.operation
-            for item in module.body.operations
+            for item in self._root.regions[0].blocks[0].operations
             if item.operation.name == "func.func"
         }
         self._compiled: dict[str, Region] = {}

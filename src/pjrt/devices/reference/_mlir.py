@@ -3,12 +3,39 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 
 def cast(attribute: Any, dialect: str, name: str) -> Any:
     """A bare attribute as the dialect's own class, which has its fields as properties."""
     return getattr(importlib.import_module(f"jaxlib.mlir.dialects.{dialect}"), name)(attribute)
+
+
+def decompose(module: Any, is_known: Callable[[str], bool]) -> Any:
+    """The module's operation, with CHLO ops that are not known expressed in StableHLO by the StableHLO project's own
+    pass.
+
+    A module that has such ops is copied first: the caller's stays as it is.
+    """
+    names: set[str] = set()
+    _collect(module.operation, names)
+    if all(is_known(name) or not name.startswith("chlo.") for name in names):
+        return module.operation
+    importlib.import_module("jaxlib.mlir.dialects.stablehlo").register_stablehlo_passes()
+    passes = importlib.import_module("jaxlib.mlir.passmanager").PassManager
+    with module.context:
+        copy = module.operation.clone()
+        passes.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))").run(copy.operation)
+    return copy.operation
+
+
+def _collect(operation: Any, names: set[str]) -> None:
+    names.add(operation.name)
+    for region in operation.regions:
+        for block in region.blocks:
+            for item in block.operations:
+                _collect(item.operation, names)
 
 
 def parse(program: str | bytes) -> Any:

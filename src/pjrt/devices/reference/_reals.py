@@ -68,16 +68,13 @@ def logistic_complex(x: Array) -> Array:
     return np.where(left, small / (1 + small), 1 / (1 + small)).astype(x.dtype)
 
 
-def complex_power(x: Array, y: Array) -> Array:
-    """``x ** y``; 0 to the power of 0 is 1."""
-    return np.power(x, y)
+def complex_atan2(y: Array, x: Array) -> Array:
+    """The continuation of atan2 to complex numbers: ``-i log((x + i y) / sqrt(x**2 + y**2))``."""
+    return _times_i(np.log(np.divide(np.add(x, _times_i(y)), np.sqrt(np.add(x * x, y * y)))), -1)
 
 
-def remainder(x: Array, y: Array) -> Array:
-    """What division leaves, with the sign of the dividend."""
-    return np.fmod(x, y)
-
-
-def maximum(x: Array, y: Array) -> Array:
-    """The larger; NaN where one is, lexicographically for complex numbers."""
-    return np.maximum(x, y)
+def complex_remainder(x: Array, y: Array) -> Array:
+    """``x - y * q`` with the quotient cut to whole parts."""
+    quotient = np.divide(x, y)
+    quotient = np.trunc(quotient.real) + 1j * np.trunc(quotient.imag)
+    return np.subtract(x, y * quotient).astype(x.dtype)

@@ -14,7 +14,7 @@ from pjrt.devices.reference._view import OpView
 
 
 def on_expressed_types(view: OpView, rule: Rule) -> Kernel:
-    """An op on quantized types as the specification defines it: dequantize the operands, compute, quantize the results."""
+    """An op on quantized types as the specification defines it: on the expressed types, between two conversions."""
     kernel = rule.compile(view.with_types([expressed(t) for t in view.operands], [expressed(t) for t in view.results]))
     opening = [_conversion(t, dequantizer) for t in view.operands]
     closing = [_conversion(t, quantizer) for t in view.results]

@@ -1,0 +1,226 @@
+"""What a sort's comparator compares, where it is one of those that come down to keys.
+
+A comparator is a body of two arguments an operand: element ``i`` and element ``j`` of each. Most compare one or more
+*keys*, values computed from one element only, and combine the answers lexicographically. Then sorting the keys sorts
+the operands. It is found out in three steps, none of which guesses:
+
+1. From the body's steps: which values depend on the left element only, which on the right only, and which comparisons
+   bring both together. Everything after these must be logic on their answers.
+2. That logic is evaluated for every possible answer (less, equal, greater for each pair of keys), and accepted where
+   it is lexicographic. The same for NaN and negative zero, which tell the kind of comparison.
+3. When the program runs, the left and the right keys are computed for all elements and must be the same, bit by bit.
+
+Where one step fails, the comparator is taken as it is, by merging (``_merging``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.devices.reference._blocks import Block, Environment, Step
+from pjrt.devices.reference._numbers import BOOLEAN, FLOAT, INTEGER
+from pjrt.devices.reference._regions import Region
+from pjrt.devices.reference._types import TensorType
+
+Array = Any
+
+_LEFT, _RIGHT = 1, 2
+_MOST_KEYS = 6
+"""More keys than anyone writes; the table of answers grows as three to this power."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: the slots of its left and right values in the comparator, its type, and its order.
+
+    ``total`` tells that floats are compared in total order: -NaN < -inf < … < -0 < +0 < … < NaN.
+    """
+
+    left: int
+    right: int
+    element: ElementType
+    descending: bool
+    total: bool
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """Keys, most significant first, and the block that computes the left and right values of all of them."""
+
+    keys: tuple[Key, ...]
+    block: Block
+    direct: tuple[int | None, ...]
+    """For each key the number of the operand that it is, where it is one as it stands."""
+
+    def values(self, environment: Environment, operands: Sequence[Array]) -> list[Array] | None:
+        """The keys of all elements, or None where left and right values differ."""
+        if None not in self.direct:
+            return [operands[number] for number in self.direct if number is not None]
+        doubled = [operand for operand in operands for _ in range(2)]
+        found = self.block.run(environment, doubled)
+        shape = operands[0].shape
+        lefts = [np.broadcast_to(value, shape) for value in found[0::2]]
+        rights = [np.broadcast_to(value, shape) for value in found[1::2]]
+        if all(_same_bits(a, b) for a, b in zip(lefts, rights, strict=True)):
+            return lefts
+        return None
+
+
+def find_ordering(region: Region, environment: Environment) -> Ordering | None:
+    """The keys that a comparator compares, or None where it is of another kind.
+
+    ``environment`` is any, for the body to run in; the body must not use values from around it.
+    """
+    block = region.block
+    if not region.elementwise or block.captures:
+        return None
+    meetings = _meetings(block)
+    if meetings is None:
+        return None
+    pairs = list(dict.fromkeys((left, right) for left, right, _ in meetings))
+    elements = {(left, right): element for left, right, element in meetings}
+    if not 0 < len(pairs) <= _MOST_KEYS:
+        return None
+    logic = _Logic(block, pairs, [elements[pair] for pair in pairs], environment)
+    keys = logic.lexicographic()
+    if keys is None:
+        return None
+    slots = tuple(slot for key in keys for slot in (key.left, key.right))
+    direct = tuple(
+        (key.left - 1) // 2 if key.left % 2 == 1 and key.right == key.left + 1 <= len(block.arguments) else None
+        for key in keys
+    )
+    return Ordering(tuple(keys), _keeping(block, block.code, slots), direct)
+
+
+def _meetings(block: Block) -> list[tuple[int, int, ElementType]] | None:
+    """The comparisons of a left with a right value: (left slot, right slot, element type).
+
+    None where left and right meet in another way.
+    """
+    sides: dict[int, int] = {slot: 2 - slot % 2 for slot in range(1, len(block.arguments) + 1)}
+    decided: set[int] = set()  # slots that depend on left and right through comparisons only
+    meetings = []
+    for step in block.steps:
+        inputs = [sides.get(slot, 0) for slot in step.inputs]
+        side = 0
+        for other in inputs:
+            side |= other
+        if side == _LEFT | _RIGHT:
+            if step.name == "stablehlo.compare" and sorted(inputs) == [_LEFT, _RIGHT]:
+                meetings.append(_meeting(step, inputs))
+            elif not all(slot in decided or slot not in sides for slot in step.inputs):
+                return None
+            decided.update(step.outputs)
+        if side:
+            sides.update(dict.fromkeys(step.outputs, side))
+    if block.outputs[0] not in decided or any(element not in _COMPARABLE for _, _, element in meetings):
+        return None
+    return meetings
+
+
+_COMPARABLE = BOOLEAN | INTEGER | FLOAT
+
+
+def _meeting(step: Step, inputs: list[int]) -> tuple[int, int, ElementType]:
+    left, right = step.inputs if inputs[0] == _LEFT else reversed(step.inputs)
+    type_ = step.input_types[0]
+    assert isinstance(type_, TensorType)  # compare takes nothing else
+    return left, right, type_.element
+
+
+class _Logic:
+    """The part of a comparator after its comparisons, as a function of what is compared."""
+
+    def __init__(
+        self,
+        block: Block,
+        pairs: list[tuple[int, int]],
+        elements: list[ElementType],
+        environment: Environment,
+    ) -> None:
+        self._pairs, self._elements = pairs, elements
+        fed = {slot for pair in pairs for slot in pair}
+        self._block = block
+        self._code = tuple(
+            code
+            for code, step in zip(block.code, block.steps, strict=True)
+            if not fed.intersection(step.outputs)
+        )
+        self._environment = environment
+
+    def __call__(self, values: Sequence[tuple[float, float]]) -> bool:
+        """The comparator's answer where key number ``i`` has the left and right values ``values[i]``."""
+        slots = list(self._block.template)
+        slots[0] = self._environment[0]
+        for argument, type_ in enumerate(self._block.arguments, 1):
+            assert isinstance(type_, TensorType)  # the comparator is elementwise
+            slots[argument] = np.zeros((), type_.dtype)
+        for pair, element, both in zip(self._pairs, self._elements, values, strict=True):
+            for slot, value in zip(pair, both, strict=True):
+                slots[slot] = np.array(value, np.float64).astype(element.dtype)
+        block = _keeping(self._block, self._code, self._block.outputs)
+        with np.errstate(all="ignore"):
+            self._environment[0].loop(block, slots)
+        return bool(slots[block.outputs[0]])
+
+    def lexicographic(self) -> list[Key] | None:
+        """The keys in order of significance, or None where the answer is not lexicographic."""
+        count = len(self._pairs)
+        table = {
+            answer: self([((0, 1), (0, 0), (1, 0))[a] for a in answer]) for answer in product(range(3), repeat=count)
+        }
+        keys: list[Key] = []
+        undecided = list(range(count))
+        while undecided:
+            found = self._most_significant(table, undecided, keys)
+            if found is None:
+                return None
+            keys.append(found)
+            undecided.remove(self._pairs.index((found.left, found.right)))
+        return None if table[(1,) * count] else keys
+
+    def _most_significant(
+        self, table: dict[tuple[int, ...], bool], undecided: list[int], keys: list[Key]
+    ) -> Key | None:
+        """The key that decides whenever it can, where those in ``keys`` are equal."""
+        for number in undecided:
+            others = [range(3) if other in undecided and other != number else (1,) for other in range(len(self._pairs))]
+            less = {table[tuple(0 if i == number else a for i, a in enumerate(rest))] for rest in product(*others)}
+            more = {table[tuple(2 if i == number else a for i, a in enumerate(rest))] for rest in product(*others)}
+            if len(less) == len(more) == 1 and less != more:
+                return self._key(number, descending=more == {True})
+        return None
+
+    def _key(self, number: int, descending: bool) -> Key | None:
+        left, right = self._pairs[number]
+        element = self._elements[number]
+        if element not in FLOAT:
+            return Key(left, right, element, descending, total=False)
+
+        def decides(low: float, high: float) -> bool:
+            values = [(0.0, 0.0)] * len(self._pairs)
+            values[number] = (high, low) if descending else (low, high)
+            return self(values)
+
+        return Key(left, right, element, descending, total=decides(-0.0, 0.0))
+
+
+def _keeping(block: Block, code: Sequence[Any], outputs: tuple[int, ...]) -> Block:
+    """The block with other outputs, which no step empties."""
+    kept = tuple((*item[:5], ()) for item in code)
+    steps = block.steps if len(kept) == len(block.steps) else block.steps[: len(kept)]
+    return replace(block, code=kept, steps=steps, outputs=outputs)
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    if a is b:
+        return True
+    whole = np.dtype(f"u{a.dtype.itemsize}")
+    return bool(np.array_equal(np.ascontiguousarray(a).view(whole), np.ascontiguousarray(b).view(whole)))

@@ -1,0 +1,126 @@
+"""Where the slices of gather and scatter lie in their operand, as row numbers.
+
+Trailing dimensions that every slice covers whole are one *row*: contiguous memory, moved as one. The operand is then a
+table of rows, and a slice is a list of row numbers: the number of the row where it starts plus offsets that are the
+same for every slice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+class SliceLayout:
+    """Slices of one size in operands of one shape, at places given by an array of indices.
+
+    Args:
+        operand: the shape of the operand.
+        slice_sizes: the sizes of a slice, one a dimension of the operand.
+        index_map: the dimension of the operand that each component of an index vector is about.
+        operand_batching, indices_batching: dimensions of the operand that are walked along with dimensions of the
+            indices, pairwise.
+        indices: the shape of the indices.
+        index_vector_dim: the dimension of the indices that holds index vectors; their rank where the indices are
+            scalars.
+        unit_rows: make every row one element.
+    """
+
+    def __init__(
+        self,
+        operand: Sequence[int],
+        slice_sizes: Sequence[int],
+        index_map: Sequence[int],
+        operand_batching: Sequence[int],
+        indices_batching: Sequence[int],
+        indices: Sequence[int],
+        index_vector_dim: int,
+        unit_rows: bool = False,
+    ) -> None:
+        self.operand = tuple(operand)
+        self.slice_sizes = tuple(slice_sizes)
+        self.index_map = tuple(index_map)
+        self.indices = tuple(indices)
+        self.index_vector_dim = index_vector_dim
+        self.batch_shape = tuple(size for i, size in enumerate(indices) if i != index_vector_dim)
+        self.count = math.prod(self.batch_shape)
+        self.limits = np.array([self.operand[d] - self.slice_sizes[d] for d in self.index_map], np.int64)
+        lead = len(self.operand) if unit_rows else self._leading(set(index_map) | set(operand_batching))
+        self.lead = lead
+        self.row_shape = self.operand[lead:]
+        self.row = math.prod(self.row_shape)
+        strides = [math.prod(self.operand[d + 1 : lead]) for d in range(lead)]
+        self.table = (math.prod(self.operand[:lead]), self.row)
+        self._strides = np.array([strides[d] for d in self.index_map], np.int64)
+        self.offsets = _offsets(self.slice_sizes[:lead], strides)
+        self._base = self._batching_base(operand_batching, indices_batching, strides)
+        self._operand_batching = tuple(operand_batching)
+
+    def _leading(self, moving: set[int]) -> int:
+        """The number of dimensions that are not part of a row."""
+        lead = len(self.operand)
+        while lead and lead - 1 not in moving and self.slice_sizes[lead - 1] == self.operand[lead - 1]:
+            lead -= 1
+        return lead
+
+    def _batching_base(self, operand_dims: Sequence[int], indices_dims: Sequence[int], strides: list[int]) -> Array:
+        base = np.zeros(self.count, np.int64)
+        for operand_dim, indices_dim in zip(operand_dims, indices_dims, strict=True):
+            position = indices_dim - (indices_dim > self.index_vector_dim)
+            shape = [1] * len(self.batch_shape)
+            shape[position] = self.batch_shape[position]
+            line = np.arange(shape[position], dtype=np.int64) * strides[operand_dim]
+            base = base + np.broadcast_to(line.reshape(shape), self.batch_shape).reshape(-1)
+        return base if operand_dims else None
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether dimensions of the operand are walked along with the indices."""
+        return self._base is not None
+
+    def vectors(self, indices: Array) -> Array:
+        """The index vectors in a table: one row a slice, one column a component."""
+        indices = np.asarray(indices)
+        if self.index_vector_dim == len(self.indices):
+            table = indices.reshape(self.count, 1)
+        else:
+            if self.index_vector_dim != len(self.indices) - 1:
+                indices = np.moveaxis(indices, self.index_vector_dim, -1)
+            table = indices.reshape(self.count, len(self.index_map))
+        if table.dtype == np.uint64:  # what does not fit into int64 is beyond any limit
+            table = np.minimum(table, np.uint64(np.iinfo(np.int64).max))
+        return table.astype(np.int64)
+
+    def clamped(self, vectors: Array) -> Array:
+        """The starts of slices, moved as far as needed to lie inside the operand."""
+        return np.minimum(np.maximum(vectors, 0), self.limits)
+
+    def inside(self, vectors: Array) -> Array:
+        """Whether each slice lies wholly inside the operand."""
+        return ((vectors >= 0) & (vectors <= self.limits)).all(1)
+
+    def starts(self, vectors: Array) -> Array:
+        """The row number where each slice starts; the vectors must lie inside."""
+        if len(self.index_map) == 1:
+            first = vectors[:, 0] if self._strides[0] == 1 else vectors[:, 0] * self._strides[0]
+        else:
+            first = vectors @ self._strides
+        return first if self._base is None else first + self._base
+
+    def rows(self, starts: Array) -> Array:
+        """The numbers of all rows of slices that start at these rows: a table with one line a slice."""
+        if len(self.offsets) == 1:
+            return starts.reshape(-1, 1)
+        return starts.reshape(-1, 1) + self.offsets
+
+
+def _offsets(sizes: Sequence[int], strides: Sequence[int]) -> Array:
+    offsets = np.zeros(1, np.int64)
+    for size, stride in zip(sizes, strides, strict=True):
+        offsets = (offsets[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
+    return offsets

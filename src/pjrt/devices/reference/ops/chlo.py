@@ -1,0 +1,177 @@
+"""CHLO, the client dialect above StableHLO: the ops that numpy has a function for, and those with implicit
+broadcasting.
+
+The others are expressed in StableHLO before a program is compiled, by the StableHLO project's own decompositions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.devices.reference import _registry
+from pjrt.devices.reference._numbers import COMPLEX, FLOAT, INTEGER, lift_unary
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._view import OpView
+
+_UNARY: dict[str, tuple[frozenset[ElementType], Callable[[Any], Any]]] = {
+    "acos": (FLOAT | COMPLEX, np.arccos),
+    "acosh": (FLOAT | COMPLEX, np.arccosh),
+    "asin": (FLOAT | COMPLEX, np.arcsin),
+    "asinh": (FLOAT | COMPLEX, np.arcsinh),
+    "atan": (FLOAT | COMPLEX, np.arctan),
+    "atanh": (FLOAT | COMPLEX, np.arctanh),
+    "conj": (FLOAT | COMPLEX, np.conjugate),
+    "cosh": (FLOAT | COMPLEX, np.cosh),
+    "is_inf": (FLOAT, np.isinf),
+    "is_neg_inf": (FLOAT, np.isneginf),
+    "is_pos_inf": (FLOAT, np.isposinf),
+    "sinh": (FLOAT | COMPLEX, np.sinh),
+    "square": (INTEGER | FLOAT | COMPLEX, np.square),
+}
+
+
+@op(*(f"chlo.{name}" for name in _UNARY), elementwise=True)
+def unary(view: OpView) -> Kernel:
+    """A function of one number."""
+    group, function = _UNARY[view.name.removeprefix("chlo.")]
+    element = view.operand().element
+    if element not in group:
+        raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
+    return lift_unary(function, element, view.result().element)
+
+
+@op("chlo.next_after", elementwise=True)
+def next_after(view: OpView) -> Kernel:
+    """The next value of the type after the first operand, in the direction of the second."""
+    element = view.operand().element
+    if element.dtype.kind == "f":
+        return np.nextafter
+    whole = np.dtype(f"i{element.dtype.itemsize}").type
+    sign = whole(np.iinfo(whole).min)
+
+    def run(x: Any, y: Any) -> Any:
+        wide_x, wide_y = x.astype(np.float32), y.astype(np.float32)
+        bits = np.asarray(x).view(whole)
+        away = np.equal(np.greater(wide_y, wide_x), np.greater_equal(wide_x, 0))
+        moved = np.add(bits, np.where(away, whole(1), whole(-1)))
+        from_zero = np.where(np.less(wide_y, 0), np.bitwise_or(sign, whole(1)), whole(1))
+        found = np.where(np.equal(wide_x, 0), from_zero, moved).view(element.dtype)
+        nan = np.logical_or(np.isnan(wide_x), np.isnan(wide_y))
+        found = np.where(nan, np.full((), np.nan, np.float32).astype(element.dtype), found)
+        return np.where(np.equal(wide_x, wide_y), y, found)
+
+    return run
+
+
+@op("chlo.constant_like", elementwise=True)
+def constant_like(view: OpView) -> Kernel:
+    """A constant in the operand's shape."""
+    value = view.attr("value")
+    filled = np.full((), value, np.float64 if isinstance(value, float) else None).astype(view.result().dtype)
+    return lambda x: np.full(x.shape, filled)
+
+
+@op("chlo.mulhi", elementwise=True)
+def mulhi(view: OpView) -> Kernel:
+    """The upper half of the product of two integers."""
+    element = view.operand().element
+    bits, dtype = element.bits, element.dtype
+    if element not in INTEGER:
+        raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
+    if bits <= 32:
+        wide = np.int64 if element.name[0] == "S" else np.uint64
+        return lambda x, y: np.right_shift(np.multiply(x.astype(wide), y.astype(wide)), bits).astype(dtype)
+    return lambda x, y: _high_product(np.asarray(x), np.asarray(y))
+
+
+def _high_product(x: Any, y: Any) -> Any:
+    """The upper 64 bits of a product, from the four products of 32-bit halves."""
+    low_x, low_y = np.bitwise_and(x, 0xFFFFFFFF), np.bitwise_and(y, 0xFFFFFFFF)
+    high_x, high_y = np.right_shift(x, 32), np.right_shift(y, 32)
+    low = np.multiply(low_x.astype(np.uint64), low_y.astype(np.uint64))
+    middle = np.add(np.multiply(high_x, low_y), np.right_shift(low, np.uint64(32)).astype(x.dtype))
+    crossed = np.add(np.multiply(low_x, high_y), np.bitwise_and(middle, 0xFFFFFFFF))
+    return np.add(np.add(np.multiply(high_x, high_y), np.right_shift(middle, 32)), np.right_shift(crossed, 32))
+
+
+_BROADCASTING = (
+    "add",
+    "and",
+    "atan2",
+    "compare",
+    "complex",
+    "divide",
+    "maximum",
+    "minimum",
+    "multiply",
+    "or",
+    "power",
+    "remainder",
+    "select",
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "subtract",
+    "xor",
+)
+
+
+@op(*(f"chlo.broadcast_{name}" for name in _BROADCASTING), elementwise=True)
+def broadcasting(view: OpView) -> Kernel:
+    """An op of StableHLO whose operands are broadcast to one shape first, by numpy's rules or by
+    ``broadcast_dimensions``.
+    """
+    rule = _registry.find("stablehlo." + view.name.removeprefix("chlo.broadcast_"))
+    assert rule is not None  # all of them are in ``elementwise``
+    kernel = rule.compile(view)
+    dimensions = view.attr("broadcast_dimensions", None)
+    ranks = [t.rank for t in map(view.operand, range(len(view.operands)))]
+    if dimensions is None or len(set(ranks)) == 1:
+        return kernel
+    small, large = ranks.index(min(ranks)), max(ranks)
+
+    def run(*args: Any) -> Any:
+        shape = [1] * large
+        for dimension, size in zip(dimensions, args[small].shape, strict=True):
+            shape[dimension] = size
+        return kernel(*(a.reshape(shape) if i == small else a for i, a in enumerate(args)))
+
+    return run
+
+
+@op("chlo.broadcast_next_after", elementwise=True)
+def broadcast_next_after(view: OpView) -> Kernel:
+    """``next_after`` with broadcasting."""
+    return next_after(view)
+
+
+@op("chlo.top_k")
+def top_k(view: OpView) -> Kernel:
+    """The ``k`` largest of each row in falling order, with their positions; the first of equals comes first, NaN before
+    all.
+    """
+    k, element = view.attr("k"), view.operand().element
+    largest = view.attr("largest", True)
+    wide = np.float32 if element in FLOAT and element.dtype.itemsize < 4 else None
+    positions = view.result(1).dtype
+
+    def run(x: Any) -> Any:
+        keys = sortable(x.astype(wide) if wide else x)
+        keys = np.invert(keys) if largest else keys
+        order = np.argsort(keys, axis=-1, kind="stable")[..., :k]
+        return np.take_along_axis(x, order, -1), order.astype(positions)
+
+    return run
+
+
+def sortable(x: Any) -> Any:
+    """Signed or unsigned integers in the order of the values; NaN is above infinity, and -0 below 0."""
+    if x.dtype.kind != "f":
+        return x.astype(np.int8) if x.dtype.itemsize == 1 and x.dtype.kind not in "biu" else x
+    whole = np.dtype(f"i{x.dtype.itemsize}")
+    bits = np.where(np.isnan(x), np.abs(x), x).view(whole)
+    return np.where(bits < 0, np.bitwise_xor(bits, whole.type(np.iinfo(whole).max)), bits)

@@ -1,0 +1,140 @@
+"""Gather: slices of a value at places given by an array of indices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._slices import SliceLayout
+from pjrt.devices.reference._view import OpView
+
+Array = Any
+
+
+@op("stablehlo.gather", quantized=True)
+def gather(view: OpView) -> Kernel:
+    """Slices of the operand at ``start_indices``, each moved as far as needed to lie inside."""
+    sizes = tuple(view.attr("slice_sizes"))
+    numbers = view.attr("dimension_numbers")
+    operand, indices = view.operand(0), view.operand(1)
+    if operand.is_static and indices.is_static:
+        return gatherer(operand.sizes, indices.sizes, sizes, numbers)
+    return lambda x, starts: gatherer(x.shape, starts.shape, sizes, numbers)(x, starts)
+
+
+@op("stablehlo.dynamic_gather", quantized=True)
+def dynamic_gather(view: OpView) -> Kernel:
+    """``gather`` with slice sizes that are known when the program runs."""
+    numbers = view.attr("dimension_numbers")
+
+    def run(x: Array, starts: Array, sizes: Array) -> Array:
+        return gatherer(x.shape, starts.shape, tuple(int(size) for size in sizes), numbers)(x, starts)
+
+    return run
+
+
+def gatherer(
+    operand: tuple[int, ...], indices: tuple[int, ...], slice_sizes: tuple[int, ...], numbers: Any
+) -> Callable[[Array, Array], Array]:
+    """What gathers from an operand of this shape at indices of this shape."""
+    layout = SliceLayout(
+        operand,
+        slice_sizes,
+        numbers.start_index_map,
+        numbers.operand_batching_dims,
+        numbers.start_indices_batching_dims,
+        indices,
+        numbers.index_vector_dim,
+    )
+    dropped = {*numbers.collapsed_slice_dims, *numbers.operand_batching_dims}
+    window = tuple(size for d, size in enumerate(slice_sizes) if d not in dropped)
+    arrange = _arrangement(layout.batch_shape, window, numbers.offset_dims)
+    if 0 in window or layout.count == 0:
+        empty = arrange(np.empty((*layout.batch_shape, *window), np.bool_)).shape
+        return lambda x, starts: np.empty(empty, x.dtype)
+    if layout.count == 1 and not layout.is_batched:
+        return _single(layout, window, arrange)
+    if len(layout.index_map) == 1 and not layout.is_batched:
+        axis = layout.index_map[0]
+        whole = all(size == operand[d] for d, size in enumerate(slice_sizes) if d != axis)
+        if whole and axis > 0 and slice_sizes[axis] == 1:
+            return _along(layout, axis, arrange, window)
+    return _by_rows(layout, window, arrange)
+
+
+def _arrangement(
+    batch: tuple[int, ...], window: tuple[int, ...], offset_dims: Sequence[int]
+) -> Callable[[Array], Array]:
+    """From (batch…, window…) to the result's order, in which ``offset_dims`` are the window's dimensions."""
+    rank = len(batch) + len(window)
+    offsets = set(offset_dims)
+    batch_dims = [d for d in range(rank) if d not in offsets]
+    source = [0] * rank
+    for position, dimension in enumerate((*batch_dims, *offset_dims)):
+        source[dimension] = position
+    order = tuple(source)
+    if order == tuple(range(rank)):
+        return lambda picked: picked
+    return lambda picked: picked.transpose(order)
+
+
+def _single(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Array], Array]) -> Kernel:
+    """One slice: a view of the operand."""
+    shape = (*layout.batch_shape, *window)
+
+    def run(x: Array, indices: Array) -> Array:
+        index = [slice(0, size) for size in layout.slice_sizes]
+        flat = np.asarray(indices).reshape(-1).tolist()
+        for dimension, start, limit in zip(layout.index_map, flat, layout.limits.tolist(), strict=True):
+            first = min(max(start, 0), limit)
+            index[dimension] = slice(first, first + layout.slice_sizes[dimension])
+        return arrange(x[tuple(index)].reshape(shape))
+
+    return run
+
+
+def _along(layout: SliceLayout, axis: int, arrange: Callable[[Array], Array], window: tuple[int, ...]) -> Kernel:
+    """Single positions along one dimension, everything of the others."""
+    limit = layout.operand[axis] - 1
+    # numpy puts the batch where the axis was: bring it to the front first, as every arrangement expects.
+    order = (axis, *(d for d in range(len(layout.operand)) if d != axis))
+    shape = (*layout.batch_shape, *window)
+
+    def run(x: Array, indices: Array) -> Array:
+        picks = np.minimum(np.maximum(layout.vectors(indices)[:, 0], 0), limit)
+        return arrange(x.take(picks, axis).transpose(order).reshape(shape))
+
+    return run
+
+
+def _by_rows(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Array], Array]) -> Kernel:
+    shape = (*layout.batch_shape, *window)
+    table = layout.table if layout.row != 1 else (layout.table[0],)
+
+    def run(x: Array, indices: Array) -> Array:
+        rows = layout.rows(layout.starts(layout.clamped(layout.vectors(indices))))
+        return arrange(x.reshape(table).take(rows.reshape(-1), 0).reshape(shape))
+
+    return run
+
+
+@op("stablehlo.torch_index_select", quantized=True)
+def torch_index_select(view: OpView) -> Kernel:
+    """Picks positions along dimension ``dim``, with ``batch_dims`` leading dimensions walked along with the indices."""
+    axis, batched = view.attr("dim"), view.attr("batch_dims")
+    if not batched:
+        return lambda x, index: x.take(np.minimum(np.maximum(index.astype(np.int64), 0), x.shape[axis] - 1), axis)
+
+    def run(x: Array, index: Array) -> Array:
+        batch, between, tail = x.shape[:batched], x.shape[batched:axis], x.shape[axis + 1 :]
+        picks = np.minimum(np.maximum(index.astype(np.int64), 0), x.shape[axis] - 1)
+        size = math.prod(batch)
+        flat = x.reshape(size, math.prod(between), x.shape[axis], math.prod(tail))
+        chosen = picks.reshape(size, 1, -1, 1)
+        return np.take_along_axis(flat, chosen, 2).reshape(*batch, *between, *index.shape[batched:], *tail)
+
+    return run
