@@ -44,6 +44,7 @@ from pjrt.api.raw_buffer import RawBuffer
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.topology import TopologyDescription
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStream
+from pjrt.plugins.registry import client, load_plugin, topology
 
 __version__ = "0.1.0"
 
@@ -108,4 +109,7 @@ __all__ = [
     "UnimplementedError",
     "UnknownError",
     "__version__",
+    "client",
+    "load_plugin",
+    "topology",
 ]

@@ -1,0 +1,58 @@
+"""Memory spaces of the ``cpu`` device: three kinds for each device, all in the host's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.memory_space import MemorySpace
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.client import XlaClient
+    from pjrt.devices.xla.device import XlaDevice
+
+KINDS = ("device", "pinned_host", "unpinned_host")
+"""The kinds of memory in the order of their ``kind_id``; a device's default kind comes first."""
+
+
+class XlaMemorySpace(MemorySpace):
+    """One kind of memory of one device."""
+
+    __slots__ = ("_device", "_id", "_kind", "_text", "sharding")
+
+    def __init__(self, device: XlaDevice, raw: Any, number: int, sharding: Any) -> None:
+        self._device = device
+        self._id = number
+        self._kind: str = raw.kind
+        self._text = str(raw)
+        self.sharding = sharding
+        """jaxlib's sharding of an array that lies here."""
+
+    @property
+    def client(self) -> XlaClient:
+        return self._device.client
+
+    @property
+    def id(self) -> int:
+        return self._id
+
+    @property
+    def kind(self) -> str:
+        return self._kind
+
+    @property
+    def kind_id(self) -> int:
+        return KINDS.index(self._kind)
+
+    @property
+    def device(self) -> XlaDevice:
+        """The one device that can address it."""
+        return self._device
+
+    @property
+    def devices(self) -> Sequence[XlaDevice]:
+        return (self._device,)
+
+    @property
+    def debug_string(self) -> str:
+        return self._text
