@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pjrt.api.errors import DataLossError
+from pjrt.stablehlo import _wire
 from pjrt.stablehlo._wire import BYTES, VARINT, fields
 
 # HloModuleProto
@@ -17,6 +18,8 @@ _NAME, _ENTRY_NAME, _COMPUTATIONS, _PROGRAM_SHAPE, _ENTRY_ID = 1, 2, 3, 4, 6
 _INSTRUCTIONS, _COMPUTATION_ID = 2, 5
 # HloModuleProtoWithConfig and HloProto both have the module first.
 _MODULE, _CONFIG, _BUFFER_ASSIGNMENT = 1, 2, 3
+# HloModuleConfigProto
+_ENTRY_LAYOUT, _REPLICA_COUNT, _PARTITION_COUNT = 1, 4, 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,14 @@ def screen(code: bytes) -> HloModule:
         return _read_module(code, 0, len(code), has_config=False)
     begin, end, has_config = wrapped
     return _read_module(code, begin, end, has_config=has_config)
+
+
+def with_config(module: bytes, replicas: int, partitions: int) -> bytes:
+    """An ``HloModuleProtoWithConfig`` of a module: its entry layout, replicas and partitions, no more."""
+    shape = next((module[begin:end] for number, _, begin, end in fields(module) if number == _PROGRAM_SHAPE), b"")
+    config = _wire.bytes_field(_ENTRY_LAYOUT, shape)
+    config += _wire.varint_field(_REPLICA_COUNT, replicas) + _wire.varint_field(_PARTITION_COUNT, partitions)
+    return _wire.bytes_field(_MODULE, module) + _wire.bytes_field(_CONFIG, config)
 
 
 def looks_like_hlo(code: bytes) -> bool:

@@ -48,6 +48,25 @@ def fields(data: bytes, begin: int = 0, end: int | None = None) -> Iterator[Fiel
         position += length
 
 
+def varint_field(number: int, value: int) -> bytes:
+    """A field that holds a number, 0 or more."""
+    return _encoded(number << 3 | VARINT) + _encoded(value)
+
+
+def bytes_field(number: int, content: bytes) -> bytes:
+    """A field that holds a string, bytes or a message."""
+    return _encoded(number << 3 | BYTES) + _encoded(len(content)) + content
+
+
+def _encoded(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
 def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     value = shift = 0
     while position < end:

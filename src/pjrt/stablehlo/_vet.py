@@ -1,0 +1,26 @@
+"""The other process of ``vetting``: parses the program on its standard input; its exit status says how that went."""
+
+from __future__ import annotations
+
+import sys
+
+from pjrt.api.errors import PjrtError
+from pjrt.api.program import Program
+from pjrt.stablehlo.conversion import to_module
+from pjrt.stablehlo.vetting import EXIT_REFUSED
+
+
+def main() -> int:
+    """Parses the program in the format that the first argument names."""
+    program = Program(sys.stdin.buffer.read(), sys.argv[1])
+    try:
+        to_module(program, trusted=True)
+    except PjrtError as error:
+        sys.stdout.write(f"{int(error.code)} {error.message}")
+        sys.stdout.flush()
+        return EXIT_REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
