@@ -1,0 +1,82 @@
+"""Arguments: are they what the program takes, and which of them does it use up?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pjrt.api.buffer import Buffer
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.host.buffer import HostBuffer
+from pjrt.host.compiled import Compiled
+from pjrt.host.device import HostDevice
+from pjrt.host.storage import Storage
+
+
+class Arguments:
+    """What a program takes: checks arguments, and takes the donated ones away from their buffers."""
+
+    __slots__ = ("_donated", "_name", "_parameters")
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._name = compiled.name
+        self._parameters = None if compiled.parameters is None else tuple(compiled.parameters)
+        self._donated = frozenset(compiled.aliases) | frozenset(compiled.donated)
+
+    def donated(self, kept: frozenset[int]) -> frozenset[int]:
+        """The numbers of the parameters that are donated, if those in ``kept`` are not."""
+        return self._donated - kept if kept and self._donated else self._donated
+
+    def take(
+        self, arguments: Sequence[Sequence[Buffer]], devices: Sequence[HostDevice], kept: frozenset[int]
+    ) -> list[list[Storage]]:
+        """The storages of the arguments, one list a device; the buffers of donated ones are used up.
+
+        Everything is checked before anything is used up, so that a call that raises changes nothing.
+
+        Raises:
+            InvalidArgumentError: number, type or place of the arguments is wrong, or one is donated and used twice.
+            FailedPreconditionError: an argument was deleted or donated before.
+        """
+        taken = [self._check(row, device) for row, device in zip(arguments, devices, strict=True)]
+        donated = self.donated(kept)
+        if donated:
+            for row in arguments:
+                self._check_used_once(row, donated)
+            for row in arguments:
+                for number in donated:
+                    if number < len(row):
+                        row[number].delete()
+        return taken
+
+    def _check(self, arguments: Sequence[Buffer], device: HostDevice) -> list[Storage]:
+        parameters = self._parameters
+        if parameters is not None and len(parameters) != len(arguments):
+            raise InvalidArgumentError(f"{self._name!r} takes {len(parameters)} arguments, found {len(arguments)}")
+        storages = []
+        for number, buffer in enumerate(arguments):
+            if not isinstance(buffer, HostBuffer):
+                raise InvalidArgumentError(
+                    f"argument {number} of {self._name!r} must be a buffer of this client, found "
+                    f"{type(buffer).__name__}; make one with client.buffer_from_host"
+                )
+            if buffer._device is not device:
+                raise InvalidArgumentError(
+                    f"argument {number} of {self._name!r} is on {buffer._device}, the program runs on {device}; use "
+                    "buffer.copy_to(device)"
+                )
+            storages.append(buffer.use())
+            if parameters is not None:
+                expected = parameters[number]
+                if buffer._shape != expected.shape or buffer._element_type is not expected.element_type:
+                    raise InvalidArgumentError(
+                        f"argument {number} of {self._name!r} must be {expected}, found {buffer.described}"
+                    )
+        return storages
+
+    def _check_used_once(self, arguments: Sequence[Buffer], donated: frozenset[int]) -> None:
+        for number in donated:
+            if number < len(arguments) and sum(other is arguments[number] for other in arguments) > 1:
+                raise InvalidArgumentError(
+                    f"argument {number} of {self._name!r} is donated and must not be another argument as well; name it "
+                    "in non_donatable_input_indices or pass a copy"
+                )

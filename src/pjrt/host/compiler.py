@@ -1,0 +1,85 @@
+"""Compiling for a host platform: the author's ``compile`` with its surroundings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.program import Program
+from pjrt.host.compiled import Compiled, CompileFunction
+from pjrt.host.executable import HostExecutable, Origin
+from pjrt.host.queue import clean
+from pjrt.host.serialization import unpack
+
+_DEFAULT_OPTIONS = CompileOptions()
+
+
+class HostCompiler:
+    """What makes the executables of a platform.
+
+    Args:
+        platform_name: the platform.
+        platform_version: its version, for people.
+        default_memory_kind: where arguments and results are when nothing else is said.
+        compile_function: the author's ``compile(program, options)``.
+        deserialize_function: the author's ``deserialize(payload, program, options)``, for what ``Compiled.serialize``
+            gave.
+        formats: the program formats that ``compile`` takes; ``None`` is any.
+    """
+
+    def __init__(
+        self,
+        platform_name: str,
+        platform_version: str,
+        default_memory_kind: str,
+        compile_function: CompileFunction,
+        deserialize_function: Callable[[bytes, Program, CompileOptions], Any] | None,
+        formats: Sequence[str] | None,
+    ) -> None:
+        self.platform_name = platform_name
+        self.platform_version = platform_version
+        self._default_memory_kind = default_memory_kind
+        self._compile = compile_function
+        self._deserialize = deserialize_function
+        self._formats = None if formats is None else tuple(map(str, formats))
+
+    def compile(self, program: Program | str | bytes, options: CompileOptions | None) -> HostExecutable:
+        """An executable, by the author's ``compile``.
+
+        Raises:
+            InvalidArgumentError: the format is not one that the platform takes.
+            PjrtError: what the author's function raised.
+        """
+        program = Program.of(program)
+        options = options or _DEFAULT_OPTIONS
+        if self._formats is not None and str(program.format) not in self._formats:
+            raise InvalidArgumentError(
+                f"'{self.platform_name}' takes programs in the formats {', '.join(self._formats)}, found "
+                f"'{program.format}'"
+            )
+        return self._made(lambda: self._compile(program, options), program, options)
+
+    def deserialize(self, serialized: bytes, options: CompileOptions | None) -> HostExecutable:
+        """An executable from what ``Executable.serialize`` gave.
+
+        Raises:
+            InvalidArgumentError: the bytes are none, or for another platform.
+        """
+        program, kept, payload = unpack(bytes(serialized), self.platform_name)
+        options = options or kept
+        function = self._deserialize
+        if payload is None or function is None:
+            return self.compile(program, options)
+        return self._made(lambda: function(payload, program, options), program, options)
+
+    def _made(self, make: Callable[[], Any], program: Program, options: CompileOptions) -> HostExecutable:
+        try:
+            compiled = Compiled.of(make())
+        except PjrtError:
+            raise
+        except Exception as error:
+            raise clean(error) from None
+        origin = Origin(self.platform_name, self.platform_version, self._default_memory_kind, program, options)
+        return HostExecutable(compiled, origin)

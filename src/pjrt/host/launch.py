@@ -1,0 +1,122 @@
+"""Launches: one run of a program on all of its devices."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from pjrt.api.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, PjrtError
+
+_run_ids = itertools.count(1)
+
+_WAIT_SLICE_SECONDS = 0.5
+
+
+class Launch:
+    """What the devices of one run have in common: its number, and the places where they meet.
+
+    Attributes:
+        run_id: a number of its own for each run in this process.
+        launch_id: the number that the caller gave, 0 if none.
+    """
+
+    __slots__ = ("_changed", "_error", "_meetings", "launch_id", "run_id")
+
+    def __init__(self, launch_id: int = 0) -> None:
+        self.run_id = next(_run_ids)
+        self.launch_id = launch_id
+        self._changed = threading.Condition()
+        self._meetings: dict[Hashable, _Meeting] = {}
+        self._error: PjrtError | None = None
+
+    def rendezvous(
+        self, key: Hashable, who: Hashable, participants: Sequence[Hashable], value: Any, timeout: float
+    ) -> list[Any]:
+        """Meets the other participants under a key; returns the values of all, in the order of ``participants``.
+
+        Args:
+            key: the meeting; used once by each participant, then it may be used again.
+            who: which of the participants the caller is.
+            participants: who meets; the same for all.
+            value: what the caller brings.
+            timeout: the longest time to wait for the others, in seconds.
+
+        Raises:
+            InvalidArgumentError: the caller is none of the participants, or they do not agree on who meets.
+            AbortedError: another device of the launch failed.
+            DeadlineExceededError: somebody did not come in time.
+        """
+        expected = tuple(participants)
+        if who not in expected:
+            raise InvalidArgumentError(f"{who} is not one of the participants {expected} of the rendezvous {key!r}")
+        with self._changed:
+            meeting = self._join(key, who, expected, value)
+            if meeting.is_complete:
+                del self._meetings[key, expected]
+                self._changed.notify_all()
+            else:
+                self._wait_for(meeting, key, timeout)
+            return [meeting.values[participant] for participant in expected]
+
+    def abort(self, error: PjrtError) -> None:
+        """Lets everyone who waits, or will, fail because of this error."""
+        with self._changed:
+            if self._error is None:
+                self._error = error
+                self._changed.notify_all()
+
+    def check(self) -> None:
+        """Returns if the launch goes on.
+
+        Raises:
+            AbortedError: a device of it failed.
+        """
+        if self._error is not None:
+            raise self._aborted()
+
+    def _join(self, key: Hashable, who: Hashable, expected: tuple[Hashable, ...], value: Any) -> _Meeting:
+        self.check()
+        place = (key, expected)
+        meeting = self._meetings.get(place)
+        if meeting is None:
+            meeting = self._meetings[place] = _Meeting(len(expected))
+        if who in meeting.values:
+            raise InvalidArgumentError(f"{who} came to the rendezvous {key!r} twice")
+        meeting.values[who] = value
+        return meeting
+
+    def _wait_for(self, meeting: _Meeting, key: Hashable, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while not meeting.is_complete:
+            self.check()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise DeadlineExceededError(
+                    f"a collective cannot complete: {len(meeting.values)} of {meeting.expected} participants came to "
+                    f"the rendezvous {key!r} within {timeout:g} s, only {list(meeting.values)}; is the program run on "
+                    "all of its devices?"
+                )
+            self._changed.wait(min(left, _WAIT_SLICE_SECONDS))
+
+    def _aborted(self) -> PjrtError:
+        assert self._error is not None
+        error = AbortedError(
+            f"another device of the launch failed: {self._error.message}", payloads=self._error.payloads
+        )
+        error.__cause__ = self._error
+        return error
+
+
+class _Meeting:
+    __slots__ = ("expected", "values")
+
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
+        self.values: dict[Hashable, Any] = {}
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.values) == self.expected

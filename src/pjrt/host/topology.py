@@ -1,0 +1,83 @@
+"""The topology of a host client: its devices, described."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pjrt.api.attributes import Attributes
+from pjrt.api.client import Client
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
+from pjrt.api.layout import Layout, TiledLayout
+from pjrt.api.program import Program
+from pjrt.api.topology import TopologyDescription
+from pjrt.host.device import HostDeviceDescription
+from pjrt.host.executable import HostExecutable
+
+if TYPE_CHECKING:
+    from pjrt.host.compiler import HostCompiler
+
+
+class HostTopology(TopologyDescription):
+    """Described devices of a host platform, and its compiler."""
+
+    __slots__ = ("_attributes", "_compiler", "_descriptions")
+
+    def __init__(
+        self, compiler: HostCompiler, descriptions: Sequence[HostDeviceDescription], attributes: Attributes
+    ) -> None:
+        self._compiler = compiler
+        self._descriptions = tuple(descriptions)
+        self._attributes = dict(attributes)
+
+    @property
+    def platform_name(self) -> str:
+        return self._compiler.platform_name
+
+    @property
+    def platform_version(self) -> str:
+        return self._compiler.platform_version
+
+    @property
+    def device_descriptions(self) -> Sequence[HostDeviceDescription]:
+        return self._descriptions
+
+    @property
+    def attributes(self) -> Attributes:
+        return self._attributes
+
+    def compile(
+        self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
+    ) -> HostExecutable:
+        return self._compiler.compile(program, options)
+
+    def serialize(self) -> bytes:
+        described = {
+            "platform": self.platform_name,
+            "version": self.platform_version,
+            "attributes": self._attributes,
+            "devices": [
+                {
+                    "id": d.id,
+                    "process": d.process_index,
+                    "kind": d.kind,
+                    "attributes": d.attributes,
+                    "memories": [m.kind for m in d.memory_space_descriptions],
+                }
+                for d in self._descriptions
+            ],
+        }
+        return json.dumps(described, sort_keys=True).encode()
+
+    def fingerprint(self) -> int:
+        return int.from_bytes(hashlib.sha256(self.serialize()).digest()[:8], "little")
+
+    def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
+        return TiledLayout.row_major(len(shape))
+
+    @property
+    def memory_space_kind_ids(self) -> Sequence[int]:
+        return sorted({m.kind_id for d in self._descriptions for m in d.memory_space_descriptions})
