@@ -11,6 +11,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pjrt.api.element_type import AnyDType
 from pjrt.stablehlo.jaxlib import load
 
@@ -85,6 +87,11 @@ def copy(array: Array, space: Any) -> Array:
 
 def view(array: Array) -> Any:
     """The array's memory as a read-only numpy array (a copy only for packed elements); waits for the value."""
+    try:
+        return np.asarray(memoryview(array))
+    except BufferError:  # an element type that Python's buffer protocol has no letter for, such as bf16
+        pass
+    # Not for all of them: the first call imports jax where it is installed, which takes longer than all else.
     made, _ = array._single_device_array_to_np_array_did_copy()
     made.flags.writeable = False
     return made
