@@ -15,7 +15,7 @@ Where one step fails, the comparator is taken as it is, by merging (``_merging``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference._blocks import Block, Environment, Step
+from pjrt.devices.reference._blocks import Block, Environment, Step, run_fast
 from pjrt.devices.reference._numbers import BOOLEAN, FLOAT, INTEGER
 from pjrt.devices.reference._regions import Region
 from pjrt.devices.reference._types import TensorType
@@ -72,11 +72,8 @@ class Ordering:
         return None
 
 
-def find_ordering(region: Region, environment: Environment) -> Ordering | None:
-    """The keys that a comparator compares, or None where it is of another kind.
-
-    ``environment`` is any, for the body to run in; the body must not use values from around it.
-    """
+def find_ordering(region: Region) -> Ordering | None:
+    """The keys that a comparator compares, or None where it is of another kind."""
     block = region.block
     if not region.elementwise or block.captures:
         return None
@@ -87,7 +84,7 @@ def find_ordering(region: Region, environment: Environment) -> Ordering | None:
     elements = {(left, right): element for left, right, element in meetings}
     if not 0 < len(pairs) <= _MOST_KEYS:
         return None
-    logic = _Logic(block, pairs, [elements[pair] for pair in pairs], environment)
+    logic = _Logic(block, pairs, [elements[pair] for pair in pairs])
     keys = logic.lexicographic()
     if keys is None:
         return None
@@ -96,7 +93,7 @@ def find_ordering(region: Region, environment: Environment) -> Ordering | None:
         (key.left - 1) // 2 if key.left % 2 == 1 and key.right == key.left + 1 <= len(block.arguments) else None
         for key in keys
     )
-    return Ordering(tuple(keys), _keeping(block, block.code, slots), direct)
+    return Ordering(tuple(keys), _keeping(block, range(len(block.steps)), slots), direct)
 
 
 def _meetings(block: Block) -> list[tuple[int, int, ElementType]] | None:
@@ -138,43 +135,32 @@ def _meeting(step: Step, inputs: list[int]) -> tuple[int, int, ElementType]:
 class _Logic:
     """The part of a comparator after its comparisons, as a function of what is compared."""
 
-    def __init__(
-        self,
-        block: Block,
-        pairs: list[tuple[int, int]],
-        elements: list[ElementType],
-        environment: Environment,
-    ) -> None:
+    def __init__(self, block: Block, pairs: list[tuple[int, int]], elements: list[ElementType]) -> None:
         self._pairs, self._elements = pairs, elements
         fed = {slot for pair in pairs for slot in pair}
-        self._block = block
-        self._code = tuple(
-            code
-            for code, step in zip(block.code, block.steps, strict=True)
-            if not fed.intersection(step.outputs)
-        )
-        self._environment = environment
+        kept = [number for number, step in enumerate(block.steps) if not fed.intersection(step.outputs)]
+        self._block = _keeping(block, kept, block.outputs)
 
     def __call__(self, values: Sequence[tuple[float, float]]) -> bool:
         """The comparator's answer where key number ``i`` has the left and right values ``values[i]``."""
         slots = list(self._block.template)
-        slots[0] = self._environment[0]
         for argument, type_ in enumerate(self._block.arguments, 1):
             assert isinstance(type_, TensorType)  # the comparator is elementwise
             slots[argument] = np.zeros((), type_.dtype)
         for pair, element, both in zip(self._pairs, self._elements, values, strict=True):
             for slot, value in zip(pair, both, strict=True):
                 slots[slot] = np.array(value, np.float64).astype(element.dtype)
-        block = _keeping(self._block, self._code, self._block.outputs)
         with np.errstate(all="ignore"):
-            self._environment[0].loop(block, slots)
-        return bool(slots[block.outputs[0]])
+            run_fast(self._block, slots)
+        return bool(slots[self._block.outputs[0]])
 
     def lexicographic(self) -> list[Key] | None:
         """The keys in order of significance, or None where the answer is not lexicographic."""
         count = len(self._pairs)
+        examples = [_EXAMPLES_OF_FLOATS if element in FLOAT else _EXAMPLES for element in self._elements]
         table = {
-            answer: self([((0, 1), (0, 0), (1, 0))[a] for a in answer]) for answer in product(range(3), repeat=count)
+            answer: self([example[a] for example, a in zip(examples, answer, strict=True)])
+            for answer in product(range(3), repeat=count)
         }
         keys: list[Key] = []
         undecided = list(range(count))
@@ -204,19 +190,22 @@ class _Logic:
         if element not in FLOAT:
             return Key(left, right, element, descending, total=False)
 
-        def decides(low: float, high: float) -> bool:
-            values = [(0.0, 0.0)] * len(self._pairs)
-            values[number] = (high, low) if descending else (low, high)
-            return self(values)
-
-        return Key(left, right, element, descending, total=decides(-0.0, 0.0))
+        values = [(1.0, 1.0)] * len(self._pairs)
+        values[number] = (0.0, -0.0) if descending else (-0.0, 0.0)
+        return Key(left, right, element, descending, total=self(values))
 
 
-def _keeping(block: Block, code: Sequence[Any], outputs: tuple[int, ...]) -> Block:
-    """The block with other outputs, which no step empties."""
-    kept = tuple((*item[:5], ()) for item in code)
-    steps = block.steps if len(kept) == len(block.steps) else block.steps[: len(kept)]
-    return replace(block, code=kept, steps=steps, outputs=outputs)
+_EXAMPLES = ((0, 1), (0, 0), (1, 0))
+"""Pairs that are less, equal and greater, in every integer type and as booleans."""
+_EXAMPLES_OF_FLOATS = ((1, 2), (1, 1), (2, 1))
+"""The same in every float type: not all have a zero."""
+
+
+def _keeping(block: Block, numbers: Iterable[int], outputs: tuple[int, ...]) -> Block:
+    """The block with some of its steps only and with other outputs, which no step empties."""
+    kept = list(numbers)
+    code = tuple((*block.code[number][:5], ()) for number in kept)
+    return replace(block, code=code, steps=tuple(block.steps[number] for number in kept), outputs=outputs)
 
 
 def _same_bits(a: Array, b: Array) -> bool:

@@ -58,9 +58,7 @@ def broadcast(view: OpView) -> Kernel:
     return lambda x: spread(x, sizes, dimensions)
 
 
-def _repetition(
-    operand: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]
-) -> tuple[int, ...]:
+def _repetition(operand: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]) -> tuple[int, ...]:
     """The result's dimensions along which something is repeated."""
     given = {dimension: operand[i] for i, dimension in enumerate(dimensions)}
     return tuple(d for d, size in enumerate(result) if given.get(d, 1) != size)

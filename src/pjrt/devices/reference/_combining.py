@@ -1,0 +1,145 @@
+"""Combining elements by the body of a reduction, in whatever way the specification leaves open.
+
+The body of reduce, reduce_window, scatter and their like takes the values so far and new ones, one each an operand.
+Where it is one common op, numpy's function takes its place; otherwise it is evaluated on whole arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import AnyDType, ElementType
+from pjrt.devices.reference._blocks import Environment
+from pjrt.devices.reference._numbers import compute_dtype
+from pjrt.devices.reference._regions import Region
+from pjrt.devices.reference._types import TensorType, ValueType
+
+Array = Any
+
+_UFUNCS: dict[str, np.ufunc] = {
+    "add": np.add,
+    "multiply": np.multiply,
+    "maximum": np.maximum,
+    "minimum": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}
+_UFUNCS_OF_BOOLEANS: dict[str, np.ufunc] = {
+    "add": np.logical_or,
+    "multiply": np.logical_and,
+    "maximum": np.logical_or,
+    "minimum": np.logical_and,
+    "and": np.logical_and,
+    "or": np.logical_or,
+    "xor": np.logical_xor,
+}
+
+
+class Combiner:
+    """The body of a reduction, on arrays.
+
+    Values are first brought to ``working`` dtypes by ``open`` and last to the results' by ``close``. In between small
+    floats stay f32, so that a sum of bf16 is rounded once, as the specification allows and as is most exact.
+
+    ``ufunc`` is numpy's function for the body, or None; ``replaces`` tells that the body gives the new value.
+    """
+
+    def __init__(self, region: Region, results: Sequence[ValueType]) -> None:
+        self.region = region
+        self.count = len(results)
+        elements = [_element(type_) for type_ in region.arguments[: self.count]]
+        self.replaces = region.pattern == "second"
+        self.ufunc = None
+        if self.count == 1 and region.pattern is not None:
+            ufuncs = _UFUNCS_OF_BOOLEANS if elements[0] is ElementType.PRED else _UFUNCS
+            self.ufunc = ufuncs.get(region.pattern)
+        self.working: tuple[AnyDType, ...] = tuple(
+            compute_dtype(element) if self.ufunc is not None else element.dtype for element in elements
+        )
+        self._closed: tuple[AnyDType, ...] = tuple(_element(type_).dtype for type_ in results)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether operands, body and results have the same dtypes, and numpy computes with them as they are."""
+        return self.working == self._closed
+
+    def open(self, arrays: Sequence[Array]) -> list[Array]:
+        """Operands in the working dtypes."""
+        return [x if x.dtype == dtype else x.astype(dtype) for x, dtype in zip(arrays, self.working, strict=True)]
+
+    def close(self, arrays: Sequence[Array]) -> list[Array]:
+        """Results in their own dtypes."""
+        return [x if x.dtype == dtype else x.astype(dtype) for x, dtype in zip(arrays, self._closed, strict=True)]
+
+    def combine(
+        self, environment: Environment, left: Sequence[Array], right: Sequence[Array], owned: bool = False
+    ) -> list[Array]:
+        """The body at each position. ``owned`` tells that ``left`` may be written to."""
+        if self.ufunc is not None:
+            return [self.ufunc(left[0], right[0], out=left[0]) if owned else self.ufunc(left[0], right[0])]
+        return self.region.vectorized(environment, *left, *right)
+
+    def fold(self, environment: Environment, arrays: Sequence[Array], axis: int) -> list[Array]:
+        """All elements along an axis, which must not be empty, combined in their order: neighbours first, in rounds, so
+        that it takes the logarithm of their number.
+        """
+        current = [np.moveaxis(x, axis, 0) for x in arrays] if axis else list(arrays)
+        while (size := current[0].shape[0]) > 1:
+            even = size - size % 2
+            paired = self.combine(environment, [x[0:even:2] for x in current], [x[1:even:2] for x in current])
+            if size % 2:
+                paired = [np.concatenate([x, y[even:]]) for x, y in zip(paired, current, strict=True)]
+            current = paired
+        return [x[0] for x in current]
+
+    def accumulate(
+        self,
+        environment: Environment,
+        data: Sequence[Array],
+        rows: Array,
+        updates: Sequence[Array],
+        unique: bool = False,
+    ) -> None:
+        """Combines ``data[rows[i]]`` with ``updates[i]``, for one ``i`` after the other, in place.
+
+        ``data`` are arrays of the working dtypes with elements, or rows of them, along the first axis; ``unique`` tells
+        that no row number occurs twice.
+        """
+        if self.replaces and self.count == 1:
+            data[0][rows] = updates[0]  # the last one stays
+        elif self.ufunc is not None and not unique and len(rows) > 1:
+            self.ufunc.at(data[0], rows, updates[0])
+        elif unique or len(rows) < 2:
+            self._apply(environment, data, rows, updates)
+        else:
+            self._in_rounds(environment, data, rows, updates)
+
+    def _apply(self, environment: Environment, data: Sequence[Array], rows: Array, updates: Sequence[Array]) -> None:
+        found = self.combine(environment, [x[rows] for x in data], updates)
+        for target, values in zip(data, found, strict=True):
+            target[rows] = values
+
+    def _in_rounds(
+        self, environment: Environment, data: Sequence[Array], rows: Array, updates: Sequence[Array]
+    ) -> None:
+        """The first update of every row, then the second of every row that has one, and so on."""
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+        counts = np.diff(begins, append=len(rows))
+        turns = np.arange(len(rows)) - np.repeat(begins, counts)
+        by_turn = order[np.argsort(turns, kind="stable")]
+        end = 0
+        for size in np.bincount(turns).tolist():
+            begin, end = end, end + size
+            chosen = by_turn[begin:end]
+            self._apply(environment, data, rows[chosen], [update[chosen] for update in updates])
+
+
+def _element(type_: ValueType) -> ElementType:
+    assert isinstance(type_, TensorType)  # bodies of reductions take and give tensors only
+    return type_.element

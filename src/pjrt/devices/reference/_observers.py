@@ -1,0 +1,202 @@
+"""Watching a program run: traces, a search for NaN and infinity, time per op, and breakpoints.
+
+An observer is told before and after each step, in regions and functions too. Observed runs use a loop of their own, so
+that others pay nothing for it.
+"""
+
+from __future__ import annotations
+
+import pdb
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
+from pjrt.devices.reference._blocks import Block, Environment, Step, located, run_fast
+
+Values = Sequence[Any]
+
+
+class Observer:
+    """Is told about every step; both methods do nothing unless overridden."""
+
+    def before(self, step: Step, inputs: Values) -> None:
+        """A step is about to run on these values."""
+
+    def after(self, step: Step, inputs: Values, outputs: Values) -> None:
+        """A step has run. The arrays are the program's own: look, do not write."""
+
+
+def loop_for(observers: Iterable[Observer]) -> Callable[[Block, Environment], None]:
+    """The loop that tells these observers; the fast one where there are none."""
+    watching = tuple(observers)
+    if not watching:
+        return run_fast
+    return lambda block, slots: _run_observed(watching, block, slots)
+
+
+def _run_observed(observers: tuple[Observer, ...], block: Block, slots: Environment) -> None:
+    for code, step in zip(block.code, block.steps, strict=True):
+        kernel, kind, a, b, _, dead = code
+        inputs = [slots[i] for i in step.inputs]
+        for observer in observers:
+            observer.before(step, inputs)
+        try:
+            value = kernel(slots[a], slots[b]) if kind == 2 else kernel(slots[a]) if kind == 1 else kernel(*a(slots))
+        except NonFiniteError:
+            raise
+        except Exception as error:
+            raise located(error, block, code) from error
+        outputs = [value] if len(step.outputs) == 1 else list(value)
+        for observer in observers:
+            observer.after(step, inputs, outputs)
+        for slot, item in zip(step.outputs, outputs, strict=True):
+            slots[slot] = item
+        for slot in dead:
+            slots[slot] = None
+
+
+class Trace(Observer):
+    """Calls ``function(step, inputs, outputs)`` after every step; the step has ``name``, ``location`` and types."""
+
+    def __init__(self, function: Callable[[Step, Values, Values], object]) -> None:
+        self._function = function
+
+    def after(self, step: Step, inputs: Values, outputs: Values) -> None:
+        self._function(step, inputs, outputs)
+
+
+class NonFiniteError(PjrtError, FloatingPointError):
+    """A step made a NaN or an infinity out of values that had none: ``step``, ``inputs`` and ``outputs`` tell the
+    story.
+    """
+
+    default_code = StatusCode.OUT_OF_RANGE
+
+    def __init__(self, step: Step, inputs: Values, outputs: Values) -> None:
+        made = "NaN" if any(_has(np.isnan, value) for value in outputs) else "infinity"
+        shown = "; ".join(_summary(value) for value in inputs)
+        super().__init__(f"the first {made} was made by {step}; its inputs were {shown}")
+        self.step, self.inputs, self.outputs = step, tuple(inputs), tuple(outputs)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return NonFiniteError, (self.step, self.inputs, self.outputs)
+
+
+class DebugNans(Observer):
+    """Raises ``NonFiniteError`` at the first step that makes a NaN or an infinity from finite inputs."""
+
+    def after(self, step: Step, inputs: Values, outputs: Values) -> None:
+        if any(map(_is_not_finite, outputs)) and not any(map(_is_not_finite, inputs)):
+            raise NonFiniteError(step, inputs, outputs)
+
+
+def _is_not_finite(value: Any) -> bool:
+    return _has(np.isnan, value) or _has(np.isinf, value)
+
+
+def _has(test: Callable[[Any], Any], value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(_has(test, item) for item in value)
+    if not isinstance(value, np.ndarray | np.generic):
+        return False
+    element = ElementType.of(value.dtype)
+    if not (element.is_floating or element.is_complex):
+        return False
+    wide = value if value.dtype.kind in "fc" else value.astype(np.float32)
+    return bool(test(wide).any())
+
+
+def _summary(value: Any) -> str:
+    if not isinstance(value, np.ndarray | np.generic):
+        return repr(value)
+    text = np.array2string(np.asarray(value), threshold=16, edgeitems=3, precision=6).replace("\n", "")
+    return f"{value.dtype}{list(value.shape)} {text}"
+
+
+@dataclass
+class Entry:
+    """What one op took: how often it ran, in how many seconds (without the ops inside it), making how many bytes."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    bytes_out: int = 0
+
+
+@dataclass
+class Profile(Observer):
+    """Adds up time per op; safe to share among devices. ``by_op`` and ``by_location`` fill as programs run."""
+
+    by_op: defaultdict[str, Entry] = field(default_factory=lambda: defaultdict(Entry))
+    by_location: defaultdict[tuple[str, str], Entry] = field(default_factory=lambda: defaultdict(Entry))
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running = threading.local()
+
+    def before(self, step: Step, inputs: Values) -> None:
+        if not hasattr(self._running, "stack"):
+            self._running.stack = []
+        self._running.stack.append([0.0, time.perf_counter()])
+
+    def after(self, step: Step, inputs: Values, outputs: Values) -> None:
+        now = time.perf_counter()
+        inside, begin = self._running.stack.pop()
+        if self._running.stack:
+            self._running.stack[-1][0] += now - begin
+        size = sum(value.nbytes for value in outputs if isinstance(value, np.ndarray | np.generic))
+        with self._lock:
+            for entry in (self.by_op[step.name], self.by_location[step.name, step.location]):
+                entry.calls += 1
+                entry.seconds += now - begin - inside
+                entry.bytes_out += size
+
+    @property
+    def seconds(self) -> float:
+        """The time of all steps together."""
+        return sum(entry.seconds for entry in self.by_op.values())
+
+    def table(self, by_location: bool = False) -> str:
+        """The profile as text, the most expensive first."""
+        rows: list[tuple[str, Entry]] = list(self.by_op.items())
+        if by_location:
+            rows = [(f"{name} [{place}]", entry) for (name, place), entry in self.by_location.items()]
+        total = self.seconds or 1.0
+        lines = [f"{'ms':>10} {'%':>6} {'calls':>8} {'us/call':>10} {'MB out':>10}  op"]
+        lines += [
+            f"{e.seconds * 1e3:10.3f} {e.seconds / total * 100:6.1f} {e.calls:8d} {e.seconds / e.calls * 1e6:10.2f} "
+            f"{e.bytes_out / 1e6:10.2f}  {name}"
+            for name, e in sorted(rows, key=lambda row: -row[1].seconds)
+        ]
+        return "\n".join(lines)
+
+
+class Breakpoints(Observer):
+    """Stops in the debugger before every step whose op or location contains one of some texts.
+
+    Args:
+        at: parts of op names (``"dot_general"``) or of locations (``"model.py:42"``).
+        stop: what to do with the step and its inputs; ``pdb`` by default, in a frame that has ``step`` and ``inputs``.
+    """
+
+    def __init__(self, at: Iterable[str], stop: Callable[[Step, Values], object] | None = None) -> None:
+        self._at = tuple(at)
+        if isinstance(at, str) or not all(isinstance(part, str) and part for part in self._at):
+            raise InvalidArgumentError(f"expected a list of op names or locations to stop at, found {at!r}")
+        self._stop = stop or _debug
+
+    def before(self, step: Step, inputs: Values) -> None:
+        if any(part in step.name or part in step.location for part in self._at):
+            self._stop(step, inputs)
+
+
+def _debug(step: Step, inputs: Values) -> None:
+    print(f"{step}\n`step` and `inputs` are here; `c` goes on", file=sys.stderr)
+    pdb.set_trace()

@@ -1,0 +1,117 @@
+"""Scatter: updates combined with a value at places given by an array of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt.devices.reference._blocks import Environment
+from pjrt.devices.reference._combining import Combiner
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._slices import SliceLayout
+from pjrt.devices.reference._view import OpView
+
+Array = Any
+
+
+@op("stablehlo.scatter")
+def scatter(view: OpView) -> Kernel:
+    """The inputs, combined with each of the updates at its place, one after the other in their order.
+
+    A window of updates that does not lie wholly inside the inputs is left out, as XLA does; the specification leaves
+    it open.
+    """
+    combiner = Combiner(view.regions[0], view.results)
+    numbers = view.attr("scatter_dimension_numbers")
+    unique = bool(view.attr("unique_indices", False))
+    count = combiner.count
+    types = [view.operand(0), view.operand(count), view.operand(count + 1)]
+    ready: Callable[..., list[Array]] | None = None
+    if all(type_.is_static for type_ in types):
+        ready = scatterer(*(type_.sizes for type_ in types), numbers, combiner, unique)
+
+    def run(environment: Environment, *values: Array) -> Any:
+        operands, indices, updates = values[:count], values[count], values[count + 1 :]
+        shapes = [np.shape(x) for x in (operands[0], indices, updates[0])]
+        apply = ready or scatterer(*shapes, numbers, combiner, unique)
+        results = apply(environment, operands, indices, updates)
+        return results[0] if count == 1 else results
+
+    return run
+
+
+def scatterer(
+    operand: Sequence[int],
+    indices: Sequence[int],
+    update: Sequence[int],
+    numbers: Any,
+    combiner: Combiner,
+    unique: bool,
+) -> Callable[[Environment, Sequence[Array], Array, Sequence[Array]], list[Array]]:
+    """What scatters into operands of one shape, for indices and updates of these shapes."""
+    window_dims = tuple(numbers.update_window_dims)
+    scatter_dims = tuple(d for d in range(len(update)) if d not in window_dims)
+    outside = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
+    window = iter(update[d] for d in window_dims)
+    layout = SliceLayout(
+        operand,
+        [1 if d in outside else next(window) for d in range(len(operand))],
+        numbers.scattered_dims_to_operand_dims,
+        numbers.input_batching_dims,
+        numbers.scatter_indices_batching_dims,
+        indices,
+        numbers.index_vector_dim,
+        unit_rows=not combiner.replaces or combiner.count > 1,
+    )
+    order = scatter_dims + window_dims
+    if layout.count == 1 and not layout.is_batched:
+        return _single(layout, order, combiner)
+    return _by_rows(layout, order, combiner, unique)
+
+
+def _single(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> Any:
+    """One window of updates: a slice of the operand."""
+
+    def run(
+        environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array]
+    ) -> list[Array]:
+        vectors = layout.vectors(indices)
+        if not layout.inside(vectors)[0]:
+            return combiner.close(combiner.open(operands))
+        index = [slice(0, size) for size in layout.slice_sizes]
+        for dimension, start in zip(layout.index_map, vectors[0].tolist(), strict=True):
+            index[dimension] = slice(start, start + layout.slice_sizes[dimension])
+        place = tuple(index)
+        new = [x.transpose(order).reshape(layout.slice_sizes) for x in combiner.open(updates)]
+        data = [np.array(x, dtype, order="C") for x, dtype in zip(operands, combiner.working, strict=True)]
+        found = new if combiner.replaces else combiner.combine(environment, [x[place] for x in data], new)
+        for target, values in zip(data, found, strict=True):
+            target[place] = values
+        return combiner.close(data)
+
+    return run
+
+
+def _by_rows(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner, unique: bool) -> Any:
+    table = layout.table if layout.row != 1 else layout.table[:1]
+    tail = table[1:]
+
+    def run(
+        environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array]
+    ) -> list[Array]:
+        vectors = layout.vectors(indices)
+        new = [x.transpose(order).reshape(layout.count, len(layout.offsets), *tail) for x in combiner.open(updates)]
+        starts = layout.starts(vectors)
+        inside = layout.inside(vectors)
+        if not inside.all():
+            starts, new = starts[inside], [x[inside] for x in new]
+        data = [np.array(x, dtype, order="C") for x, dtype in zip(operands, combiner.working, strict=True)]
+        flat = [x.reshape(table) for x in data]
+        combiner.accumulate(
+            environment, flat, layout.rows(starts).reshape(-1), [x.reshape(-1, *tail) for x in new], unique
+        )
+        return combiner.close(data)
+
+    return run

@@ -1,0 +1,151 @@
+"""Reductions of windows: reduce_window and select_and_scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from pjrt.devices.reference._blocks import Environment
+from pjrt.devices.reference._combining import Combiner
+from pjrt.devices.reference._padding import PadPlan
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._view import OpView
+
+Array = Any
+
+
+@op("stablehlo.reduce_window")
+def reduce_window(view: OpView) -> Kernel:
+    """Combines the elements of each of many windows, in their order, after an initial value.
+
+    One dimension after the other, the last one first, which keeps the order: what a window combines is the rows of the
+    window combined.
+    """
+    combiner = Combiner(view.regions[0], view.results)
+    count, rank = combiner.count, view.operand().rank
+    ones = (1,) * rank
+    windows = tuple(view.attr("window_dimensions"))
+    strides = tuple(view.attr("window_strides", None) or ones)
+    between = tuple(dilation - 1 for dilation in view.attr("base_dilations", None) or ones)
+    dilations = tuple(view.attr("window_dilations", None) or ones)
+    low, high = padding_of(view, rank)
+
+    def run(environment: Environment, *values: Array) -> Any:
+        operands, initial = combiner.open(values[:count]), combiner.open(values[count:])
+        plan = PadPlan.of(operands[0].shape, low, high, between)
+        shape = tuple(
+            max(0, (extent - (window - 1) * dilation - 1) // stride + 1) if extent and window else 0
+            for extent, window, dilation, stride in zip(plan.shape, windows, dilations, strides, strict=True)
+        )
+        if 0 in shape:
+            found = [np.empty(shape, dtype) for dtype in combiner.working]
+        else:
+            found = [plan.run(np.asarray(x), value) for x, value in zip(operands, initial, strict=True)]
+            for axis in reversed(range(rank)):
+                slide = _Slide(axis, windows[axis], dilations[axis], strides[axis], shape[axis])
+                found = slide.run(combiner, environment, found)
+            found = combiner.combine(environment, initial, found)
+        results = combiner.close(found)
+        return results[0] if count == 1 else results
+
+    return run
+
+
+def padding_of(view: OpView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The attribute ``padding`` (a table of low and high a dimension, nothing where absent) as low and high."""
+    padding = view.attr("padding", None)
+    table = np.zeros((rank, 2), np.int64) if padding is None else np.reshape(padding, (rank, 2))
+    return tuple(table[:, 0].tolist()), tuple(table[:, 1].tolist())
+
+
+class _Slide:
+    """Windows of one dimension: ``window`` elements, ``dilation`` apart, every ``stride`` positions, ``size`` times."""
+
+    def __init__(self, axis: int, window: int, dilation: int, stride: int, size: int) -> None:
+        self.axis, self.window, self.dilation, self.stride, self.size = axis, window, dilation, stride, size
+
+    def run(self, combiner: Combiner, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
+        """Each window's elements combined, in their order."""
+        if self.window == 1 and self.stride == 1:
+            return [self._cut(x, 0, self.size, 1) for x in arrays]
+        positions = arrays[0].shape[self.axis]
+        by_doubling = 2 * self.window.bit_length() * positions
+        if self.window > 4 and self.window * self.size > by_doubling:
+            return self._doubling(combiner, environment, arrays)
+        found = [self._cut(x, 0, self.size, self.stride) for x in arrays]
+        for number in range(1, self.window):
+            right = [self._cut(x, number * self.dilation, self.size, self.stride) for x in arrays]
+            found = combiner.combine(environment, found, right, owned=number > 1)
+        return found
+
+    def _doubling(self, combiner: Combiner, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
+        """Windows put together from windows whose sizes are powers of two."""
+        full = arrays[0].shape[self.axis] - (self.window - 1) * self.dilation
+        power, covered = 1, 0
+        powers = list(arrays)
+        found: list[Array] | None = None
+        while True:
+            if self.window & power:
+                piece = [self._cut(x, covered * self.dilation, full, 1) for x in powers]
+                found = piece if found is None else combiner.combine(environment, found, piece)
+                covered += power
+            if covered == self.window:
+                return [self._cut(x, 0, self.size, self.stride) for x in found or ()]
+            shift = power * self.dilation
+            size = powers[0].shape[self.axis] - shift
+            left, right = ([self._cut(x, at, size, 1) for x in powers] for at in (0, shift))
+            powers = combiner.combine(environment, left, right)
+            power *= 2
+
+    def _cut(self, x: Array, start: int, size: int, stride: int) -> Array:
+        return x[(slice(None),) * self.axis + (slice(start, start + (size - 1) * stride + 1, stride),)]
+
+
+@op("stablehlo.select_and_scatter")
+def select_and_scatter(view: OpView) -> Kernel:
+    """Selects one element in each window, and combines at its place all source values whose windows selected it."""
+    select = view.regions[0]
+    combiner = Combiner(view.regions[1], view.results)
+    rank = view.operand().rank
+    ones = (1,) * rank
+    windows = tuple(view.attr("window_dimensions", None) or ones)
+    strides = tuple(view.attr("window_strides", None) or ones)
+    low, _ = padding_of(view, rank)
+
+    def run(environment: Environment, operand: Array, source: Array, initial: Array) -> Array:
+        operand = np.asarray(operand)
+        (data,) = combiner.open([np.full(operand.shape, initial, operand.dtype).reshape(-1)])
+        places = np.full(source.shape, -1, np.int64)
+        chosen = np.zeros(source.shape, operand.dtype)
+        for candidate, place in _candidates(operand, source.shape, windows, strides, low):
+            keeps = select.vectorized(environment, chosen, candidate)[0]
+            better = (place >= 0) & ((places < 0) | ~keeps)
+            places = np.where(better, place, places)
+            chosen = np.where(better, candidate, chosen)
+        selected = (places >= 0).reshape(-1)
+        rows, updates = places.reshape(-1)[selected], np.asarray(source).reshape(-1)[selected]
+        combiner.accumulate(environment, [data], rows, combiner.open([updates]))
+        return combiner.close([data])[0].reshape(operand.shape)
+
+    return run
+
+
+def _candidates(
+    operand: Array, shape: tuple[int, ...], windows: tuple[int, ...], strides: tuple[int, ...], low: tuple[int, ...]
+) -> Iterator[tuple[Array, Array]]:
+    """For each offset in the windows, in order: the element of every window there, and its place in the flat operand,
+    -1 for padding.
+    """
+    flat = operand.reshape(-1)
+    for offsets in product(*(range(window) for window in windows)):
+        place, inside = np.zeros((), np.int64), np.ones((), np.bool_)
+        for dimension, (size, offset) in enumerate(zip(operand.shape, offsets, strict=True)):
+            line = np.arange(shape[dimension]) * strides[dimension] + offset - low[dimension]
+            line = line.reshape((-1,) + (1,) * (len(shape) - dimension - 1))
+            inside = inside & (line >= 0) & (line < size)
+            place = place * size + np.clip(line, 0, max(size - 1, 0))
+        place = np.broadcast_to(place, shape)
+        yield flat[place], np.where(inside, place, -1)

@@ -1,0 +1,271 @@
+"""The core: reading types, attributes, constants and locations; steps, slots, folding and regions."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.devices.reference import Context, Evaluator, _mlir, op, rules
+from pjrt.devices.reference._blocks import run_fast
+from pjrt.devices.reference._locations import describe
+from pjrt.devices.reference._regions import Region
+from pjrt.devices.reference._types import Quantization, TensorType, parse_quantization
+
+T = ElementType
+
+
+def constant(run: Any, body: str, type_: str) -> Any:
+    text = f"func.func @main() -> {type_} {{ %0 = stablehlo.constant {body} : {type_} return %0 : {type_} }}"
+    return run(text)[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "type_", "expected"),
+    [
+        ("dense<[1, -2, 7]>", "tensor<3xi4>", np.array([1, -2, 7], ml_dtypes.int4)),
+        ("dense<[1, 3]>", "tensor<2xui2>", np.array([1, 3], ml_dtypes.uint2)),
+        ("dense<[1, -2]>", "tensor<2xi2>", np.array([1, -2], ml_dtypes.int2)),
+        ("dense<[true, false]>", "tensor<2xi1>", np.array([True, False])),
+        ("dense<1.5>", "tensor<2x2xbf16>", np.full((2, 2), 1.5, ml_dtypes.bfloat16)),
+        ("dense<[1.5, 0x7F80]>", "tensor<2xbf16>", np.array([1.5, np.inf], ml_dtypes.bfloat16)),
+        ("dense<[[0.5], [-6.0]]>", "tensor<2x1xf4E2M1FN>", np.array([[0.5], [-6]], ml_dtypes.float4_e2m1fn)),
+        ("dense<[1.0, 0x7F]>", "tensor<2xf8E4M3FN>", np.array([1, np.nan], ml_dtypes.float8_e4m3fn)),
+        ("dense<(1.0, -0.5)>", "tensor<complex<f64>>", np.array(1 - 0.5j)),
+        ("dense<[(0.0, 1.0), (2.0, 0.0)]>", "tensor<2xcomplex<f32>>", np.array([1j, 2], np.complex64)),
+        ("dense<(1.0, 2.0)>", "tensor<3xcomplex<f32>>", np.full(3, 1 + 2j, np.complex64)),
+        ("dense<[18446744073709551615, 0]>", "tensor<2xui64>", np.array([2**64 - 1, 0], np.uint64)),
+        ("dense<>", "tensor<0x3xf32>", np.zeros((0, 3), np.float32)),
+        ("dense<>", "tensor<0xbf16>", np.zeros(0, ml_dtypes.bfloat16)),
+    ],
+)
+def test_constants(run: Any, body: str, type_: str, expected: Any) -> None:
+    found = constant(run, body, type_)
+    assert found.dtype == expected.dtype
+    assert found.shape == expected.shape
+    assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, ml_dtypes.int4, ml_dtypes.float8_e5m2, np.complex64, np.float32])
+def test_constants_of_more_than_a_hundred_elements(run: Any, dtype: Any) -> None:
+    """These are spelled as raw bytes."""
+    values = (np.arange(150) % 7).astype(dtype).reshape(3, 50)
+    found = constant(run, f'dense<"0x{values.tobytes().hex()}">', f"tensor<3x50x{T.of(dtype).mlir}>")
+    assert found.tobytes() == values.tobytes()
+
+
+def test_quantized_types() -> None:
+    per_tensor = parse_quantization("!quant.uniform<i8:f32, 5.000000e-01:10>")
+    assert per_tensor == Quantization(T.S8, T.F32, (0.5,), (10,), None, -128, 127)
+    per_axis = parse_quantization("!quant.uniform<u8<0:15>:f32:1, {1.0:3,2.500000e-01}>")
+    assert per_axis == Quantization(T.U8, T.F32, (1.0, 0.25), (3, 0), 1, 0, 15)
+    with pytest.raises(UnimplementedError, match="expected a per-tensor or per-axis"):
+        parse_quantization("!quant.calibrated<f32<-1.0:1.0>>")
+
+
+def test_types_print_as_mlir_does() -> None:
+    assert str(TensorType((2, None), T.BF16)) == "tensor<2x?xbf16>"
+    assert str(TensorType((), T.C64)) == "tensor<complex<f32>>"
+    with pytest.raises(UnimplementedError, match="static shape"):
+        _ = TensorType((None,), T.F32).sizes
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ('"a.py":3:4', "a.py:3:4"),
+        ('"add"("a.py":3:4)', "add at a.py:3:4"),
+        ('callsite("a.py":3:4 at "b.py":5:6)', "a.py:3:4, called from b.py:5:6"),
+        ('fused["a.py":3:4, "b.py":5:6]', "a.py:3:4, b.py:5:6"),
+        ("unknown", "unknown location"),
+    ],
+)
+def test_locations(location: str, expected: str) -> None:
+    module = _mlir.parse(f"func.func @main() {{ return loc({location}) }}")
+    found = module.body.operations[0].regions[0].blocks[0].operations[0].location
+    assert describe(found) == expected
+
+
+def test_an_unknown_op_is_refused_with_types_and_place() -> None:
+    text = """func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+      %0 = "sdy.no_such_op"(%x) : (tensor<2xf32>) -> tensor<2xf32> loc("model.py":7:1)
+      return %0 : tensor<2xf32> }"""
+    module = _mlir.parse("module {}")
+    module.context.allow_unregistered_dialects = True
+    with module.context:
+        from jaxlib.mlir import ir
+
+        module = ir.Module.parse(text.replace("sdy.no_such_op", "acme.no_such_op"))
+    with pytest.raises(UnimplementedError, match=r"acme.no_such_op \(tensor<2xf32>\).*model.py:7:1"):
+        Evaluator(module)
+
+
+ADD = """func.func @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.add %x, %y : tensor<4xf32>
+  return %0 : tensor<4xf32> }"""
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([np.zeros(4, np.float32)], "expected 2 arguments, found 1"),
+        ([np.zeros(4, np.float32), np.zeros(4)], r"expected tensor<4xf32> as argument 1, found an array of float64"),
+        ([np.zeros(4, np.float32), np.zeros(5, np.float32)], r"as argument 1, found an array of shape \(5,\)"),
+        ([np.zeros((4, 1), np.float32), np.zeros(4, np.float32)], r"as argument 0, found an array of shape \(4, 1\)"),
+    ],
+)
+def test_arguments_that_do_not_fit(args: list[Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        Evaluator(_mlir.parse(ADD)).run(args)
+
+
+def test_a_missing_entry_function() -> None:
+    with pytest.raises(InvalidArgumentError, match="expected a function start in the module, found main"):
+        Evaluator(_mlir.parse(ADD), entry="start")
+
+
+def test_results_share_no_memory() -> None:
+    text = """func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<2xf32>, tensor<2xf32>) {
+      %c = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
+      return %x, %x, %c, %c : tensor<4xf32>, tensor<4xf32>, tensor<2xf32>, tensor<2xf32> }"""
+    evaluator = Evaluator(_mlir.parse(text))
+    x = np.arange(4, dtype=np.float32)
+    results = evaluator(x)
+    for result in results:
+        result += 10
+    assert [r[1] for r in results] == [11, 11, 12, 12]
+    assert x[1] == 1
+    assert evaluator(x)[2].tolist() == [1, 2]
+
+
+def test_values_are_freed_after_their_last_use() -> None:
+    """Of a chain of ten large values no more than two are alive at a time."""
+    alive: list[Any] = []
+    largest = 0
+
+    @op("test.watched", foldable=False)
+    def watched(view: Any) -> Any:
+        def kernel(x: Any) -> Any:
+            nonlocal largest
+            out = x + 1
+            alive.append(weakref.ref(out))
+            largest = max(largest, sum(ref() is not None for ref in alive))
+            return out
+
+        return kernel
+
+    body = "".join(f'%{i + 1} = "test.watched"(%{i}) : (tensor<9xf32>) -> tensor<9xf32>\n' for i in range(10))
+    text = f"""func.func @main(%x: tensor<9xf32>) -> tensor<9xf32> {{
+      %0 = stablehlo.negate %x : tensor<9xf32>
+      {body} return %10 : tensor<9xf32> }}"""
+    try:
+        module = _mlir.parse("module {}")
+        module.context.allow_unregistered_dialects = True
+        with module.context:
+            from jaxlib.mlir import ir
+
+            evaluator = Evaluator(ir.Module.parse(text))
+        gc.disable()
+        (found,) = evaluator(np.zeros(9, np.float32))
+    finally:
+        gc.enable()
+        from pjrt.devices.reference import _registry
+
+        del _registry._RULES["test.watched"]
+    assert found[0] == 10
+    assert largest == 2
+
+
+def test_what_depends_on_constants_is_computed_once() -> None:
+    text = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %c = stablehlo.constant dense<[1.0, 2.0, 3.0, 4.0]> : tensor<4xf32>
+      %0 = stablehlo.exponential %c : tensor<4xf32>
+      %1 = stablehlo.add %x, %0 : tensor<4xf32>
+      return %1 : tensor<4xf32> }"""
+    folded, plain = Evaluator(_mlir.parse(text)), Evaluator(_mlir.parse(text), fold=False)
+    assert [step.name for step in folded.region.block.steps] == ["stablehlo.add"]
+    assert [step.name for step in plain.region.block.steps] == ["stablehlo.exponential", "stablehlo.add"]
+    x = np.ones(4, np.float32)
+    assert np.array_equal(folded(x)[0], plain(x)[0])
+
+
+def reducer(body: str, types: str = "f32", count: int = 2) -> Region:
+    """The region of a reduction with this body."""
+    params = ", ".join(f"%{name}: tensor<{types}>" for name in "abcd"[:count])
+    text = f"""func.func @main({params}) -> tensor<{types}> {{ {body} return %r : tensor<{types}> }}"""
+    return Evaluator(_mlir.parse(text)).region
+
+
+@pytest.mark.parametrize(
+    ("body", "pattern"),
+    [
+        ("%r = stablehlo.add %a, %b : tensor<f32>", "add"),
+        ("%r = stablehlo.add %b, %a : tensor<f32>", "add"),
+        ("%r = stablehlo.multiply %a, %b : tensor<f32>", "multiply"),
+        ("%r = stablehlo.maximum %a, %b : tensor<f32>", "maximum"),
+        ("%r = stablehlo.minimum %a, %b : tensor<f32>", "minimum"),
+        ("%r = stablehlo.add %a, %a : tensor<f32>", None),
+        ("%r = stablehlo.subtract %a, %b : tensor<f32>", None),
+        ("%c = stablehlo.add %a, %b : tensor<f32> %r = stablehlo.add %c, %b : tensor<f32>", None),
+    ],
+)
+def test_common_bodies_are_recognised(body: str, pattern: str | None) -> None:
+    assert reducer(body).pattern == pattern
+
+
+def test_bodies_that_return_an_argument_are_recognised() -> None:
+    text = "func.func @main(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {{ return %{} : tensor<f32> }}"
+    assert Evaluator(_mlir.parse(text.format("a"))).region.pattern == "first"
+    assert Evaluator(_mlir.parse(text.format("b"))).region.pattern == "second"
+
+
+ELEMENTWISE = """
+  %k = stablehlo.constant dense<2.0> : tensor<f32>
+  %s = stablehlo.multiply %a, %k : tensor<f32>
+  %p = stablehlo.compare LT, %s, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  %q = stablehlo.reshape %s : (tensor<f32>) -> tensor<f32>
+  %r = stablehlo.select %p, %q, %b : tensor<i1>, tensor<f32>"""
+
+BRANCHING = """
+  %p = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+  %r = "stablehlo.if"(%p) ({ stablehlo.return %a : tensor<f32> }, {
+    %n = stablehlo.negate %b : tensor<f32>
+    stablehlo.return %n : tensor<f32> }) : (tensor<i1>) -> tensor<f32>"""
+
+
+def test_a_scalar_body_is_evaluated_on_whole_arrays() -> None:
+    environment = [Context(run_fast)]
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.float32(5)
+    one_pass, one_by_one = reducer(ELEMENTWISE), reducer(BRANCHING)
+    assert one_pass.elementwise
+    assert not one_by_one.elementwise
+    (found,) = one_pass.vectorized(environment, a, b)
+    assert np.array_equal(found, np.where(a * 2 < b, a * 2, b))
+    (found,) = one_by_one.vectorized(environment, a, b)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, np.where(a < b, a, -b))
+
+
+def test_a_constant_body_has_the_shape_of_its_arguments() -> None:
+    body = "%r = stablehlo.constant dense<7.0> : tensor<f32>"
+    (found,) = reducer(body).vectorized([Context(run_fast)], np.zeros((2, 3), np.float32), np.float32(0))
+    assert found.shape == (2, 3)
+    assert (found == 7).all()
+
+
+def test_an_op_is_registered_once() -> None:
+    with pytest.raises(ValueError, match=r"stablehlo.add is registered twice: in elementwise and in test_core"):
+        op("stablehlo.add")(lambda view: lambda x: x)
+
+
+def test_the_registry_lists_every_op_with_a_docstring() -> None:
+    Evaluator(_mlir.parse(ADD))
+    listed = list(rules())
+    assert {"stablehlo.add", "stablehlo.while", "stablehlo.convert"} <= {rule.name for rule in listed}
+    assert not [rule.name for rule in listed if not rule.compile.__doc__]
