@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -148,16 +149,16 @@ def _report(marks: Mapping[str, list[Mapping[str, float]]]) -> Report:
         "The time from a script's first line to the predictions of the digits example, in fresh processes that take "
         "turns: in all, and by phase (medians). *jax, exported* runs a file written by `jax.export`; *jax, from "
         "source* traces the model.",
-        [table(["", "in all (quartiles)", "of pjrt's", *PHASES], rows)],
+        [table(["", "in all (quartiles)", "× pjrt", *PHASES], rows)],
     )
     floor = totals["raw jaxlib"]
-    possible = totals["jax, exported"].ratio_to(floor)
-    reason = (
-        f"jaxlib without anything on top takes {duration(floor.median)}, which is {possible:.1f} times as fast as jax: "
-        "importing numpy and jaxlib, compiling and the first run, which both sides do, leave no room for more."
-    )
-    ratio = totals["jax, exported"].ratio_to(totals["pjrt"])
-    report.aims.append(Aim("start-up 5 times as fast as through jax", ratio, 5, at_least=True, reason=reason))
+    for name in ("jax, exported", "jax, from source"):
+        reason = (
+            f"jaxlib without anything on top takes {duration(floor.median)}, {totals[name].ratio_to(floor):.1f} times as "
+            "fast: importing numpy and jaxlib, compiling and the first run, which both do, leave no room for more."
+        )
+        ratio = totals[name].ratio_to(totals["pjrt"])
+        report.aims.append(Aim(f"5 times as fast as {name}", ratio, 5, at_least=True, reason=reason))
     return report
 
 
@@ -168,7 +169,11 @@ def _phase(rounds: list[Mapping[str, float]], number: int) -> Timing:
 
 def _run(script: str, exported: Path) -> Mapping[str, float]:
     command = [sys.executable, "-c", BEGIN + script + END, str(DIGITS), str(exported)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1])
+    # Installed packages bring compiled Python files; a checkout may not have been allowed to keep them so far.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1], env=environment
+    )
     if done.returncode:
         raise RuntimeError(f"a contestant failed:\n{done.stderr}")
     said = json.loads(done.stdout)
