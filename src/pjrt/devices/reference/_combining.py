@@ -64,7 +64,7 @@ class Combiner:
 
     @property
     def is_native(self) -> bool:
-        """Whether operands, body and results have the same dtypes, and numpy computes with them as they are."""
+        """Whether results have the working dtypes."""
         return self.working == self._closed
 
     def open(self, arrays: Sequence[Array]) -> list[Array]:

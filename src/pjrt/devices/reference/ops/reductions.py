@@ -24,7 +24,7 @@ def reduce(view: OpView) -> Kernel:
     axes = tuple(sorted(view.attr("dimensions")))
     combiner = Combiner(view.regions[0], view.results)
     if combiner.ufunc is not None and axes:
-        return _by_ufunc(combiner, axes)
+        return _by_ufunc(view, combiner, axes)
     count = combiner.count
 
     def run(environment: Environment, *values: Array) -> Any:
@@ -43,7 +43,7 @@ def reduce(view: OpView) -> Kernel:
     return run
 
 
-def _by_ufunc(combiner: Combiner, axes: tuple[int, ...]) -> Kernel:
+def _by_ufunc(view: OpView, combiner: Combiner, axes: tuple[int, ...]) -> Kernel:
     assert combiner.ufunc is not None
     reduction, (dtype,) = combiner.ufunc.reduce, combiner.working
     axis = axes if len(axes) > 1 else axes[0]
@@ -55,7 +55,7 @@ def _by_ufunc(combiner: Combiner, axes: tuple[int, ...]) -> Kernel:
         (wide,), (start,) = combiner.open((x,)), combiner.open((initial,))
         return combiner.close((reduction(wide, axis, dtype, None, False, start),))[0]
 
-    return run_native if combiner.is_native else run
+    return run_native if combiner.is_native and view.operand().dtype == dtype else run
 
 
 @op("stablehlo.map")
