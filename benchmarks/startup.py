@@ -154,8 +154,8 @@ def _report(marks: Mapping[str, list[Mapping[str, float]]]) -> Report:
     floor = totals["raw jaxlib"]
     for name in ("jax, exported", "jax, from source"):
         reason = (
-            f"jaxlib without anything on top takes {duration(floor.median)}, {totals[name].ratio_to(floor):.1f} times as "
-            "fast: importing numpy and jaxlib, compiling and the first run, which both do, leave no room for more."
+            f"jaxlib without anything on top takes {duration(floor.median)}, {totals[name].ratio_to(floor):.1f} times "
+            "as fast: importing numpy and jaxlib, compiling and the first run, which both do, leave no room for more."
         )
         ratio = totals[name].ratio_to(totals["pjrt"])
         report.aims.append(Aim(f"5 times as fast as {name}", ratio, 5, at_least=True, reason=reason))
