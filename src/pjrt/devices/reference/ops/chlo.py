@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import _registry
+from pjrt.devices.reference import _registry, _special
 from pjrt.devices.reference._numbers import COMPLEX, FLOAT, INTEGER, lift_unary
 from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._view import OpView
@@ -42,6 +42,24 @@ def unary(view: OpView) -> Kernel:
     if element not in group:
         raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
     return lift_unary(function, element, view.result().element)
+
+
+_SPECIAL: dict[str, Callable[[Any], Any]] = {
+    "digamma": _special.digamma,
+    "erf": _special.erf,
+    "erf_inv": _special.erf_inv,
+    "erfc": _special.erfc,
+    "lgamma": _special.lgamma,
+}
+
+
+@op(*(f"chlo.{name}" for name in _SPECIAL), elementwise=True)
+def special(view: OpView) -> Kernel:
+    """A special function, computed in f64 and rounded."""
+    element = view.operand().element
+    if element not in FLOAT:
+        raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
+    return _special.in_chunks(_SPECIAL[view.name.removeprefix("chlo.")], element.dtype)
 
 
 @op("chlo.next_after", elementwise=True)
