@@ -102,7 +102,7 @@ def measure(quick: bool) -> Report:
     for name, program in programs.items():
         steps = contestants(client, raw, program)
         check(steps)
-        timings = take_turns(steps, rounds=3 if quick else 31, round_seconds=0.1 if quick else 0.4)
+        timings = take_turns(steps, rounds=3 if quick else 61, round_seconds=0.1)
         report.tables.append(f"**{name}**\n\n{timing_table(timings, ours=OURS)}")
         for rival in (RAW, JIT):
             report.aims.append(Aim(f"{name}: within 2% of {rival}", timings[OURS].ratio_to(timings[rival]), 1.02))

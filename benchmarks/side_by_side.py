@@ -2,8 +2,8 @@
 
 A benchmark is a module with a function `measure(quick: bool) -> Report` and the last line `main(measure)`. Contestants
 are calls without arguments. They take turns in short rounds, so that whatever else the machine does meets all of them
-alike, and a ratio is the median of the ratios of each round. The order changes from round to round, and the garbage
-collector is off while the clock runs, for all contestants.
+alike, and a ratio is the median of the ratios of each round. Each round has another order, drawn by chance, so that
+nobody always comes after the same one, and the garbage collector is off while the clock runs, for all contestants.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import gc
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -55,10 +56,9 @@ def take_turns(contestants: Mapping[str, Call], *, rounds: int = 15, round_secon
     """
     counts = {name: _calls_that_fill(round_seconds, call) for name, call in contestants.items()}
     noted: dict[str, list[float]] = {name: [] for name in contestants}
-    names = list(contestants)
+    chance = random.Random(0)
     for number in range(rounds + 1):
-        order = names[number % len(names) :] + names[: number % len(names)]
-        for name in order:
+        for name in chance.sample(list(contestants), len(contestants)):
             seconds = _mean_seconds(contestants[name], counts[name])
             if number > 0:
                 noted[name].append(seconds)
