@@ -1,34 +1,77 @@
 """Programs: reading, telling apart, converting and looking into what devices compile.
 
 Floor 2: this room knows ``api`` only; it must not know devices or buffers.
+
+``read`` tells what a program is without parsing it and needs no other library. Whatever looks inside (``parse``,
+``inspect``, ``to_module``, the conversions) needs jaxlib, the extra ``pjrt[xla]``. Names are imported when they are
+first used: a device that passes bytes through pays for no more than that.
 """
 
 from __future__ import annotations
 
-from pjrt.stablehlo.conversion import (
-    current_version,
-    from_hlo,
-    minimum_version,
-    needed_version,
-    serialize,
-    to_hlo,
-    to_module,
-    to_text,
-)
-from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
-from pjrt.stablehlo.reading import read, read_file
-from pjrt.stablehlo.version import Version
-from pjrt.stablehlo.vetting import vet
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pjrt.stablehlo.conversion import (
+        current_version,
+        from_hlo,
+        minimum_version,
+        needed_version,
+        serialize,
+        to_hlo,
+        to_module,
+        to_text,
+    )
+    from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
+    from pjrt.stablehlo.inspection import ArgumentInfo, OperationInfo, ProgramInfo, ResultInfo, inspect
+    from pjrt.stablehlo.location import Location, Place
+    from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
+    from pjrt.stablehlo.parsing import parse
+    from pjrt.stablehlo.reading import read, read_file
+    from pjrt.stablehlo.types import (
+        FunctionType,
+        FutureType,
+        OpaqueType,
+        Quantization,
+        TensorType,
+        TokenType,
+        TupleType,
+        ValueType,
+    )
+    from pjrt.stablehlo.version import Version
+    from pjrt.stablehlo.vetting import vet
 
 __all__ = [
+    "ArgumentInfo",
+    "Block",
     "Encoding",
+    "Function",
+    "FunctionType",
+    "FutureType",
+    "Location",
+    "OpaqueType",
+    "Operation",
+    "OperationInfo",
+    "ParsedProgram",
+    "Place",
+    "ProgramInfo",
+    "Quantization",
+    "ResultInfo",
+    "TensorType",
+    "TokenType",
+    "TupleType",
+    "Value",
+    "ValueType",
     "Version",
     "artifact_version",
     "current_version",
     "encoding_of",
     "from_hlo",
+    "inspect",
     "minimum_version",
     "needed_version",
+    "parse",
     "read",
     "read_file",
     "serialize",
@@ -37,3 +80,30 @@ __all__ = [
     "to_text",
     "vet",
 ]
+
+_HOMES = {
+    "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
+    "encoding": "Encoding artifact_version encoding_of",
+    "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo inspect",
+    "location": "Location Place",
+    "operation": "Block Function Operation ParsedProgram Value",
+    "parsing": "parse",
+    "reading": "read read_file",
+    "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
+    "version": "Version",
+    "vetting": "vet",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -8,16 +8,18 @@ an error. It costs a fraction of a second for the process, once for each program
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import subprocess
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 from pjrt.api.errors import DataLossError, PjrtError
 from pjrt.api.program import Program
 from pjrt.stablehlo.encoding import Encoding, encoding_of
+
+if TYPE_CHECKING:
+    import subprocess
 
 TIME_LIMIT = 60.0
 """Seconds that the parser may take at least; large programs get more, in proportion."""
@@ -46,6 +48,8 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
     if encoding_of(program) is Encoding.TEXT:
         _check_nesting(program.code)
         return
+    import hashlib  # here, because importing it costs more than all else that reading a program needs
+
     digest = hashlib.blake2b(program.code, digest_size=16).digest()
     with _lock:
         if digest in _sound:
@@ -59,6 +63,8 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
 
 def _parses_elsewhere(program: Program, time_limit: float) -> bool:
     """Whether the program was parsed in another process; False if there is none to be had."""
+    import subprocess  # here, for the same reason
+
     if not sys.executable:
         return False
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}

@@ -1,0 +1,280 @@
+"""Inspecting: the facts about a program, for people and for tools."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.program import Program
+from pjrt.stablehlo import conversion
+from pjrt.stablehlo._native import MlirModule
+from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
+from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.operation import Function, Operation, ParsedProgram
+from pjrt.stablehlo.parsing import parse_module
+from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
+from pjrt.stablehlo.version import Version
+
+COLLECTIVES = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "reduce_scatter",
+    )
+)
+"""The operations in which several devices take part."""
+
+SIDE_EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
+"""The operations that do something besides giving results (a custom call may, too, if it says so)."""
+
+_TERMINATORS = frozenset(("func.return", "stablehlo.return", "sdy.return"))
+_SHOWN_LOCATIONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentInfo:
+    """An argument of the entry function.
+
+    Attributes:
+        name: what its author calls it; empty if that is not known.
+        type: its type.
+        aliases_output: the result that may use its memory (``tf.aliasing_output``); None if none is named.
+        is_donor: whether its memory may be used for any result (``jax.buffer_donor``).
+        sharding: how it is spread over devices, as the program spells it; empty if it does not say.
+        layout: the layout it is asked to have (``mhlo.layout_mode``); empty if it does not say.
+        memory_kind: the kind of memory it is to be in; empty if it does not say.
+    """
+
+    name: str
+    type: ValueType
+    aliases_output: int | None = None
+    is_donor: bool = False
+    sharding: str = ""
+    layout: str = ""
+    memory_kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultInfo:
+    """A result of the entry function.
+
+    Attributes:
+        name: what its author calls it (``jax.result_info``); empty if that is not known.
+        type: its type.
+        sharding: as for an argument.
+        layout: as for an argument.
+        memory_kind: as for an argument.
+    """
+
+    name: str
+    type: ValueType
+    sharding: str = ""
+    layout: str = ""
+    memory_kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OperationInfo:
+    """The uses of one operation in a program.
+
+    Attributes:
+        name: the operation's name, such as ``stablehlo.add``.
+        count: how often it is in the program's text (not how often it runs).
+        locations: where the first few come from.
+    """
+
+    name: str
+    count: int
+    locations: tuple[Location, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramInfo:
+    """The facts about a program.
+
+    Attributes:
+        name: the module's name.
+        entry: the name of the function that is run.
+        encoding: how the program is written down.
+        size: the size of the program, in bytes.
+        version: the StableHLO version that it is written at; None if it is no portable artifact.
+        needed_version: the oldest StableHLO version that can hold it; None if no version can.
+        not_portable_because: why no version can hold it; empty if one can.
+        arguments: what the entry function takes.
+        results: what the entry function gives.
+        functions: the names of all functions.
+        operations: the operations that it uses, the most frequent first.
+        custom_calls: how often each custom call target is called.
+        constant_bytes: how much memory its constants take as arrays, in bytes.
+        num_replicas: the replicas that it says it is for.
+        num_partitions: the partitions that it says it is for.
+        has_dynamic_shapes: whether a size in it is known only when it runs.
+        collectives: the operations in it in which several devices take part.
+        side_effects: the operations in it that do more than give results; custom calls by ``custom_call @target``.
+    """
+
+    name: str
+    entry: str
+    encoding: Encoding
+    size: int
+    version: Version | None
+    needed_version: Version | None
+    not_portable_because: str
+    arguments: tuple[ArgumentInfo, ...]
+    results: tuple[ResultInfo, ...]
+    functions: tuple[str, ...]
+    operations: tuple[OperationInfo, ...]
+    custom_calls: Mapping[str, int]
+    constant_bytes: int
+    num_replicas: int
+    num_partitions: int
+    has_dynamic_shapes: bool
+    collectives: tuple[str, ...]
+    side_effects: tuple[str, ...]
+
+    @property
+    def num_operations(self) -> int:
+        """How many operations are in the program's text, terminators of blocks aside."""
+        return sum(operation.count for operation in self.operations)
+
+
+def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
+    """The facts about a program in any encoding. Those of an HLO proto are those of the StableHLO that it becomes.
+
+    Args:
+        program: the program.
+        trusted: whether its bytes come from a compiler or framework and were not damaged since; see ``parse``.
+
+    Raises:
+        PjrtError: as for ``parse``.
+        NotFoundError: it has no function to run.
+    """
+    module = conversion.to_module(program, trusted=trusted)
+    parsed = parse_module(module, constants=False)
+    entry = parsed.entry
+    operations = [operation for operation in parsed.walk() if operation.name not in _TERMINATORS]
+    needed, reason = _needed_version(module)
+    return ProgramInfo(
+        name=parsed.name,
+        entry=entry.name,
+        encoding=encoding_of(program),
+        size=len(program),
+        version=artifact_version(program),
+        needed_version=needed,
+        not_portable_because=reason,
+        arguments=_arguments(entry, parsed),
+        results=tuple(
+            ResultInfo(_text(given.get("jax.result_info")), type_, *_placement(given))
+            for type_, given in zip(entry.type.results, entry.result_attributes, strict=True)
+        ),
+        functions=tuple(parsed.functions),
+        operations=_operations(operations),
+        custom_calls=Counter(_target(operation) for operation in operations if _is_custom_call(operation)),
+        constant_bytes=sum(map(_constant_bytes, operations)),
+        num_replicas=parsed.num_replicas,
+        num_partitions=parsed.num_partitions,
+        has_dynamic_shapes=_has_dynamic_shapes(parsed, operations),
+        collectives=tuple(sorted({operation.name for operation in operations} & COLLECTIVES)),
+        side_effects=_side_effects(operations),
+    )
+
+
+def _needed_version(module: MlirModule) -> tuple[Version | None, str]:
+    try:
+        return conversion.needed_version_of(module), ""
+    except InvalidArgumentError as error:
+        return None, error.message
+
+
+def _arguments(entry: Function, parsed: ParsedProgram) -> tuple[ArgumentInfo, ...]:
+    of_module = _module_aliases(parsed)
+    return tuple(
+        ArgumentInfo(
+            name,
+            type_,
+            given.get("tf.aliasing_output", of_module.get(index)),
+            bool(given.get("jax.buffer_donor", False)),
+            *_placement(given),
+        )
+        for index, (name, type_, given) in enumerate(
+            zip(entry.argument_names, entry.type.arguments, entry.argument_attributes, strict=True)
+        )
+    )
+
+
+def _module_aliases(parsed: ParsedProgram) -> dict[int, int]:
+    """The aliases that a module from HLO states as a whole: the argument's number and the result's."""
+    found = {}
+    for entry in parsed.attributes.get("mhlo.input_output_alias", ()):
+        alias, output = entry.get("alias", {}), entry.get("output_index", ())
+        if "parameter_number" in alias and len(output) <= 1:
+            found[int(alias["parameter_number"])] = int(output[0]) if len(output) else 0
+    return found
+
+
+def _placement(given: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Sharding, layout and memory kind, as an argument's or result's attributes spell them."""
+    sharding = given.get("sdy.sharding", given.get("mhlo.sharding"))
+    return _text(sharding), _text(given.get("mhlo.layout_mode")), _text(given.get("mhlo.memory_kind"))
+
+
+def _text(attribute: Any) -> str:
+    if attribute is None:
+        return ""
+    return str(getattr(attribute, "text", attribute))
+
+
+def _operations(operations: list[Operation]) -> tuple[OperationInfo, ...]:
+    counts = Counter(operation.name for operation in operations)
+    locations: dict[str, dict[str, Location]] = {name: {} for name in counts}
+    for operation in operations:
+        known = locations[operation.name]
+        if len(known) < _SHOWN_LOCATIONS and operation.location.is_known:
+            known.setdefault(str(operation.location), operation.location)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(OperationInfo(name, count, tuple(locations[name].values())) for name, count in ordered)
+
+
+def _is_custom_call(operation: Operation) -> bool:
+    return operation.name == "stablehlo.custom_call"
+
+
+def _target(operation: Operation) -> str:
+    return _text(operation.attributes.get("call_target_name"))
+
+
+def _constant_bytes(operation: Operation) -> int:
+    if not operation.name.endswith(".constant"):
+        return 0
+    type_ = operation.results[0].type
+    return type_.nbytes if isinstance(type_, TensorType) and type_.is_static else 0
+
+
+def _has_dynamic_shapes(parsed: ParsedProgram, operations: list[Operation]) -> bool:
+    values = [value.type for operation in operations for value in operation.results]
+    for function in parsed.functions.values():
+        values += [*function.type.arguments, *function.type.results]
+    return any(map(_is_dynamic, values))
+
+
+def _is_dynamic(type_: ValueType) -> bool:
+    if isinstance(type_, TensorType):
+        return not type_.is_static
+    if isinstance(type_, TupleType | FutureType):
+        return any(map(_is_dynamic, type_.elements))
+    return isinstance(type_, OpaqueType) and ("?" in type_.text or "tensor<*" in type_.text)
+
+
+def _side_effects(operations: list[Operation]) -> tuple[str, ...]:
+    found = {operation.name for operation in operations} & SIDE_EFFECTS
+    for operation in operations:
+        if _is_custom_call(operation) and operation.attributes.get("has_side_effect", False):
+            found.add(f"custom_call @{_target(operation)}")
+    return tuple(sorted(found))

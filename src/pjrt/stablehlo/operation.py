@@ -1,0 +1,199 @@
+"""A parsed program: functions, blocks, operations and values as plain Python objects.
+
+Nothing of MLIR is alive behind them, so they may be used from any thread and kept as long as one likes. They are not
+to be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.types import FunctionType, ValueType
+
+_REQUIRED = object()
+
+
+class Value:
+    """What an operation gives or a block takes; two values are equal only if they are the same one.
+
+    Attributes:
+        type: its type.
+        name: a name that is unique in its function, such as ``%3``, ``%3#1`` (the second result of one operation) or
+        ``%arg0``. owner: the operation that it is a result of, or the block that it is an argument of.
+        index: which result or argument it is.
+    """
+
+    __slots__ = ("index", "name", "owner", "type")
+
+    def __init__(self, type_: ValueType, name: str, owner: Operation | Block | None, index: int) -> None:
+        self.type = type_
+        self.name = name
+        self.owner = owner
+        self.index = index
+
+    def __repr__(self) -> str:
+        return f"{self.name}: {self.type}"
+
+
+class Operation:
+    """One operation.
+
+    Attributes:
+        name: its name with its dialect, such as ``stablehlo.add``.
+        operands: the values that it takes.
+        results: the values that it gives.
+        attributes: its attributes by name, as plain Python values (see ``attributes``).
+        regions: the block of each of its regions.
+        location: where it comes from.
+    """
+
+    __slots__ = ("attributes", "location", "name", "operands", "regions", "results")
+
+    def __init__(
+        self,
+        name: str,
+        operands: tuple[Value, ...],
+        attributes: Mapping[str, Any],
+        location: Location,
+    ) -> None:
+        self.name = name
+        self.operands = operands
+        self.attributes = attributes
+        self.location = location
+        self.results: tuple[Value, ...] = ()
+        self.regions: tuple[Block, ...] = ()
+
+    def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
+        """An attribute by its name.
+
+        Raises:
+            InvalidArgumentError: there is none of that name, and no default is given.
+        """
+        found = self.attributes.get(name, default)
+        if found is _REQUIRED:
+            raise InvalidArgumentError(f"{self}: expected an attribute {name}, found none [{self.location}]")
+        return found
+
+    def walk(self) -> Iterator[Operation]:
+        """The operations in its regions, each followed by those in its own regions."""
+        for block in self.regions:
+            yield from block.walk()
+
+    def __repr__(self) -> str:
+        results = ", ".join(value.name for value in self.results)
+        operands = ", ".join(value.name for value in self.operands)
+        taken = ", ".join(str(value.type) for value in self.operands)
+        given = ", ".join(str(value.type) for value in self.results)
+        return f"{results}{' = ' if results else ''}{self.name} {operands} : ({taken}) -> ({given})"
+
+
+class Block:
+    """A list of operations that run one after the other: a function's body or a region of an operation.
+
+    Attributes:
+        arguments: the values that it takes.
+        operations: its operations; the last one gives the block's outputs to what is around it.
+    """
+
+    __slots__ = ("arguments", "operations")
+
+    def __init__(self) -> None:
+        self.arguments: tuple[Value, ...] = ()
+        self.operations: tuple[Operation, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[Value, ...]:
+        """The values that it gives to what is around it: the operands of its last operation."""
+        return self.operations[-1].operands if self.operations else ()
+
+    def walk(self) -> Iterator[Operation]:
+        """Its operations, each followed by those in its regions."""
+        for operation in self.operations:
+            yield operation
+            yield from operation.walk()
+
+    def __repr__(self) -> str:
+        return f"Block({len(self.arguments)} arguments, {len(self.operations)} operations)"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Function:
+    """A function of a program.
+
+    Attributes:
+        name: its name, without ``@``.
+        type: the types of its arguments and results.
+        is_public: whether it can be called from outside.
+        argument_names: what its author calls the arguments; empty strings where that is not known.
+        argument_attributes: the attributes of each argument.
+        result_attributes: the attributes of each result.
+        body: its operations; None for a function that is only declared.
+        location: where it comes from.
+    """
+
+    name: str
+    type: FunctionType
+    is_public: bool
+    argument_names: tuple[str, ...]
+    argument_attributes: tuple[Mapping[str, Any], ...]
+    result_attributes: tuple[Mapping[str, Any], ...]
+    body: Block | None = field(repr=False)
+    location: Location = field(repr=False)
+
+    @property
+    def arguments(self) -> tuple[Value, ...]:
+        """The values that it takes; none for a function that is only declared."""
+        return self.body.arguments if self.body is not None else ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParsedProgram:
+    """A program, parsed.
+
+    Attributes:
+        name: the module's name; empty if it has none.
+        functions: its functions by name, in the order of the program.
+        attributes: the module's attributes.
+        declarations: what else is in the module, such as the device meshes that shardings name (``sdy.mesh``).
+    """
+
+    name: str
+    functions: Mapping[str, Function]
+    attributes: Mapping[str, Any]
+    declarations: tuple[Operation, ...] = ()
+
+    @property
+    def entry(self) -> Function:
+        """The function that is run: ``main``, or else the only public one.
+
+        Raises:
+            NotFoundError: there is none, or it is not clear which it is.
+        """
+        main = self.functions.get("main")
+        if main is not None:
+            return main
+        public = [function for function in self.functions.values() if function.is_public]
+        if len(public) == 1:
+            return public[0]
+        names = ", ".join(function.name for function in public) or "none"
+        raise NotFoundError(f"expected a function main or one public function to run, found as public ones: {names}")
+
+    @property
+    def num_replicas(self) -> int:
+        """How many replicas the program says it is for; 1 if it does not say."""
+        return int(self.attributes.get("mhlo.num_replicas", 1))
+
+    @property
+    def num_partitions(self) -> int:
+        """How many partitions the program says it is for; 1 if it does not say."""
+        return int(self.attributes.get("mhlo.num_partitions", 1))
+
+    def walk(self) -> Iterator[Operation]:
+        """Every operation of every function, each followed by those in its regions."""
+        for function in self.functions.values():
+            if function.body is not None:
+                yield from function.body.walk()

@@ -1,0 +1,174 @@
+"""Parsing: from a program in any encoding to a ``ParsedProgram``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pjrt.api.errors import UnimplementedError
+from pjrt.api.program import Program
+from pjrt.stablehlo._decode import decode_attribute, decode_attribute_of, decode_function_type, decode_type
+from pjrt.stablehlo._native import MlirModule
+from pjrt.stablehlo.conversion import to_module
+from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
+from pjrt.stablehlo.types import ValueType
+
+
+def parse(program: Program, *, trusted: bool = False) -> ParsedProgram:
+    """The program as plain Python objects. An HLO proto becomes StableHLO on the way.
+
+    Args:
+        program: a program in any encoding.
+        trusted: whether the bytes come from a compiler or framework and were not damaged since; if not, those that
+            are not text are parsed in a process of their own first, which costs a fraction of a second (see
+            ``vetting``).
+
+    Raises:
+        InvalidArgumentError: the program does not parse, or is newer than this jaxlib reads.
+        DataLossError: it is truncated or corrupt.
+        UnimplementedError: a region of it branches between blocks, which StableHLO has no operations for.
+        FailedPreconditionError: jaxlib is not there.
+    """
+    return parse_module(to_module(program, trusted=trusted))
+
+
+def parse_module(module: MlirModule, *, constants: bool = True) -> ParsedProgram:
+    """As ``parse``, of a module that MLIR has parsed already.
+
+    Args:
+        module: the module.
+        constants: whether to read the values of constants; if not, the attribute ``value`` of constants is None.
+    """
+    with module as mlir:
+        return _Parser(constants).program(mlir.operation)
+
+
+class _Parser:
+    """Parses one module, and shares what occurs again: types, locations, names of attributes."""
+
+    def __init__(self, constants: bool) -> None:
+        self._constants = constants
+        self._types: dict[Any, ValueType] = {}
+        self._locations: dict[str, Location] = {}
+
+    def program(self, module: Any) -> ParsedProgram:
+        attributes = {name: decode_attribute_of(module, name) for name in _names(module)}
+        functions: dict[str, Function] = {}
+        declarations: list[Operation] = []
+        for inner in module.regions[0].blocks[0].operations:
+            operation = inner.operation
+            if operation.name == "func.func":
+                function = self._function(operation)
+                functions[function.name] = function
+            else:
+                declarations.append(self._operation(operation, _Names()))
+        name = attributes.pop("sym_name", "")
+        return ParsedProgram(name, functions, attributes, tuple(declarations))
+
+    def _function(self, operation: Any) -> Function:
+        attributes = operation.attributes
+        type_ = decode_function_type(attributes["function_type"].value)
+        blocks = list(operation.regions[0].blocks)
+        body, names = None, [""] * len(type_.arguments)
+        if blocks:
+            names = [self._location(argument).name for argument in blocks[0].arguments]
+            body = self._block(operation.regions[0], _Names())
+        visibility = attributes["sym_visibility"].value if "sym_visibility" in attributes else "public"
+        return Function(
+            name=attributes["sym_name"].value,
+            type=type_,
+            is_public=visibility != "private",
+            argument_names=tuple(names),
+            argument_attributes=_dictionaries(operation, "arg_attrs", len(type_.arguments)),
+            result_attributes=_dictionaries(operation, "res_attrs", len(type_.results)),
+            body=body,
+            location=self._location(operation),
+        )
+
+    def _block(self, region: Any, names: _Names) -> Block:
+        blocks = list(region.blocks)
+        if len(blocks) != 1:
+            raise UnimplementedError(f"expected regions of one block each, as StableHLO has them, found {len(blocks)}")
+        native, block = blocks[0], Block()
+        block.arguments = tuple(
+            names.add(argument, Value(self._type(argument.type), names.next_argument(), block, index))
+            for index, argument in enumerate(native.arguments)
+        )
+        block.operations = tuple(self._operation(inner.operation, names) for inner in native.operations)
+        return block
+
+    def _operation(self, native: Any, names: _Names) -> Operation:
+        operation = Operation(
+            native.name,
+            tuple(names.of(operand) for operand in native.operands),
+            self._attributes(native),
+            self._location(native),
+        )
+        results = list(native.results)
+        if results:
+            prefix = names.next_result()
+            operation.results = tuple(
+                names.add(
+                    result,
+                    Value(self._type(result.type), f"{prefix}#{i}" if len(results) > 1 else prefix, operation, i),
+                )
+                for i, result in enumerate(results)
+            )
+        operation.regions = tuple(self._block(region, names) for region in native.regions)
+        return operation
+
+    def _attributes(self, native: Any) -> Mapping[str, Any]:
+        names = _names(native)
+        if not self._constants and native.name.endswith(".constant"):
+            return dict.fromkeys(names)
+        return {name: decode_attribute_of(native, name) for name in names}
+
+    def _type(self, native: Any) -> ValueType:
+        found = self._types.get(native)
+        if found is None:
+            found = self._types[native] = decode_type(native)
+        return found
+
+    def _location(self, native: Any) -> Location:
+        text = str(native.location)
+        found = self._locations.get(text)
+        if found is None:
+            found = self._locations[text] = Location(text)
+        return found
+
+
+class _Names:
+    """The values of one function, by MLIR's own, and the names that are still free."""
+
+    def __init__(self) -> None:
+        self._values: dict[Any, Value] = {}
+        self._arguments = 0
+        self._results = 0
+
+    def add(self, native: Any, value: Value) -> Value:
+        self._values[native] = value
+        return value
+
+    def of(self, native: Any) -> Value:
+        return self._values[native]
+
+    def next_argument(self) -> str:
+        self._arguments += 1
+        return f"%arg{self._arguments - 1}"
+
+    def next_result(self) -> str:
+        self._results += 1
+        return f"%{self._results - 1}"
+
+
+def _names(native: Any) -> list[str]:
+    return list(native.attributes)
+
+
+def _dictionaries(operation: Any, name: str, count: int) -> tuple[Mapping[str, Any], ...]:
+    """The attributes of a function's arguments or results, one dictionary for each."""
+    attributes = operation.attributes
+    if name not in attributes:
+        return ({},) * count
+    return tuple(decode_attribute(inner) for inner in attributes[name])
