@@ -25,7 +25,11 @@ CONTEXT_SLOT = 0
 
 
 class Step(NamedTuple):
-    """One step as people read it: for traces, profiles and breakpoints."""
+    """One step as people read it: for traces, profiles and breakpoints.
+
+    ``blocks`` are the regions and functions that it runs; ``flops`` its floating-point operations, where they do not
+    follow from the number of elements (a kernel says so by an attribute of that name).
+    """
 
     name: str
     location: str
@@ -33,6 +37,8 @@ class Step(NamedTuple):
     outputs: tuple[int, ...]
     input_types: tuple[ValueType, ...]
     output_types: tuple[ValueType, ...]
+    blocks: tuple[Block, ...] = ()
+    flops: float | None = None
 
     def __str__(self) -> str:
         taken, given = ", ".join(map(str, self.input_types)), ", ".join(map(str, self.output_types))

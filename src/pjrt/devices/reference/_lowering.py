@@ -184,7 +184,9 @@ class BlockLowering:
         if not environment and self._fold(rule, kernel, inputs, outputs, view):
             return
         captured = tuple(outside for region in view.regions for outside, _ in region.block.captures)
-        step = Step(name, view.location, inputs, outputs, view.operands, view.results)
+        blocks = tuple(region.block for region in (*view.regions, *view.called))
+        flops = getattr(kernel, "flops", None)
+        step = Step(name, view.location, inputs, outputs, view.operands, view.results, blocks, flops)
         self._pending.append(_Pending(kernel, rule, step, inputs + captured, environment))
 
     def _view(self, operation: Any, operand_types: tuple[ValueType, ...]) -> OpView:

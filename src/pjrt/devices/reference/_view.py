@@ -39,6 +39,7 @@ class OpView:
         self.location = location
         self._attributes = attributes
         self._function = function
+        self.called: list[Region] = []
 
     def operand(self, index: int = 0) -> TensorType:
         """The type of an operand that must be a tensor."""
@@ -67,15 +68,19 @@ class OpView:
         """
         if self._function is None:
             raise self.invalid(f"expected a function {name}, and there is no module to find it in")
-        return self._function(name)
+        found = self._function(name)
+        self.called.append(found)
+        return found
 
     def with_types(
         self, operands: Sequence[ValueType], results: Sequence[ValueType], name: str | None = None
     ) -> OpView:
         """The same op on other types: for a rule that reduces its op to a simpler one."""
-        return OpView(
+        made = OpView(
             name or self.name, operands, results, self._attributes, self.regions, self.location, self._function
         )
+        made.called = self.called
+        return made
 
     def unimplemented(self, reason: str) -> UnimplementedError:
         """The error for what this device does not do: names the op, its types and its place."""

@@ -1,0 +1,86 @@
+"""What a run costs, counted from the types in the program, by the keys of PJRT's cost analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pjrt.devices.reference._blocks import Block, Step
+from pjrt.devices.reference._evaluator import Evaluator
+from pjrt.devices.reference._types import TensorType, ValueType
+
+_TRANSCENDENTAL = frozenset(
+    "stablehlo." + name
+    for name in [
+        "atan2",
+        "cbrt",
+        "cosine",
+        "exponential",
+        "exponential_minus_one",
+        "log",
+        "log_plus_one",
+        "logistic",
+        "power",
+        "rsqrt",
+        "sine",
+        "sqrt",
+        "tan",
+        "tanh",
+    ]
+)
+_FREE = frozenset(
+    "stablehlo." + name
+    for name in [
+        "reshape",
+        "transpose",
+        "broadcast",
+        "broadcast_in_dim",
+        "slice",
+        "reverse",
+        "bitcast_convert",
+        "tuple",
+        "get_tuple_element",
+        "optimization_barrier",
+        "iota",
+        "constant",
+        "concatenate",
+        "pad",
+        "gather",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "convert",
+    ]
+)
+
+
+def costs(evaluator: Evaluator) -> dict[str, float]:
+    """``flops``, ``transcendentals`` and ``bytes accessed`` of one run; a loop's body counts once, as in XLA."""
+    totals = {"flops": 0.0, "transcendentals": 0.0, "bytes accessed": 0.0}
+    _add(evaluator.region.block, totals)
+    return totals
+
+
+def _add(block: Block, totals: dict[str, float]) -> None:
+    for step in block.steps:
+        totals["bytes accessed"] += _bytes(step.input_types) + _bytes(step.output_types)
+        if step.name in _TRANSCENDENTAL:
+            totals["transcendentals"] += _elements(step.output_types)
+        elif step.name not in _FREE:
+            totals["flops"] += _flops(step)
+        for inner in step.blocks:
+            _add(inner, totals)
+
+
+def _flops(step: Step) -> float:
+    if step.flops is not None:
+        return step.flops
+    if step.name.startswith("stablehlo.reduce"):
+        return float(_elements(step.input_types))
+    return float(_elements(step.output_types))
+
+
+def _elements(types: Sequence[ValueType]) -> int:
+    return sum(t.size for t in types if isinstance(t, TensorType) and t.is_static)
+
+
+def _bytes(types: Sequence[ValueType]) -> int:
+    return sum(t.size * t.dtype.itemsize for t in types if isinstance(t, TensorType) and t.is_static)

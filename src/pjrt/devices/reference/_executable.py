@@ -1,0 +1,131 @@
+"""From a program to what the host runtime runs: the evaluator with its types, aliases and the collectives of its
+launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
+from pjrt.api.program import Program
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.devices.reference._blocks import Block, Environment
+from pjrt.devices.reference._context import Context
+from pjrt.devices.reference._costs import costs
+from pjrt.devices.reference._evaluator import Evaluator
+from pjrt.devices.reference._types import TOKEN, TensorType, TokenType, TupleType, ValueType
+from pjrt.host import Compiled, ExecutionContext
+from pjrt.stablehlo import read, to_module
+
+Loop = Callable[[Block, Environment], None]
+
+
+def compile_program(program: Program, options: CompileOptions, loop: Loop, *, fold: bool, vet: bool) -> Compiled:
+    """Compiles a program for the reference device.
+
+    Args:
+        program: in any format that StableHLO's own tools read, or an HLO proto.
+        options: replicas and partitions.
+        loop: what runs the steps.
+        fold: compute at compile time what depends on constants only.
+        vet: parse binary programs in a process of their own first, for those that may be damaged.
+
+    Raises:
+        UnimplementedError, InvalidArgumentError: as ``Evaluator``.
+    """
+    with to_module(read(program), trusted=not vet) as module:
+        evaluator = Evaluator(module, fold=fold)
+        name = _name_of(module)
+    parameters, results = list(_leaves(evaluator.arguments)), list(_leaves(evaluator.results))
+    pack = _packer(evaluator.arguments)
+
+    def run(execution: ExecutionContext, *arrays: Any) -> list[Any]:
+        context = Context(
+            loop,
+            replica_id=execution.replica_id,
+            partition_id=execution.partition_id,
+            num_replicas=execution.device_assignment.num_replicas,
+            num_partitions=execution.device_assignment.num_partitions,
+            collectives=execution,
+            host=execution.options,
+        )
+        return list(_flatten(evaluator.run(pack(arrays), context)))
+
+    aliases, donated = _donations(evaluator)
+    return Compiled(
+        run=run,
+        outputs=_specs(results),
+        parameters=_specs(parameters),
+        name=name,
+        takes_context=True,
+        aliases=aliases,
+        donated=donated,
+        cost=lambda: costs(evaluator),
+    )
+
+
+def _name_of(module: Any) -> str:
+    attributes = module.operation.attributes
+    return str(attributes["sym_name"].value) if "sym_name" in attributes else "main"
+
+
+def _leaves(types: Sequence[ValueType]) -> Iterator[ValueType]:
+    """The types with tuples taken apart: PJRT passes their elements one by one."""
+    for type_ in types:
+        if isinstance(type_, TupleType):
+            yield from _leaves(type_.elements)
+        else:
+            yield type_
+
+
+def _specs(types: Sequence[ValueType]) -> list[ShapeSpec] | None:
+    """The shapes, or None where one is not known before the program runs."""
+    specs = []
+    for type_ in types:
+        if isinstance(type_, TokenType):
+            specs.append(ShapeSpec((), ElementType.TOKEN))
+        elif isinstance(type_, TensorType) and type_.is_static:
+            specs.append(ShapeSpec(type_.sizes, type_.element))
+        else:
+            return None
+    return specs
+
+
+def _packer(types: Sequence[ValueType]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """What puts arrays, one a leaf, together to arguments of these types."""
+    if not any(isinstance(t, TupleType) for t in types):
+        return lambda arrays: arrays
+
+    def take(type_: ValueType, rest: Iterator[Any]) -> Any:
+        if isinstance(type_, TupleType):
+            return tuple(take(element, rest) for element in type_.elements)
+        return next(rest)
+
+    def pack(arrays: Sequence[Any]) -> Sequence[Any]:
+        rest = iter(arrays)
+        return [take(type_, rest) for type_ in types]
+
+    return pack
+
+
+def _flatten(values: Sequence[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, tuple):
+            yield from _flatten(value)
+        else:
+            yield None if value is TOKEN else value
+
+
+def _donations(evaluator: Evaluator) -> tuple[dict[int, int], list[int]]:
+    """Which parameters the program gives away: to a result (``tf.aliasing_output``) or to whoever wants their
+    memory.
+    """
+    aliases, donated = {}, []
+    for number, attributes in enumerate(evaluator.argument_attributes):
+        if "tf.aliasing_output" in attributes:
+            aliases[number] = int(attributes["tf.aliasing_output"])
+        elif attributes.get("jax.buffer_donor"):
+            donated.append(number)
+    return aliases, donated

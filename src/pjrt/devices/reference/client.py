@@ -1,0 +1,78 @@
+"""The client of the ``reference`` device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.program import Program, ProgramFormat
+from pjrt.devices.reference._executable import compile_program
+from pjrt.devices.reference._observers import Breakpoints, DebugNans, Observer, Profile, Trace, loop_for
+from pjrt.host import Compiled, HostClient
+from pjrt.stablehlo import current_version, minimum_version
+
+PLATFORM = "reference"
+
+
+class ReferenceClient(HostClient):
+    """An interpreter of StableHLO on numpy, with a number of virtual devices.
+
+    Args:
+        num_devices: how many devices there are; each runs its programs on a thread of its own.
+        debug_nans: stop with a ``NonFiniteError`` at the first op that makes a NaN or an infinity from finite inputs.
+        trace: called with every step, its inputs and its outputs, on the thread of the device that runs it.
+        profile: add up the time per op in ``client.profile``; a ``Profile`` to add to, or True for a new one.
+        break_at: names of ops or source locations (parts of them do) before which to stop in ``pdb``.
+        fold: compute at compile time what depends on constants only; off by default where steps are observed.
+        vet: parse binary programs in a process of their own first, for programs that may be damaged.
+        collective_timeout: how long the devices of a launch wait for each other, in seconds.
+    """
+
+    __slots__ = ("profile",)
+
+    def __init__(
+        self,
+        num_devices: int = 1,
+        *,
+        debug_nans: bool = False,
+        trace: Callable[..., object] | None = None,
+        profile: bool | Profile = False,
+        break_at: str | Iterable[str] = (),
+        fold: bool | None = None,
+        vet: bool = False,
+        collective_timeout: float = 60.0,
+    ) -> None:
+        self.profile = profile if isinstance(profile, Profile) else Profile() if profile else None
+        observers: list[Observer] = []
+        if trace is not None:
+            observers.append(Trace(trace))
+        if break_at:
+            observers.append(Breakpoints(break_at.split(",") if isinstance(break_at, str) else break_at))
+        if debug_nans:
+            observers.append(DebugNans())
+        if self.profile is not None:  # last, so that it does not time the others
+            observers.append(self.profile)
+        loop, folding = loop_for(observers), not observers if fold is None else fold
+
+        def compile_for_numpy(program: Program, options: CompileOptions) -> Compiled:
+            return compile_program(program, options, loop, fold=folding, vet=vet)
+
+        super().__init__(
+            PLATFORM,
+            compile=compile_for_numpy,
+            num_devices=num_devices,
+            platform_version="StableHLO on numpy",
+            attributes=plugin_attributes(),
+            formats=tuple(ProgramFormat),
+            collective_timeout=collective_timeout,
+        )
+
+
+def plugin_attributes() -> dict[str, int | Sequence[int]]:
+    """What the platform says of itself: the StableHLO versions that it reads."""
+    newest, oldest = current_version(), minimum_version()
+    return {
+        "xla_version": 2,
+        "stablehlo_current_version": (newest.major, newest.minor, newest.patch),
+        "stablehlo_minimum_version": (oldest.major, oldest.minor, oldest.patch),
+    }

@@ -1,0 +1,62 @@
+"""The plugin of the ``reference`` device: what makes its clients."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.attributes import Attributes
+from pjrt.api.client import check_option_names
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.plugin import Plugin
+
+if TYPE_CHECKING:
+    from pjrt.devices.reference.client import ReferenceClient
+
+MOST_DEVICES = 4096
+"""More virtual devices than this are taken for a slip of the pen."""
+
+
+class ReferencePlugin(Plugin):
+    """StableHLO, interpreted by numpy."""
+
+    @property
+    def name(self) -> str:
+        return "reference"
+
+    @property
+    def api_version(self) -> tuple[int, int]:
+        return (0, 114)
+
+    @property
+    def attributes(self) -> Attributes:
+        from pjrt.devices.reference.client import plugin_attributes
+
+        return plugin_attributes()
+
+    def client(self, **options: Any) -> ReferenceClient:
+        """A new client.
+
+        Args:
+            options: those of ``ReferenceClient``.
+        """
+        from pjrt.devices.reference.client import ReferenceClient
+
+        known = list(inspect.signature(ReferenceClient.__init__).parameters)[1:]
+        check_option_names(self.name, options, known)
+        count = options.get("num_devices", 1)
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_DEVICES:
+            raise InvalidArgumentError(
+                f"the option num_devices of the device 'reference' is a number from 1 to {MOST_DEVICES}, "
+                f"found {count!r}"
+            )
+        for name in ("debug_nans", "fold", "vet"):
+            if not isinstance(options.get(name, False), bool | None):
+                raise InvalidArgumentError(
+                    f"the option {name} of the device 'reference' is True or False, found {options[name]!r}"
+                )
+        if not (options.get("trace") is None or callable(options["trace"])):
+            raise InvalidArgumentError(
+                f"the option trace of the device 'reference' is a function, found {options['trace']!r}"
+            )
+        return ReferenceClient(**options)
