@@ -9,6 +9,7 @@ from pjrt.api.plugin import Plugin
 
 PLACES = {
     "cpu": "pjrt.devices.xla:XlaPlugin",
+    "reference": "pjrt.devices.reference.plugin:ReferencePlugin",
 }
 
 
