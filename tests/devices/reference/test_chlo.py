@@ -1,0 +1,264 @@
+"""CHLO: what is done directly, against Python's own functions, and what is decomposed, against closed forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pjrt.api.element_type import ElementType
+from pjrt.devices.reference import Evaluator, _mlir
+
+T = ElementType
+FLOATS = [T.BF16, T.F16, T.F32, T.F64]
+
+
+def unary(run: Any, op: str, x: Any, result: str | None = None) -> Any:
+    given = f"tensor<{x.size}x{T.of(x.dtype).mlir}>"
+    made = f"tensor<{x.size}x{result}>" if result else given
+    text = f"func.func @main(%a: {given}) -> {made} {{ %0 = chlo.{op} %a : {given} -> {made} return %0 : {made} }}"
+    return run(text, x)[0]
+
+
+def binary(run: Any, op: str, x: Any, y: Any, attributes: str = "") -> Any:
+    types = [f"tensor<{''.join(f'{s}x' for s in a.shape)}{T.of(a.dtype).mlir}>" for a in (x, y)]
+    shape = np.broadcast_shapes(x.shape, y.shape)
+    made = f"tensor<{''.join(f'{s}x' for s in shape)}{T.of(x.dtype).mlir}>"
+    text = (
+        f"func.func @main(%a: {types[0]}, %b: {types[1]}) -> {made} {{"
+        f' %0 = "chlo.{op}"(%a, %b) {attributes} : ({types[0]}, {types[1]}) -> {made} return %0 : {made} }}'
+    )
+    return run(text, x, y)[0]
+
+
+def close(found: Any, expected: Any, ulps: int) -> None:
+    """Within some units of the last place of the type, and equal where not finite."""
+    wide = found.astype(np.float64)
+    expected = np.asarray(expected, np.float64)
+    eps = {T.BF16: 2.0**-8, T.F16: 2.0**-11, T.F32: 2.0**-24, T.F64: 2.0**-53}[T.of(found.dtype)] * 2
+    tiny = {T.BF16: 2.0**-133, T.F16: 2.0**-24, T.F32: 2.0**-149, T.F64: 2.0**-49}[T.of(found.dtype)]  # sums of 1
+    finite = np.isfinite(expected)
+    assert np.array_equal(wide[~finite], expected[~finite], equal_nan=True)
+    assert (np.abs(wide[finite] - expected[finite]) <= ulps * eps * np.abs(expected[finite]) + tiny).all()
+
+
+POINTS = [
+    0.0,
+    -0.0,
+    0.1,
+    -0.3,
+    0.46,
+    0.47,
+    0.9,
+    1.0,
+    -1.0,
+    1.7,
+    -2.5,
+    3.9,
+    4.1,
+    -4.5,
+    6.0,
+    9.0,
+    -9.0,
+    math.inf,
+    -math.inf,
+]
+
+# Two ULP for the type's own rounding and for Python's; f64 gets what the approximations promise.
+ERRORS: dict[str, Callable[[float], float]] = {"erf": math.erf, "erfc": math.erfc}
+
+
+@pytest.mark.parametrize("t", FLOATS, ids=lambda t: t.mlir)
+@pytest.mark.parametrize("op", ERRORS)
+def test_error_functions(run: Any, op: str, t: ElementType) -> None:
+    x = np.array([*POINTS, math.nan], np.float64).astype(t.dtype)
+    expected = np.array([ERRORS[op](float(v)) for v in x]).astype(t.dtype)
+    close(unary(run, op, x), expected.astype(np.float64), 8 if t is T.F64 else 1)
+
+
+@pytest.mark.parametrize("t", FLOATS, ids=lambda t: t.mlir)
+def test_the_inverse_of_the_error_function(run: Any, t: ElementType) -> None:
+    """Known by Newton's method on ``math.erf``, in 60 halvings of an interval."""
+
+    def inverse(y: float) -> float:
+        if abs(y) >= 1:
+            return math.copysign(math.inf, y) if abs(y) == 1 else math.nan
+        low, high = 0.0, 7.0
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if math.erfc(middle) > 1 - abs(y) else (low, middle)
+        return math.copysign(low, y)
+
+    x = np.array([0.5, -0.5, 0.25, 0.75, -0.875, 0.9375, 1.0, -1.0, 1.5, 1 - 2.0**-8], np.float64).astype(t.dtype)
+    expected = np.array([inverse(float(v)) for v in x])
+    close(unary(run, "erf_inv", x), expected.astype(t.dtype).astype(np.float64), 16 if t is T.F64 else 1)
+    if t is T.F64:
+        tails = 1 - 2.0 ** -np.arange(20, 52)
+        close(unary(run, "erf_inv", tails), [inverse(v) for v in tails], 16)
+
+
+@pytest.mark.parametrize("t", FLOATS, ids=lambda t: t.mlir)
+def test_log_of_gamma(run: Any, t: ElementType) -> None:
+    x = np.array([0.5, 1, 1.5, 2, 3, 4.25, 10, 33, 100, 0.125, -0.5, -1.25, -3.75], np.float64).astype(t.dtype)
+    expected = np.array([math.lgamma(float(v)) for v in x])
+    close(unary(run, "lgamma", x), expected.astype(t.dtype).astype(np.float64), 64 if t is T.F64 else 1)
+    poles = np.array([0, -1, -2, math.inf, -math.inf], t.dtype)
+    assert (unary(run, "lgamma", poles).astype(np.float64) == math.inf).all()
+
+
+@pytest.mark.parametrize("t", FLOATS, ids=lambda t: t.mlir)
+def test_digamma(run: Any, t: ElementType) -> None:
+    """At whole and half numbers it is a finite sum; below zero its reflection."""
+    gamma = 0.5772156649015329
+
+    def known(twice: int) -> float:
+        if twice % 2 == 0:
+            return -gamma + math.fsum(1 / k for k in range(1, twice // 2))
+        return -gamma - 2 * math.log(2) + math.fsum(2 / (2 * k - 1) for k in range(1, (twice + 1) // 2))
+
+    x = np.arange(1, 40, dtype=np.float64) / 2
+    expected = np.array([known(k) for k in range(1, 40)])
+    close(
+        unary(run, "digamma", x.astype(t.dtype)), expected.astype(t.dtype).astype(np.float64), 64 if t is T.F64 else 1
+    )
+    below = unary(run, "digamma", np.array([-0.5, -1.5], t.dtype))  # there the cotangent vanishes
+    close(below, np.array([known(3), known(5)]).astype(t.dtype).astype(np.float64), 64 if t is T.F64 else 1)
+    assert np.isnan(unary(run, "digamma", np.array([0, -1, -2], t.dtype)).astype(np.float64)).all()
+
+
+def test_large_arrays_are_done_in_chunks(run: Any) -> None:
+    x = np.linspace(-5, 5, 20_001, dtype=np.float32)
+    found = unary(run, "erf", x)
+    assert np.array_equal(found[::400], unary(run, "erf", x[::400].copy()))
+
+
+DIRECT: dict[str, Callable[[Any], Any]] = {
+    "acos": np.arccos,
+    "acosh": np.arccosh,
+    "asin": np.arcsin,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "atanh": np.arctanh,
+    "cosh": np.cosh,
+    "sinh": np.sinh,
+    "square": np.square,
+}
+
+
+@pytest.mark.parametrize("t", FLOATS, ids=lambda t: t.mlir)
+@pytest.mark.parametrize("op", DIRECT)
+def test_functions_of_one_number(run: Any, op: str, t: ElementType) -> None:
+    x = (np.linspace(1.01, 4, 20) if op == "acosh" else np.linspace(-0.99, 0.99, 21)).astype(t.dtype)
+    with np.errstate(all="ignore"):
+        expected = DIRECT[op](x.astype(np.longdouble)).astype(t.dtype)
+    close(unary(run, op, x), expected.astype(np.float64), 1 if t in (T.BF16, T.F16) else 4)
+
+
+@pytest.mark.parametrize("t", [T.C64, T.C128], ids=lambda t: t.mlir)
+@pytest.mark.parametrize("op", [*DIRECT, "conj"])
+def test_functions_of_one_complex(run: Any, op: str, t: ElementType) -> None:
+    random = np.random.default_rng(0)
+    x = (random.standard_normal(40) + 1j * random.standard_normal(40)).astype(t.dtype)
+    function = np.conjugate if op == "conj" else DIRECT[op]
+    expected = function(x.astype(np.clongdouble))
+    eps = np.finfo(np.float32 if t is T.C64 else np.float64).eps
+    assert (np.abs(unary(run, op, x) - expected) <= 8 * eps * np.abs(expected)).all()
+
+
+def test_infinities(run: Any) -> None:
+    x = np.array([1, math.inf, -math.inf, math.nan], np.float32)
+    assert unary(run, "is_inf", x, "i1").tolist() == [False, True, True, False]
+    assert unary(run, "is_pos_inf", x, "i1").tolist() == [False, True, False, False]
+    assert unary(run, "is_neg_inf", x, "i1").tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("t", [T.F64, T.F32, T.F16, T.BF16], ids=lambda t: t.mlir)
+def test_next_after(run: Any, t: ElementType) -> None:
+    """The neighbours are those of the bit patterns."""
+    one = np.array([1.0, 1.0, 0.0, 0.0, -1.0, 2.0, 1.0], t.dtype)
+    towards = np.array([2.0, 0.0, 1.0, -1.0, 0.0, 2.0, math.nan], t.dtype)
+    found = binary(run, "next_after", one, towards)
+    width = f"i{t.dtype.itemsize}"
+    bits, start = found.view(width), one.view(width)
+    assert bits[0] == start[0] + 1
+    assert bits[1] == start[1] - 1
+    assert found[2] > 0
+    assert bits[2] == 1
+    assert found[3] < 0
+    assert found[3] == -found[2]
+    assert bits[4] == start[4] - 1
+    assert found[5] == 2
+    assert np.isnan(found[6])
+
+
+@pytest.mark.parametrize("t", [T.S8, T.U8, T.S32, T.U32, T.S64, T.U64], ids=lambda t: t.mlir)
+def test_upper_half_of_a_product(run: Any, t: ElementType) -> None:
+    info = np.iinfo(t.dtype)
+    random = np.random.default_rng(0)
+    x = random.integers(info.min, info.max, 200, dtype=t.dtype, endpoint=True)
+    y = random.integers(info.min, info.max, 200, dtype=t.dtype, endpoint=True)
+    y[:2] = info.min, info.max
+    found = binary(run, "mulhi", x, y)
+    assert [int(v) for v in found] == [(int(a) * int(b)) >> t.bits for a, b in zip(x, y, strict=True)]
+
+
+def test_broadcasting(run: Any) -> None:
+    x, y = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([10, 20, 30], np.float32)
+    assert np.array_equal(binary(run, "broadcast_add", x, y), x + y)
+    assert np.array_equal(binary(run, "broadcast_multiply", y, x), x * y)
+    column = np.array([1, 2], np.float32)
+    text = """func.func @main(%a: tensor<2x3xf32>, %b: tensor<2xf32>) -> tensor<2x3xf32> {
+      %0 = chlo.broadcast_subtract %a, %b {broadcast_dimensions = array<i64: 0>}
+        : (tensor<2x3xf32>, tensor<2xf32>) -> tensor<2x3xf32>
+      return %0 : tensor<2x3xf32> }"""
+    assert np.array_equal(run(text, x, column)[0], x - column[:, None])
+
+
+def test_constant_like(run: Any) -> None:
+    text = """func.func @main(%a: tensor<2x3xbf16>) -> tensor<2x3xbf16> {
+      %0 = "chlo.constant_like"(%a) {value = 1.5 : bf16} : (tensor<2x3xbf16>) -> tensor<2x3xbf16>
+      return %0 : tensor<2x3xbf16> }"""
+    (found,) = run(text, np.zeros((2, 3), T.BF16.dtype))
+    assert found.astype(np.float32).tolist() == [[1.5] * 3] * 2
+
+
+@pytest.mark.parametrize("t", [T.F32, T.BF16, T.S32, T.U8, T.S4], ids=lambda t: t.mlir)
+def test_top_k(run: Any, t: ElementType) -> None:
+    x = np.array([[3, 1, 3, 0, 2], [5, 5, 5, 5, 5]]).astype(t.dtype)
+    type_ = f"tensor<2x5x{t.mlir}>"
+    text = f"""func.func @main(%a: {type_}) -> (tensor<2x3x{t.mlir}>, tensor<2x3xi32>) {{
+      %0:2 = chlo.top_k(%a, k = 3) : {type_} -> (tensor<2x3x{t.mlir}>, tensor<2x3xi32>)
+      return %0#0, %0#1 : tensor<2x3x{t.mlir}>, tensor<2x3xi32> }}"""
+    largest, where = run(text, x)
+    assert largest.astype(np.int64).tolist() == [[3, 3, 2], [5, 5, 5]]
+    assert where.tolist() == [[0, 2, 4], [0, 1, 2]]
+
+
+def test_top_k_puts_nan_first(run: Any) -> None:
+    x = np.array([1, math.nan, math.inf, -math.inf], np.float32)
+    text = """func.func @main(%a: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xi32>) {
+      %0:2 = chlo.top_k(%a, k = 4) : tensor<4xf32> -> (tensor<4xf32>, tensor<4xi32>)
+      return %0#0, %0#1 : tensor<4xf32>, tensor<4xi32> }"""
+    assert run(text, x)[1].tolist() == [1, 2, 0, 3]
+
+
+def test_what_numpy_has_no_function_for_is_decomposed(run: Any) -> None:
+    """Zeta and polygamma at whole numbers have closed forms."""
+    two, one = np.array([2, 4], np.float32), np.array([1, 1], np.float32)
+    close(binary(run, "zeta", two, one, "").astype(np.float32), [math.pi**2 / 6, math.pi**4 / 90], 8)
+    close(binary(run, "polygamma", np.array([1], np.float32), np.array([1], np.float32)), [math.pi**2 / 6], 8)
+
+
+def test_decomposing_leaves_the_module_as_it_was() -> None:
+    text = """func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
+      %0 = chlo.bessel_i1e %a : tensor<2xf32> -> tensor<2xf32>
+      return %0 : tensor<2xf32> }"""
+    module = _mlir.parse(text)
+    evaluator = Evaluator(module)
+    assert "chlo.bessel_i1e" in str(module)
+    (found,) = evaluator(np.array([0, 1], np.float32))
+    assert found[0] == 0
+    assert found[1] == pytest.approx(0.2079104153497085, rel=1e-6)  # I1(1) / e
