@@ -128,7 +128,7 @@ PJRT_Device *client_device(PJRT_Client *client, int64_t id) {
 /* What the caller may set. */
 typedef struct create_settings {
   int64_t num_devices, num_processes, process_index, bytes_limit, fail_code;
-  bool kv_exercise;
+  bool kv_exercise, all_types;
   const PJRT_NamedValue *platform_name;
 } create_settings;
 
@@ -142,6 +142,7 @@ static tiny_status *read_settings(const PJRT_Client_Create_Args *args, create_se
   if (!status) status = option_int64(options, count, "bytes_limit", &out->bytes_limit);
   if (!status) status = option_int64(options, count, "fail_code", &out->fail_code);
   if (!status) status = option_bool(options, count, "kv_exercise", &out->kv_exercise);
+  if (!status) status = option_bool(options, count, "all_attribute_types", &out->all_types);
   if (status) return status;
   out->platform_name = option_find(options, count, "platform_name");
   if (out->platform_name && out->platform_name->type != PJRT_NamedValue_kString)
@@ -172,7 +173,7 @@ PJRT_Error *tiny_Client_Create(PJRT_Client_Create_Args *args) {
   PJRT_Client *client = tiny_calloc(1, sizeof *client);
   atomic_init(&client->refs, 1);
   pthread_mutex_init(&client->mutex, NULL);
-  client->topology = topology_make(1, (int64_t)count, settings.num_processes);
+  client->topology = topology_make(1, (int64_t)count, settings.num_processes, settings.all_types);
   client->platform_name =
       settings.platform_name ? tiny_memdup(settings.platform_name->string_value, settings.platform_name->value_size)
                              : tiny_memdup(TINY_PLATFORM_NAME, strlen(TINY_PLATFORM_NAME));

@@ -169,12 +169,13 @@ struct PJRT_DeviceDescription {
 };
 struct PJRT_TopologyDescription {
   int64_t rows, columns, num_processes;
+  bool all_types; /* of attributes: jaxlib ends the process where a device has a float or a bool */
   size_t num_descriptions;
   struct PJRT_DeviceDescription *descriptions;
   PJRT_DeviceDescription **description_handles;
   tiny_attributes attributes;
 };
-PJRT_TopologyDescription *topology_make(int64_t rows, int64_t columns, int64_t num_processes);
+PJRT_TopologyDescription *topology_make(int64_t rows, int64_t columns, int64_t num_processes, bool all_types);
 void topology_free(PJRT_TopologyDescription *topology);
 void topology_serialize(const PJRT_TopologyDescription *topology, tiny_bytes *out);
 extern const char *const tiny_memory_kinds[TINY_NUM_MEMORY_KINDS];

@@ -16,15 +16,18 @@ static void describe(const PJRT_TopologyDescription *topology, PJRT_DeviceDescri
   attributes_string(&each->attributes, "vendor", "tiny works");
   attributes_int64(&each->attributes, "core_count", 1);
   attributes_int64_list(&each->attributes, "coords", each->coords, 2);
-  attributes_float(&each->attributes, "clock_ghz", 1.5f);
+  if (!topology->all_types) return;
   attributes_bool(&each->attributes, "virtual", true);
+  attributes_float(&each->attributes, "clock_ghz", 1.5f);
 }
 
-PJRT_TopologyDescription *topology_make(int64_t rows, int64_t columns, int64_t num_processes) {
+PJRT_TopologyDescription *topology_make(int64_t rows, int64_t columns, int64_t num_processes,
+                                        bool all_types) {
   PJRT_TopologyDescription *topology = tiny_calloc(1, sizeof *topology);
   topology->rows = rows;
   topology->columns = columns;
   topology->num_processes = num_processes;
+  topology->all_types = all_types;
   topology->num_descriptions = (size_t)(rows * columns);
   topology->descriptions = tiny_calloc(topology->num_descriptions, sizeof *topology->descriptions);
   topology->description_handles = tiny_calloc(topology->num_descriptions, sizeof *topology->description_handles);
@@ -93,7 +96,7 @@ PJRT_Error *tiny_TopologyDescription_Create(PJRT_TopologyDescription_Create_Args
   tiny_status *status = option_int64(args->create_options, args->num_options, "num_processes", &processes);
   if (status == NULL) status = check_grid(rows, columns, processes);
   if (status) return error_from(status);
-  args->topology = topology_make(rows, columns, processes);
+  args->topology = topology_make(rows, columns, processes, true);
   for (size_t i = 0; i < args->num_options; ++i) {
     char *name = tiny_printf("option:%.*s", (int)args->create_options[i].name_size, args->create_options[i].name);
     attributes_add(&args->topology->attributes, name, &args->create_options[i]);
@@ -150,7 +153,7 @@ PJRT_Error *tiny_TopologyDescription_Deserialize(PJRT_TopologyDescription_Deseri
                                    args->serialized_topology_size);
   tiny_status *status = check_grid(rows, columns, processes);
   if (status) return error_from(status);
-  args->topology = topology_make(rows, columns, processes);
+  args->topology = topology_make(rows, columns, processes, true);
   return NULL;
 }
 

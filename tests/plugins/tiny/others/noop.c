@@ -65,6 +65,8 @@ static PJRT_Error *unimplemented(void *args) {
   return &error;
 }
 
+static void keep_attributes(PJRT_Device_Attributes *attributes) { (void)attributes; }
+
 /* DO(name, what to write into args) */
 #define DO(name, ...)                                   \
   static PJRT_Error *do_##name(PJRT_##name##_Args *a) { \
@@ -109,6 +111,8 @@ DO(Device_IsAddressable, a->is_addressable = true)
 DO(Device_LocalHardwareId, a->local_hardware_id = 0)
 DO(Device_AddressableMemories, a->memories = memories, a->num_memories = 1)
 DO(Device_DefaultMemory, a->memory = &memory)
+DO(Device_GetAttributes, a->attributes = NULL, a->num_attributes = 0, a->device_attributes = NULL,
+   a->attributes_deleter = keep_attributes)
 DO(Memory_Id, a->id = 0)
 DO(Memory_Kind, TEXT(kind, "device"))
 DO(Memory_Kind_Id, a->kind_id = 0)
@@ -241,7 +245,7 @@ __attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void) {
   SET(Client_DefaultDeviceAssignment) SET(Client_BufferFromHostBuffer) SET(DeviceDescription_Id)
   SET(DeviceDescription_ProcessIndex) SET(DeviceDescription_Attributes) SET(DeviceDescription_Kind)
   SET(DeviceDescription_DebugString) SET(DeviceDescription_ToString) SET(Device_GetDescription)
-  SET(Device_IsAddressable) SET(Device_LocalHardwareId) SET(Device_AddressableMemories) SET(Device_DefaultMemory)
+  SET(Device_IsAddressable) SET(Device_LocalHardwareId) SET(Device_AddressableMemories) SET(Device_DefaultMemory) SET(Device_GetAttributes)
   SET(Memory_Id) SET(Memory_Kind) SET(Memory_Kind_Id) SET(Memory_DebugString) SET(Memory_ToString)
   SET(Memory_AddressableByDevices) SET(Executable_Destroy) SET(Executable_Name) SET(Executable_NumReplicas)
   SET(Executable_NumPartitions) SET(Executable_NumOutputs) SET(Executable_SizeOfGeneratedCodeInBytes)
