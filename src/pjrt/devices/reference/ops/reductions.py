@@ -45,7 +45,8 @@ def reduce(view: OpView) -> Kernel:
 
 def _by_ufunc(view: OpView, combiner: Combiner, axes: tuple[int, ...]) -> Kernel:
     assert combiner.ufunc is not None
-    reduction, (dtype,) = combiner.ufunc.reduce, combiner.working
+    (dtype,) = combiner.working
+    reduction: Any = combiner.ufunc.reduce
     axis = axes if len(axes) > 1 else axes[0]
 
     def run_native(environment: Environment, x: Array, initial: Array) -> Array:

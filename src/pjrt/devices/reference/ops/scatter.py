@@ -14,6 +14,8 @@ from pjrt.devices.reference._slices import SliceLayout
 from pjrt.devices.reference._view import OpView
 
 Array = Any
+Scatter = Callable[[Environment, Sequence[Array], Array, Sequence[Array]], list[Array]]
+"""Takes the inputs, the indices and the updates, and gives the results."""
 
 
 @op("stablehlo.scatter")
@@ -28,29 +30,23 @@ def scatter(view: OpView) -> Kernel:
     unique = bool(view.attr("unique_indices", False))
     count = combiner.count
     types = [view.operand(0), view.operand(count), view.operand(count + 1)]
-    ready: Callable[..., list[Array]] | None = None
+    ready: Scatter | None = None
     if all(type_.is_static for type_ in types):
-        ready = scatterer(*(type_.sizes for type_ in types), numbers, combiner, unique)
+        ready = scatterer([type_.sizes for type_ in types], numbers, combiner, unique)
 
     def run(environment: Environment, *values: Array) -> Any:
         operands, indices, updates = values[:count], values[count], values[count + 1 :]
         shapes = [np.shape(x) for x in (operands[0], indices, updates[0])]
-        apply = ready or scatterer(*shapes, numbers, combiner, unique)
+        apply = ready or scatterer(shapes, numbers, combiner, unique)
         results = apply(environment, operands, indices, updates)
         return results[0] if count == 1 else results
 
     return run
 
 
-def scatterer(
-    operand: Sequence[int],
-    indices: Sequence[int],
-    update: Sequence[int],
-    numbers: Any,
-    combiner: Combiner,
-    unique: bool,
-) -> Callable[[Environment, Sequence[Array], Array, Sequence[Array]], list[Array]]:
-    """What scatters into operands of one shape, for indices and updates of these shapes."""
+def scatterer(shapes: Sequence[tuple[int, ...]], numbers: Any, combiner: Combiner, unique: bool) -> Scatter:
+    """What scatters into operands of one shape, for indices and updates of the other two."""
+    operand, indices, update = shapes
     window_dims = tuple(numbers.update_window_dims)
     scatter_dims = tuple(d for d in range(len(update)) if d not in window_dims)
     outside = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
@@ -71,7 +67,7 @@ def scatterer(
     return _by_rows(layout, order, combiner, unique)
 
 
-def _single(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> Any:
+def _single(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> Scatter:
     """One window of updates: a slice of the operand."""
 
     def run(
@@ -94,7 +90,7 @@ def _single(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> 
     return run
 
 
-def _by_rows(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner, unique: bool) -> Any:
+def _by_rows(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner, unique: bool) -> Scatter:
     table = layout.table if layout.row != 1 else layout.table[:1]
     tail = table[1:]
 

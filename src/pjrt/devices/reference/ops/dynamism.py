@@ -1,0 +1,116 @@
+"""Dynamism: ops whose shapes, sizes or places are values that the program computes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.devices.reference._padding import PadPlan
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.ops.creation import counted
+from pjrt.devices.reference.ops.data_movement import spread
+
+Array = Any
+
+
+@op("stablehlo.dynamic_reshape", quantized=True)
+def dynamic_reshape(view: OpView) -> Kernel:
+    """The same elements in a shape that is computed."""
+
+    def run(x: Array, shape: Array) -> Array:
+        sizes = _sizes(shape)
+        if math.prod(sizes) != x.size or min(sizes, default=0) < 0:
+            raise InvalidArgumentError(
+                f"expected a shape of {x.size} elements, found {sizes}: the operand has {x.shape}"
+            )
+        return x.reshape(sizes)
+
+    return run
+
+
+@op("stablehlo.dynamic_broadcast_in_dim", quantized=True)
+def dynamic_broadcast_in_dim(view: OpView) -> Kernel:
+    """The operand repeated to a shape that is computed."""
+    dimensions = tuple(view.attr("broadcast_dimensions"))
+
+    def run(x: Array, shape: Array) -> Array:
+        sizes = _sizes(shape)
+        for size, dimension in zip(x.shape, dimensions, strict=True):
+            if size not in (1, sizes[dimension]):
+                raise InvalidArgumentError(
+                    f"expected dimension {dimension} of {sizes} to be {size}, for an operand of shape {x.shape}"
+                )
+        return spread(x, sizes, dimensions)
+
+    return run
+
+
+@op("stablehlo.dynamic_iota")
+def dynamic_iota(view: OpView) -> Kernel:
+    """Counts along one dimension of a shape that is computed."""
+    along, element = view.attr("iota_dimension"), view.result().element
+    return lambda shape: counted(_sizes(shape), along, element)
+
+
+@op("stablehlo.dynamic_pad", quantized=True)
+def dynamic_pad(view: OpView) -> Kernel:
+    """``pad`` with amounts that are computed."""
+
+    def run(x: Array, value: Array, low: Array, high: Array, interior: Array) -> Array:
+        between = _sizes(interior)
+        if min(between, default=0) < 0:
+            raise InvalidArgumentError(f"expected interior padding of zero or more, found {between}")
+        return PadPlan.of(x.shape, _sizes(low), _sizes(high), between).run(x, value)
+
+    return run
+
+
+@op("stablehlo.real_dynamic_slice", quantized=True)
+def real_dynamic_slice(view: OpView) -> Kernel:
+    """``slice`` with bounds that are computed."""
+
+    def run(x: Array, starts: Array, limits: Array, strides: Array) -> Array:
+        index = []
+        for size, start, limit, stride in zip(x.shape, _sizes(starts), _sizes(limits), _sizes(strides), strict=True):
+            if not 0 <= start <= limit <= size or stride < 1:
+                raise InvalidArgumentError(
+                    f"expected 0 <= start <= limit <= {size} and a stride of 1 or more, "
+                    f"found {start}, {limit} and {stride}"
+                )
+            index.append(slice(start, limit, stride))
+        return x[tuple(index)]
+
+    return run
+
+
+@op("stablehlo.set_dimension_size", quantized=True)
+def set_dimension_size(view: OpView) -> Kernel:
+    """The operand with one dimension declared to have so many elements, its first ones.
+
+    A dimension that grows, within its bound, gets zeros: what is there is left open.
+    """
+    dimension = view.attr("dimension")
+    static = view.result().shape[dimension]
+    bounds = view.result().bounds
+    bound = view.operand().shape[dimension] or (bounds[dimension] if bounds else None)
+
+    def run(x: Array, size: Array) -> Array:
+        count = int(size)
+        if count < 0 or (bound is not None and count > bound) or (static is not None and count != static):
+            wanted = f"{static}" if static is not None else f"a size from 0 to {bound if bound is not None else 'any'}"
+            raise InvalidArgumentError(f"expected {wanted} for dimension {dimension}, found {count}")
+        if count <= x.shape[dimension]:
+            return x[(slice(None),) * dimension + (slice(count),)]
+        out = np.zeros((*x.shape[:dimension], count, *x.shape[dimension + 1 :]), x.dtype)
+        out[(slice(None),) * dimension + (slice(x.shape[dimension]),)] = x
+        return out
+
+    return run
+
+
+def _sizes(values: Array) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
