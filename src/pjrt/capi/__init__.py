@@ -1,0 +1,17 @@
+"""The C ABI of PJRT (floor 4): vendors' plugins loaded as clients.
+
+The layout of the ABI is stated once, in ``include/pjrt_abi``; the Cython declarations (``_gen_abi.pxd``) are generated
+from it, and everything that touches a struct is compiled against it. One module a noun, each an extension module of its
+own: a change then recompiles one noun, and none outgrows a reader. What they share is layered, lowest first: ``_gate``
+(threads and the GIL), ``_api`` (the table, the call funnel, errors), ``_scope`` (ownership), ``_values``, ``_memory``
+and ``_event``; then the nouns.
+
+A noun is a C-level class ``…Core`` with the calls, and a Python class that joins it with the abstract class of the
+device API. This room translates and decides nothing: it must not know which device it speaks to, or which framework.
+"""
+
+from __future__ import annotations
+
+from pjrt.capi._plugin import LoadedPlugin, load_capsule, load_plugin
+
+__all__ = ["LoadedPlugin", "load_capsule", "load_plugin"]

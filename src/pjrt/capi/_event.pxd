@@ -1,5 +1,6 @@
 from pjrt.capi._api cimport Api
 from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Error, PJRT_Event
+from pjrt.capi._scope cimport Scope
 
 cdef extern from "pjrt_support/wait.h" nogil:
     ctypedef struct pjrt_wait:
@@ -15,14 +16,15 @@ cdef extern from "pjrt_support/wait.h" nogil:
 
 
 cdef class Event:
+    cdef Scope scope
     cdef Api api
     cdef PJRT_Event *native
     cdef pjrt_wait *wait
 
     @staticmethod
-    cdef Event of(Api api, PJRT_Event *native)
+    cdef Event of(Scope scope, PJRT_Event *native)
     cdef int register(self, object watcher) except -1
 
 
-cdef object lazy_future(Api api, PJRT_Event *event, object value)
-cdef object eager_future(Api api, PJRT_Event *event, object value, object keep)
+cdef object lazy_future(Scope scope, PJRT_Event *event, object value)
+cdef object eager_future(Scope scope, PJRT_Event *event, object value, object keep)

@@ -1,5 +1,7 @@
 """Events of a plugin as futures.
 
+Events are the caller's, and outlive the client they come from: closing it does not end them.
+
 An event is asked (``IsReady``) when somebody asks, and watched (``OnReady``) only from the first callback or the first
 wait on: nothing is spent on a future that nobody looks at, and no thread waits for an event. The plugin's callback
 runs on any thread without the GIL; it takes it only where Python is to be told, and never once the gate is shut.
@@ -8,23 +10,27 @@ Where the plugin uses memory of Python's until the event is ready, the future is
 it, and what it keeps, alive however soon the caller drops it.
 """
 
-from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+cimport cython
+from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from pjrt.capi._api cimport Api, start
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi._scope cimport Scope
 
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import PjrtError, ResourceExhaustedError
 from pjrt.api.future import Future
 
 
+@cython.no_gc_clear
 cdef class Event:
     """A ``PJRT_Event`` that is destroyed with the object."""
 
     @staticmethod
-    cdef Event of(Api api, PJRT_Event *native):
+    cdef Event of(Scope scope, PJRT_Event *native):
         cdef Event event = Event.__new__(Event)
-        event.api = api
+        event.scope = scope
+        event.api = scope.api
         event.native = native
         return event
 
@@ -41,7 +47,7 @@ cdef class Event:
         if self.wait != NULL:
             if not pjrt_wait_is_done(self.wait):
                 return False, None
-            return True, (self.api.read_error(self.wait.error) if self.wait.error != NULL else None)
+            return True, (self._explained(self.api.read_error(self.wait.error)) if self.wait.error != NULL else None)
         start(&args, PJRT_Event_IsReady_Args_STRUCT_SIZE)
         args.event = self.native
         self.api.call(SLOT_PJRT_Event_IsReady, &args)
@@ -55,8 +61,11 @@ cdef class Event:
         try:
             self.api.call(SLOT_PJRT_Event_Error, &args)
         except PjrtError as error:
-            return error
+            return self._explained(error)
         return None
+
+    def _explained(self, error):
+        return self.scope.explain(error) if isinstance(error, ResourceExhaustedError) else error
 
     def wait_for(self):
         """Blocks until the event is ready; raises its error (``PJRT_Event_Await``). Cannot be interrupted: futures do not use it."""
@@ -150,18 +159,18 @@ class EventFuture(Future):
             self._complete(None, failure)
 
 
-cdef object lazy_future(Api api, PJRT_Event *event, value):
+cdef object lazy_future(Scope scope, PJRT_Event *event, value):
     """A future for an event that the plugin shares no memory with us for; takes the event over. A null event is done."""
     if event == NULL:
         return Future.completed(value)
-    return EventFuture(Event.of(api, event), value, None)
+    return EventFuture(Event.of(scope, event), value, None)
 
 
-cdef object eager_future(Api api, PJRT_Event *event, value, keep):
+cdef object eager_future(Scope scope, PJRT_Event *event, value, keep):
     """A future that keeps ``value`` and ``keep`` alive until the event is ready, whoever drops it; takes the event over."""
     if event == NULL:
         return Future.completed(value)
-    future = EventFuture(Event.of(api, event), value, keep)
+    future = EventFuture(Event.of(scope, event), value, keep)
     future._poll()
     if not future._done:
         future._watch()

@@ -55,8 +55,8 @@ cdef class NamedValues:
         if isinstance(value, bool):
             target.type = PJRT_NamedValue_kBool
             target.bool_value = value
-        elif isinstance(value, str):
-            string = value.encode()
+        elif isinstance(value, (str, bytes)):
+            string = value.encode() if isinstance(value, str) else value
             self.keep.append(string)
             target.type = PJRT_NamedValue_kString
             target.string_value = string
@@ -75,7 +75,7 @@ cdef class NamedValues:
             target.value_size = len(value)
         else:
             raise InvalidArgumentError(
-                f"{what}: the value of {name!r} must be a str, bool, int, float or a list of int, found {type(value).__name__}"
+                f"{what}: the value of {name!r} must be a str (or bytes), bool, int, float or a list of int, found {type(value).__name__}"
             )
         return 0
 

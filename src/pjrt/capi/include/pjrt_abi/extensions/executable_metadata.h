@@ -9,7 +9,7 @@ typedef struct PJRT_ExecutableMetadata {
   size_t serialized_metadata_size;
 } PJRT_ExecutableMetadata;
 
-/* The metadata belongs to the caller, who gives it back with destroy_serialized_metadata. */
+/* The plugin allocates the metadata, struct and bytes; the caller gives both back with destroy_serialized_metadata. */
 typedef struct PJRT_ExecutableMetadata_GetExecutableMetadata_Args {
   PJRT_Executable *executable;
   PJRT_ExecutableMetadata *metadata;  /* out */

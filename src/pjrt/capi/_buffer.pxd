@@ -1,0 +1,21 @@
+from pjrt.capi._gen_abi cimport PJRT_Buffer
+from pjrt.capi._scope cimport ClientScope, Handle
+
+
+cdef class BufferCore(Handle):
+    cdef object _shape
+    cdef object _element_type
+    cdef object _layout
+    cdef object _device
+    cdef object _memory_space
+
+    cdef ClientScope owner(self)
+
+
+cdef class ExternalReferenceCore:
+    cdef BufferCore buffer
+    cdef size_t address
+    cdef bint held
+
+
+cdef object new_buffer(ClientScope scope, PJRT_Buffer *native)

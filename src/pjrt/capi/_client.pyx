@@ -1,0 +1,405 @@
+"""Clients: the devices of a plugin and all that is made on them."""
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from pjrt.capi._api cimport Api, count, start, text
+from pjrt.capi._device cimport device_at, devices_in, memories_in
+from pjrt.capi._executable cimport ExecutableCore
+from pjrt.capi._execute_options cimport new_context
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._key_value cimport offer_store
+from pjrt.capi._layouts cimport client_layout
+from pjrt.capi._loaded_executable cimport new_loaded_executable
+from pjrt.capi._memory cimport HostMemory
+from pjrt.capi._new_buffer cimport alias, from_host, of_error, uninitialized, view_of_device
+from pjrt.capi._scope cimport ClientScope
+from pjrt.capi._topology cimport client_topology
+from pjrt.capi._transfer cimport transfer_manager
+from pjrt.capi._values cimport Block, NamedValues
+
+import json
+import weakref
+
+from pjrt.api.client import Client
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, ResourceExhaustedError
+from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.capi._gate import close_at_exit
+from pjrt.capi._program import doubted, prepared
+
+# What a custom call's platform is called where it is not the client's own name.
+_FFI_PLATFORMS = {"cuda": "CUDA", "rocm": "ROCM", "cpu": "Host"}
+
+
+@cython.no_gc_clear
+cdef class ClientCore(ClientScope):
+    """A ``PJRT_Client``."""
+
+    cdef readonly str platform_name
+    cdef readonly str platform_version
+    cdef readonly object attributes
+    cdef readonly tuple devices
+    cdef readonly tuple addressable_devices
+    cdef tuple _memory_spaces
+    cdef object _store
+    cdef object _topology
+    cdef dict _mapped
+
+    # What it is.
+
+    def _read(self):
+        cdef PJRT_Client_PlatformName_Args name
+        cdef PJRT_Client_PlatformVersion_Args version
+        cdef PJRT_Client_Devices_Args all_devices
+        cdef PJRT_Client_AddressableDevices_Args ours
+        self._mapped = {}
+        start(&name, PJRT_Client_PlatformName_Args_STRUCT_SIZE)
+        name.client = self.native
+        self.call(SLOT_PJRT_Client_PlatformName, &name)
+        self.platform = self.platform_name = text(name.platform_name, name.platform_name_size, "the name of a platform")
+        start(&version, PJRT_Client_PlatformVersion_Args_STRUCT_SIZE)
+        version.client = self.native
+        self.call(SLOT_PJRT_Client_PlatformVersion, &version)
+        self.platform_version = text(version.platform_version, version.platform_version_size, "the version of a platform")
+        start(&all_devices, PJRT_Client_Devices_Args_STRUCT_SIZE)
+        all_devices.client = self.native
+        self.call(SLOT_PJRT_Client_Devices, &all_devices)
+        self.devices = devices_in(self, <PJRT_Device **>all_devices.devices, all_devices.num_devices, "the devices of a client")
+        start(&ours, PJRT_Client_AddressableDevices_Args_STRUCT_SIZE)
+        ours.client = self.native
+        self.call(SLOT_PJRT_Client_AddressableDevices, &ours)
+        self.addressable_devices = devices_in(
+            self, <PJRT_Device **>ours.addressable_devices, ours.num_addressable_devices, "the addressable devices of a client"
+        )
+
+    @property
+    def process_index(self):
+        cdef PJRT_Client_ProcessIndex_Args args
+        start(&args, PJRT_Client_ProcessIndex_Args_STRUCT_SIZE)
+        args.client = self.native
+        self.call(SLOT_PJRT_Client_ProcessIndex, &args)
+        return args.process_index
+
+    @property
+    def memory_spaces(self):
+        cdef PJRT_Client_AddressableMemories_Args args
+        if self._memory_spaces is None:
+            start(&args, PJRT_Client_AddressableMemories_Args_STRUCT_SIZE)
+            args.client = self.native
+            self.call(SLOT_PJRT_Client_AddressableMemories, &args)
+            self._memory_spaces = memories_in(
+                self, <PJRT_Memory **>args.addressable_memories, args.num_addressable_memories, "the memories of a client"
+            )
+        return self._memory_spaces
+
+    @property
+    def topology(self):
+        cdef PJRT_Client_TopologyDescription_Args args
+        topology = None if self._topology is None else self._topology()
+        if topology is None:
+            start(&args, PJRT_Client_TopologyDescription_Args_STRUCT_SIZE)
+            args.client = self.native
+            self.call(SLOT_PJRT_Client_TopologyDescription, &args)
+            topology = client_topology(self, args.topology, self.attributes)
+            self._topology = weakref.ref(topology)  # not kept: it keeps the client
+        return topology
+
+    def lookup_device(self, device_id):
+        cdef PJRT_Client_LookupDevice_Args args
+        start(&args, PJRT_Client_LookupDevice_Args_STRUCT_SIZE)
+        args.client = self.native
+        args.id = device_id
+        try:
+            self.call(SLOT_PJRT_Client_LookupDevice, &args)
+        except InvalidArgumentError as error:  # XLA's word for it
+            raise NotFoundError(error.message) from error
+        return device_at(self, args.device)
+
+    def lookup_addressable_device(self, local_hardware_id):
+        cdef PJRT_Client_LookupAddressableDevice_Args args
+        start(&args, PJRT_Client_LookupAddressableDevice_Args_STRUCT_SIZE)
+        args.client = self.native
+        args.local_hardware_id = local_hardware_id
+        try:
+            self.call(SLOT_PJRT_Client_LookupAddressableDevice, &args)
+        except InvalidArgumentError as error:
+            raise NotFoundError(error.message) from error
+        return device_at(self, args.addressable_device)
+
+    def default_device_assignment(self, num_replicas, num_partitions):
+        cdef PJRT_Client_DefaultDeviceAssignment_Args args
+        if num_replicas < 1 or num_partitions < 1:
+            raise InvalidArgumentError(f"a device assignment has at least 1 replica and 1 partition, found {num_replicas} and {num_partitions}")
+        cdef Block ids = Block.of(num_replicas * num_partitions * sizeof(int))
+        start(&args, PJRT_Client_DefaultDeviceAssignment_Args_STRUCT_SIZE)
+        args.client = self.native
+        args.num_replicas = num_replicas
+        args.num_partitions = num_partitions
+        args.default_assignment_size = num_replicas * num_partitions
+        args.default_assignment = <int *>ids.data
+        self.call(SLOT_PJRT_Client_DefaultDeviceAssignment, &args)
+        return DeviceAssignment(
+            tuple([tuple([(<int *>ids.data)[r * args.num_partitions + p] for p in range(num_partitions)]) for r in range(num_replicas)])
+        )
+
+    def default_layout(self, element_type, shape):
+        return client_layout(self, self.native, element_type, shape)
+
+    def runtime_abi_version(self):
+        from pjrt.capi._abi_version import runtime_version
+
+        return runtime_version(self)
+
+    # Programs.
+
+    def compile(self, program, options=None):
+        cdef PJRT_Client_Compile_Args args
+        cdef PJRT_Program native
+        cdef bytes code, format_name, serialized
+        ready, doubt = prepared(program, self.attributes)
+        code, format_name = ready.code, str(ready.format).encode()
+        serialized = (CompileOptions() if options is None else options).to_proto()
+        start(&native, PJRT_Program_STRUCT_SIZE)
+        native.code = code
+        native.code_size = len(code)
+        native.format = format_name
+        native.format_size = len(format_name)
+        start(&args, PJRT_Client_Compile_Args_STRUCT_SIZE)
+        args.client = self.native
+        args.program = &native
+        args.compile_options = serialized
+        args.compile_options_size = len(serialized)
+        try:
+            self.call(SLOT_PJRT_Client_Compile, &args)
+        except PjrtError as error:
+            raise doubted(error, doubt)
+        return new_loaded_executable(self, args.executable)
+
+    def load(self, executable, options=None):
+        cdef PJRT_Client_Load_Args args
+        cdef bytes serialized = b"" if options is None else options.to_proto()
+        if not isinstance(executable, ExecutableCore) or (<ExecutableCore>executable).scope.api is not self.api:
+            raise InvalidArgumentError(f"a client loads executables of its own plugin, found {executable!r}; use deserialize for bytes")
+        start(&args, PJRT_Client_Load_Args_STRUCT_SIZE)
+        args.client = self.native
+        args.executable = <PJRT_Executable *>(<ExecutableCore>executable).use()
+        if options is not None:
+            args.compile_options = serialized
+            args.compile_options_size = len(serialized)
+        self.call(SLOT_PJRT_Client_Load, &args)
+        return new_loaded_executable(self, args.loaded_executable)
+
+    def deserialize(self, serialized, options=None):
+        cdef PJRT_Executable_DeserializeAndLoad_Args args
+        cdef bytes data = bytes(serialized)
+        cdef bytes overridden = b"" if options is None else options.to_proto()
+        start(&args, PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE)
+        args.client = self.native
+        args.serialized_executable = data
+        args.serialized_executable_size = len(data)
+        if options is not None:
+            args.overridden_serialized_compile_options = overridden
+            args.overridden_serialized_compile_options_size = len(overridden)
+        self.call(SLOT_PJRT_Executable_DeserializeAndLoad, &args)
+        return new_loaded_executable(self, args.loaded_executable)
+
+    def create_execute_context(self):
+        return new_context(self)
+
+    # Buffers.
+
+    def buffer_from_host(
+        self, array, *, device=None, memory_space=None, layout=None, semantics=HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, on_done_with_host_buffer=None
+    ):
+        return from_host(self, array, device, memory_space, layout, semantics, on_done_with_host_buffer)
+
+    def create_uninitialized_buffer(self, spec, *, memory_space=None):
+        return uninitialized(self, spec, memory_space)
+
+    def create_error_buffer(self, error, spec, *, memory_space=None):
+        return of_error(self, error, spec, memory_space)
+
+    def create_alias_buffer(self, spec, *, memory_space=None):
+        return alias(self, spec, memory_space)
+
+    def create_view_of_device_buffer(self, pointer, spec, *, device=None, memory_space=None, on_delete=None, stream=None):
+        return view_of_device(self, pointer, spec, device, memory_space, on_delete, stream)
+
+    def create_buffers_for_async_host_to_device(self, specs, *, memory_space=None):
+        return transfer_manager(self, list(specs), memory_space)
+
+    # Memory of the host.
+
+    def dma_map(self, memory):
+        cdef PJRT_Client_DmaMap_Args args
+        cdef HostMemory held = HostMemory.of(memory, False, "the memory to map")
+        start(&args, PJRT_Client_DmaMap_Args_STRUCT_SIZE)
+        args.client = self.native
+        args.data = held.at(0, held.view.len)
+        args.size = held.view.len
+        self.call(SLOT_PJRT_Client_DmaMap, &args)
+        self._mapped[<size_t>args.data] = held  # neither freed nor moved while it is mapped
+
+    def dma_unmap(self, memory):
+        cdef PJRT_Client_DmaUnmap_Args args
+        cdef HostMemory held = HostMemory.of(memory, False, "the memory to unmap")
+        start(&args, PJRT_Client_DmaUnmap_Args_STRUCT_SIZE)
+        args.client = self.native
+        args.data = held.at(0, held.view.len)
+        self.call(SLOT_PJRT_Client_DmaUnmap, &args)
+        self._mapped.pop(<size_t>args.data, None)
+
+    # Other processes.
+
+    def update_global_process_info(self, processes):
+        cdef PJRT_Client_UpdateGlobalProcessInfo_Args args
+        cdef size_t number = len(processes), index
+        cdef Block infos = Block.of(number * sizeof(PJRT_ProcessInfo))
+        cdef PJRT_ProcessInfo *info = <PJRT_ProcessInfo *>infos.data
+        cdef bytes message
+        keep = []
+        for index in range(number):
+            process = processes[index]
+            message = b"" if process.error is None else process.error.message.encode()
+            keep.append(message)
+            start(&info[index], PJRT_ProcessInfo_STRUCT_SIZE)
+            info[index].task_id = process.task_id
+            info[index].incarnation_id = process.incarnation_id
+            info[index].state = <PJRT_ProcessState><int>process.state
+            info[index].error_code = 0 if process.error is None else int(process.error.code)
+            info[index].error_message = message
+            info[index].error_message_size = len(message)
+        start(&args, PJRT_Client_UpdateGlobalProcessInfo_Args_STRUCT_SIZE)
+        args.client = self.native
+        args.process_infos = info
+        args.num_process_infos = number
+        self.call(SLOT_PJRT_Client_UpdateGlobalProcessInfo, &args)
+
+    def make_cross_host_receive_buffers(self, specs, device):
+        from pjrt.capi._cross_host import make_receive_buffers
+
+        return make_receive_buffers(self, list(specs), device)
+
+    def cross_host_send_buffers(self, buffers, destination_device_ids, transfer_keys):
+        from pjrt.capi._cross_host import send_buffers
+
+        return send_buffers(self, list(buffers), list(destination_device_ids), list(transfer_keys))
+
+    def cross_host_receive_buffers(self, specs, device, source_device_ids, transfer_keys):
+        from pjrt.capi._cross_host import receive_buffers
+
+        return receive_buffers(self, list(specs), device, list(source_device_ids), list(transfer_keys))
+
+    # Functions of the host inside programs.
+
+    def register_ffi_handler(self, name, handler, *, traits=0):
+        cdef PJRT_FFI_Register_Handler_Args args
+        cdef bytes target = name.encode()
+        cdef bytes platform = _FFI_PLATFORMS.get(self.platform_name, self.platform_name).encode()
+        cdef PJRT_FFI_Extension *extension = <PJRT_FFI_Extension *>self.api.extension(
+            PJRT_Extension_Type_FFI, PJRT_FFI_Extension_STRUCT_SIZE, "FFI"
+        )
+        if not isinstance(handler, int):
+            raise InvalidArgumentError(f"an FFI handler is the address of a function of the XLA FFI, found {handler!r}")
+        start(&args, PJRT_FFI_Register_Handler_Args_STRUCT_SIZE)
+        args.target_name = target
+        args.target_name_size = len(target)
+        args.handler = <void *><size_t>handler
+        args.platform_name = platform
+        args.platform_name_size = len(platform)
+        args.traits = <PJRT_FFI_Handler_TraitsBits><int>traits
+        self.call_extension(<void *>extension.register_handler, &args, "PJRT_FFI_Register_Handler")
+
+    def register_ffi_type(self, name):
+        cdef PJRT_FFI_Type_Register_Args args
+        cdef PJRT_FFI_Type_Info info
+        cdef bytes encoded = name.encode()
+        cdef PJRT_FFI_Extension *extension = <PJRT_FFI_Extension *>self.api.extension(
+            PJRT_Extension_Type_FFI, sizeof(PJRT_Extension_Base) + sizeof(void *), "FFI"
+        )
+        info.deleter = NULL
+        info.serialize = NULL
+        info.deserialize = NULL
+        start(&args, PJRT_FFI_Type_Register_Args_STRUCT_SIZE)
+        args.type_name = encoded
+        args.type_name_size = len(encoded)
+        args.type_info = &info
+        self.call_extension(<void *>extension.type_register, &args, "PJRT_FFI_Type_Register")
+        return args.type_id
+
+    # Its end.
+
+    @property
+    def is_closed(self):
+        return self.closed
+
+    def close(self):
+        if self.closed:
+            return
+        try:
+            self.close_handles()
+        finally:
+            self._destroy()
+
+    def _destroy(self):
+        cdef PJRT_Client *native = self.native
+        self.native = NULL
+        if native != NULL:
+            self.api.drop(SLOT_PJRT_Client_Destroy, native)
+            self._mapped = {}
+
+    def _close_at_exit(self):
+        """Ends the client while Python still works; one that another thread is inside of is left to the process's end."""
+        if not self.in_flight:
+            self.close()
+
+    def __dealloc__(self):
+        cdef PJRT_Client *native = self.native
+        self.native = NULL
+        if native != NULL:
+            self.api.drop(SLOT_PJRT_Client_Destroy, native)
+
+    cdef object explain(self, error):
+        """An out-of-memory error with what the devices' allocators say and what the client was made with, as payloads."""
+        payloads = dict(error.payloads)
+        payloads["pjrt.client_options"] = json.dumps(self.options, default=str).encode()
+        payloads["pjrt.allocator_stats"] = json.dumps(self._allocator_stats()).encode()
+        return ResourceExhaustedError(error.message, payloads=payloads)
+
+    def _allocator_stats(self):
+        found = {}
+        for device in self.addressable_devices or ():
+            try:
+                stats = device.memory_stats()
+            except PjrtError:
+                continue
+            found[str(device)] = {name: getattr(stats, name) for name in stats.__slots__ if getattr(stats, name) is not None}
+        return found
+
+
+class PluginClient(ClientCore, Client):
+    """The devices of a plugin (``PJRT_Client``)."""
+
+    __slots__ = ()
+
+
+cdef object create_client(Api api, attributes, store, options):
+    """``Plugin.client``: a client with the options as named values."""
+    cdef PJRT_Client_Create_Args args
+    cdef NamedValues values = NamedValues(options, "the options of a client")
+    client = PluginClient()
+    cdef ClientCore core = <ClientCore>client
+    core.api = api
+    core.attributes = attributes
+    core.options = dict(options)
+    core._store = store
+    start(&args, PJRT_Client_Create_Args_STRUCT_SIZE)
+    args.create_options = values.data
+    args.num_options = values.size
+    offer_store(&args, store)
+    api.call(SLOT_PJRT_Client_Create, &args)
+    core.native = args.client
+    core._read()
+    close_at_exit.add(client)
+    return client

@@ -1,0 +1,281 @@
+"""Executables: what can be known of a compiled program without running it."""
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from pjrt.capi._api cimport blob, count, start, text
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._layouts cimport output_layouts, parameter_layouts
+from pjrt.capi._scope cimport Handle, Scope
+from pjrt.capi._values cimport Block, element_type, read_int64s, read_named_values
+
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.errors import InternalError
+from pjrt.api.executable import CompiledMemoryStats, Executable
+from pjrt.api.program import Program
+
+cdef size_t _LARGEST_PROGRAM = <size_t>1 << 36
+
+
+@cython.no_gc_clear
+cdef class ExecutableCore(Handle):
+    """A ``PJRT_Executable``."""
+
+    @property
+    def name(self):
+        cdef PJRT_Executable_Name_Args args
+        if self._name is None:
+            start(&args, PJRT_Executable_Name_Args_STRUCT_SIZE)
+            args.executable = <PJRT_Executable *>self.use()
+            self.call(SLOT_PJRT_Executable_Name, &args)
+            self._name = text(args.executable_name, args.executable_name_size, "the name of an executable")
+        return self._name
+
+    @property
+    def num_replicas(self):
+        cdef PJRT_Executable_NumReplicas_Args args
+        start(&args, PJRT_Executable_NumReplicas_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_NumReplicas, &args)
+        return args.num_replicas
+
+    @property
+    def num_partitions(self):
+        cdef PJRT_Executable_NumPartitions_Args args
+        start(&args, PJRT_Executable_NumPartitions_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_NumPartitions, &args)
+        return args.num_partitions
+
+    @property
+    def num_outputs(self):
+        cdef PJRT_Executable_NumOutputs_Args args
+        if self._num_outputs is None:
+            start(&args, PJRT_Executable_NumOutputs_Args_STRUCT_SIZE)
+            args.executable = <PJRT_Executable *>self.use()
+            self.call(SLOT_PJRT_Executable_NumOutputs, &args)
+            self._num_outputs = count(args.num_outputs, &args, "the results of an executable")
+        return self._num_outputs
+
+    @property
+    def size_of_generated_code(self):
+        cdef PJRT_Executable_SizeOfGeneratedCodeInBytes_Args args
+        start(&args, PJRT_Executable_SizeOfGeneratedCodeInBytes_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_SizeOfGeneratedCodeInBytes, &args)
+        return args.size_in_bytes
+
+    @property
+    def output_element_types(self):
+        cdef PJRT_Executable_OutputElementTypes_Args args
+        cdef size_t index
+        start(&args, PJRT_Executable_OutputElementTypes_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_OutputElementTypes, &args)
+        number = count(args.num_output_types, args.output_types, "the types of the results")
+        return tuple([element_type(args.output_types[index]) for index in range(number)])
+
+    @property
+    def output_shapes(self):
+        cdef PJRT_Executable_OutputDimensions_Args args
+        cdef size_t index, position = 0
+        start(&args, PJRT_Executable_OutputDimensions_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_OutputDimensions, &args)
+        shapes = []
+        for index in range(count(args.num_outputs, args.dim_sizes, "the shapes of the results")):
+            shapes.append(read_int64s(args.dims + position, args.dim_sizes[index], "the shape of a result"))
+            position += args.dim_sizes[index]
+        return tuple(shapes)
+
+    @property
+    def output_memory_kinds(self):
+        cdef PJRT_Executable_OutputMemoryKinds_Args args
+        start(&args, PJRT_Executable_OutputMemoryKinds_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_OutputMemoryKinds, &args)
+        return _texts(args.memory_kinds, args.memory_kind_sizes, args.num_outputs, "the memories of the results")
+
+    @property
+    def parameter_memory_kinds(self):
+        cdef PJRT_Executable_ParameterMemoryKinds_Args args
+        start(&args, PJRT_Executable_ParameterMemoryKinds_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_ParameterMemoryKinds, &args)
+        return _texts(args.memory_kinds, args.memory_kind_sizes, args.num_parameters, "the memories of the parameters")
+
+    @property
+    def output_layouts(self):
+        return output_layouts(self)
+
+    @property
+    def parameter_layouts(self):
+        return parameter_layouts(self)
+
+    @property
+    def output_shardings(self):
+        cdef PJRT_Shardings_PJRT_Executable_OutputShardings_Args args
+        cdef PJRT_Shardings_Extension *extension = <PJRT_Shardings_Extension *>self.scope.api.extension(
+            PJRT_Extension_Type_Shardings, PJRT_Shardings_Extension_STRUCT_SIZE, "Shardings"
+        )
+        start(&args, PJRT_Shardings_PJRT_Executable_OutputShardings_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call_extension(
+            <void *>extension.PJRT_Shardings_PJRT_Executable_OutputShardings, &args, "PJRT_Shardings_PJRT_Executable_OutputShardings"
+        )
+        return _blobs(args.shardings, args.sharding_sizes, args.num_outputs, "the shardings of the results")
+
+    @property
+    def parameter_shardings(self):
+        cdef PJRT_Shardings_PJRT_Executable_ParameterShardings_Args args
+        cdef PJRT_Shardings_Extension *extension = <PJRT_Shardings_Extension *>self.scope.api.extension(
+            PJRT_Extension_Type_Shardings, PJRT_Shardings_Extension_STRUCT_SIZE, "Shardings"
+        )
+        start(&args, PJRT_Shardings_PJRT_Executable_ParameterShardings_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call_extension(
+            <void *>extension.PJRT_Shardings_PJRT_Executable_ParameterShardings,
+            &args,
+            "PJRT_Shardings_PJRT_Executable_ParameterShardings",
+        )
+        return _blobs(args.shardings, args.sharding_sizes, args.num_parameters, "the shardings of the parameters")
+
+    def cost_analysis(self):
+        cdef PJRT_Executable_GetCostAnalysis_Args args
+        start(&args, PJRT_Executable_GetCostAnalysis_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_GetCostAnalysis, &args)
+        return read_named_values(args.properties, args.num_properties, "the cost analysis")
+
+    def memory_stats(self):
+        cdef PJRT_Executable_GetCompiledMemoryStats_Args a
+        start(&a, PJRT_Executable_GetCompiledMemoryStats_Args_STRUCT_SIZE)
+        a.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_GetCompiledMemoryStats, &a)
+        return CompiledMemoryStats(
+            generated_code_size_in_bytes=a.generated_code_size_in_bytes,
+            argument_size_in_bytes=a.argument_size_in_bytes,
+            output_size_in_bytes=a.output_size_in_bytes,
+            alias_size_in_bytes=a.alias_size_in_bytes,
+            temp_size_in_bytes=a.temp_size_in_bytes,
+            host_generated_code_size_in_bytes=a.host_generated_code_size_in_bytes,
+            host_argument_size_in_bytes=a.host_argument_size_in_bytes,
+            host_output_size_in_bytes=a.host_output_size_in_bytes,
+            host_alias_size_in_bytes=a.host_alias_size_in_bytes,
+            host_temp_size_in_bytes=a.host_temp_size_in_bytes,
+            peak_memory_in_bytes=a.peak_memory_in_bytes,
+            total_size_in_bytes=a.total_size_in_bytes,
+            total_allocation_bytes=a.total_allocation_bytes,
+            indefinite_allocations=a.indefinite_allocations,
+            peak_unpadded_heap_bytes=a.peak_unpadded_heap_bytes,
+        )
+
+    def optimized_program(self):
+        """Asked twice, as the plugin wants it: for the size, then for the bytes."""
+        cdef PJRT_Executable_OptimizedProgram_Args args
+        cdef PJRT_Program program
+        cdef Block code
+        start(&args, PJRT_Executable_OptimizedProgram_Args_STRUCT_SIZE)
+        start(&program, PJRT_Program_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        args.program = &program
+        self.call(SLOT_PJRT_Executable_OptimizedProgram, &args)
+        if program.code_size > _LARGEST_PROGRAM:
+            raise InternalError(f"the plugin gave an optimized program of {program.code_size} bytes, which cannot be right")
+        code = Block.of(program.code_size)
+        program.code = <char *>code.data
+        self.call(SLOT_PJRT_Executable_OptimizedProgram, &args)
+        return Program(
+            blob(program.code, program.code_size, "the optimized program"), text(program.format, program.format_size, "a program's format")
+        )
+
+    def serialize(self):
+        cdef PJRT_Executable_Serialize_Args args
+        start(&args, PJRT_Executable_Serialize_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_Serialize, &args)
+        try:
+            return blob(args.serialized_bytes, args.serialized_bytes_size, "a serialized executable")
+        finally:
+            if args.serialized_executable_deleter != NULL:
+                with nogil:
+                    args.serialized_executable_deleter(args.serialized_executable)
+
+    def fingerprint(self):
+        cdef PJRT_Executable_Fingerprint_Args args
+        start(&args, PJRT_Executable_Fingerprint_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_Fingerprint, &args)
+        return blob(args.executable_fingerprint, args.executable_fingerprint_size, "a fingerprint")
+
+    def compile_options(self):
+        cdef PJRT_Executable_GetCompileOptions_Args args
+        start(&args, PJRT_Executable_GetCompileOptions_Args_STRUCT_SIZE)
+        args.executable = <PJRT_Executable *>self.use()
+        self.call(SLOT_PJRT_Executable_GetCompileOptions, &args)
+        try:
+            return CompileOptions.from_proto(blob(args.serialized_bytes, args.serialized_bytes_size, "compile options"))
+        finally:
+            if args.serialized_compile_options_deleter != NULL:
+                with nogil:
+                    args.serialized_compile_options_deleter(args.serialized_compile_options)
+
+    def abi_version(self):
+        from pjrt.capi._abi_version import executable_version
+
+        return executable_version(self)
+
+    def metadata(self):
+        cdef PJRT_ExecutableMetadata_GetExecutableMetadata_Args args
+        cdef PJRT_ExecutableMetadata_DestroySerializedMetadata_Args destroy
+        cdef PJRT_ExecutableMetadata_Extension *extension = <PJRT_ExecutableMetadata_Extension *>self.scope.api.extension(
+            PJRT_Extension_Type_ExecutableMetadata, PJRT_ExecutableMetadata_Extension_STRUCT_SIZE, "ExecutableMetadata"
+        )
+        args.executable = <PJRT_Executable *>self.use()
+        args.metadata = NULL
+        self.call_extension(<void *>extension.get_executable_metadata, &args, "PJRT_ExecutableMetadata_GetExecutableMetadata")
+        if args.metadata == NULL:
+            return b""
+        try:
+            return blob(args.metadata.serialized_metadata, args.metadata.serialized_metadata_size, "the metadata of an executable")
+        finally:
+            destroy.metadata = args.metadata
+            if extension.destroy_serialized_metadata != NULL:
+                with nogil:
+                    extension.destroy_serialized_metadata(&destroy)
+
+    def __repr__(self):
+        if self.native == NULL or self.scope.closed:
+            return f"<{type(self).__name__} of a closed client>"
+        return Executable.__repr__(self)
+
+
+class PluginExecutable(ExecutableCore, Executable):
+    """A compiled program of a plugin, loaded nowhere (``PJRT_Executable``)."""
+
+    __slots__ = ()
+
+
+cdef object new_executable(Scope scope, str platform, PJRT_Executable *native):
+    """An executable that the plugin made; it is the caller's, and now this object's."""
+    if native == NULL:
+        raise InternalError("the plugin gave no executable where one was expected; report it to its vendor")
+    executable = PluginExecutable()
+    (<ExecutableCore>executable).platform_name = platform
+    (<ExecutableCore>executable).open(scope, native, SLOT_PJRT_Executable_Destroy)
+    return executable
+
+
+cdef tuple _texts(const char *const *array, const size_t *sizes, size_t number, str what):
+    cdef size_t index
+    count(number, sizes, what)
+    return tuple([text(array[index], sizes[index], what) for index in range(count(number, array, what))])
+
+
+cdef object _blobs(const char *const *array, const size_t *sizes, size_t number, str what):
+    """Serialized protos; ``None`` where the plugin knows none."""
+    cdef size_t index
+    if array == NULL:
+        return None
+    count(number, sizes, what)
+    return tuple([blob(array[index], sizes[index], what) for index in range(count(number, array, what))])

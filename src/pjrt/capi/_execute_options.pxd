@@ -1,0 +1,19 @@
+from pjrt.capi._gen_abi cimport PJRT_ExecuteOptions
+from pjrt.capi._scope cimport ClientScope, Handle
+
+
+cdef class ExecuteCall:
+    cdef PJRT_ExecuteOptions options
+    cdef list keep
+    cdef Handle held
+    cdef bint outlives
+
+
+cdef ExecuteCall execute_call(ClientScope scope, object options, size_t num_devices)
+
+
+cdef class ContextCore(Handle):
+    pass
+
+
+cdef object new_context(ClientScope scope)

@@ -1,0 +1,283 @@
+"""Loaded executables and their execution: the hot path of this room."""
+
+cimport cython
+from libc.stdint cimport int64_t
+from libc.string cimport memset
+
+from pjrt.capi._api cimport blob, count, start
+from pjrt.capi._buffer cimport BufferCore, new_buffer
+from pjrt.capi._device cimport devices_in, native_device
+from pjrt.capi._event cimport eager_future, lazy_future
+from pjrt.capi._executable cimport new_executable
+from pjrt.capi._execute_options cimport ExecuteCall, execute_call
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._scope cimport ClientScope, Handle
+from pjrt.capi._values cimport Block
+
+from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.loaded_executable import LoadedExecutable
+
+cdef enum:
+    FEW = 32  # pointers that fit the stack; more are allocated
+
+
+@cython.no_gc_clear
+cdef class LoadedExecutableCore(Handle):
+    """A ``PJRT_LoadedExecutable``; what does not need the devices is asked of its ``executable``."""
+
+    @property
+    def client(self):
+        return self.scope
+
+    @property
+    def executable(self):
+        cdef PJRT_LoadedExecutable_GetExecutable_Args args
+        if self.executable_ is None:
+            start(&args, PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE)
+            args.loaded_executable = <PJRT_LoadedExecutable *>self.use()
+            self.call(SLOT_PJRT_LoadedExecutable_GetExecutable, &args)
+            self.executable_ = new_executable(self.scope, (<ClientScope>self.scope).platform, args.executable)
+        return self.executable_
+
+    @property
+    def addressable_devices(self):
+        cdef PJRT_LoadedExecutable_AddressableDevices_Args args
+        if self._devices is None:
+            start(&args, PJRT_LoadedExecutable_AddressableDevices_Args_STRUCT_SIZE)
+            args.executable = <PJRT_LoadedExecutable *>self.use()
+            self.call(SLOT_PJRT_LoadedExecutable_AddressableDevices, &args)
+            self._devices = devices_in(
+                <ClientScope>self.scope, <PJRT_Device **>args.addressable_devices, args.num_addressable_devices, "the devices of an executable"
+            )
+        return self._devices
+
+    @property
+    def addressable_device_logical_ids(self):
+        """Of a plugin older than the function, from the device assignment."""
+        cdef PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args args
+        cdef size_t index
+        start(&args, PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args_STRUCT_SIZE)
+        args.executable = <PJRT_LoadedExecutable *>self.use()
+        try:
+            self.call(SLOT_PJRT_LoadedExecutable_AddressableDeviceLogicalIds, &args)
+        except UnimplementedError:
+            assignment = self.device_assignment
+            return tuple([assignment.logical_ids(device.id) for device in self.addressable_devices])
+        number = count(args.num_addressable_device_logical_ids, args.addressable_device_logical_ids, "the logical ids of an executable")
+        ids = args.addressable_device_logical_ids
+        return tuple([(ids[index].replica, ids[index].partition) for index in range(number)])
+
+    @property
+    def device_assignment(self):
+        cdef PJRT_LoadedExecutable_GetDeviceAssignment_Args args
+        start(&args, PJRT_LoadedExecutable_GetDeviceAssignment_Args_STRUCT_SIZE)
+        args.executable = <PJRT_LoadedExecutable *>self.use()
+        self.call(SLOT_PJRT_LoadedExecutable_GetDeviceAssignment, &args)
+        try:
+            return DeviceAssignment.from_proto(blob(args.serialized_bytes, args.serialized_bytes_size, "a device assignment"))
+        finally:
+            if args.serialized_device_assignment_deleter != NULL:
+                with nogil:
+                    args.serialized_device_assignment_deleter(args.serialized_device_assignment)
+
+    def fingerprint(self):
+        """The executable's; of a plugin that only has ``PJRT_LoadedExecutable_Fingerprint``, that one."""
+        cdef PJRT_LoadedExecutable_Fingerprint_Args args
+        try:
+            return self.executable.fingerprint()
+        except UnimplementedError:
+            start(&args, PJRT_LoadedExecutable_Fingerprint_Args_STRUCT_SIZE)
+            args.executable = <PJRT_LoadedExecutable *>self.use()
+            self.call(SLOT_PJRT_LoadedExecutable_Fingerprint, &args)
+            return blob(args.executable_fingerprint, args.executable_fingerprint_size, "a fingerprint")
+
+    # Running it.
+
+    def execute(self, arguments, options=None, *, returned_futures=None):
+        rows = [list(row) for row in arguments]
+        if len({len(row) for row in rows}) > 1:
+            raise InvalidArgumentError(f"every device takes the same number of arguments, found {[len(row) for row in rows]}")
+        devices = self.addressable_devices
+        if len(rows) != len(devices):
+            raise InvalidArgumentError(
+                f"execute takes one list of arguments for each of the executable's {len(devices)} devices, found {len(rows)} lists"
+            )
+        return self.run(rows, None, options, returned_futures)
+
+    def execute_sharded(self, arguments, device, options=None, *, returned_futures=None):
+        return self.run([list(arguments)], device, options, returned_futures)[0]
+
+    def execute_portable(self, arguments, device, options=None, *, returned_futures=None):
+        return self.run([list(arguments)], device, options, returned_futures)[0]
+
+    cdef list run(self, list arguments, device, options, futures):
+        """One call of the plugin's: ``arguments`` are lists of our own, which keep the buffers alive during it."""
+        cdef PJRT_LoadedExecutable_Execute_Args args
+        cdef ClientScope scope = <ClientScope>self.scope
+        cdef size_t num_devices = len(arguments)
+        cdef size_t num_args = len(arguments[0]) if num_devices else 0
+        cdef void *few[FEW]
+        cdef void **pointers = few
+        cdef size_t needed = num_devices * (num_args + self.outputs + 3)
+        cdef Block many
+        cdef ExecuteCall call = execute_call(scope, options, num_devices)
+        if needed > FEW:
+            many = Block.of(needed * sizeof(void *))
+            pointers = <void **>many.data
+        memset(pointers, 0, needed * sizeof(void *))
+        self._lay_out(&args, pointers, arguments, num_devices, num_args)
+        args.executable = <PJRT_LoadedExecutable *>self.use()
+        args.options = &call.options
+        args.execute_device = native_device(scope, device)
+        if futures is None and not call.outlives:
+            args.device_complete_events = NULL
+        try:
+            self.call(SLOT_PJRT_LoadedExecutable_Execute, &args)
+        except PjrtError as error:
+            raise _explained(error, arguments)
+        if args.device_complete_events != NULL:
+            self._give_futures(args.device_complete_events, num_devices, call, futures)
+        return self._take_outputs(args.output_lists, num_devices)
+
+    cdef int _lay_out(
+        self, PJRT_LoadedExecutable_Execute_Args *args, void **pointers, list arguments, size_t num_devices, size_t num_args
+    ) except -1:
+        """The pointers: a list of argument lists, a list of output lists, the events, the arguments, room for the outputs."""
+        cdef PJRT_Buffer ***argument_lists = <PJRT_Buffer ***>pointers
+        cdef PJRT_Buffer ***output_lists = argument_lists + num_devices
+        cdef PJRT_Buffer **next_pointer = <PJRT_Buffer **>(pointers + 3 * num_devices)
+        cdef size_t index, position
+        cdef list row
+        for index in range(num_devices):
+            argument_lists[index] = next_pointer
+            row = <list>arguments[index]
+            for position in range(num_args):
+                next_pointer[position] = self._argument(row[position], index, position)
+            next_pointer += num_args
+        for index in range(num_devices):
+            output_lists[index] = next_pointer
+            next_pointer += self.outputs
+        start(args, PJRT_LoadedExecutable_Execute_Args_STRUCT_SIZE)
+        args.argument_lists = <PJRT_Buffer *const *const *>argument_lists
+        args.num_devices = num_devices
+        args.num_args = num_args
+        args.output_lists = <PJRT_Buffer **const *>output_lists
+        args.device_complete_events = <PJRT_Event **>(pointers + 2 * num_devices)
+        return 0
+
+    cdef PJRT_Buffer *_argument(self, argument, size_t device, size_t position) except NULL:
+        if not isinstance(argument, BufferCore) or (<BufferCore>argument).scope is not self.scope:
+            raise InvalidArgumentError(
+                f"argument {position} of device {device} must be a buffer of this executable's client, found {argument!r}; "
+                "client.buffer_from_host makes one"
+            )
+        return <PJRT_Buffer *>(<BufferCore>argument).use()
+
+    cdef int _give_futures(self, PJRT_Event **events, size_t num_devices, ExecuteCall call, futures) except -1:
+        cdef size_t index
+        for index in range(num_devices):
+            if call.outlives:
+                future = eager_future(self.scope, events[index], None, call)
+            else:
+                future = lazy_future(self.scope, events[index], None)
+            if futures is not None:
+                futures.append(future)
+        return 0
+
+    cdef list _take_outputs(self, PJRT_Buffer **const *lists, size_t num_devices):
+        cdef size_t device, index
+        cdef list row, rows = []
+        missing = False
+        for device in range(num_devices):
+            row = []
+            for index in range(self.outputs):
+                if lists[device][index] == NULL:
+                    missing = True
+                else:
+                    row.append(new_buffer(<ClientScope>self.scope, lists[device][index]))
+            rows.append(row)
+        if missing:
+            raise InternalError(f"the plugin ran the program but gave fewer than the {self.outputs} results it has; report it to its vendor")
+        return rows
+
+    # Its end.
+
+    @property
+    def is_deleted(self):
+        """Whether it was deleted; also once its client was closed."""
+        cdef PJRT_LoadedExecutable_IsDeleted_Args args
+        if self.native == NULL or self.scope.closed:
+            return True
+        start(&args, PJRT_LoadedExecutable_IsDeleted_Args_STRUCT_SIZE)
+        args.executable = <PJRT_LoadedExecutable *>self.native
+        self.call(SLOT_PJRT_LoadedExecutable_IsDeleted, &args)
+        return bool(args.is_deleted)
+
+    def delete(self):
+        cdef PJRT_LoadedExecutable_Delete_Args args
+        if self.native == NULL or self.scope.closed:
+            return
+        start(&args, PJRT_LoadedExecutable_Delete_Args_STRUCT_SIZE)
+        args.executable = <PJRT_LoadedExecutable *>self.native
+        self.call(SLOT_PJRT_LoadedExecutable_Delete, &args)
+
+    def __repr__(self):
+        if self.native == NULL or self.scope.closed:
+            return f"<{type(self).__name__} of a closed client>"
+        return LoadedExecutable.__repr__(self)
+
+
+def _asked(name):
+    """A property or method that is the executable's own."""
+    return property(lambda self: getattr(self.executable, name))
+
+
+class PluginLoadedExecutable(LoadedExecutableCore, LoadedExecutable):
+    """A compiled program on the devices of a plugin (``PJRT_LoadedExecutable``)."""
+
+    __slots__ = ()
+
+    name = _asked("name")
+    num_replicas = _asked("num_replicas")
+    num_partitions = _asked("num_partitions")
+    num_outputs = _asked("num_outputs")
+    size_of_generated_code = _asked("size_of_generated_code")
+    output_element_types = _asked("output_element_types")
+    output_shapes = _asked("output_shapes")
+    output_memory_kinds = _asked("output_memory_kinds")
+    parameter_memory_kinds = _asked("parameter_memory_kinds")
+    output_layouts = _asked("output_layouts")
+    parameter_layouts = _asked("parameter_layouts")
+    output_shardings = _asked("output_shardings")
+    parameter_shardings = _asked("parameter_shardings")
+    cost_analysis = _asked("cost_analysis")
+    memory_stats = _asked("memory_stats")
+    optimized_program = _asked("optimized_program")
+    serialize = _asked("serialize")
+    compile_options = _asked("compile_options")
+    abi_version = _asked("abi_version")
+    metadata = _asked("metadata")
+
+
+cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *native):
+    """A loaded executable that the plugin made; it is the caller's, and now this object's."""
+    if native == NULL:
+        raise InternalError("the plugin gave no executable where one was expected; report it to its vendor")
+    executable = PluginLoadedExecutable()
+    (<LoadedExecutableCore>executable).open(scope, native, SLOT_PJRT_LoadedExecutable_Destroy)
+    (<LoadedExecutableCore>executable).outputs = executable.executable.num_outputs
+    return executable
+
+
+cdef object _explained(error, list arguments):
+    """The error of an execution: of an argument after its end it is said to be that, whatever the plugin calls it."""
+    if isinstance(error, FailedPreconditionError):
+        return error
+    for device, row in enumerate(arguments):
+        for position, argument in enumerate(row):
+            if argument.is_deleted:
+                return FailedPreconditionError(
+                    f"argument {position} of device {device} was deleted or donated; make a new buffer ({error.message})", payloads=error.payloads
+                )
+    return error

@@ -1,0 +1,241 @@
+"""New buffers: from the host's memory, without a value, failed, as an alias to be, over memory of the device."""
+
+from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport int64_t, intptr_t
+
+from pjrt.capi._api cimport start
+from pjrt.capi._buffer cimport BufferCore, new_buffer
+from pjrt.capi._device cimport native_device, native_memory, payload_values
+from pjrt.capi._event cimport Event, eager_future
+from pjrt.capi._gate cimport gate_enter, gate_leave
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._scope cimport ClientScope, Handle
+from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout
+
+import logging
+
+import numpy as np
+
+from pjrt.api.client import AliasFulfillment, choose_place
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+
+_log = logging.getLogger("pjrt")
+
+cdef dict _TYPE_OF_DTYPE = {}
+cdef int _ONLY_DURING_CALL = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
+
+
+cdef object from_host(ClientScope scope, array, device, memory_space, layout, semantics, on_done):
+    """``Client.buffer_from_host``: the plugin copies or borrows, as the semantics say."""
+    cdef PJRT_Client_BufferFromHostBuffer_Args args
+    cdef NativeLayout native
+    cdef Py_buffer view
+    cdef object source = array if isinstance(array, np.ndarray) else np.asarray(array)
+    cdef object number = _TYPE_OF_DTYPE.get(source.dtype)
+    if number is None:
+        number, source = _convert(source)
+    start(&args, PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE)
+    args.client = scope.native
+    _place(scope, device, memory_space, &args.device, &args.memory)
+    if layout is not None:
+        native = native_layout(layout)
+        args.device_layout = native.pointer
+    args.type = <PJRT_Buffer_Type><int>number
+    args.host_buffer_semantics = <PJRT_HostBufferSemantics><int>semantics
+    PyObject_GetBuffer(source, &view, PyBUF_STRIDES)
+    try:
+        args.data = view.buf
+        args.dims = <const int64_t *>view.shape
+        args.num_dims = view.ndim
+        if not PyBuffer_IsContiguous(&view, b"C"):
+            args.byte_strides = <const int64_t *>view.strides
+            args.num_byte_strides = view.ndim
+        scope.call(SLOT_PJRT_Client_BufferFromHostBuffer, &args)
+    finally:
+        PyBuffer_Release(&view)
+    if <int>args.host_buffer_semantics == _ONLY_DURING_CALL and on_done is None:
+        Event.of(scope, args.done_with_host_buffer)  # ready by contract; dropped, and with it destroyed
+    else:
+        _tell_when_done(eager_future(scope, args.done_with_host_buffer, None, source), on_done)
+    return new_buffer(scope, args.buffer)
+
+
+def _convert(source):
+    """The type of a dtype not seen before; arrays in the other byte order are turned."""
+    kind = ElementType.of(source.dtype)
+    if not source.dtype.isnative:
+        return int(kind), source.astype(source.dtype.newbyteorder("="))
+    _TYPE_OF_DTYPE[source.dtype] = int(kind)
+    return int(kind), source
+
+
+def _tell_when_done(future, on_done):
+    if on_done is not None:
+        future.add_done_callback(lambda _: on_done())
+
+
+cdef int _place(ClientScope scope, device, memory_space, PJRT_Device **native, PJRT_Memory **memory) except -1:
+    """Where a buffer goes: the memory wins with the plugin, so one of the two is enough."""
+    if device is not None and memory_space is not None:
+        choose_place(scope, device, memory_space)
+    if memory_space is not None:
+        memory[0] = native_memory(scope, memory_space)
+    else:
+        native[0] = native_device(scope, device if device is not None else scope.addressable_devices[0])
+    return 0
+
+
+cdef object _memory_or_default(ClientScope scope, memory_space):
+    return scope.addressable_devices[0].default_memory_space if memory_space is None else memory_space
+
+
+cdef object uninitialized(ClientScope scope, spec, memory_space):
+    """``Client.create_uninitialized_buffer``."""
+    cdef PJRT_Client_CreateUninitializedBuffer_Args args
+    cdef Block dims = int64_block(spec.shape)
+    cdef NativeLayout layout = native_layout(spec.layout)
+    start(&args, PJRT_Client_CreateUninitializedBuffer_Args_STRUCT_SIZE)
+    args.client = scope.native
+    args.shape_dims = <int64_t *>dims.data
+    args.shape_num_dims = len(spec.shape)
+    args.shape_element_type = <PJRT_Buffer_Type><int>spec.element_type
+    args.shape_layout = layout.pointer
+    _place(scope, None, memory_space, &args.device, &args.memory)
+    scope.call(SLOT_PJRT_Client_CreateUninitializedBuffer, &args)
+    return new_buffer(scope, args.buffer)
+
+
+cdef object of_error(ClientScope scope, error, spec, memory_space):
+    """``Client.create_error_buffer``."""
+    cdef PJRT_Client_CreateErrorBuffer_Args args
+    cdef Block dims = int64_block(spec.shape)
+    cdef NativeLayout layout = native_layout(spec.layout)
+    cdef NamedValues payload = payload_values(error)
+    cdef bytes message = error.message.encode()
+    start(&args, PJRT_Client_CreateErrorBuffer_Args_STRUCT_SIZE)
+    args.client = scope.native
+    args.error_code = <PJRT_Error_Code><int>error.code
+    args.error_message = message
+    args.error_message_size = len(message)
+    args.shape_dims = <int64_t *>dims.data
+    args.shape_num_dims = len(spec.shape)
+    args.shape_element_type = <PJRT_Buffer_Type><int>spec.element_type
+    args.shape_layout = layout.pointer
+    args.memory = native_memory(scope, _memory_or_default(scope, memory_space))
+    args.payload = payload.data
+    args.num_payload = payload.size
+    scope.call(SLOT_PJRT_Client_CreateErrorBuffer, &args)
+    return new_buffer(scope, args.buffer)
+
+
+cdef tuple alias(ClientScope scope, spec, memory_space):
+    """``Client.create_alias_buffer``: the buffer, and the means to say of which it is an alias."""
+    cdef PJRT_Client_CreateAliasBuffer_Args args
+    cdef Block dims = int64_block(spec.shape)
+    cdef NativeLayout layout = native_layout(spec.layout)
+    start(&args, PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE)
+    args.client = scope.native
+    args.memory = native_memory(scope, _memory_or_default(scope, memory_space))
+    args.shape_dims = <int64_t *>dims.data
+    args.shape_num_dims = len(spec.shape)
+    args.shape_element_type = <PJRT_Buffer_Type><int>spec.element_type
+    args.shape_layout = layout.pointer
+    scope.call(SLOT_PJRT_Client_CreateAliasBuffer, &args)
+    fulfillment = PluginAliasFulfillment()
+    (<FulfillmentCore>fulfillment).open(scope, args.fulfill_alias_buffer_cb, 0)
+    return new_buffer(scope, args.alias_buffer), fulfillment
+
+
+cdef class FulfillmentCore(Handle):
+    """A ``PJRT_FulfillAliasBufferCallback``: spent by its one use, and used at the latest when it is dropped."""
+
+    def fulfill(self, buffer):
+        if not isinstance(buffer, BufferCore) or (<BufferCore>buffer).scope is not self.scope:
+            raise InvalidArgumentError(f"an alias is of a buffer of the same client, found {buffer!r}")
+        self._settle(buffer, None)
+
+    def fail(self, error):
+        self._settle(None, error)
+
+    def _settle(self, buffer, error):
+        cdef void *native = self.native
+        if native == NULL:
+            raise FailedPreconditionError("the alias was fulfilled already, or its client was closed; it is done once")
+        if buffer is not None:
+            (<BufferCore>buffer).use()
+        self.hold()
+        try:
+            self.native = NULL
+            self.unlink()
+            self._fulfill(<size_t>native, buffer, error)
+        finally:
+            self.let_go()
+
+    def _fulfill(self, size_t native, buffer, error):
+        cdef PJRT_Client_FulfillAliasBuffer_Args args
+        cdef bytes message = b"" if error is None else error.message.encode()
+        start(&args, PJRT_Client_FulfillAliasBuffer_Args_STRUCT_SIZE)
+        args.client = (<ClientScope>self.scope).native
+        args.buffer = NULL if buffer is None else <PJRT_Buffer *>(<BufferCore>buffer).use()
+        args.status_code = <PJRT_Error_Code>(0 if error is None else <int>error.code)
+        args.error_message = message
+        args.error_message_size = len(message)
+        args.fulfill_alias_buffer_cb = <PJRT_FulfillAliasBufferCallback *>native
+        self.scope.api.call(SLOT_PJRT_Client_FulfillAliasBuffer, &args)
+
+    cdef int destroy(self, void *native) except -1:
+        self._fulfill(<size_t>native, None, FailedPreconditionError("the alias was dropped before it was said what it is an alias of"))
+        return 0
+
+
+class PluginAliasFulfillment(FulfillmentCore, AliasFulfillment):
+    """Says what an alias buffer of a plugin is an alias of."""
+
+    __slots__ = ()
+
+
+cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_space, on_delete, stream):
+    """``Client.create_view_of_device_buffer``."""
+    cdef PJRT_Client_CreateViewOfDeviceBuffer_Args args
+    cdef Block dims = int64_block(spec.shape)
+    cdef NativeLayout layout = native_layout(spec.layout)
+    place, memory_space = choose_place(scope, device, memory_space)
+    start(&args, PJRT_Client_CreateViewOfDeviceBuffer_Args_STRUCT_SIZE)
+    args.client = scope.native
+    args.device_buffer_ptr = <void *><size_t>pointer
+    args.dims = <int64_t *>dims.data
+    args.num_dims = len(spec.shape)
+    args.element_type = <PJRT_Buffer_Type><int>spec.element_type
+    args.layout = layout.pointer
+    args.device = native_device(scope, place)
+    args.memory = native_memory(scope, memory_space)
+    args.stream = <intptr_t>(0 if stream is None else stream)
+    if on_delete is not None:
+        args.on_delete_callback = _on_delete
+        args.on_delete_callback_arg = <void *>on_delete
+        Py_INCREF(on_delete)
+    try:
+        scope.call(SLOT_PJRT_Client_CreateViewOfDeviceBuffer, &args)
+    except BaseException:
+        if on_delete is not None:
+            Py_DECREF(on_delete)
+        raise
+    return new_buffer(scope, args.buffer)
+
+
+cdef void _on_delete(void *pointer, void *user_arg) noexcept nogil:
+    # Any thread, once. Where the gate is shut, the owner is not told: the process is ending.
+    if gate_enter():
+        _tell(user_arg)
+        gate_leave()
+
+
+cdef void _tell(void *user_arg) noexcept with gil:
+    on_delete = <object>user_arg
+    Py_DECREF(on_delete)
+    try:
+        on_delete()
+    except Exception:
+        _log.exception("the callback of a view of device memory raised; the exception goes no further")

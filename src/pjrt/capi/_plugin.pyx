@@ -1,0 +1,187 @@
+"""Plugins: a vendor's library, found, opened and asked for its table."""
+
+from libc.stdint cimport int64_t
+
+from pjrt.capi._api cimport Api, start
+from pjrt.capi._client cimport create_client
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._scope cimport Scope
+from pjrt.capi._topology cimport create_topology, deserialize_topology
+from pjrt.capi._values cimport read_named_values
+
+import os
+import threading
+from pathlib import Path
+
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
+from pjrt.api.plugin import Plugin
+from pjrt.capi._gen_functions import EXTENSIONS
+
+cdef extern from "dlfcn.h" nogil:
+    void *dlopen(const char *path, int flags)
+    void *dlsym(void *library, const char *name)
+    char *dlerror()
+    enum:
+        RTLD_LAZY
+        RTLD_LOCAL
+
+cdef extern from "Python.h":
+    void *PyCapsule_GetPointer(object capsule, const char *name) except NULL
+
+ctypedef const PJRT_Api *(*get_api_t)() noexcept nogil
+
+_by_table = {}
+_lock = threading.Lock()
+
+
+cdef class PluginCore:
+    """A plugin's table with what never changes about it."""
+
+    cdef Api api
+    cdef Scope scope
+    cdef readonly str path
+    cdef readonly str name
+    cdef readonly dict attributes
+
+    @property
+    def api_version(self):
+        return self.api.major_version, self.api.minor_version
+
+    @property
+    def extensions(self):
+        """The names of the plugin's extensions in the order of its chain; one of an unknown type goes by its number."""
+        return tuple([EXTENSIONS[kind] if 0 <= kind < len(EXTENSIONS) else f"extension {kind}" for kind in self.api.extension_types])
+
+    def _read(self):
+        cdef PJRT_Plugin_Initialize_Args initialize
+        cdef PJRT_Plugin_Attributes_Args attributes
+        start(&initialize, PJRT_Plugin_Initialize_Args_STRUCT_SIZE)
+        try:
+            self.api.call(SLOT_PJRT_Plugin_Initialize, &initialize)
+        except PjrtError as error:
+            raise _located(error, self.path, "the plugin failed to initialize", "see its documentation for the hardware, drivers and settings it needs")
+        start(&attributes, PJRT_Plugin_Attributes_Args_STRUCT_SIZE)
+        try:
+            self.api.call(SLOT_PJRT_Plugin_Attributes, &attributes)
+        except UnimplementedError:
+            self.attributes = {}
+            return
+        self.attributes = read_named_values(attributes.attributes, attributes.num_attributes, "the attributes of a plugin")
+
+    def client(self, *, key_value_store=None, **options):
+        """A new client (``PJRT_Client_Create``).
+
+        Args:
+            key_value_store: a ``pjrt.KeyValueStore`` through which clients of several processes find each other.
+            options: the plugin's own options, by the type of the value: str, int, float, bool or a list of int.
+        """
+        try:
+            return create_client(self.api, self.attributes, key_value_store, options)
+        except InvalidArgumentError:
+            raise
+        except PjrtError as error:
+            raise _located(
+                error, self.path, "no client could be made", f"check that the device and its driver are there, and the options ({', '.join(options) or 'none given'})"
+            )
+
+    def topology(self, name="", **options):
+        return create_topology(self.scope, name, options, self.attributes)
+
+    def deserialize_topology(self, serialized):
+        return deserialize_topology(self.scope, serialized, self.attributes)
+
+    def profiler(self, options=b""):
+        from pjrt.capi._profiler import new_profiler
+
+        return new_profiler(self.scope, options)
+
+    def compile_triton(self, module, arch_name, *, num_warps, num_ctas, num_stages):
+        from pjrt.capi._triton import compile_triton
+
+        return compile_triton(self.scope, module, arch_name, num_warps, num_ctas, num_stages)
+
+
+class LoadedPlugin(PluginCore, Plugin):
+    """A plugin that was loaded from a library, or from a capsule that holds its table."""
+
+
+def _located(error, path, what, advice):
+    """The error of a plugin with the path of its library and the next step."""
+    return PjrtError.of(error.code, f"{path}: {what}: {error.message}; {advice}", payloads=error.payloads)
+
+
+def load_plugin(path):
+    """Loads a plugin from its shared library.
+
+    The library stays loaded until the process ends: its threads cannot be stopped. Loading it again gives the same
+    plugin.
+
+    Args:
+        path: the path of the library, such as ``libtpu.so``.
+
+    Raises:
+        NotFoundError: there is no such file.
+        FailedPreconditionError: it is no library, no plugin, or one that this package cannot speak to.
+        PjrtError: the plugin failed to initialize.
+    """
+    cdef bytes name
+    cdef void *library
+    cdef get_api_t get_api
+    cdef const PJRT_Api *table
+    cdef char *reason
+    found = Path(os.fspath(path)).expanduser()
+    if not found.exists():
+        raise NotFoundError(f"{found}: there is no such file; give the path of the plugin's shared library")
+    text = str(found.resolve())
+    name = os.fsencode(text)
+    cdef char *raw = name
+    with nogil:
+        library = dlopen(raw, RTLD_LAZY | RTLD_LOCAL)
+    if library == NULL:
+        reason = dlerror()
+        said = (<bytes>reason).decode("utf-8", "replace") if reason != NULL else "no reason given"
+        raise FailedPreconditionError(
+            f"{text}: the library could not be opened: {said}; install what it names as missing, or check that it is a shared library for this machine"
+        )
+    get_api = <get_api_t>dlsym(library, b"GetPjrtApi")
+    if get_api == NULL:
+        raise FailedPreconditionError(f"{text}: the library has no function GetPjrtApi, so it is no PJRT plugin; give the path of one")
+    with nogil:
+        table = get_api()
+    return _plugin_of(<size_t>table, text, found.stem)
+
+
+def load_capsule(capsule, name="plugin"):
+    """The plugin whose table a capsule named ``pjrt_c_api`` holds, such as an exported one in the same process.
+
+    Args:
+        capsule: the capsule; it is kept alive, for the table must be.
+        name: what to call the plugin.
+
+    Raises:
+        InvalidArgumentError: it is no such capsule.
+        PjrtError: as ``load_plugin``.
+    """
+    cdef void *table
+    try:
+        table = PyCapsule_GetPointer(capsule, b"pjrt_c_api")
+    except (ValueError, AttributeError) as error:
+        raise InvalidArgumentError(f"expected a capsule named 'pjrt_c_api', found {capsule!r}") from error
+    return _plugin_of(<size_t>table, f"<{name}>", name, capsule)
+
+
+def _plugin_of(size_t table, path, name, owner=None):
+    cdef PluginCore core
+    with _lock:
+        plugin = _by_table.get(table)
+        if plugin is None:
+            plugin = LoadedPlugin()
+            core = <PluginCore>plugin
+            core.api = Api.of(<const PJRT_Api *>table, path, owner)
+            core.scope = Scope.__new__(Scope)
+            core.scope.api = core.api
+            core.path = path
+            core.name = name
+            core._read()
+            _by_table[table] = plugin
+        return plugin

@@ -1,0 +1,51 @@
+from cpython.ref cimport PyObject
+
+from pjrt.capi._api cimport Api
+from pjrt.capi._gen_abi cimport PJRT_Client
+
+
+cdef class Scope:
+    cdef Api api
+    cdef bint closed
+    cdef int in_flight
+    cdef PyObject *first
+    cdef object idle
+
+    cdef int call(self, size_t slot, void *args) except -1
+    cdef int call_extension(self, void *function, void *args, str name) except -1
+    cdef int enter(self) except -1
+    cdef void leave(self) noexcept
+    cdef int close_handles(self) except -1
+    cdef object explain(self, object error)
+
+
+cdef class ClientScope(Scope):
+    cdef PJRT_Client *native
+    cdef str platform
+    cdef dict devices_by_address
+    cdef dict memories_by_address
+    cdef object options
+
+
+cdef class Handle:
+    cdef Scope scope
+    cdef void *native
+    cdef void *doomed
+    cdef int busy
+    cdef size_t destroy_slot
+    cdef PyObject *previous
+    cdef PyObject *next
+
+    cdef int open(self, Scope scope, void *native, size_t destroy_slot) except -1
+    cdef void *use(self) except NULL
+    cdef int call(self, size_t slot, void *args) except -1
+    cdef int call_extension(self, void *function, void *args, str name) except -1
+    cdef int hold(self) except -1
+    cdef int let_go(self) except -1
+    cdef int release(self) except -1
+    cdef int destroy(self, void *native) except -1
+    cdef void link(self) noexcept
+    cdef void unlink(self) noexcept
+
+
+cdef Scope free_scope(Scope scope)

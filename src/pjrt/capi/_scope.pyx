@@ -1,0 +1,200 @@
+"""Who owns what: native handles, and the scope (a client, a topology or a plugin) that they live in.
+
+A handle is freed with its Python object, or by hand, or when its scope is closed, whichever comes first; the scope
+keeps a list of its handles for that. Scopes outlive their handles because each handle holds its scope, and nothing is
+freed while a call that uses it is under way, in whichever thread. All bookkeeping is done while holding the GIL.
+"""
+
+cimport cython
+from cpython.ref cimport PyObject
+
+from pjrt.capi._api cimport Api
+
+import threading
+
+from pjrt.api.errors import FailedPreconditionError, ResourceExhaustedError
+
+cdef double _SLICE_SECONDS = 0.5
+
+
+@cython.no_gc_clear
+cdef class Scope:
+    """Where handles live; the scope of a topology or a plugin is never closed."""
+
+    cdef int call(self, size_t slot, void *args) except -1:
+        """The funnel, for as long as the scope is open."""
+        self.enter()
+        try:
+            self.api.call(slot, args)
+        except ResourceExhaustedError as error:
+            raise self.explain(error)
+        finally:
+            self.leave()
+        return 0
+
+    cdef int call_extension(self, void *function, void *args, str name) except -1:
+        """The funnel for a function of an extension."""
+        self.enter()
+        try:
+            self.api.call_extension(function, args, name)
+        except ResourceExhaustedError as error:
+            raise self.explain(error)
+        finally:
+            self.leave()
+        return 0
+
+    cdef int enter(self) except -1:
+        if self.closed:
+            raise FailedPreconditionError("the client was closed; make a new one with plugin.client()")
+        self.in_flight += 1
+        return 0
+
+    cdef void leave(self) noexcept:
+        self.in_flight -= 1
+        if self.closed and self.in_flight == 0 and self.idle is not None:
+            self.idle.set()
+
+    cdef object explain(self, error):
+        """An error with what this scope can add to it."""
+        return error
+
+    cdef int close_handles(self) except -1:
+        """Refuses new calls, waits for those under way, then frees all handles.
+
+        An error of the plugin's while freeing one does not keep the others from being freed; the first is raised.
+        """
+        self.closed = True
+        failure = None
+        while self.in_flight or self.first != NULL:
+            if self.in_flight:
+                self.idle = threading.Event()
+                if self.in_flight:
+                    self.idle.wait(_SLICE_SECONDS)
+                continue
+            try:
+                (<Handle>self.first).release()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return 0
+
+
+@cython.no_gc_clear
+cdef class ClientScope(Scope):
+    """The scope of a client, with what its devices and memories are found by."""
+
+    def __cinit__(self):
+        self.devices_by_address = {}
+        self.memories_by_address = {}
+
+
+@cython.no_gc_clear
+cdef class Handle:
+    """A native object that is to be freed, once.
+
+    ``no_gc_clear`` keeps the scope until the handle is freed even where both are in one garbage cycle.
+    """
+
+    cdef int open(self, Scope scope, void *native, size_t destroy_slot) except -1:
+        """Takes a native object over."""
+        self.scope = scope
+        self.native = native
+        self.destroy_slot = destroy_slot
+        self.link()
+        return 0
+
+    def __dealloc__(self):
+        if self.native != NULL:
+            self.release()
+
+    cdef void *use(self) except NULL:
+        if self.native == NULL:
+            raise FailedPreconditionError(
+                f"this {type(self).__name__} was closed, or its client was; it cannot be used any more"
+            )
+        return self.native
+
+    cdef int call(self, size_t slot, void *args) except -1:
+        """The funnel, during which the handle is not freed."""
+        self.hold()
+        try:
+            self.scope.api.call(slot, args)
+        except ResourceExhaustedError as error:
+            raise self.scope.explain(error)
+        finally:
+            self.let_go()
+        return 0
+
+    cdef int call_extension(self, void *function, void *args, str name) except -1:
+        """The funnel for a function of an extension, during which the handle is not freed."""
+        self.hold()
+        try:
+            self.scope.api.call_extension(function, args, name)
+        except ResourceExhaustedError as error:
+            raise self.scope.explain(error)
+        finally:
+            self.let_go()
+        return 0
+
+    cdef int hold(self) except -1:
+        self.scope.enter()
+        self.busy += 1
+        return 0
+
+    cdef int let_go(self) except -1:
+        cdef void *doomed
+        self.busy -= 1
+        if self.busy == 0 and self.doomed != NULL:
+            doomed = self.doomed
+            self.doomed = NULL
+            self.destroy(doomed)
+        self.scope.leave()
+        return 0
+
+    cdef int release(self) except -1:
+        """Frees the native object, or has the last call under way free it. May be called again."""
+        cdef void *native = self.native
+        if native == NULL:
+            return 0
+        self.native = NULL
+        self.unlink()
+        if self.busy:
+            self.doomed = native
+            return 0
+        self.scope.in_flight += 1
+        try:
+            self.destroy(native)
+        finally:
+            self.scope.leave()
+        return 0
+
+    cdef int destroy(self, void *native) except -1:
+        """How it is freed; the destroy functions of the table are all alike. Without one, it is its owner's to free."""
+        if self.destroy_slot:
+            self.scope.api.drop(self.destroy_slot, native)
+        return 0
+
+    cdef void link(self) noexcept:
+        self.previous = NULL
+        self.next = self.scope.first
+        if self.next != NULL:
+            (<Handle>self.next).previous = <PyObject *>self
+        self.scope.first = <PyObject *>self
+
+    cdef void unlink(self) noexcept:
+        if self.previous != NULL:
+            (<Handle>self.previous).next = self.next
+        elif self.scope.first == <PyObject *>self:
+            self.scope.first = self.next
+        if self.next != NULL:
+            (<Handle>self.next).previous = self.previous
+        self.previous = NULL
+        self.next = NULL
+
+
+cdef Scope free_scope(Scope scope):
+    """A scope that nobody closes, for what outlives a client or a topology."""
+    cdef Scope free = Scope.__new__(Scope)
+    free.api = scope.api
+    return free

@@ -1,0 +1,154 @@
+"""From a buffer to the host: as an array, or its bytes as they lie on the device."""
+
+from libc.stdint cimport int64_t
+
+from pjrt.capi._api cimport start
+from pjrt.capi._event cimport eager_future
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._memory cimport HostMemory
+from pjrt.capi._scope cimport Handle
+from pjrt.capi._values cimport NativeLayout, native_layout
+
+import numpy as np
+
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.layout import StridedLayout, TiledLayout
+
+cdef enum:
+    MOST_DIMENSIONS = 64
+
+# 63, 62, … 0: the last n of them are row-major for n dimensions.
+cdef int64_t[MOST_DIMENSIONS] _DESCENDING
+cdef int _position
+for _position in range(MOST_DIMENSIONS):
+    _DESCENDING[_position] = MOST_DIMENSIONS - 1 - _position
+
+
+cdef object read_array(Handle buffer, out, layout):
+    """``Buffer.to_host``: into ``out`` or a new array."""
+    shape = buffer.unpadded_shape if buffer.dynamic_dimensions else buffer.shape
+    dtype = buffer.element_type.dtype
+    if out is None:
+        if layout is None:
+            return _copy(buffer, np.empty(shape, dtype), None)
+        return _copy(buffer, _empty(shape, dtype, layout), _order(layout, shape))
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype or not out.flags.writeable:
+        raise InvalidArgumentError(
+            f"out must be a writable numpy array of shape {shape} and dtype {dtype}, found {getattr(out, 'dtype', type(out).__name__)} {getattr(out, 'shape', '')}"
+        )
+    if out.flags.c_contiguous:
+        return _copy(buffer, out, None)
+    return _copy(buffer, np.empty(shape, dtype), None).then(_Filler(out))
+
+
+cdef object _copy(Handle buffer, array, order):
+    """Starts the copy into an array whose memory is in one piece, in the order given (row-major for ``None``)."""
+    cdef PJRT_Buffer_ToHostBuffer_Args args
+    cdef PJRT_Buffer_MemoryLayout row_major
+    cdef NativeLayout other
+    cdef int rank = array.ndim
+    cdef HostMemory memory = HostMemory.of(array if order is None else array.transpose(order.minor_to_major[::-1]), True, "out")
+    start(&args, PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE)
+    args.src = <PJRT_Buffer *>buffer.use()
+    args.dst = memory.at(0, memory.view.len)
+    args.dst_size = memory.view.len
+    if order is None:
+        start(&row_major, PJRT_Buffer_MemoryLayout_STRUCT_SIZE)
+        row_major.type = PJRT_Buffer_MemoryLayout_Type_Tiled
+        start(&row_major.tiled, PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE)
+        row_major.tiled.minor_to_major = &_DESCENDING[MOST_DIMENSIONS - rank]
+        row_major.tiled.minor_to_major_size = rank
+        args.host_layout = &row_major
+    else:
+        other = native_layout(order)
+        args.host_layout = other.pointer
+    buffer.call(SLOT_PJRT_Buffer_ToHostBuffer, &args)
+    return eager_future(buffer.scope, args.event, array, (memory, buffer))
+
+
+class _Filler:
+    """Puts the value that arrived in its own memory into an array that lies in pieces."""
+
+    def __init__(self, out):
+        self.out = out
+
+    def __call__(self, array):
+        self.out[...] = array
+        return self.out
+
+
+cdef object _order(layout, shape):
+    """The dense order that a host layout means; hosts have no tiles."""
+    if isinstance(layout, StridedLayout):
+        order = sorted(range(len(shape)), key=lambda d: (abs(layout.byte_strides[d]), -d))
+        return TiledLayout(tuple(order))
+    if layout.tiles or len(layout.minor_to_major) != len(shape):
+        raise InvalidArgumentError(f"the host's layout for shape {tuple(shape)} is one of {len(shape)} dimensions without tiles, found {layout}")
+    return layout
+
+
+cdef object _empty(shape, dtype, layout):
+    """A new array whose memory lies in a certain order of dimensions."""
+    order = _order(layout, shape)
+    major_to_minor = order.minor_to_major[::-1]
+    lying = np.empty([shape[d] for d in major_to_minor], dtype)
+    array = lying.transpose(np.argsort(major_to_minor))
+    if isinstance(layout, StridedLayout) and array.size and array.strides != layout.byte_strides:
+        raise InvalidArgumentError(f"the strides {layout.byte_strides} leave gaps or overlap; give an array as out instead")
+    return array
+
+
+cdef object copy_raw(Handle buffer, out, offset, size):
+    """``Buffer.copy_raw_to_host``."""
+    cdef PJRT_Buffer_CopyRawToHost_Args args
+    cdef HostMemory memory = HostMemory.of(out, True, "out")
+    start(&args, PJRT_Buffer_CopyRawToHost_Args_STRUCT_SIZE)
+    args.transfer_size = memory.view.len if size is None else size
+    args.buffer = <PJRT_Buffer *>buffer.use()
+    args.dst = memory.at(0, args.transfer_size)
+    args.offset = offset
+    buffer.call(SLOT_PJRT_Buffer_CopyRawToHost, &args)
+    return eager_future(buffer.scope, args.event, None, (memory, buffer))
+
+
+cdef object copy_raw_later(Handle buffer, out, offset, size):
+    """``Buffer.copy_raw_to_host_future``: the plugin is told of the memory when the future has it."""
+    cdef PJRT_Buffer_CopyRawToHostFuture_Args args
+    cdef _Destination destination = _Destination()
+    start(&args, PJRT_Buffer_CopyRawToHostFuture_Args_STRUCT_SIZE)
+    args.buffer = <PJRT_Buffer *>buffer.use()
+    args.offset = offset
+    args.transfer_size = buffer.on_device_size - offset if size is None else size
+    buffer.call(SLOT_PJRT_Buffer_CopyRawToHostFuture, &args)
+    destination.callback = args.future_ready_callback
+    destination.data = args.callback_data
+    destination.size = args.transfer_size
+    done = eager_future(buffer.scope, args.event, None, (destination, buffer))
+    out.add_done_callback(destination)
+    return done
+
+
+cdef class _Destination:
+    """Tells the plugin, once, where to copy to. It is the callback of the future of the memory, and keeps the memory."""
+
+    cdef void (*callback)(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args) noexcept nogil
+    cdef void *data
+    cdef int64_t size
+    cdef HostMemory memory
+
+    def __call__(self, future):
+        cdef PJRT_Buffer_CopyRawToHostFuture_Callback_Args args
+        cdef bytes message
+        start(&args, PJRT_Buffer_CopyRawToHostFuture_Callback_Args_STRUCT_SIZE)
+        args.callback_data = self.data
+        try:
+            self.memory = HostMemory.of(future.result(), True, "the value of the future")
+            args.dst = self.memory.at(0, self.size)
+        except Exception as error:
+            wrapped = PjrtError.wrap(error)
+            message = wrapped.message.encode()
+            args.error_code = <PJRT_Error_Code><int>wrapped.code
+            args.error_message = message
+            args.error_message_size = len(message)
+        with nogil:
+            self.callback(&args)

@@ -1,0 +1,16 @@
+from pjrt.capi._gen_abi cimport PJRT_TopologyDescription
+from pjrt.capi._scope cimport Handle, Scope
+
+
+cdef class TopologyCore:
+    cdef Scope scope
+    cdef Handle handle
+    cdef object attributes_of_plugin
+    cdef readonly str platform_name
+    cdef tuple _descriptions
+    cdef dict _attributes
+
+
+cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, object attributes)
+cdef object create_topology(Scope scope, object name, object options, object attributes)
+cdef object deserialize_topology(Scope scope, object serialized, object attributes)

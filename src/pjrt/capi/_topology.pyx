@@ -1,0 +1,209 @@
+"""Topologies: described devices, and compiling for them where they are not."""
+
+from libc.stdint cimport int64_t
+
+from pjrt.capi._api cimport blob, count, start, text
+from pjrt.capi._device cimport description_at
+from pjrt.capi._executable cimport new_executable
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._layouts cimport topology_layout
+from pjrt.capi._scope cimport ClientScope, Handle, Scope, free_scope
+from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, read_named_values
+
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
+from pjrt.api.topology import TopologyDescription
+from pjrt.capi._program import doubted, prepared
+
+
+cdef class TopologyCore:
+    """A ``PJRT_TopologyDescription``: our own, or a client's, which is not ours to free."""
+
+    @property
+    def platform_version(self):
+        cdef PJRT_TopologyDescription_PlatformVersion_Args args
+        start(&args, PJRT_TopologyDescription_PlatformVersion_Args_STRUCT_SIZE)
+        args.topology = <PJRT_TopologyDescription *>self.handle.use()
+        self.handle.call(SLOT_PJRT_TopologyDescription_PlatformVersion, &args)
+        return text(args.platform_version, args.platform_version_size, "the version of a platform")
+
+    @property
+    def device_descriptions(self):
+        cdef PJRT_TopologyDescription_GetDeviceDescriptions_Args args
+        cdef size_t index
+        if self._descriptions is None:
+            start(&args, PJRT_TopologyDescription_GetDeviceDescriptions_Args_STRUCT_SIZE)
+            args.topology = <PJRT_TopologyDescription *>self.handle.use()
+            self.handle.call(SLOT_PJRT_TopologyDescription_GetDeviceDescriptions, &args)
+            number = count(args.num_descriptions, args.descriptions, "the devices of a topology")
+            self._descriptions = tuple([description_at(self.scope, args.descriptions[index]) for index in range(number)])
+        return self._descriptions
+
+    @property
+    def attributes(self):
+        cdef PJRT_TopologyDescription_Attributes_Args args
+        if self._attributes is None:
+            start(&args, PJRT_TopologyDescription_Attributes_Args_STRUCT_SIZE)
+            args.topology = <PJRT_TopologyDescription *>self.handle.use()
+            self.handle.call(SLOT_PJRT_TopologyDescription_Attributes, &args)
+            self._attributes = read_named_values(args.attributes, args.num_attributes, "the attributes of a topology")
+        return self._attributes
+
+    def compile(self, program, options=None, *, client=None):
+        cdef PJRT_Compile_Args args
+        cdef PJRT_Program native
+        cdef bytes code, format_name, serialized_options
+        ready, doubt = prepared(program, self.attributes_of_plugin)
+        code, format_name = ready.code, str(ready.format).encode()
+        serialized_options = (CompileOptions() if options is None else options).to_proto()
+        start(&native, PJRT_Program_STRUCT_SIZE)
+        native.code = code
+        native.code_size = len(code)
+        native.format = format_name
+        native.format_size = len(format_name)
+        start(&args, PJRT_Compile_Args_STRUCT_SIZE)
+        args.topology = <PJRT_TopologyDescription *>self.handle.use()
+        args.program = &native
+        args.compile_options = serialized_options
+        args.compile_options_size = len(serialized_options)
+        if client is not None:
+            if not isinstance(client, ClientScope) or (<ClientScope>client).api is not self.scope.api:
+                raise InvalidArgumentError(f"compiling can be tuned on a client of the same plugin only, found {client!r}")
+            args.client = (<ClientScope>client).native
+            (<ClientScope>client).enter()
+        try:
+            self.handle.call(SLOT_PJRT_Compile, &args)
+        except PjrtError as error:
+            raise doubted(error, doubt)
+        finally:
+            if client is not None:
+                (<ClientScope>client).leave()
+        return new_executable(free_scope(self.scope), self.platform_name, args.executable)
+
+    def serialize(self):
+        cdef PJRT_TopologyDescription_Serialize_Args args
+        start(&args, PJRT_TopologyDescription_Serialize_Args_STRUCT_SIZE)
+        args.topology = <PJRT_TopologyDescription *>self.handle.use()
+        self.handle.call(SLOT_PJRT_TopologyDescription_Serialize, &args)
+        try:
+            return blob(args.serialized_bytes, args.serialized_bytes_size, "a serialized topology")
+        finally:
+            if args.serialized_topology_deleter != NULL:
+                with nogil:
+                    args.serialized_topology_deleter(args.serialized_topology)
+
+    def fingerprint(self):
+        cdef PJRT_TopologyDescription_Fingerprint_Args args
+        start(&args, PJRT_TopologyDescription_Fingerprint_Args_STRUCT_SIZE)
+        args.topology = <PJRT_TopologyDescription *>self.handle.use()
+        self.handle.call(SLOT_PJRT_TopologyDescription_Fingerprint, &args)
+        return args.fingerprint
+
+    def default_layout(self, element_type, shape):
+        return topology_layout(self.scope, <PJRT_TopologyDescription *>self.handle.use(), element_type, shape)
+
+    @property
+    def memory_space_kind_ids(self):
+        cdef PJRT_TopologyDescription_GetMemorySpaceKindIds_Args args
+        cdef size_t index
+        start(&args, PJRT_TopologyDescription_GetMemorySpaceKindIds_Args_STRUCT_SIZE)
+        args.topology = <PJRT_TopologyDescription *>self.handle.use()
+        self.handle.call(SLOT_PJRT_TopologyDescription_GetMemorySpaceKindIds, &args)
+        number = count(args.num_memory_space_kind_ids, args.memory_space_kind_ids, "the kinds of memory of a topology")
+        return tuple([args.memory_space_kind_ids[index] for index in range(number)])
+
+    def make_canonical_shape(self, element_type, shape, layout=None, *, memory_space_kind_id):
+        cdef PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args args
+        cdef Block dims = int64_block(shape)
+        cdef NativeLayout native = native_layout(layout)
+        start(&args, PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args_STRUCT_SIZE)
+        args.topology = <PJRT_TopologyDescription *>self.handle.use()
+        args.memory_space_kind_id = memory_space_kind_id
+        args.dims = <int64_t *>dims.data
+        args.num_dims = len(shape)
+        args.element_type = <PJRT_Buffer_Type><int>ElementType.of(element_type)
+        args.layout = native.pointer
+        self.handle.call(SLOT_PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace, &args)
+        try:
+            return blob(args.serialized_shape, args.serialized_shape_size, "a serialized shape")
+        finally:
+            if args.serialized_shape_deleter != NULL:
+                with nogil:
+                    args.serialized_shape_deleter(args.serialized_shape)
+
+    def __repr__(self):
+        if self.handle.native == NULL or self.scope.closed:
+            return f"<{type(self).__name__} of a closed client>"
+        return TopologyDescription.__repr__(self)
+
+
+class PluginTopology(TopologyCore, TopologyDescription):
+    """A topology of a plugin (``PJRT_TopologyDescription``)."""
+
+    __slots__ = ()
+
+
+cdef class _DescribedBy(Scope):
+    """The scope of the descriptions of a topology of our own: it keeps the topology for them."""
+
+    cdef Handle topology
+
+
+cdef object _new(Scope scope, Handle handle, attributes):
+    cdef PJRT_TopologyDescription_PlatformName_Args args
+    cdef TopologyCore topology = <TopologyCore>PluginTopology()
+    topology.scope = scope
+    topology.handle = handle
+    topology.attributes_of_plugin = attributes
+    start(&args, PJRT_TopologyDescription_PlatformName_Args_STRUCT_SIZE)
+    args.topology = <PJRT_TopologyDescription *>handle.use()
+    handle.call(SLOT_PJRT_TopologyDescription_PlatformName, &args)
+    topology.platform_name = text(args.platform_name, args.platform_name_size, "the name of a platform")
+    return topology
+
+
+cdef Handle _handle(Scope scope, PJRT_TopologyDescription *native, size_t destroy_slot):
+    if native == NULL:
+        raise InternalError("the plugin gave no topology where one was expected; report it to its vendor")
+    cdef Handle handle = Handle.__new__(Handle)
+    handle.open(scope, native, destroy_slot)
+    return handle
+
+
+cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, attributes):
+    """The topology of a client: the client's to free."""
+    return _new(scope, _handle(scope, native, 0), attributes)
+
+
+cdef object _own(Scope scope, PJRT_TopologyDescription *native, attributes):
+    """A topology of our own."""
+    cdef _DescribedBy described = _DescribedBy.__new__(_DescribedBy)
+    described.api = scope.api
+    described.topology = _handle(free_scope(scope), native, SLOT_PJRT_TopologyDescription_Destroy)
+    return _new(described, described.topology, attributes)
+
+
+cdef object create_topology(Scope scope, name, options, attributes):
+    """``Plugin.topology``."""
+    cdef PJRT_TopologyDescription_Create_Args args
+    cdef NamedValues values = NamedValues(options, "the options of a topology")
+    cdef bytes encoded = name.encode()
+    start(&args, PJRT_TopologyDescription_Create_Args_STRUCT_SIZE)
+    args.topology_name = encoded
+    args.topology_name_size = len(encoded)
+    args.create_options = values.data
+    args.num_options = values.size
+    scope.call(SLOT_PJRT_TopologyDescription_Create, &args)
+    return _own(scope, args.topology, attributes)
+
+
+cdef object deserialize_topology(Scope scope, serialized, attributes):
+    """``Plugin.deserialize_topology``."""
+    cdef PJRT_TopologyDescription_Deserialize_Args args
+    cdef bytes data = bytes(serialized)
+    start(&args, PJRT_TopologyDescription_Deserialize_Args_STRUCT_SIZE)
+    args.serialized_topology = data
+    args.serialized_topology_size = len(data)
+    scope.call(SLOT_PJRT_TopologyDescription_Deserialize, &args)
+    return _own(scope, args.topology, attributes)

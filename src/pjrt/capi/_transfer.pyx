@@ -1,0 +1,152 @@
+"""Asynchronous host-to-device transfers: buffers that are filled piece by piece."""
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from pjrt.capi._api cimport start
+from pjrt.capi._buffer cimport new_buffer
+from pjrt.capi._device cimport device_at, native_memory
+from pjrt.capi._event cimport eager_future
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._memory cimport HostMemory
+from pjrt.capi._scope cimport ClientScope, Handle
+from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.transfer import AsyncHostToDeviceTransferManager
+
+
+@cython.no_gc_clear
+cdef class TransferManagerCore(Handle):
+    """A ``PJRT_AsyncHostToDeviceTransferManager``."""
+
+    @property
+    def device(self):
+        cdef PJRT_AsyncHostToDeviceTransferManager_Device_Args args
+        start(&args, PJRT_AsyncHostToDeviceTransferManager_Device_Args_STRUCT_SIZE)
+        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
+        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_Device, &args)
+        return device_at(<ClientScope>self.scope, args.device_out)
+
+    @property
+    def buffer_count(self):
+        cdef PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args args
+        start(&args, PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args_STRUCT_SIZE)
+        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
+        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferCount, &args)
+        return args.buffer_count
+
+    def buffer_size(self, index):
+        cdef PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args args
+        start(&args, PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args_STRUCT_SIZE)
+        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
+        args.buffer_index = index
+        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferSize, &args)
+        return args.buffer_size
+
+    def retrieve_buffer(self, index):
+        cdef PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args args
+        start(&args, PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args_STRUCT_SIZE)
+        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
+        args.buffer_index = index
+        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer, &args)
+        return new_buffer(<ClientScope>self.scope, args.buffer_out)
+
+    def transfer_data(self, index, data, offset=0, *, is_last_transfer=True):
+        cdef PJRT_AsyncHostToDeviceTransferManager_TransferData_Args args
+        cdef HostMemory memory = HostMemory.of(data, False, "the data of a transfer")
+        start(&args, PJRT_AsyncHostToDeviceTransferManager_TransferData_Args_STRUCT_SIZE)
+        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
+        args.buffer_index = index
+        args.data = memory.at(0, memory.view.len)
+        args.offset = offset
+        args.transfer_size = memory.view.len
+        args.is_last_transfer = is_last_transfer
+        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferData, &args)
+        return eager_future(self.scope, args.done_with_h2d_transfer, None, memory)
+
+    def transfer_literal(self, index, array):
+        cdef PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args args
+        source = np.ascontiguousarray(array).reshape(np.shape(array))
+        cdef HostMemory memory = HostMemory.of(source, False, "the array of a transfer")
+        cdef Block dims = int64_block(source.shape)
+        start(&args, PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args_STRUCT_SIZE)
+        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
+        args.buffer_index = index
+        args.data = memory.at(0, memory.view.len)
+        args.shape_dims = <int64_t *>dims.data
+        args.shape_num_dims = source.ndim
+        args.shape_element_type = <PJRT_Buffer_Type><int>ElementType.of(source.dtype)
+        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferLiteral, &args)
+        return eager_future(self.scope, args.done_with_h2d_transfer, None, memory)
+
+    def set_buffer_error(self, index, error):
+        cdef PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args args
+        cdef bytes message = error.message.encode()
+        start(&args, PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args_STRUCT_SIZE)
+        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
+        args.buffer_index = index
+        args.error_code = <PJRT_Error_Code><int>error.code
+        args.error_message = message
+        args.error_message_size = len(message)
+        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_SetBufferError, &args)
+
+    def add_metadata(self, metadata):
+        cdef PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args args
+        cdef NamedValues values = NamedValues(metadata, "the metadata of a transfer")
+        start(&args, PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args_STRUCT_SIZE)
+        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
+        args.transfer_metadata = values.data
+        args.num_metadata = values.size
+        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_AddMetadata, &args)
+
+    def close(self):
+        self.release()
+
+
+class PluginTransferManager(TransferManagerCore, AsyncHostToDeviceTransferManager):
+    """Fills new buffers of a plugin piece by piece."""
+
+    __slots__ = ()
+
+
+cdef object transfer_manager(ClientScope scope, specs, memory_space):
+    """``Client.create_buffers_for_async_host_to_device``."""
+    cdef PJRT_Client_CreateBuffersForAsyncHostToDevice_Args args
+    cdef size_t number = len(specs), index
+    cdef Block shapes = Block.of(number * sizeof(PJRT_ShapeSpec))
+    cdef Block layouts = Block.of(number * sizeof(void *))
+    cdef Block dims
+    cdef NativeLayout layout
+    keep = []
+    for index in range(number):
+        spec = specs[index]
+        dims = int64_block(spec.shape)
+        layout = native_layout(spec.layout)
+        keep.append((dims, layout))
+        _fill_shape(&(<PJRT_ShapeSpec *>shapes.data)[index], <int64_t *>dims.data, spec)
+        (<PJRT_Buffer_MemoryLayout **>layouts.data)[index] = layout.pointer
+    start(&args, PJRT_Client_CreateBuffersForAsyncHostToDevice_Args_STRUCT_SIZE)
+    args.client = scope.native
+    args.shape_specs = <PJRT_ShapeSpec *>shapes.data
+    args.num_shape_specs = number
+    if any(spec.layout is not None for spec in specs):
+        args.device_layouts = <PJRT_Buffer_MemoryLayout **>layouts.data
+        args.num_device_layouts = number
+    if memory_space is None:
+        memory_space = scope.addressable_devices[0].default_memory_space
+    args.memory = native_memory(scope, memory_space)
+    scope.call(SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, &args)
+    manager = PluginTransferManager()
+    (<Handle>manager).open(scope, args.transfer_manager, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy)
+    return manager
+
+
+cdef int _fill_shape(PJRT_ShapeSpec *target, int64_t *dims, spec) except -1:
+    start(target, PJRT_ShapeSpec_STRUCT_SIZE)
+    target.dims = dims
+    target.num_dims = len(spec.shape)
+    target.element_type = <PJRT_Buffer_Type><int>spec.element_type
+    return 0

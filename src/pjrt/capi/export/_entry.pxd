@@ -1,0 +1,21 @@
+from pjrt.capi._gen_abi cimport PJRT_Error, PJRT_Error_Code
+
+ctypedef int (*implementation_t)(void *args) except -1
+ctypedef int (*plugin_implementation_t)(object plugin, void *args) except -1
+
+cdef extern from "pjrt_support/error.h" nogil:
+    PJRT_Error *pjrt_error_new(PJRT_Error_Code code, const char *message, size_t size)
+    PJRT_Error *pjrt_error_of_text(PJRT_Error_Code code, const char *text)
+    void pjrt_error_release(PJRT_Error *error)
+    PJRT_Error *pjrt_error_share(PJRT_Error *error)
+
+cdef void *entry(implementation_t implementation) except NULL
+cdef void *plugin_entry(int plugin, int number) except NULL
+cdef int define_plugin_entry(int number, plugin_implementation_t implementation) except -1
+cdef int add_plugin(object plugin) except -1
+cdef PJRT_Error *native_error(object error) noexcept
+cdef object python_error(PJRT_Error_Code code, const char *message, size_t size)
+cdef bint has_field(void *args, void *field, size_t size) noexcept nogil
+cdef void put(void *table, size_t slot, void *function) noexcept nogil
+cdef void *keep(object thing) noexcept
+cdef void drop(void *kept) noexcept nogil

@@ -1,0 +1,153 @@
+"""The way from the table's functions into Python, and of errors out of it.
+
+What needs Python is an *implementation*: it takes the argument struct, and may raise. The function in the table is an
+entry that passes the gate, takes the GIL, calls the implementation, and turns any exception into a ``PJRT_Error``; so
+none can escape, and once the interpreter has begun to end the answer is an error instead of a call into it.
+"""
+
+from cpython.ref cimport Py_DECREF, Py_INCREF
+
+from pjrt.capi._gate cimport gate_enter, gate_leave
+from pjrt.capi._gen_abi cimport *
+
+from pjrt.api.errors import PjrtError, ResourceExhaustedError
+
+cdef extern from "pjrt_support/error.h" nogil:
+    void pjrt_error_add_payload(PJRT_Error *error, const char *key, size_t key_size, const char *value, size_t value_size)
+
+cdef extern from "pjrt_support/entries.h" nogil:
+    ctypedef PJRT_Error *(*pjrt_entry)(void *args)
+    PJRT_Error *(*pjrt_enter)(int entry, void *args)
+    PJRT_Error *(*pjrt_enter_plugin)(int plugin, int entry, void *args)
+    const pjrt_entry pjrt_entries[170]
+    const pjrt_entry pjrt_plugin_entries[64][10]
+    int PJRT_NUM_ENTRIES
+    int PJRT_NUM_PLUGINS
+    int PJRT_NUM_PLUGIN_ENTRIES
+
+cdef implementation_t _implementations[170]
+cdef plugin_implementation_t _plugin_implementations[10]
+cdef int _num_entries = 0
+cdef list _plugins = []
+
+
+cdef void *entry(implementation_t implementation) except NULL:
+    """A function for the table that calls the implementation."""
+    global _num_entries
+    if _num_entries == PJRT_NUM_ENTRIES:
+        raise ResourceExhaustedError(f"all {PJRT_NUM_ENTRIES} entries of exported plugins are in use")
+    _implementations[_num_entries] = implementation
+    _num_entries += 1
+    return <void *>pjrt_entries[_num_entries - 1]
+
+
+cdef int define_plugin_entry(int number, plugin_implementation_t implementation) except -1:
+    """Says what an entry does that each exported plugin has of its own."""
+    _plugin_implementations[number] = implementation
+    return 0
+
+
+cdef int add_plugin(plugin) except -1:
+    """Gives an exported plugin its number; it lives as long as the process, as the ABI says of tables."""
+    if len(_plugins) == PJRT_NUM_PLUGINS:
+        raise ResourceExhaustedError(f"a process can export {PJRT_NUM_PLUGINS} plugins, and it has; export one and share it")
+    _plugins.append(plugin)
+    return len(_plugins) - 1
+
+
+cdef void *plugin_entry(int plugin, int number) except NULL:
+    """A function for the table of one exported plugin."""
+    return <void *>pjrt_plugin_entries[plugin][number]
+
+
+cdef PJRT_Error *_enter(int number, void *args) noexcept nogil:
+    cdef PJRT_Error *error
+    if not gate_enter():
+        return _closed()
+    error = _run(number, args)
+    gate_leave()
+    return error
+
+
+cdef PJRT_Error *_enter_plugin(int plugin, int number, void *args) noexcept nogil:
+    cdef PJRT_Error *error
+    if not gate_enter():
+        return _closed()
+    error = _run_plugin(plugin, number, args)
+    gate_leave()
+    return error
+
+
+cdef PJRT_Error *_closed() noexcept nogil:
+    return pjrt_error_of_text(
+        PJRT_Error_Code_FAILED_PRECONDITION, b"the Python interpreter that this device runs in is ending"
+    )
+
+
+cdef PJRT_Error *_run(int number, void *args) noexcept with gil:
+    try:
+        _implementations[number](args)
+    except BaseException as error:
+        return native_error(error)
+    return NULL
+
+
+cdef PJRT_Error *_run_plugin(int plugin, int number, void *args) noexcept with gil:
+    try:
+        _plugin_implementations[number](_plugins[plugin], args)
+    except BaseException as error:
+        return native_error(error)
+    return NULL
+
+
+pjrt_enter = _enter
+pjrt_enter_plugin = _enter_plugin
+
+
+cdef PJRT_Error *native_error(error) noexcept:
+    """Any exception as an error for the framework: code, message and payloads."""
+    cdef PJRT_Error *made
+    cdef bytes message, name, data
+    try:
+        wrapped = PjrtError.wrap(error)
+        message = wrapped.message.encode("utf-8", "replace")
+        made = pjrt_error_new(<PJRT_Error_Code><int>wrapped.code, message, len(message))
+        for key, value in wrapped.payloads.items():
+            name, data = key.encode("utf-8", "replace"), bytes(value)
+            pjrt_error_add_payload(made, name, len(name), data, len(data))
+        return made
+    except BaseException:
+        return pjrt_error_of_text(PJRT_Error_Code_INTERNAL, b"a device raised an exception that itself could not be read")
+
+
+cdef object python_error(PJRT_Error_Code code, const char *message, size_t size):
+    """An error that the framework describes by code and message."""
+    text = message[:size].decode("utf-8", "replace") if message != NULL else ""
+    return PjrtError.of(<int>code, text)
+
+
+cdef bint has_field(void *args, void *field, size_t size) noexcept nogil:
+    """Whether the caller's struct, whose first member is its size, reaches to the end of a field."""
+    return <size_t>(<char *>field - <char *>args) + size <= (<size_t *>args)[0]
+
+
+cdef void put(void *table, size_t slot, void *function) noexcept nogil:
+    """Sets a function of a table by its offset."""
+    (<void **>(<char *>table + slot))[0] = function
+
+
+cdef void *keep(thing) noexcept:
+    """A reference to an object for the framework to hold, which it gives back with ``drop``."""
+    Py_INCREF(thing)
+    return <void *>thing
+
+
+cdef void drop(void *kept) noexcept nogil:
+    """Gives back a reference that the framework held; fits as a deleter. Once Python is ending, nothing is left to free."""
+    if kept != NULL and gate_enter():
+        _decref(kept)
+        gate_leave()
+
+
+cdef void _decref(void *kept) noexcept with gil:
+    Py_DECREF(<object>kept)

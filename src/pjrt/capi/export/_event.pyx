@@ -1,0 +1,152 @@
+"""Futures shown as events. Everything that a framework does with an event runs without Python."""
+
+
+from pjrt.capi._gate import close_at_exit
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi.export._entry cimport native_error, pjrt_error_new, pjrt_error_of_text, pjrt_error_release, pjrt_error_share
+
+import time
+
+
+cdef extern from "pjrt_support/event.h" nogil:
+    ctypedef struct pjrt_event:
+        PJRT_Error *error
+    ctypedef struct pjrt_pending:
+        pjrt_event *first
+    void pjrt_pending_init(pjrt_pending *pending)
+    pjrt_event *pjrt_event_new(pjrt_pending *pending, int references)
+    pjrt_event *pjrt_event_ready(PJRT_Error *error)
+    void pjrt_event_release(pjrt_pending *pending, pjrt_event *event)
+    bint pjrt_event_set(pjrt_pending *pending, pjrt_event *event, PJRT_Error *error)
+    bint pjrt_event_is_ready(pjrt_event *event)
+    PJRT_Error *pjrt_event_await(pjrt_pending *pending, pjrt_event *event)
+    bint pjrt_event_on_ready(pjrt_event *event, PJRT_Event_OnReadyCallback function, void *user_arg)
+    void pjrt_pending_fail(pjrt_pending *pending, PJRT_Error_Code code, const char *message)
+
+cdef pjrt_pending _pending
+pjrt_pending_init(&_pending)
+
+cdef double _PATIENCE_SECONDS = 2.0
+
+
+cdef PJRT_Event *event_of(future) except NULL:
+    """An event, the caller's, that becomes ready with the future."""
+    cdef pjrt_event *event
+    cdef _Setter setter
+    if future.done():
+        error = future.exception()
+        event = pjrt_event_ready(NULL if error is None else native_error(error))
+        if event == NULL:
+            raise MemoryError("no memory for an event")
+        return <PJRT_Event *>event
+    event = pjrt_event_new(&_pending, 2)
+    if event == NULL:
+        raise MemoryError("no memory for an event")
+    setter = _Setter.__new__(_Setter)
+    setter.event = event
+    future.add_done_callback(setter)
+    return <PJRT_Event *>event
+
+
+cdef class _Setter:
+    """A future's callback that sets an event; one that is dropped uncalled fails it, so that nobody waits for ever."""
+
+    cdef pjrt_event *event
+
+    def __call__(self, future):
+        error = future.exception()
+        self.finish(NULL if error is None else native_error(error))
+
+    def __dealloc__(self):
+        if self.event != NULL:
+            self.finish(pjrt_error_of_text(PJRT_Error_Code_INTERNAL, b"the device dropped the work that this waits for"))
+
+    cdef void finish(self, PJRT_Error *error) noexcept:
+        cdef pjrt_event *event = self.event
+        self.event = NULL
+        if event == NULL:
+            pjrt_error_release(error)
+            return
+        with nogil:
+            pjrt_event_set(&_pending, event, error)
+            pjrt_event_release(&_pending, event)
+
+
+def fail_pending(str message):
+    """Fails everything that a framework waits for now with ``CANCELLED``: the device does not answer, or will not any more."""
+    cdef bytes text = message.encode()
+    cdef const char *data = text
+    with nogil:
+        pjrt_pending_fail(&_pending, PJRT_Error_Code_CANCELLED, data)
+
+
+class _AtExit:
+    """Gives work under way a moment to end with the interpreter, then fails what is left."""
+
+    def _close_at_exit(self):
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while _pending.first != NULL and time.monotonic() < deadline:
+            time.sleep(0.001)
+        fail_pending("the Python interpreter that this device runs in is ending")
+
+
+_at_exit = _AtExit()
+close_at_exit.add(_at_exit)
+
+
+cdef PJRT_Error *_destroy(PJRT_Event_Destroy_Args *args) noexcept nogil:
+    pjrt_event_release(&_pending, <pjrt_event *>args.event)
+    return NULL
+
+
+cdef PJRT_Error *_is_ready(PJRT_Event_IsReady_Args *args) noexcept nogil:
+    args.is_ready = pjrt_event_is_ready(<pjrt_event *>args.event)
+    return NULL
+
+
+cdef PJRT_Error *_error(PJRT_Event_Error_Args *args) noexcept nogil:
+    cdef pjrt_event *event = <pjrt_event *>args.event
+    if not pjrt_event_is_ready(event):
+        return pjrt_error_of_text(
+            PJRT_Error_Code_FAILED_PRECONDITION, b"an event has an error only once it is ready; await it first"
+        )
+    return pjrt_error_share(event.error)
+
+
+cdef PJRT_Error *_await(PJRT_Event_Await_Args *args) noexcept nogil:
+    return pjrt_event_await(&_pending, <pjrt_event *>args.event)
+
+
+cdef PJRT_Error *_on_ready(PJRT_Event_OnReady_Args *args) noexcept nogil:
+    if pjrt_event_on_ready(<pjrt_event *>args.event, args.callback, args.user_arg):
+        return NULL
+    return pjrt_error_of_text(PJRT_Error_Code_RESOURCE_EXHAUSTED, b"no memory to have a callback called")
+
+
+cdef PJRT_Error *_create(PJRT_Event_Create_Args *args) noexcept nogil:
+    # The handle is the only reference: whoever destroys an event that was never set has nobody left who waits.
+    args.event = <PJRT_Event *>pjrt_event_new(&_pending, 1)
+    if args.event == NULL:
+        return pjrt_error_of_text(PJRT_Error_Code_RESOURCE_EXHAUSTED, b"no memory for an event")
+    return NULL
+
+
+cdef PJRT_Error *_set(PJRT_Event_Set_Args *args) noexcept nogil:
+    cdef PJRT_Error *error = NULL
+    if args.error_code != PJRT_Error_Code_OK:
+        error = pjrt_error_new(args.error_code, args.error_message, args.error_message_size)
+    if pjrt_event_set(&_pending, <pjrt_event *>args.event, error):
+        return NULL
+    return pjrt_error_of_text(PJRT_Error_Code_FAILED_PRECONDITION, b"the event was set already; it can be set once")
+
+
+cdef int fill_table(PJRT_Api *table) except -1:
+    """The functions of events."""
+    table.PJRT_Event_Destroy = _destroy
+    table.PJRT_Event_IsReady = _is_ready
+    table.PJRT_Event_Error = _error
+    table.PJRT_Event_Await = _await
+    table.PJRT_Event_OnReady = _on_ready
+    table.PJRT_Event_Create = _create
+    table.PJRT_Event_Set = _set
+    return 0

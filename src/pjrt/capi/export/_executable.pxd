@@ -1,0 +1,32 @@
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._values cimport Block, NamedValues
+from pjrt.capi.export._text cimport Text, Texts
+
+cdef struct ExecutableHandle:
+    void *record
+    Text name
+    size_t num_replicas
+    size_t num_partitions
+    size_t num_outputs
+
+
+cdef class ExecutableRecord:
+    cdef ExecutableHandle handle
+    cdef readonly object executable
+    cdef Texts texts
+    cdef Text fingerprint
+    cdef object optimized
+    cdef Text optimized_format
+    cdef NamedValues costs
+    cdef Block element_types
+    cdef Block dimensions
+    cdef Block ranks
+    cdef dict text_lists
+
+    @staticmethod
+    cdef ExecutableRecord of(object executable)
+    cdef void *give(self) noexcept
+
+
+cdef ExecutableRecord executable_record(const PJRT_Executable *executable)
+cdef int fill_table(PJRT_Api *table) except -1

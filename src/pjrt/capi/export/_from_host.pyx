@@ -1,0 +1,150 @@
+"""New buffers for a framework: from its memory, over memory of the device, or without a value yet."""
+
+from libc.stdint cimport int64_t, uintptr_t
+
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._values cimport element_type, read_int64s, read_layout, read_named_values
+from pjrt.capi.export._buffer cimport BufferRecord, buffer_record
+from pjrt.capi.export._client cimport ClientRecord, client_record
+from pjrt.capi.export._device cimport device_of, memory_space_of
+from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put, python_error
+from pjrt.capi.export._event cimport event_of
+from pjrt.capi.export._host_memory cimport host_array
+
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.future import Promise
+from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.shape_spec import ShapeSpec
+
+cdef list _SEMANTICS = [HostBufferSemantics(number) for number in range(4)]
+
+
+cdef object _spec(const int64_t *dims, size_t num_dims, PJRT_Buffer_Type type, PJRT_Buffer_MemoryLayout *layout):
+    return ShapeSpec(
+        read_int64s(dims, num_dims, "the dimensions of a buffer"),
+        element_type(type),
+        None if layout == NULL else read_layout(layout),
+    )
+
+
+cdef int _buffer_from_host_buffer(void *raw) except -1:
+    args = <PJRT_Client_BufferFromHostBuffer_Args *>raw
+    cdef ClientRecord record = client_record(args.client)
+    shape = read_int64s(args.dims, args.num_dims, "the dimensions of a buffer")
+    strides = None
+    if args.byte_strides != NULL and args.num_byte_strides:
+        strides = read_int64s(args.byte_strides, args.num_byte_strides, "the strides of a host buffer")
+        if len(strides) != len(shape):
+            raise InvalidArgumentError(f"a host buffer of {len(shape)} dimensions has as many strides, found {len(strides)}")
+    if not 0 <= <int>args.host_buffer_semantics < 4:
+        raise InvalidArgumentError(f"host buffer semantics are 0 to 3, found {<int>args.host_buffer_semantics}")
+    semantics = _SEMANTICS[<int>args.host_buffer_semantics]
+    mutable = semantics is HostBufferSemantics.MUTABLE_ZERO_COPY
+    array = host_array(<void *>args.data, shape, element_type(args.type).dtype, strides, mutable)
+    done = Promise()
+    buffer = record.client.buffer_from_host(
+        array,
+        device=None if args.memory != NULL else device_of(args.device),
+        memory_space=memory_space_of(args.memory),
+        layout=None if args.device_layout == NULL else read_layout(args.device_layout),
+        semantics=semantics,
+        on_done_with_host_buffer=lambda: done.set_result(None),
+    )
+    args.done_with_host_buffer = event_of(done.future)
+    args.buffer = BufferRecord.of(record, buffer, None).give()
+    return 0
+
+
+cdef int _create_uninitialized_buffer(void *raw) except -1:
+    args = <PJRT_Client_CreateUninitializedBuffer_Args *>raw
+    cdef ClientRecord record = client_record(args.client)
+    spec = _spec(args.shape_dims, args.shape_num_dims, args.shape_element_type, args.shape_layout)
+    space = memory_space_of(args.memory)
+    if space is None and args.device != NULL:
+        space = device_of(args.device).default_memory_space
+    args.buffer = BufferRecord.of(record, record.client.create_uninitialized_buffer(spec, memory_space=space), None).give()
+    return 0
+
+
+cdef int _create_error_buffer(void *raw) except -1:
+    args = <PJRT_Client_CreateErrorBuffer_Args *>raw
+    cdef ClientRecord record = client_record(args.client)
+    spec = _spec(args.shape_dims, args.shape_num_dims, args.shape_element_type, args.shape_layout)
+    error = python_error(args.error_code, args.error_message, args.error_message_size)
+    if has_field(args, &args.num_payload, sizeof(size_t)) and args.num_payload:
+        payloads = read_named_values(args.payload, args.num_payload, "payloads")
+        error = PjrtError.of(int(error.code), error.message, {name: str(v).encode() for name, v in payloads.items()})
+    buffer = record.client.create_error_buffer(error, spec, memory_space=memory_space_of(args.memory))
+    args.buffer = BufferRecord.of(record, buffer, None).give()
+    return 0
+
+
+cdef int _create_alias_buffer(void *raw) except -1:
+    args = <PJRT_Client_CreateAliasBuffer_Args *>raw
+    cdef ClientRecord record = client_record(args.client)
+    spec = _spec(args.shape_dims, args.shape_num_dims, args.shape_element_type, args.shape_layout)
+    buffer, fulfillment = record.client.create_alias_buffer(spec, memory_space=memory_space_of(args.memory))
+    args.alias_buffer = BufferRecord.of(record, buffer, None).give()
+    args.fulfill_alias_buffer_cb = <PJRT_FulfillAliasBufferCallback *>keep(fulfillment)
+    return 0
+
+
+cdef int _fulfill_alias_buffer(void *raw) except -1:
+    args = <PJRT_Client_FulfillAliasBuffer_Args *>raw
+    if args.fulfill_alias_buffer_cb == NULL:
+        raise InvalidArgumentError("expected the callback handle of an alias buffer, found a null pointer")
+    fulfillment = <object><void *>args.fulfill_alias_buffer_cb
+    drop(<void *>args.fulfill_alias_buffer_cb)
+    if args.status_code == PJRT_Error_Code_OK:
+        fulfillment.fulfill(buffer_record(args.buffer).buffer)
+    else:
+        fulfillment.fail(python_error(args.status_code, args.error_message, args.error_message_size))
+    return 0
+
+
+cdef class _OnDelete:
+    """A framework's callback for the end of a view; called once, without the GIL."""
+
+    cdef void (*function)(void *pointer, void *user_arg) noexcept nogil
+    cdef void *pointer
+    cdef void *user_arg
+
+    def __call__(self):
+        function = self.function
+        self.function = NULL
+        if function != NULL:
+            with nogil:
+                function(self.pointer, self.user_arg)
+
+
+cdef int _create_view_of_device_buffer(void *raw) except -1:
+    args = <PJRT_Client_CreateViewOfDeviceBuffer_Args *>raw
+    cdef ClientRecord record = client_record(args.client)
+    cdef _OnDelete on_delete = None
+    cdef PJRT_Memory *memory = args.memory if has_field(args, &args.memory, sizeof(PJRT_Memory *)) else NULL
+    if args.on_delete_callback != NULL:
+        on_delete = _OnDelete()
+        on_delete.function = <void (*)(void *, void *) noexcept nogil>args.on_delete_callback
+        on_delete.pointer = args.device_buffer_ptr
+        on_delete.user_arg = args.on_delete_callback_arg
+    buffer = record.client.create_view_of_device_buffer(
+        <uintptr_t>args.device_buffer_ptr,
+        _spec(args.dims, args.num_dims, args.element_type, args.layout),
+        device=None if memory != NULL else device_of(args.device),
+        memory_space=memory_space_of(memory),
+        on_delete=on_delete,
+        stream=args.stream or None,
+    )
+    args.buffer = BufferRecord.of(record, buffer, None).give()
+    return 0
+
+
+cdef int fill_table(PJRT_Api *table) except -1:
+    """The functions that make buffers."""
+    put(table, SLOT_PJRT_Client_BufferFromHostBuffer, entry(_buffer_from_host_buffer))
+    put(table, SLOT_PJRT_Client_CreateUninitializedBuffer, entry(_create_uninitialized_buffer))
+    put(table, SLOT_PJRT_Client_CreateErrorBuffer, entry(_create_error_buffer))
+    put(table, SLOT_PJRT_Client_CreateAliasBuffer, entry(_create_alias_buffer))
+    put(table, SLOT_PJRT_Client_FulfillAliasBuffer, entry(_fulfill_alias_buffer))
+    put(table, SLOT_PJRT_Client_CreateViewOfDeviceBuffer, entry(_create_view_of_device_buffer))
+    return 0

@@ -1,0 +1,31 @@
+"""Memory of the framework as Python objects, without a copy."""
+
+from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
+from cpython.memoryview cimport PyMemoryView_FromMemory
+
+import numpy as np
+
+from pjrt.api.layout import row_major_strides
+
+
+cdef object host_memory(const void *data, size_t size, bint writable):
+    """A view of bytes."""
+    if data == NULL or size == 0:
+        return memoryview(bytearray())
+    return PyMemoryView_FromMemory(<char *>data, size, PyBUF_WRITE if writable else PyBUF_READ)
+
+
+cdef object host_array(void *data, shape, dtype, strides, bint writable):
+    """An array over memory, in row-major order or with strides in bytes, which may be negative."""
+    cdef Py_ssize_t low = 0, high = dtype.itemsize
+    if strides is None:
+        strides = row_major_strides(shape, dtype.itemsize)
+    if data == NULL or 0 in shape:
+        return np.empty(shape, dtype)
+    for size, stride in zip(shape, strides):
+        if stride < 0:
+            low += stride * (size - 1)
+        else:
+            high += stride * (size - 1)
+    memory = host_memory(<char *>data + low, high - low, writable)
+    return np.ndarray(shape, dtype, memory, -low, strides)

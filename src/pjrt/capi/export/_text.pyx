@@ -1,0 +1,14 @@
+"""Strings that a framework reads for as long as a handle lives."""
+
+
+cdef class Texts:
+    def __cinit__(self):
+        self.keep = []
+
+    cdef Text add(self, string) except *:
+        cdef Text text
+        cdef bytes data = string if isinstance(string, bytes) else str(string).encode("utf-8", "replace")
+        self.keep.append(data)
+        text.data = data
+        text.size = len(data)
+        return text

@@ -1,0 +1,178 @@
+"""Transfers in pieces, both kinds: managers that a framework drives, and streams that a program receives from."""
+
+from libc.stdint cimport int64_t, uintptr_t
+
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._values cimport element_type, read_int64s, read_layout, read_named_values
+from pjrt.capi.export._buffer cimport BufferRecord
+from pjrt.capi.export._client cimport ClientRecord, client_record
+from pjrt.capi.export._device cimport memory_space_of
+from pjrt.capi.export._entry cimport drop, entry, keep, put, python_error
+from pjrt.capi.export._event cimport event_of
+from pjrt.capi.export._host_memory cimport host_array, host_memory
+
+from pjrt.api.shape_spec import ShapeSpec
+
+
+cdef class _ManagerRecord:
+    cdef ClientRecord client
+    cdef object manager
+
+
+cdef _ManagerRecord _manager(PJRT_AsyncHostToDeviceTransferManager *handle):
+    return <_ManagerRecord><void *>handle
+
+
+cdef int _create_buffers(void *raw) except -1:
+    args = <PJRT_Client_CreateBuffersForAsyncHostToDevice_Args *>raw
+    cdef _ManagerRecord record = _ManagerRecord()
+    cdef PJRT_ShapeSpec *shape
+    cdef size_t index
+    specs = []
+    for index in range(args.num_shape_specs):
+        shape = &args.shape_specs[index]
+        layout = None
+        if index < args.num_device_layouts and args.device_layouts != NULL and args.device_layouts[index] != NULL:
+            layout = read_layout(args.device_layouts[index])
+        dims = read_int64s(shape.dims, shape.num_dims, "the dimensions of a buffer")
+        specs.append(ShapeSpec(dims, element_type(shape.element_type), layout))
+    record.client = client_record(args.client)
+    record.manager = record.client.client.create_buffers_for_async_host_to_device(
+        specs, memory_space=memory_space_of(args.memory)
+    )
+    args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>keep(record)
+    return 0
+
+
+cdef int _destroy(void *raw) except -1:
+    args = <PJRT_AsyncHostToDeviceTransferManager_Destroy_Args *>raw
+    if args.transfer_manager == NULL:
+        return 0
+    manager = _manager(args.transfer_manager).manager
+    drop(<void *>args.transfer_manager)
+    manager.close()
+    return 0
+
+
+cdef int _transfer_data(void *raw) except -1:
+    args = <PJRT_AsyncHostToDeviceTransferManager_TransferData_Args *>raw
+    args.done_with_h2d_transfer = event_of(
+        _manager(args.transfer_manager).manager.transfer_data(
+            args.buffer_index,
+            host_memory(args.data, args.transfer_size, False),
+            args.offset,
+            is_last_transfer=args.is_last_transfer,
+        )
+    )
+    return 0
+
+
+cdef int _transfer_literal(void *raw) except -1:
+    args = <PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args *>raw
+    shape = read_int64s(args.shape_dims, args.shape_num_dims, "the dimensions of a literal")
+    array = host_array(<void *>args.data, shape, element_type(args.shape_element_type).dtype, None, False)
+    args.done_with_h2d_transfer = event_of(
+        _manager(args.transfer_manager).manager.transfer_literal(args.buffer_index, array)
+    )
+    return 0
+
+
+cdef int _retrieve_buffer(void *raw) except -1:
+    args = <PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args *>raw
+    cdef _ManagerRecord record = _manager(args.transfer_manager)
+    buffer = record.manager.retrieve_buffer(args.buffer_index)
+    args.buffer_out = BufferRecord.of(record.client, buffer, None).give()
+    return 0
+
+
+cdef int _device(void *raw) except -1:
+    args = <PJRT_AsyncHostToDeviceTransferManager_Device_Args *>raw
+    cdef _ManagerRecord record = _manager(args.transfer_manager)
+    args.device_out = <PJRT_Device *>&record.client.device(record.manager.device).handle
+    return 0
+
+
+cdef int _buffer_count(void *raw) except -1:
+    args = <PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args *>raw
+    args.buffer_count = _manager(args.transfer_manager).manager.buffer_count
+    return 0
+
+
+cdef int _buffer_size(void *raw) except -1:
+    args = <PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args *>raw
+    args.buffer_size = _manager(args.transfer_manager).manager.buffer_size(args.buffer_index)
+    return 0
+
+
+cdef int _set_buffer_error(void *raw) except -1:
+    args = <PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args *>raw
+    error = python_error(args.error_code, args.error_message, args.error_message_size)
+    _manager(args.transfer_manager).manager.set_buffer_error(args.buffer_index, error)
+    return 0
+
+
+cdef int _add_metadata(void *raw) except -1:
+    args = <PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args *>raw
+    metadata = read_named_values(args.transfer_metadata, args.num_metadata, "the metadata of a transfer")
+    _manager(args.transfer_manager).manager.add_metadata(metadata)
+    return 0
+
+
+# Streams: the handle is the stream's own object.
+
+cdef object _stream(PJRT_CopyToDeviceStream *handle):
+    return <object><void *>handle
+
+
+cdef PJRT_Error *_stream_destroy(PJRT_CopyToDeviceStream_Destroy_Args *args) noexcept nogil:
+    drop(<void *>args.stream)
+    return NULL
+
+
+cdef int _stream_add_chunk(void *raw) except -1:
+    args = <PJRT_CopyToDeviceStream_AddChunk_Args *>raw
+    cdef PJRT_Chunk *chunk = args.chunk
+    try:
+        args.transfer_complete = event_of(_stream(args.stream).add_chunk((<char *>chunk.data)[:chunk.size]))
+    finally:
+        if chunk.deleter != NULL:
+            chunk.deleter(chunk.data, chunk.deleter_arg)
+    return 0
+
+
+cdef int _stream_total_bytes(void *raw) except -1:
+    args = <PJRT_CopyToDeviceStream_TotalBytes_Args *>raw
+    args.total_bytes = _stream(args.stream).total_bytes
+    return 0
+
+
+cdef int _stream_granule_size(void *raw) except -1:
+    args = <PJRT_CopyToDeviceStream_GranuleSize_Args *>raw
+    args.granule_size_in_bytes = _stream(args.stream).granule_size
+    return 0
+
+
+cdef int _stream_current_bytes(void *raw) except -1:
+    args = <PJRT_CopyToDeviceStream_CurrentBytes_Args *>raw
+    args.current_bytes = _stream(args.stream).current_bytes
+    return 0
+
+
+cdef int fill_table(PJRT_Api *table) except -1:
+    """The functions of transfers in pieces."""
+    put(table, SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, entry(_create_buffers))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy, entry(_destroy))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferData, entry(_transfer_data))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferLiteral, entry(_transfer_literal))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer, entry(_retrieve_buffer))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_Device, entry(_device))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferCount, entry(_buffer_count))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferSize, entry(_buffer_size))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_SetBufferError, entry(_set_buffer_error))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_AddMetadata, entry(_add_metadata))
+    table.PJRT_CopyToDeviceStream_Destroy = _stream_destroy
+    put(table, SLOT_PJRT_CopyToDeviceStream_AddChunk, entry(_stream_add_chunk))
+    put(table, SLOT_PJRT_CopyToDeviceStream_TotalBytes, entry(_stream_total_bytes))
+    put(table, SLOT_PJRT_CopyToDeviceStream_GranuleSize, entry(_stream_granule_size))
+    put(table, SLOT_PJRT_CopyToDeviceStream_CurrentBytes, entry(_stream_current_bytes))
+    return 0
