@@ -52,7 +52,7 @@ PJRT_Error *tiny_Buffer_CopyToMemory(PJRT_Buffer_CopyToMemory_Args *args) {
   return error_from(status ? status : copy_to(args->buffer, memory, &args->dst_buffer));
 }
 
-/* The same bytes seen as another shape of the same size. */
+/* The same bytes seen as another shape of the same size. They move to the new buffer: the old one is used up. */
 PJRT_Error *tiny_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
   tiny_shape shape;
   tiny_status *status = shape_init(&shape, args->element_type, args->dims, args->num_dims, args->device_layout);
@@ -60,10 +60,13 @@ PJRT_Error *tiny_Buffer_Bitcast(PJRT_Buffer_Bitcast_Args *args) {
     status = status_make(INVALID, "A buffer of %zu bytes cannot be seen as a shape of %zu", args->buffer->size,
                          shape_size(&shape));
   tiny_storage *storage = NULL;
-  if (!status) status = buffer_use(args->buffer, NULL, &storage);
+  tiny_promise **uses = NULL;
+  size_t num_uses = 0;
+  if (!status) status = buffer_donate(args->buffer, &storage, &uses, &num_uses);
   if (status) return error_from(status);
-  atomic_store(&storage->keep, true);
   args->out_buffer = buffer_make(args->buffer->memory, &shape, storage, promise_ref(args->buffer->defined));
+  args->out_buffer->uses = uses;
+  args->out_buffer->num_uses = num_uses;
   return NULL;
 }
 
