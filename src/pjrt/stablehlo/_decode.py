@@ -45,8 +45,9 @@ def decode_type(type_: Any) -> ValueType:
     text = str(type_)
     if text == "!stablehlo.token":
         return TokenType()
-    if text.startswith("!stablehlo.future") and hasattr(type_, "types"):
-        return FutureType(tuple(decode_type(inner) for inner in type_.types))
+    if text.startswith("!stablehlo.future"):
+        future = _jaxlib.load("mlir.dialects.stablehlo", "read types").FutureType(type_)
+        return FutureType(tuple(decode_type(inner) for inner in future.types))
     try:
         return TensorType((), *_decode_element(text))
     except InvalidArgumentError:

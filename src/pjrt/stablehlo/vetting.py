@@ -68,7 +68,7 @@ def _parses_elsewhere(program: Program, time_limit: float) -> bool:
     if not sys.executable:
         return False
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
-    command = [sys.executable, "-m", "pjrt.stablehlo._vet", program.format]
+    command = [sys.executable, "-P", "-m", "pjrt.stablehlo._vet", program.format]
     try:
         done = subprocess.run(
             command, input=program.code, capture_output=True, timeout=time_limit, env=environment, check=False

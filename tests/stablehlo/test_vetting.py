@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program
+from pjrt.stablehlo import inspect, parse, read, to_module, to_text, vet, vetting
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program was vetted before."""
+    monkeypatch.setattr(vetting, "_sound", {})
+
+
+@pytest.fixture
+def crashing(bytecode: Program) -> Program:
+    """Bytecode with an operation's name that is not UTF-8, at which MLIR's bindings abort the process."""
+    return Program(bytecode.code.replace(b"tanh", b"tan\xff"))
+
+
+def test_the_parser_really_crashes(crashing: Program) -> None:
+    """If this fails, the parser has become better: find another program for these tests."""
+    script = (
+        "import sys; from pjrt import Program, stablehlo;"
+        "stablehlo.parse(Program(sys.stdin.buffer.read()), trusted=True)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=crashing.code, capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode < 0
+
+
+@pytest.mark.parametrize("look", [vet, parse, inspect, to_module, to_text])
+def test_a_program_that_crashes_the_parser_is_an_error(look: object, crashing: Program) -> None:
+    assert callable(look)
+    with pytest.raises(DataLossError, match=r"make the native parser crash \(exit status -\d+\)"):
+        look(crashing)
+
+
+def test_a_refusal_in_the_other_process_is_the_same_error_here(artifact: Program) -> None:
+    unknown = Program(artifact.code.replace(b"tanh_v1", b"tank_v1"))
+    with pytest.raises(InvalidArgumentError, match=r"vhlo\.tank_v1") as elsewhere:
+        vet(unknown)
+    with pytest.raises(InvalidArgumentError) as here:
+        to_module(unknown, trusted=True)
+    assert elsewhere.value.message == here.value.message
+
+
+def test_a_sound_program_is_vetted_once(monkeypatch: pytest.MonkeyPatch, artifact: Program, hlo: Program) -> None:
+    calls = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: calls.append(a) or run(*a, **k))
+    for _ in range(2):
+        vet(artifact)
+        vet(hlo)
+    assert len(calls) == 2
+
+
+def test_text_and_trusted_programs_start_no_process(
+    monkeypatch: pytest.MonkeyPatch, text: Program, artifact: Program
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "run", started)
+    assert parse(text).name == "example"
+    assert parse(artifact, trusted=True).name == "example"
+
+
+def test_a_parser_that_does_not_end_is_an_error(artifact: Program) -> None:
+    with pytest.raises(DataLossError, match=r"was not done with its .* bytes"):
+        vet(artifact, time_limit=0.001)
+
+
+def test_where_no_python_can_be_started_programs_are_parsed_here(
+    monkeypatch: pytest.MonkeyPatch, artifact: Program
+) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    assert parse(artifact).name == "example"
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    assert parse(artifact).name == "example"
+
+
+def test_text_that_nests_without_end_is_refused() -> None:
+    deep = "tuple<" * 100_000 + "tensor<f32>" + ">" * 100_000
+    with pytest.raises(DataLossError, match="nested more than 400 deep"):
+        to_module(read(f"func.func @main(%x: {deep}) {{ return }}"))
+
+
+def test_brackets_in_strings_and_comments_do_not_nest() -> None:
+    signs = "<([{" * 500
+    program = read(f'// {signs}\nmodule attributes {{a.b = "{signs}"}} {{ }}')
+    assert parse(program).attributes == {"a.b": signs}
+
+
+@pytest.mark.parametrize("name", ["bytecode", "artifact", "hlo"])
+def test_flipped_bits_never_harm_this_process(request: pytest.FixtureRequest, name: str) -> None:
+    code = request.getfixturevalue(name).code
+    step = max(1, len(code) * 8 // 12)
+    for bit in range(3, len(code) * 8, step):
+        damaged = bytearray(code)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            parse(read(bytes(damaged)))
+        except PjrtError:
+            continue
