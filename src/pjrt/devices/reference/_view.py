@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.reference._attributes import decode_value_of
@@ -84,17 +84,17 @@ class OpView:
 
     def unimplemented(self, reason: str) -> UnimplementedError:
         """The error for what this device does not do: names the op, its types and its place."""
-        return UnimplementedError(self._explain(reason))
+        return _told(UnimplementedError(self._explain(reason)))
 
     def invalid(self, reason: str) -> InvalidArgumentError:
         """The error for what the specification does not allow."""
-        return InvalidArgumentError(self._explain(reason))
+        return _told(InvalidArgumentError(self._explain(reason)))
 
     def explain(self, error: PjrtError) -> PjrtError:
-        """The same error with op, types and place in its message."""
-        if self.location in error.message and self.name in error.message:
+        """The same error with op, types and place in its message; one that has those of an inner op stays as it is."""
+        if getattr(error, "_told", False):
             return error
-        return PjrtError.of(error.code, self._explain(error.message), error.payloads)
+        return _told(PjrtError.of(error.code, self._explain(error.message), error.payloads))
 
     @property
     def signature(self) -> str:
@@ -127,3 +127,12 @@ class LazyAttributes(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._operation.attributes)
+
+
+Told = TypeVar("Told", bound=PjrtError)
+
+
+def _told(error: Told) -> Told:
+    """Marks an error whose message says which op it is about."""
+    error._told = True  # type: ignore[attr-defined]
+    return error
