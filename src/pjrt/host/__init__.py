@@ -9,8 +9,9 @@ complete, asynchronous, many-device client of it. This room must not know Stable
   the other devices of the launch.
 """
 
-from pjrt.host.client import MEMORY_KINDS, HostClient
+from pjrt.host.client import HostClient
 from pjrt.host.compiled import Compiled
 from pjrt.host.execution_context import ExecutionContext
+from pjrt.host.platform import MEMORY_KINDS
 
 __all__ = ["MEMORY_KINDS", "Compiled", "ExecutionContext", "HostClient"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,16 +11,23 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.api.future import Future
+from pjrt.api.future import Future, Promise
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
-from pjrt.host.layout import array_dtype, order_of
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.host import dlpack
+from pjrt.host.copying import copy_between, schedule
+from pjrt.host.derived_storage import depend, reinterpret
+from pjrt.host.external_reference import HostExternalReference
+from pjrt.host.foreign import ForeignMemory
+from pjrt.host.layout import array_dtype, order_of, tiled
+from pjrt.host.memory_space import HostMemorySpace
+from pjrt.host.raw_buffer import HostRawBuffer, copy_raw
 from pjrt.host.storage import Array, Storage, copied
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
     from pjrt.host.device import HostDevice
-    from pjrt.host.memory_space import HostMemorySpace
 
 
 class HostBuffer(Buffer):
@@ -115,10 +123,10 @@ class HostBuffer(Buffer):
         order = None if layout is None else order_of(layout, self._shape, self._element_type)
         if out is not None:
             return self._copy_out(storage, out)
-        if order is None or order == order_of(self.layout, self._shape, self._element_type):
+        if order is None or order == self._order:
             return storage.definition.then(lambda _: _view(storage))
         dtype = array_dtype(self._element_type)
-        return self._transfer(storage, lambda array: copied(array, dtype, order))
+        return schedule(self._device, storage, lambda array: copied(array, dtype, order), self.on_device_size)
 
     def _copy_out(self, storage: Storage, out: Array) -> Future[Array]:
         dtype = array_dtype(self._element_type)
@@ -133,17 +141,96 @@ class HostBuffer(Buffer):
             np.copyto(out, array)
             return out
 
-        return self._transfer(storage, copy)
+        return schedule(self._device, storage, copy, out.nbytes)
+
+    def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
+        return copy_raw(self._device, self.use(), self.on_device_size, out, offset, size)
+
+    def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
+        # Held from now on: the buffer may be deleted before the memory to copy to comes.
+        storage, available = self.use(), self.on_device_size
+        promise: Promise[None] = Promise()
+
+        def settle(done: Future[None]) -> None:
+            error = done.exception()
+            promise.set_result(None) if error is None else promise.set_error(error)
+
+        def begin(place: Future[Any]) -> None:
+            try:
+                copy_raw(self._device, storage, available, place.result(), offset, size).add_done_callback(settle)
+            except Exception as error:
+                promise.set_error(error)
+
+        out.add_done_callback(begin)
+        return promise.future
+
+    # To other places and other hands.
 
     def copy_to(self, destination: Device | MemorySpace) -> Buffer:
-        from pjrt.host.copying import copy_buffer
+        source = self.use()
+        device = destination if isinstance(destination, Device) else destination.devices[0]
+        if not device.is_addressable:
+            raise InvalidArgumentError(
+                f"{device} belongs to process {device.process_index}; copy to an addressable device"
+            )
+        space = device.default_memory_space if isinstance(destination, Device) else destination
+        if not isinstance(device.client, type(self.client)) or not isinstance(space, HostMemorySpace):
+            # Another kind of client: by way of the host, which is waited for.
+            return device.client.buffer_from_host(self.to_host().result(), device=device, memory_space=space)
+        home = space.devices[0]
+        home.client.check_open()
+        storage = copy_between(source, home, space, array_dtype(self._element_type), self._order, self.on_device_size)
+        return HostBuffer(home, space, self._shape, self._element_type, storage, self._layout)
 
-        return copy_buffer(self, destination)
+    def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> HostBuffer:
+        source = self.use()
+        spec = ShapeSpec(tuple(shape), element_type, layout)
+        dtype = array_dtype(spec.element_type)
+        size = spec.size * dtype.itemsize
+        if size != self.on_device_size:
+            raise InvalidArgumentError(
+                f"a bitcast keeps the number of bytes: {self.described} has {self.on_device_size}, {spec} has {size}"
+            )
+        order = tuple(range(len(spec.shape))) if layout is None else order_of(layout, spec.shape, spec.element_type)
+        storage = reinterpret(source, self._order, dtype, spec.shape, order)
+        self.delete()
+        return HostBuffer(self._device, self._space, spec.shape, spec.element_type, storage, tiled(order))
 
-    def _transfer(self, storage: Storage, copy: Any) -> Future[Any]:
-        from pjrt.host.copying import schedule
+    def donate_with_control_dependency(self, dependency: Future[Any]) -> HostBuffer:
+        storage = depend(self.use(), dependency)
+        self.delete()
+        return HostBuffer(self._device, self._space, self._shape, self._element_type, storage, self._layout)
 
-        return schedule(self._device, storage, copy)
+    def external_reference(self) -> HostExternalReference:
+        return HostExternalReference(self.use())
+
+    def unsafe_pointer(self) -> int:
+        with HostExternalReference(self.use()) as reference:
+            return reference.pointer
+
+    def raw(self) -> HostRawBuffer:
+        return HostRawBuffer(self._device, self._space, self.use(), self.on_device_size)
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        if stream is not None:
+            raise BufferError(f"memory of the host has no streams: expected stream=None, found {stream!r}")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the buffer is on DLPack's device {self.__dlpack_device__()}, not on {dl_device}")
+        storage = self.use()
+        storage.definition.result()
+        assert storage.array is not None
+        array = storage.array.copy(order="K") if copy else ForeignMemory.over(storage.array)
+        return dlpack.to_capsule(array)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CPU, 0
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        """The dimensions from the slowest to the fastest varying."""
+        return order_of(self.layout, self._shape, self._element_type)
 
     @property
     def described(self) -> str:

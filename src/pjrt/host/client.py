@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pjrt.api.attributes import Attributes
-from pjrt.api.client import Client, choose_place
+from pjrt.api.client import AliasFulfillment, Client, choose_place
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
-from pjrt.host import from_host
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.host import dlpack, from_host
+from pjrt.host.abi_version import HostRuntimeAbiVersion, PlatformVersion
+from pjrt.host.alias import HostAliasFulfillment, alias
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import CompileFunction
 from pjrt.host.compiler import HostCompiler
-from pjrt.host.device import HostDevice, HostDeviceDescription
+from pjrt.host.device import HostDevice
 from pjrt.host.dispatch import Dispatcher
 from pjrt.host.executable import HostExecutable
+from pjrt.host.execute_context import HostExecuteContext
+from pjrt.host.execution import Execution
+from pjrt.host.ffi_handlers import FfiHandlers
 from pjrt.host.loaded_executable import HostLoadedExecutable
+from pjrt.host.mapped_memory import MappedMemory
 from pjrt.host.memory_space import HostMemorySpace
-from pjrt.host.queue import forked, generation
+from pjrt.host.platform import MEMORY_KINDS, HostPlatform
+from pjrt.host.process_life import forked, generation
 from pjrt.host.topology import HostTopology
-
-MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
-"""The kinds of memory that a host device has when nothing else is said, its default one first."""
+from pjrt.host.transfer import HostTransferManager
 
 
 class HostClient(Client):
@@ -47,7 +53,9 @@ class HostClient(Client):
         attributes: what the platform says of itself, such as ``stablehlo_current_version``.
         memory_kinds: the kinds of memory of each device, its default one first.
         memory_limit: the most bytes in use on each device: of its default memory, or by kind.
-        process_index: the number of this process; device ids begin at ``process_index * num_devices``.
+        process_index: the number of this process among those of the job.
+        process_count: how many processes the job has, each with ``num_devices`` devices; those of the others are
+            listed but cannot be used from here.
         formats: the program formats that ``compile`` takes; ``None`` is any.
         deserialize: ``deserialize(payload, program, options)`` gives what ``compile`` does, from what
             ``Compiled.serialize`` gave.
@@ -56,19 +64,20 @@ class HostClient(Client):
     """
 
     __slots__ = (
-        "_assignments",
-        "_attributes",
         "_closed",
         "_compiler",
         "_devices",
         "_dispatcher",
         "_generation",
+        "_handlers",
+        "_local_devices",
+        "_mapped",
         "_memory_spaces",
-        "_process_index",
+        "_platform",
         "_topology",
+        "_unfulfilled",
         "alignment",
         "collective_timeout",
-        "order",
     )
 
     def __init__(
@@ -84,38 +93,41 @@ class HostClient(Client):
         memory_kinds: Sequence[str] = MEMORY_KINDS,
         memory_limit: int | Mapping[str, int] | None = None,
         process_index: int = 0,
+        process_count: int | None = None,
         formats: Sequence[str] | None = None,
         deserialize: Callable[[bytes, Program, CompileOptions], Any] | None = None,
         alignment: int = 1,
         collective_timeout: float = 60.0,
     ) -> None:
         self._closed = False
-        if num_devices < 1:
-            raise InvalidArgumentError(f"a client has one device or more, num_devices is {num_devices}")
-        if not memory_kinds:
-            raise InvalidArgumentError("a device has one kind of memory or more, memory_kinds is empty")
-        self._process_index = process_index
-        self._attributes = dict(attributes or {})
         self._generation = generation()
+        self._platform = HostPlatform(
+            name=name,
+            version=platform_version,
+            num_devices=num_devices,
+            device_kind=device_kind or name,
+            device_attributes=device_attributes or {},
+            attributes=dict(attributes or {}),
+            memory_kinds=tuple(memory_kinds),
+            memory_limit=memory_limit,
+            process_index=process_index,
+            process_count=process_index + 1 if process_count is None else process_count,
+            alignment=alignment,
+            collective_timeout=collective_timeout,
+        )
         self.alignment = alignment
         self.collective_timeout = collective_timeout
         self._compiler = HostCompiler(name, platform_version, memory_kinds[0], compile, deserialize, formats)
-        limits = _limits(memory_limit, memory_kinds)
-        descriptions = [
-            HostDeviceDescription(
-                process_index * num_devices + number,
-                process_index,
-                device_kind or name,
-                device_attributes or {},
-                memory_kinds,
-            )
-            for number in range(num_devices)
-        ]
-        self._devices = tuple(HostDevice(self, d, number, limits) for number, d in enumerate(descriptions))
-        self._memory_spaces = tuple(space for device in self._devices for space in device.memory_spaces)
-        self._topology = HostTopology(self._compiler, descriptions, self._attributes)
-        self._dispatcher = Dispatcher()
-        self.order = threading.Lock()
+        descriptions = self._platform.describe()
+        self._devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)
+        self._local_devices = tuple(device for device in self._devices if device.is_addressable)
+        self._memory_spaces = tuple(space for device in self._local_devices for space in device.memory_spaces)
+        self._topology = HostTopology(self._compiler, descriptions, self._platform.attributes)
+        self._dispatcher = Dispatcher([q for d in self._local_devices for q in (d.compute, d.transfers)])
+        self._handlers = FfiHandlers()
+        self._mapped = MappedMemory()
+        # What somebody still has to say, for ``close`` to end the wait for it.
+        self._unfulfilled: weakref.WeakSet[HostAliasFulfillment | HostTransferManager] = weakref.WeakSet()
 
     # What it is.
 
@@ -129,11 +141,11 @@ class HostClient(Client):
 
     @property
     def process_index(self) -> int:
-        return self._process_index
+        return self._platform.process_index
 
     @property
     def attributes(self) -> Attributes:
-        return self._attributes
+        return self._platform.attributes
 
     @property
     def devices(self) -> Sequence[HostDevice]:
@@ -141,7 +153,7 @@ class HostClient(Client):
 
     @property
     def addressable_devices(self) -> Sequence[HostDevice]:
-        return self._devices
+        return self._local_devices
 
     @property
     def memory_spaces(self) -> Sequence[HostMemorySpace]:
@@ -166,6 +178,9 @@ class HostClient(Client):
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
         return TiledLayout.row_major(len(shape))
 
+    def runtime_abi_version(self) -> HostRuntimeAbiVersion:
+        return HostRuntimeAbiVersion(PlatformVersion(self.platform_name, self.platform_version))
+
     # Programs.
 
     def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> HostLoadedExecutable:
@@ -184,6 +199,9 @@ class HostClient(Client):
         self.check_open()
         return self._load(self._compiler.deserialize(serialized, options))
 
+    def create_execute_context(self) -> HostExecuteContext:
+        return HostExecuteContext()
+
     # Buffers.
 
     def buffer_from_host(
@@ -200,12 +218,87 @@ class HostClient(Client):
         place, space = self.choose_place(device, memory_space)
         return from_host.place(array, place, space, layout, semantics, on_done_with_host_buffer)
 
+    def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> HostBuffer:
+        self.check_open()
+        place, space = self.choose_place(device, None)
+        return from_host.share(dlpack.from_source(source), place, space, None)
+
+    def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> HostBuffer:
+        self.check_open()
+        device, space = self.choose_place(None, memory_space)
+        return from_host.uninitialized(spec, device, space)
+
+    def create_error_buffer(
+        self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
+    ) -> HostBuffer:
+        self.check_open()
+        device, space = self.choose_place(None, memory_space)
+        buffer, fulfillment = alias(device, space, spec)
+        fulfillment.fail(error)
+        return buffer
+
+    def create_alias_buffer(
+        self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
+    ) -> tuple[HostBuffer, AliasFulfillment]:
+        self.check_open()
+        device, space = self.choose_place(None, memory_space)
+        buffer, fulfillment = alias(device, space, spec)
+        self._unfulfilled.add(fulfillment)
+        return buffer, fulfillment
+
+    def create_view_of_device_buffer(
+        self,
+        pointer: int,
+        spec: ShapeSpec,
+        *,
+        device: Device | None = None,
+        memory_space: MemorySpace | None = None,
+        on_delete: Callable[[], object] | None = None,
+        stream: int | None = None,
+    ) -> HostBuffer:
+        self.check_open()
+        if stream is not None:
+            raise InvalidArgumentError(f"memory of the host has no streams: expected stream=None, found {stream!r}")
+        place, space = self.choose_place(device, memory_space)
+        return from_host.view(pointer, spec, place, space, on_delete)
+
+    def create_buffers_for_async_host_to_device(
+        self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None
+    ) -> HostTransferManager:
+        self.check_open()
+        device, space = self.choose_place(None, memory_space)
+        manager = HostTransferManager(device, space, specs)
+        self._unfulfilled.add(manager)
+        return manager
+
+    # Memory of the host.
+
+    def dma_map(self, memory: Any) -> None:
+        self.check_open()
+        self._mapped.add(memory)
+
+    def dma_unmap(self, memory: Any) -> None:
+        self._mapped.remove(memory)
+
+    # Functions of the host inside programs.
+
+    def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
+        self._handlers.register(name, handler, traits)
+
+    def register_ffi_type(self, name: str) -> int:
+        return self._handlers.register_type(name)
+
+    @property
+    def ffi_handlers(self) -> FfiHandlers:
+        """What ``register_ffi_handler`` was given, for the function that computes a program with custom calls."""
+        return self._handlers
+
     def choose_place(
         self, device: Device | None, memory_space: MemorySpace | None
     ) -> tuple[HostDevice, HostMemorySpace]:
         """The device and memory space meant by a caller who may have named either, both or none."""
         if device is None and memory_space is None:
-            first = self._devices[0]
+            first = self._local_devices[0]
             return first, first._memory_spaces[0]
         chosen, space = choose_place(self, device, memory_space)
         assert isinstance(chosen, HostDevice)
@@ -233,58 +326,27 @@ class HostClient(Client):
         if self._closed:
             return
         self._closed = True
-        if self._generation != generation():
-            return
-        self._finish()
-        for device in self._devices:
-            device.compute.close()
-            device.transfers.close()
+        if self._generation == generation():
+            self._dispatcher.finish(self._end_waiting)
 
-    def _finish(self) -> None:
-        """Waits for the work under way; what waits for an input that nobody will bring any more is cancelled."""
-        queues = [queue for device in self._devices for queue in (device.compute, device.transfers)]
-        while any(queue.is_busy for queue in queues):
-            for queue in queues:
-                queue.drain()
-        while self._dispatcher.is_waiting:
-            self._dispatcher.cancel_waiting(f"the client '{self.platform_name}' was closed")
-            for queue in queues:
-                queue.drain()
+    def _end_waiting(self) -> None:
+        """What waits for somebody to say or bring something does not wait any longer."""
+        for promise in list(self._unfulfilled):
+            promise.abandon(CancelledError(f"the client '{self.platform_name}' was closed"))
+
+    def enqueue(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
+        """Runs the executions of one launch, each on its device, when their inputs are there."""
+        self._dispatcher.enqueue(executions, devices)
 
     def _load(self, executable: HostExecutable) -> HostLoadedExecutable:
         options = executable.origin.options
         assignment = options.device_assignment
-        if (
-            assignment is None
-            and options.device_ordinal >= 0
-            and executable.num_replicas * executable.num_partitions == 1
-        ):
-            assignment = DeviceAssignment(((self._device_at(options.device_ordinal).id,),))
+        if assignment is None and options.device_ordinal > 0 and options.num_replicas * options.num_partitions == 1:
+            device = self.lookup_addressable_device(options.device_ordinal)
+            assignment = DeviceAssignment(((device.id,),))
         if assignment is None:
             assignment = self.default_device_assignment(options.num_replicas, options.num_partitions)
         for row in assignment.device_ids:
             for device_id in row:
                 self.lookup_device(device_id)
         return HostLoadedExecutable(self, executable, assignment)
-
-    def _device_at(self, ordinal: int) -> HostDevice:
-        if ordinal >= len(self._devices):
-            raise InvalidArgumentError(
-                f"device_ordinal is {ordinal}, '{self.platform_name}' has {len(self._devices)} devices"
-            )
-        return self._devices[ordinal]
-
-    def enqueue(self, *args: Any) -> None:
-        """Runs the executions of one launch when their inputs are there."""
-        self._dispatcher.enqueue(*args)
-
-
-def _limits(memory_limit: int | Mapping[str, int] | None, kinds: Sequence[str]) -> dict[str, int]:
-    if memory_limit is None:
-        return {}
-    if isinstance(memory_limit, int):
-        return {kinds[0]: memory_limit}
-    for kind in memory_limit:
-        if kind not in kinds:
-            raise InvalidArgumentError(f"memory_limit names the kind {kind!r}, the devices have {', '.join(kinds)}")
-    return dict(memory_limit)

@@ -9,8 +9,8 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
 from pjrt.host.compiled import Compiled, CompileFunction
+from pjrt.host.device_errors import clean
 from pjrt.host.executable import HostExecutable, Origin
-from pjrt.host.queue import clean
 from pjrt.host.serialization import unpack
 
 _DEFAULT_OPTIONS = CompileOptions()

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from pjrt.api.buffer import Buffer
-from pjrt.api.device import Device
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.element_type import AnyDType
 from pjrt.api.future import Future
-from pjrt.api.memory_space import MemorySpace
-from pjrt.host.layout import array_dtype, order_of
-from pjrt.host.queue import Call, clean
-from pjrt.host.storage import Array, Storage, copied, freeze
+from pjrt.host.device_errors import clean
+from pjrt.host.queue import Call
+from pjrt.host.storage import TOKEN, Array, Storage, copied, freeze
 
 if TYPE_CHECKING:
-    from pjrt.host.buffer import HostBuffer
     from pjrt.host.device import HostDevice
+    from pjrt.host.memory_space import HostMemorySpace
 
 T = TypeVar("T")
 
@@ -24,22 +21,23 @@ INLINE_BYTES = 64 * 1024
 """Copies up to this size are made at once where they stand; handing them to a thread would take longer."""
 
 
-def schedule(device: HostDevice, storage: Storage, function: Callable[[Array], T]) -> Future[T]:
-    """A future of ``function(array)``, called when the storage has its array; large arrays on the device's thread for
-    transfers. An error of the storage is the future's.
+def schedule(device: HostDevice, storage: Storage, function: Callable[[Array], T], size: int) -> Future[T]:
+    """A future of ``function(array)``, called when the storage has its array.
+
+    Args:
+        device: whose thread for transfers makes large copies.
+        storage: where the array is to come from; if it fails, so does the future.
+        function: the work.
+        size: how many bytes it moves.
     """
-
-    def work() -> T:
-        error = storage.definition.exception()
-        if error is not None:
-            raise error
-        assert storage.array is not None
-        return function(storage.array)
-
-    call = Call(work)
+    if storage.definition._done and size <= INLINE_BYTES:
+        call = Call(lambda: function(_value(storage)))
+        call.run()
+        return call.future
+    call = Call(lambda: function(_value(storage)))
 
     def begin(_: Future[None]) -> None:
-        if storage.array is None or storage.array.nbytes <= INLINE_BYTES:
+        if size <= INLINE_BYTES or storage.definition._error is not None:
             call.run()
             return
         try:
@@ -51,31 +49,40 @@ def schedule(device: HostDevice, storage: Storage, function: Callable[[Array], T
     return call.future
 
 
-def copy_buffer(buffer: HostBuffer, destination: Device | MemorySpace) -> Buffer:
-    """The copy that ``Buffer.copy_to`` gives.
+def _value(storage: Storage) -> Array:
+    error = storage.definition._error
+    if error is not None:
+        raise error.with_traceback(None)
+    assert storage.array is not None
+    return storage.array
 
-    To a device of another kind of client the value goes by way of the host, and is waited for.
+
+def copy_between(
+    source: Storage,
+    device: HostDevice,
+    space: HostMemorySpace,
+    dtype: AnyDType,
+    order: tuple[int, ...],
+    size: int,
+) -> Storage:
+    """A storage in another memory that will hold a copy.
+
+    Args:
+        source: what is copied, when it is there.
+        device: whose thread copies.
+        space: the memory to copy to.
+        dtype: the dtype of the elements.
+        order: the dimensions from the slowest to the fastest varying; kept.
+        size: the number of bytes.
+
+    Raises:
+        ResourceExhaustedError: the memory has no room for it.
     """
-    from pjrt.host.buffer import HostBuffer
-    from pjrt.host.device import HostDevice
-    from pjrt.host.memory_space import HostMemorySpace
-
-    source = buffer.use()
-    space = destination.default_memory_space if isinstance(destination, Device) else destination
-    if not isinstance(space, HostMemorySpace):
-        device = destination if isinstance(destination, Device) else destination.devices[0]
-        return device.client.buffer_from_host(buffer.to_host().result(), device=device, memory_space=space)
-    device = space.devices[0]
-    if not isinstance(device, HostDevice) or not device.is_addressable:
-        raise InvalidArgumentError(f"{device} belongs to process {device.process_index}; copy to an addressable device")
-    device.client.check_open()
-    order = order_of(buffer.layout, buffer.shape, buffer.element_type)
-    dtype = array_dtype(buffer.element_type)
-    made = Storage(Future())
-    made.charge(space.account, buffer.on_device_size)
+    made = Storage(source.definition)
+    made.charge(space.account, size)
 
     def copy(array: Array) -> None:
-        made.array = freeze(copied(array, dtype, order))
+        made.array = TOKEN if array is TOKEN else freeze(copied(array, dtype, order))
 
-    made.definition = schedule(device, source, copy)
-    return HostBuffer(device, space, buffer.shape, buffer.element_type, made, buffer._layout)
+    made.definition = schedule(device, source, copy, size)
+    return made

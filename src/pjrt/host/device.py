@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pjrt.api.attributes import Attributes
-from pjrt.api.device import AllocatorStats, Device, DeviceDescription
+from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
+from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.memory_space import MemorySpaceDescription
+from pjrt.host.feed import Feed
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.queue import WorkQueue
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
+    from pjrt.host.execution import Execution
+    from pjrt.host.platform import HostPlatform
 
 
 class HostDeviceDescription(DeviceDescription):
@@ -56,27 +61,42 @@ class HostDevice(Device):
     Attributes:
         compute: the queue on which programs run, one after the other.
         transfers: the queue on which large copies run, so that they do not wait for programs.
+        launches: the executions under way that have a launch id.
+        infeed: what the host feeds to running programs.
+        outfeed: what running programs feed to the host.
     """
 
-    __slots__ = ("_client", "_description", "_local_hardware_id", "_memory_spaces", "compute", "transfers")
+    __slots__ = (
+        "_addressable",
+        "_client",
+        "_description",
+        "_local_hardware_id",
+        "_memory_spaces",
+        "_tracked",
+        "compute",
+        "infeed",
+        "launches",
+        "outfeed",
+        "transfers",
+    )
 
-    def __init__(
-        self,
-        client: HostClient,
-        description: HostDeviceDescription,
-        local_hardware_id: int,
-        limits: dict[str, int],
-    ) -> None:
+    def __init__(self, client: HostClient, description: HostDeviceDescription, platform: HostPlatform) -> None:
         self._client = client
         self._description = description
-        self._local_hardware_id = local_hardware_id
-        memories = description.memory_space_descriptions
+        self._addressable = description.process_index == platform.process_index
+        memories = description.memory_space_descriptions if self._addressable else ()
         first = description.id * len(memories)
+        limits = platform.memory_limits
         self._memory_spaces = tuple(
             HostMemorySpace(self, first + m.kind_id, m.kind, m.kind_id, limits.get(m.kind)) for m in memories
         )
-        self.compute = WorkQueue(f"{client.platform_name}:{description.id}")
-        self.transfers = WorkQueue(f"{client.platform_name}:{description.id} transfers")
+        self._local_hardware_id = description.id % platform.num_devices if self._addressable else -1
+        self.launches = Launches()
+        self.infeed = Feed(f"infeed of {description}")
+        self.outfeed = Feed(f"outfeed of {description}")
+        self._tracked: set[HostAsyncTrackingEvent] = set()
+        self.compute = WorkQueue(f"{platform.name}:{description.id}")
+        self.transfers = WorkQueue(f"{platform.name}:{description.id} transfers")
 
     @property
     def client(self) -> HostClient:
@@ -92,7 +112,7 @@ class HostDevice(Device):
 
     @property
     def is_addressable(self) -> bool:
-        return True
+        return self._addressable
 
     @property
     def local_hardware_id(self) -> int:
@@ -104,6 +124,10 @@ class HostDevice(Device):
 
     @property
     def default_memory_space(self) -> HostMemorySpace:
+        if not self._addressable:
+            raise FailedPreconditionError(
+                f"{self} belongs to process {self.process_index}; its memory cannot be reached from here"
+            )
         return self._memory_spaces[0]
 
     def memory_stats(self) -> AllocatorStats:
@@ -111,3 +135,64 @@ class HostDevice(Device):
 
     def clear_memory_stats(self) -> None:
         self.default_memory_space.account.clear_peak()
+
+    def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
+        return sum(execution.poison(error) for execution in self.launches.find(launch_id)) > 0
+
+    def create_async_tracking_event(self, description: str) -> HostAsyncTrackingEvent:
+        event = HostAsyncTrackingEvent(self._tracked, description)
+        self._tracked.add(event)
+        return event
+
+    @property
+    def tracked(self) -> list[str]:
+        """The descriptions of the asynchronous things that go on, by the marks that ``create_async_tracking_event``
+        made.
+        """
+        return sorted(event.description for event in list(self._tracked))
+
+
+class HostAsyncTrackingEvent(AsyncTrackingEvent):
+    """A mark that something asynchronous goes on, until it is closed.
+
+    Attributes:
+        description: what goes on.
+    """
+
+    __slots__ = ("_among", "description")
+
+    def __init__(self, among: set[HostAsyncTrackingEvent], description: str) -> None:
+        self._among = among
+        self.description = description
+
+    def close(self) -> None:
+        self._among.discard(self)
+
+
+class Launches:
+    """The executions under way on one device, by launch id; launches without an id are not kept."""
+
+    __slots__ = ("_by_id", "_lock")
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, set[Execution]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, launch_id: int, execution: Execution) -> None:
+        """An execution begins."""
+        with self._lock:
+            self._by_id.setdefault(launch_id, set()).add(execution)
+
+    def discard(self, launch_id: int, execution: Execution) -> None:
+        """An execution has ended; may be said again."""
+        with self._lock:
+            running = self._by_id.get(launch_id)
+            if running is not None:
+                running.discard(execution)
+                if not running:
+                    del self._by_id[launch_id]
+
+    def find(self, launch_id: int) -> list[Execution]:
+        """The executions with a launch id."""
+        with self._lock:
+            return list(self._by_id.get(launch_id, ()))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.api.future import Future
 from pjrt.host.device import HostDevice
+from pjrt.host.device_errors import clean
 from pjrt.host.execution import Execution
-from pjrt.host.queue import after, clean
+from pjrt.host.queue import WorkQueue, after
 
 
 class Dispatcher:
@@ -21,23 +22,27 @@ class Dispatcher:
     launch go to all of their queues at one moment, when the inputs of all are there. So any two launches are in the
     same order on all devices that they share, and their collectives cannot wait for each other in a circle.
 
-    Attributes:
-        order: held while something is put on more than one queue.
+    Args:
+        queues: all queues of the client.
     """
 
-    __slots__ = ("_waiting", "order")
+    __slots__ = ("_order", "_queues", "_waiting")
 
-    def __init__(self) -> None:
-        self.order = threading.Lock()
+    def __init__(self, queues: Sequence[WorkQueue]) -> None:
+        self._queues = tuple(queues)
+        # Held while something is put on more than one queue.
+        self._order = threading.Lock()
         self._waiting: set[_Held] = set()
 
     def enqueue(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
         """Runs the executions of one launch, each on its device, when the time has come; returns at once."""
         missing: list[Future[None]] = []
         for execution, device in zip(executions, devices, strict=True):
-            for storage in execution.inputs:
-                if not storage.definition._done and storage.queue is not device.compute:
-                    missing.append(storage.definition)
+            missing += [
+                storage.definition
+                for storage in execution.inputs
+                if not storage.definition._done and storage.queue is not device.compute
+            ]
         if not missing:
             self._release(executions, devices)
             return
@@ -45,17 +50,28 @@ class Dispatcher:
         self._waiting.add(held)
         after(missing, lambda: self._release_held(held))
 
-    def cancel_waiting(self, reason: str) -> None:
-        """Fails what still waits for its inputs."""
+    def finish(self, end_waiting: Callable[[], object]) -> None:
+        """Waits for the work under way, cancels what waits for something that will not come, and ends the queues.
+
+        Args:
+            end_waiting: called when all that can run has run; ends waits that the caller knows of.
+        """
+        self._drain()
+        end_waiting()
+        self._drain()
         while self._waiting:
             held = self._waiting.pop()
             for execution in held.executions:
-                execution.fail(CancelledError(reason))
+                execution.fail(CancelledError("the client was closed while the execution waited for its arguments"))
+            self._drain()
+        for queue in self._queues:
+            queue.close()
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether anything waits for its inputs."""
-        return bool(self._waiting)
+    def _drain(self) -> None:
+        # Work on one queue may put more on another.
+        while any(queue.is_busy for queue in self._queues):
+            for queue in self._queues:
+                queue.drain()
 
     def _release_held(self, held: _Held) -> None:
         try:
@@ -72,7 +88,7 @@ class Dispatcher:
         if len(executions) == 1:
             _put(executions[0], devices[0])
             return
-        with self.order:
+        with self._order:
             for execution, device in zip(executions, devices, strict=True):
                 _put(execution, device)
 

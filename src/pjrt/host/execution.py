@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,18 @@ from pjrt.api.errors import InternalError, PjrtError
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.compiled import Compiled
+from pjrt.host.device_errors import clean
 from pjrt.host.layout import array_dtype
-from pjrt.host.queue import clean
-from pjrt.host.storage import Array, Storage, copied, freeze, thaw
+from pjrt.host.process_life import is_exiting
+from pjrt.host.storage import TOKEN, Array, Storage, copied, freeze, is_sole_base, take_writable
 
 if TYPE_CHECKING:
+    from pjrt.host.device import HostDevice
     from pjrt.host.execution_context import ExecutionContext
+    from pjrt.host.launch import Launch
     from pjrt.host.memory_space import HostMemorySpace
+
+_log = logging.getLogger("pjrt")
 
 
 class Execution:
@@ -32,94 +38,118 @@ class Execution:
         spaces: the memory of each output; the last one serves for all further outputs.
     """
 
-    __slots__ = ("_compiled", "_context", "_donated", "definition", "inputs", "outputs", "spaces")
+    __slots__ = ("_compiled", "_context", "_device", "_donated", "_launch", "definition", "inputs", "outputs", "spaces")
 
     def __init__(
         self,
         compiled: Compiled,
+        device: HostDevice,
         inputs: list[Storage],
-        donated: Sequence[int],
+        donated: frozenset[int],
         spaces: Sequence[HostMemorySpace],
+        launch: Launch | None,
         context: ExecutionContext | None,
     ) -> None:
         self._compiled = compiled
-        self._context = context
+        self._device = device
         self._donated = donated
+        self._launch = launch
+        self._context = context
         self.inputs = inputs
         self.spaces = spaces
         self.definition: Future[None] = Future()
-        self.outputs: list[Storage] | None = None
-        if compiled.outputs is not None:
-            self.outputs = [Storage(self.definition) for _ in compiled.outputs]
-
-    @property
-    def declared(self) -> Sequence[ShapeSpec] | None:
-        """The types of the outputs, if the program declares them."""
-        return self._compiled.outputs
-
-    @staticmethod
-    def spec_of(storage: Storage) -> ShapeSpec:
-        """The type of an output that has run."""
-        assert storage.array is not None
-        return ShapeSpec.of(storage.array)
+        declared = compiled.outputs
+        self.outputs = None if declared is None else [Storage(self.definition) for _ in declared]
+        if launch is not None and launch.launch_id:
+            device.launches.add(launch.launch_id, self)
 
     def run(self) -> None:
         """Does the work, on the device's thread."""
+        error: PjrtError | None
         try:
             error = self._input_error()
             if error is None:
                 self._compute()
         except BaseException as raised:
             error = clean(raised)
+        if error is None:
+            error = self._finish()
         if error is not None:
             self.fail(error)
-            return
-        self._context = None
-        self.definition._complete(None)
 
     def fail(self, error: PjrtError) -> None:
-        """The outputs fail with this error."""
+        """The outputs fail with this error, and the other shares of the launch are not left waiting."""
+        self._give_up()
+        if self._launch is not None:
+            self._launch.abort(error)
+        if self.definition._complete(None, error) and is_exiting():
+            _log.error("an execution of %r failed while the interpreter ended: %s", self._compiled.name, error)
+
+    def poison(self, error: PjrtError) -> bool:
+        """Fails the outputs at once, whatever the function is doing; returns whether they were still to come."""
+        if not self.definition._complete(None, error):
+            return False
+        if self._launch is not None:
+            self._launch.abort(error)
+        return True
+
+    def _finish(self) -> PjrtError | None:
+        self._context = None
+        if self._launch is not None and self._launch.launch_id:
+            self._device.launches.discard(self._launch.launch_id, self)
+        if self.definition._complete(None):
+            return None
+        return self.definition._error  # poisoned while it ran
+
+    def _give_up(self) -> None:
         self.inputs = []
-        context, self._context = self._context, None
+        self._context = None
         for storage in self.outputs or ():
+            storage.array = None
             storage.give_back()
-        if context is not None:
-            context.launch.abort(error)
-        self.definition._complete(None, error)
+        if self._launch is not None and self._launch.launch_id:
+            self._device.launches.discard(self._launch.launch_id, self)
 
     def _input_error(self) -> PjrtError | None:
         for storage in self.inputs:
             error = storage.definition._error
             if error is not None:
                 return error
-        return self.definition._error  # poisoned while it was waiting
+        return self.definition._error  # poisoned, or given up, while it was waiting
 
     def _compute(self) -> None:
+        compiled = self._compiled
         outputs = self.outputs
         if outputs is not None:
             self._reserve(outputs)
-        arrays = self._take_arrays()
-        if self._context is None:
-            results = self._compiled.run(*arrays)
-        else:
-            results = self._compiled.run(self._context, *arrays)
+        arrays = self._arrays()
+        results = compiled.run(*arrays) if self._context is None else compiled.run(self._context, *arrays)
         # From here on the results alone hold on to donated arrays that they reuse.
         arrays.clear()
         self.inputs = []
-        if outputs is None:
-            self.outputs = self._adopt_undeclared(results)
-            return
-        declared = self._compiled.outputs
-        assert declared is not None
         results = as_sequence(results)
+        exclusive = sys.getrefcount(results) == 2
+        if outputs is None:
+            self.outputs = self._adopt_undeclared(results, exclusive)
+            return
+        declared = compiled.outputs
+        assert declared is not None
         if len(results) != len(declared):
             raise InternalError(
-                f"the device's function for {self._compiled.name!r} gave {len(results)} results, it declared "
-                f"{len(declared)}"
+                f"the device's function for {compiled.name!r} gave {len(results)} results, it declared {len(declared)}"
             )
-        exclusive = sys.getrefcount(results) == 2
         for number, spec in enumerate(declared):
             outputs[number].array = adopt(results, number, spec, exclusive)
+
+    def _arrays(self) -> list[Array | None]:
+        """What the function is called with; of donated arguments arrays that it may write to."""
+        inputs = self.inputs
+        arrays: list[Array | None] = [None if s.is_token else s.array for s in inputs]
+        for number in self._donated:
+            if number < len(inputs) and not inputs[number].is_token:
+                arrays[number] = None
+                arrays[number] = take_writable(inputs, number)
+        return arrays
 
     def _reserve(self, outputs: list[Storage]) -> None:
         """Takes the memory of the outputs before anything is computed; that of aliased arguments goes over."""
@@ -134,17 +164,7 @@ class Execution:
             if number not in inherited:
                 outputs[number].charge(self._space(number).account, spec.size_in_bytes)
 
-    def _take_arrays(self) -> list[Array | None]:
-        arrays: list[Array | None] = [storage.array for storage in self.inputs]
-        if self._donated:
-            arrays.clear()
-            for number, storage in enumerate(self.inputs):
-                arrays.append(take_writable(storage) if number in self._donated else storage.array)
-        return arrays
-
-    def _adopt_undeclared(self, results: Any) -> list[Storage]:
-        results = as_sequence(results)
-        exclusive = sys.getrefcount(results) == 2
+    def _adopt_undeclared(self, results: Any, exclusive: bool) -> list[Storage]:
         made = []
         for number in range(len(results)):
             storage = Storage(self.definition)
@@ -156,14 +176,6 @@ class Execution:
 
     def _space(self, number: int) -> HostMemorySpace:
         return self.spaces[min(number, len(self.spaces) - 1)]
-
-
-def take_writable(storage: Storage) -> Array | None:
-    """The array of a donated argument, to be written to: its own memory if nobody else sees it, otherwise a copy."""
-    if storage.is_exclusive():
-        array, storage.array = storage.array, None
-        return None if array is None else thaw(array)
-    return None if storage.array is None else copied(storage.array, storage.array.dtype)
 
 
 def as_sequence(results: Any) -> Any:
@@ -183,7 +195,7 @@ def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) ->
         exclusive: whether the caller is the sequence's only holder.
     """
     if spec is not None and spec.element_type is ElementType.TOKEN:
-        return np.empty(0, array_dtype(ElementType.TOKEN))
+        return TOKEN
     result = results[number]
     array: Array = result if type(result) is np.ndarray else np.asarray(result)
     if spec is None:
@@ -197,13 +209,7 @@ def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) ->
     mine = exclusive and sys.getrefcount(result) == (4 if array is result else 3)
     del result
     flags = array.flags
-    if not (mine and flags.c_contiguous and flags.aligned and array.dtype.isnative and _owns_memory(array)):
+    owned = flags.owndata or type(array.base) is np.ndarray
+    if not (mine and owned and flags.c_contiguous and flags.aligned and array.dtype.isnative and is_sole_base(array)):
         array = copied(array, array.dtype.newbyteorder("="))
     return freeze(array)
-
-
-def _owns_memory(array: Array) -> bool:
-    base = array.base
-    if base is None:
-        return array.flags.owndata
-    return type(base) is np.ndarray and sys.getrefcount(base) == 3 and _owns_memory(base)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.host import host_callbacks
+from pjrt.host.execute_context import HostExecuteContext
 from pjrt.host.launch import Launch
+from pjrt.host.storage import Array
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
+
+T = TypeVar("T")
 
 
 class ExecutionContext:
@@ -23,9 +29,10 @@ class ExecutionContext:
         device_assignment: the devices of all replicas and partitions.
         options: how the caller wants it run.
         launch: what the shares have in common.
+        place: the position of this share among those that the caller started, by which host callbacks are listed.
     """
 
-    __slots__ = ("device", "device_assignment", "launch", "options", "partition_id", "replica_id")
+    __slots__ = ("device", "device_assignment", "launch", "options", "partition_id", "place", "replica_id")
 
     def __init__(
         self,
@@ -35,6 +42,7 @@ class ExecutionContext:
         device_assignment: DeviceAssignment,
         options: ExecuteOptions,
         launch: Launch,
+        place: int,
     ) -> None:
         self.device = device
         self.replica_id = replica_id
@@ -42,6 +50,7 @@ class ExecutionContext:
         self.device_assignment = device_assignment
         self.options = options
         self.launch = launch
+        self.place = place
 
     @property
     def run_id(self) -> int:
@@ -90,6 +99,59 @@ class ExecutionContext:
             timeout = self.device.client.collective_timeout
         return self.launch.rendezvous(key, self.logical_id, participants, value, timeout)
 
+    def post(self, key: Hashable, value: Any) -> None:
+        """Leaves a value for another share of the launch under a key, without waiting: one half of a send from device
+        to device. Values under the same key are taken in the order they were left.
+        """
+        self.launch.post(key, value)
+
+    def take(self, key: Hashable, *, timeout: float | None = None) -> Any:
+        """Takes the value that another share left under a key; waits for it as ``rendezvous`` does."""
+        return self.launch.take(key, self.device.client.collective_timeout if timeout is None else timeout)
+
+    def send(self, channel_id: int, array: Array) -> None:
+        """Sends an array to the host: calls the caller's ``SendCallback`` of the channel.
+
+        Raises:
+            NotFoundError: the caller gave none.
+        """
+        host_callbacks.send(self._mine(self.options.send_callbacks), channel_id, array)
+
+    def receive(self, channel_id: int, spec: ShapeSpec) -> Array:
+        """Receives an array from the host: calls the caller's ``RecvCallback`` of the channel and waits until it, or
+        whoever it gave the stream to, has put in all bytes.
+
+        Raises:
+            NotFoundError: the caller gave none.
+            AbortedError: another share failed, or the execution was poisoned, meanwhile.
+        """
+        return host_callbacks.receive(self._mine(self.options.recv_callbacks), channel_id, spec, self.check)
+
+    def hand_out(self, callback_id: int, operands: Sequence[Array]) -> None:
+        """Hands intermediate values to the caller's ``HloOutputCallback`` with this number, if there is one."""
+        for entry in self.options.hlo_output_callbacks:
+            if entry.callback_id == callback_id:
+                for index, operand in enumerate(operands):
+                    view = operand.view()
+                    view.setflags(write=False)
+                    entry.callback(self.replica_id, self.partition_id, view, index)
+
+    def infeed(self, timeout: float | None = None) -> Any:
+        """The next value that ``HostDevice.infeed.put`` was given; waits for it."""
+        return self.device.infeed.get(timeout, self.check)
+
+    def outfeed(self, value: Any) -> None:
+        """Puts a value where ``HostDevice.outfeed.get`` takes it."""
+        self.device.outfeed.put(value)
+
+    @property
+    def user_data(self) -> Mapping[int, int]:
+        """The addresses of a framework's objects that came with the caller's execute context, by the id of their
+        type.
+        """
+        context = self.options.context
+        return context.user_data if isinstance(context, HostExecuteContext) else {}
+
     def check(self) -> None:
         """Returns if the launch goes on; for long work to look in from time to time.
 
@@ -97,3 +159,6 @@ class ExecutionContext:
             AbortedError: another share failed, or the execution was poisoned.
         """
         self.launch.check()
+
+    def _mine(self, callbacks: Sequence[Sequence[T]]) -> Sequence[T]:
+        return callbacks[self.place] if self.place < len(callbacks) else ()

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout
+from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copying import INLINE_BYTES
-from pjrt.host.foreign import ForeignMemory
+from pjrt.host.foreign import ForeignMemory, tell
 from pjrt.host.layout import array_dtype, is_laid_out, order_of, tiled
 from pjrt.host.queue import Call
-from pjrt.host.storage import READY, Array, Storage, copied, freeze
+from pjrt.host.storage import READY, TOKEN, Array, Storage, aligned_empty, copied, freeze
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
     from pjrt.host.memory_space import HostMemorySpace
-
-_log = logging.getLogger("pjrt")
 
 _ZERO_COPY = (HostBufferSemantics.IMMUTABLE_ZERO_COPY, HostBufferSemantics.MUTABLE_ZERO_COPY)
 
@@ -44,33 +42,25 @@ def place(
     made_layout = None if order is None else tiled(order)
     if made_layout is None:
         order = None
-    if semantics in _ZERO_COPY and _fits(source, order, device, semantics):
-        storage = _share(source, semantics, on_done)
+    if semantics is HostBufferSemantics.MUTABLE_ZERO_COPY and not source.flags.writeable:
+        raise InvalidArgumentError(
+            "MUTABLE_ZERO_COPY lets the device write to the array, but the array is read-only; use IMMUTABLE_ZERO_COPY"
+        )
+    if semantics in _ZERO_COPY and _fits(source, order, device):
+        storage = Storage(READY, mutable=semantics is HostBufferSemantics.MUTABLE_ZERO_COPY)
         storage.charge(space.account, source.nbytes)
+        storage.array = ForeignMemory.over(source, on_done)
+        storage.array.setflags(write=False)
     else:
         storage = _copy(source, element_type, order, device, space, semantics, on_done)
     return HostBuffer(device, space, shape, element_type, storage, made_layout)
 
 
-def _fits(source: Array, order: tuple[int, ...] | None, device: HostDevice, semantics: HostBufferSemantics) -> bool:
+def _fits(source: Array, order: tuple[int, ...] | None, device: HostDevice) -> bool:
     """Whether the device can use the array where it lies."""
-    if not is_laid_out(source, order) or not source.size:
+    if not source.size or not is_laid_out(source, order):
         return False
-    if semantics is HostBufferSemantics.MUTABLE_ZERO_COPY and not source.flags.writeable:
-        raise InvalidArgumentError(
-            "MUTABLE_ZERO_COPY lets the device write to the array, but the array is read-only; use IMMUTABLE_ZERO_COPY"
-        )
     return source.ctypes.data % device.client.alignment == 0
-
-
-def _share(source: Array, semantics: HostBufferSemantics, on_done: Callable[[], object] | None) -> Storage:
-    mutable = semantics is HostBufferSemantics.MUTABLE_ZERO_COPY
-    if on_done is None:
-        view = source.view() if type(source) is np.ndarray else source.view(np.ndarray)
-    else:
-        view = ForeignMemory.over(source, on_done)
-    view.setflags(write=False)
-    return Storage(READY, view, mutable=mutable)
 
 
 def _copy(
@@ -105,17 +95,66 @@ def _copy(
     return storage
 
 
-def tell(on_done: Callable[[], object]) -> None:
-    """Calls a release callback; what it raises is logged."""
+def share(array: Array, device: HostDevice, space: HostMemorySpace, on_done: Callable[[], object] | None) -> HostBuffer:
+    """A buffer over an array where it lies, in its own layout.
+
+    Raises:
+        InvalidArgumentError: it has gaps or overlaps, or is not aligned as the device needs it.
+    """
+    element_type = ElementType.of(array.dtype)
     try:
-        on_done()
-    except Exception:
-        _log.exception("the callback that says a host array is not used any more raised; the exception goes no further")
-
-
-def ready_buffer(device: HostDevice, space: HostMemorySpace, array: Array, element_type: ElementType) -> HostBuffer:
-    """A buffer that takes an array over as its value."""
-    storage = Storage(READY, array)
+        order = order_of(StridedLayout(array.strides), array.shape, element_type)
+    except UnimplementedError as error:
+        raise InvalidArgumentError(f"the array cannot be shared without a copy: {error.message}") from error
+    if array.size and not _fits(array, order, device):
+        raise InvalidArgumentError(
+            f"the array cannot be shared without a copy: its memory is not aligned to {device.client.alignment} bytes "
+            "or its byte order is foreign; use buffer_from_host"
+        )
+    storage = Storage(READY, mutable=False)
     storage.charge(space.account, array.nbytes)
-    freeze(array)
-    return HostBuffer(device, space, array.shape, element_type, storage)
+    storage.array = ForeignMemory.over(array, on_done)
+    storage.array.setflags(write=False)
+    return HostBuffer(device, space, array.shape, element_type, storage, tiled(order))
+
+
+def view(
+    pointer: int, spec: ShapeSpec, device: HostDevice, space: HostMemorySpace, on_delete: Callable[[], object] | None
+) -> HostBuffer:
+    """A buffer over memory at an address."""
+    if not pointer and spec.size_in_bytes:
+        raise InvalidArgumentError(f"a {spec} cannot lie at address 0")
+    if pointer % device.client.alignment:
+        raise InvalidArgumentError(
+            f"the address {pointer:#x} is not aligned to the {device.client.alignment} bytes that the device needs"
+        )
+    order, layout = _order_and_layout(spec)
+    dtype = array_dtype(spec.element_type)
+    storage = Storage(READY, mutable=False)
+    storage.charge(space.account, spec.size_in_bytes)
+    memory = ForeignMemory(pointer, spec.size_in_bytes, None, on_delete)
+    laid = spec.shape if order is None else tuple(spec.shape[d] for d in order)
+    array = memory.array(laid, dtype)
+    storage.array = array if order is None else array.transpose(np.argsort(order))
+    storage.array.setflags(write=False)
+    return HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
+
+
+def uninitialized(spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> HostBuffer:
+    """A buffer with memory of its own and no particular value."""
+    order, layout = _order_and_layout(spec)
+    storage = Storage(READY)
+    storage.charge(space.account, spec.size_in_bytes)
+    if spec.element_type is ElementType.TOKEN:
+        storage.array = TOKEN
+    else:
+        storage.array = freeze(aligned_empty(spec.shape, array_dtype(spec.element_type), order))
+    return HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
+
+
+def _order_and_layout(spec: ShapeSpec) -> tuple[tuple[int, ...] | None, TiledLayout | None]:
+    if spec.layout is None:
+        return None, None
+    order = order_of(spec.layout, spec.shape, spec.element_type)
+    layout = tiled(order)
+    return (None if layout is None else order), layout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -23,13 +24,14 @@ class Launch:
         launch_id: the number that the caller gave, 0 if none.
     """
 
-    __slots__ = ("_changed", "_error", "_meetings", "launch_id", "run_id")
+    __slots__ = ("_changed", "_error", "_mail", "_meetings", "launch_id", "run_id")
 
     def __init__(self, launch_id: int = 0) -> None:
         self.run_id = next(_run_ids)
         self.launch_id = launch_id
         self._changed = threading.Condition()
         self._meetings: dict[Hashable, _Meeting] = {}
+        self._mail: dict[Hashable, deque[Any]] = {}
         self._error: PjrtError | None = None
 
     def rendezvous(
@@ -60,6 +62,29 @@ class Launch:
             else:
                 self._wait_for(meeting, key, timeout)
             return [meeting.values[participant] for participant in expected]
+
+    def post(self, key: Hashable, value: Any) -> None:
+        """Leaves a value under a key for ``take``; does not wait."""
+        with self._changed:
+            self._mail.setdefault(key, deque()).append(value)
+            self._changed.notify_all()
+
+    def take(self, key: Hashable, timeout: float) -> Any:
+        """The first value that was left under a key; waits for it.
+
+        Raises:
+            AbortedError: another device of the launch failed.
+            DeadlineExceededError: nothing was left in time.
+        """
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while not self._mail.get(key):
+                self.check()
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise DeadlineExceededError(f"no other device left anything under {key!r} within {timeout:g} s")
+                self._changed.wait(min(left, _WAIT_SLICE_SECONDS))
+            return self._mail[key].popleft()
 
     def abort(self, error: PjrtError) -> None:
         """Lets everyone who waits, or will, fail because of this error."""
@@ -103,9 +128,7 @@ class Launch:
 
     def _aborted(self) -> PjrtError:
         assert self._error is not None
-        error = AbortedError(
-            f"another device of the launch failed: {self._error.message}", payloads=self._error.payloads
-        )
+        error = AbortedError(f"another device of the launch failed: {self._error}", payloads=self._error.payloads)
         error.__cause__ = self._error
         return error
 

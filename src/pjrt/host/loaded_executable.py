@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +13,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.arguments import Arguments
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
@@ -46,7 +48,17 @@ class Share(NamedTuple):
 class HostLoadedExecutable(HostExecutable, LoadedExecutable):
     """A compiled program on its devices."""
 
-    __slots__ = ("_arguments", "_assignment", "_client", "_deleted", "_executable", "_launches", "_shares", "_started")
+    __slots__ = (
+        "_arguments",
+        "_assignment",
+        "_client",
+        "_deleted",
+        "_executable",
+        "_launches",
+        "_lock",
+        "_shares",
+        "_started",
+    )
 
     def __init__(self, client: HostClient, executable: HostExecutable, assignment: DeviceAssignment) -> None:
         super().__init__(executable.compiled, executable.origin)
@@ -65,6 +77,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         # For shares that are run one by one: how many each device has run, and launches that are not complete.
         self._started: dict[Device, int] = dict.fromkeys(self._shares, 0)
         self._launches: dict[int, Launch] = {}
+        self._lock = threading.Lock()
 
     # What it is.
 
@@ -166,7 +179,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
 
     def _join_launch(self, device: Device, launch_id: int) -> Launch:
         """The launch that a share belongs to which is run alone: the n-th share of each device are one launch."""
-        with self._client.order:
+        with self._lock:
             number = self._started[device]
             self._started[device] = number + 1
             launch = self._launches.get(number)
@@ -192,30 +205,29 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         taken = self._arguments.take(arguments, [share.device for share in shares], kept)
         donated = self._arguments.donated(kept)
         executions = []
-        for share, inputs in zip(shares, taken, strict=True):
+        if launch is None and (compiled.takes_context or options.launch_id):
+            launch = Launch(options.launch_id)
+        for place, (share, inputs) in enumerate(zip(shares, taken, strict=True)):
             context = None
-            if compiled.takes_context or launch is not None:
-                launch = launch or Launch(options.launch_id)
+            if compiled.takes_context and launch is not None:
                 context = ExecutionContext(
-                    share.device, share.replica, share.partition, self._assignment, options, launch
+                    share.device, share.replica, share.partition, self._assignment, options, launch, place
                 )
-            executions.append(Execution(compiled, inputs, donated, share.spaces, context))
+            executions.append(Execution(compiled, share.device, inputs, donated, share.spaces, launch, context))
         self._client.enqueue(executions, [share.device for share in shares])
         if returned_futures is not None:
             returned_futures.extend(execution.definition for execution in executions)
-        return [_output_buffers(e, share) for e, share in zip(executions, shares, strict=True)]
+        return [_output_buffers(e, share, compiled.outputs) for e, share in zip(executions, shares, strict=True)]
 
 
-def _output_buffers(execution: Execution, share: Share) -> list[Buffer]:
-    specs = execution.declared
+def _output_buffers(execution: Execution, share: Share, specs: Sequence[ShapeSpec] | None) -> list[Buffer]:
     if specs is None:
+        # What there will be, only the function knows.
         execution.definition.result()
-        assert execution.outputs is not None
-        specs = [execution.spec_of(storage) for storage in execution.outputs]
-    outputs = execution.outputs
-    assert outputs is not None
+        specs = [ShapeSpec.of(storage.array) for storage in execution.outputs or ()]
+    storages = execution.outputs or ()
     last = len(share.spaces) - 1
     return [
-        HostBuffer(share.device, share.spaces[min(number, last)], spec.shape, spec.element_type, outputs[number])
+        HostBuffer(share.device, share.spaces[min(number, last)], spec.shape, spec.element_type, storages[number])
         for number, spec in enumerate(specs)
     ]

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
-import os
 import queue
+import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from pjrt.api.errors import CancelledError, FailedPreconditionError, PjrtError, UnavailableError
+from pjrt.api.errors import FailedPreconditionError, PjrtError, UnavailableError
 from pjrt.api.future import Future, Promise
+from pjrt.host import process_life
+from pjrt.host.device_errors import clean
 
 _log = logging.getLogger("pjrt")
-
-EXIT_GRACE_SECONDS = 10.0
-"""How long the end of the interpreter waits for work under way before it gives it up."""
 
 
 class Task(Protocol):
@@ -34,13 +31,11 @@ class Task(Protocol):
 class WorkQueue:
     """Runs tasks in the order in which they were put, on a thread of its own.
 
-    The thread starts with the first task and ends when the queue is closed or dropped. It is a daemon thread that the
-    end of the interpreter waits for, but only for ``EXIT_GRACE_SECONDS``: a thread that Python joins without a limit
-    would let one device function that hangs keep the process from ever ending, and a daemon thread that nobody waits
-    for would lose work that is nearly done and may be killed inside somebody's C code.
+    The thread starts with the first task and ends when the queue is closed or dropped; ``process_life`` says what
+    becomes of it at a fork and at the end of the interpreter.
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "_items", "_name", "_pending", "_thread", "_tidings")
+    __slots__ = ("__weakref__", "_closed", "_finalizer", "_generation", "_items", "_name", "_pending", "_thread")
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -49,22 +44,30 @@ class WorkQueue:
         self._pending: set[Task] = set()
         self._thread: threading.Thread | None = None
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._tidings = _generation
-        _live.add(self)
+        self._generation = process_life.generation()
+        self._closed = False
+        process_life.register(self)
 
     def put(self, task: Task) -> None:
         """Adds a task; never blocks.
 
         Raises:
-            FailedPreconditionError: the queue was made before a fork, by the parent process.
-            UnavailableError: no thread can be started, or the interpreter is ending.
+            FailedPreconditionError: the queue was closed, or made before a fork, by the parent process.
+            UnavailableError: no thread can be started.
         """
-        if self._tidings != _generation:
-            raise forked()
+        if self._generation != process_life.generation():
+            raise process_life.forked()
+        if self._closed or sys.is_finalizing():
+            raise FailedPreconditionError(f"the work queue {self._name} was closed, or the interpreter has ended")
         if self._thread is None:
             self._start()
         self._pending.add(task)
         self._items.put(task)
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        return self._name
 
     @property
     def is_busy(self) -> bool:
@@ -78,7 +81,7 @@ class WorkQueue:
 
     def drain(self, timeout: float | None = None) -> bool:
         """Waits until everything put before is finished; returns whether it is."""
-        if self._tidings != _generation or not self._pending or self.is_current_thread:
+        if self._generation != process_life.generation() or not self._pending or self.is_current_thread:
             return not self._pending
         fence = _Fence()
         self.put(fence)
@@ -89,7 +92,8 @@ class WorkQueue:
         return True
 
     def close(self) -> None:
-        """Ends the thread when it has run what was put before."""
+        """Ends the thread when it has run what was put before; nothing can be put any more."""
+        self._closed = True
         if self._finalizer is not None:
             self._finalizer()
 
@@ -100,7 +104,7 @@ class WorkQueue:
         self._pending.clear()
 
     def _start(self) -> None:
-        with _start_lock:
+        with process_life.lock:
             if self._thread is not None:
                 return
             thread = threading.Thread(
@@ -163,9 +167,13 @@ class Call:
 
 def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> None:
     # Holds neither the queue nor its client, so that both can go away while the thread waits.
+    closing = False
     while True:
         task = items.get()
         if task is None:
+            closing = True
+            if pending:
+                continue  # put while the queue was being closed
             return
         try:
             task.run()
@@ -174,6 +182,8 @@ def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> None:
             task.fail(PjrtError.wrap(error))
         pending.discard(task)
         del task
+        if closing and not pending:
+            return
 
 
 def after(futures: Iterable[Future[Any]], function: Callable[[], object]) -> None:
@@ -196,85 +206,6 @@ def after(futures: Iterable[Future[Any]], function: Callable[[], object]) -> Non
 
 
 def _take_last(tickets: list[None]) -> bool:
-    with _start_lock:
+    with process_life.lock:
         tickets.pop()
         return not tickets
-
-
-def clean(error: BaseException) -> PjrtError:
-    """An exception of a device's code as a ``PjrtError`` that keeps no frames alive.
-
-    A traceback holds the frames, and those hold the arrays they worked on: memory of the device, for as long as
-    somebody keeps the error. So the traceback is kept as text, in a note that Python prints with the error.
-    """
-    wrapped = PjrtError.wrap(error)
-    if error.__traceback__ is not None:
-        import traceback
-
-        text = "".join(traceback.format_exception(error))
-        if not getattr(wrapped, "__notes__", None):
-            wrapped.add_note("in the device:\n" + text)
-        _drop_frames(error)
-        wrapped.__traceback__ = None
-    return wrapped
-
-
-def _drop_frames(error: BaseException | None) -> None:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        error.__traceback__ = None
-        _drop_frames_of_context(error.__context__, seen)
-        error = error.__cause__
-
-
-def _drop_frames_of_context(error: BaseException | None, seen: set[int]) -> None:
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
-
-
-def generation() -> int:
-    """A number that a fork changes in the child."""
-    return _generation
-
-
-def forked() -> FailedPreconditionError:
-    """The error of whoever uses a client of the parent process after a fork."""
-    return FailedPreconditionError(
-        "this client was made before the process forked, and its threads are in the parent only; "
-        "make a new client in the child"
-    )
-
-
-# Life and end of the process.
-
-_generation = 0
-_live: weakref.WeakSet[WorkQueue] = weakref.WeakSet()
-_start_lock = threading.RLock()
-
-
-def _after_fork_in_child() -> None:
-    global _generation
-    _generation += 1
-    _start_lock._at_fork_reinit()  # type: ignore[attr-defined]
-    for waiting in list(_live):
-        waiting.abandon(forked())
-
-
-def _at_exit() -> None:
-    deadline = time.monotonic() + EXIT_GRACE_SECONDS
-    for waiting in list(_live):
-        if not waiting.drain(max(deadline - time.monotonic(), 0)):
-            _log.warning(
-                "the interpreter ends although %s is still at work after %g s; the work is given up",
-                waiting._name,
-                EXIT_GRACE_SECONDS,
-            )
-            waiting.abandon(CancelledError("the interpreter ended before the work was done"))
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(_at_exit)

@@ -20,6 +20,9 @@ Array = np.ndarray[Any, Any]
 ALIGNMENT = 64
 """The alignment in bytes of the memory that the runtime allocates: what compilers for CPUs like."""
 
+TOKEN: Array = np.empty(0, np.bool_)
+"""What stands for the value of every token."""
+
 READY: Future[None] = Future.completed(None)
 """The definition event of whatever has its value from the start."""
 
@@ -36,17 +39,24 @@ class Storage:
             done.
         queue: the work queue to which the task that makes the value was given; what is put there later runs after it.
         mutable: whether the memory is the runtime's to write to when nobody else looks at it.
+        keep: the storage whose memory this one shares, if it is another's.
     """
 
-    __slots__ = ("__weakref__", "_account", "_charged", "array", "definition", "mutable", "queue")
+    __slots__ = ("__weakref__", "_account", "_charged", "array", "definition", "keep", "mutable", "queue")
 
     def __init__(self, definition: Future[None], array: Array | None = None, *, mutable: bool = True) -> None:
         self.definition = definition
         self.array = array
         self.queue: WorkQueue | None = None
         self.mutable = mutable
+        self.keep: Storage | None = None
         self._account: MemoryAccount | None = None
         self._charged = 0
+
+    @property
+    def is_token(self) -> bool:
+        """Whether this is the value of a token, which has none."""
+        return self.array is TOKEN
 
     def charge(self, account: MemoryAccount, size: int) -> None:
         """Takes bytes from an account until the storage is gone.
@@ -69,34 +79,48 @@ class Storage:
         if account is not None:
             account.release(self._charged)
 
-    def is_exclusive(self) -> bool:
-        """Whether nobody but this storage's one holder can see its memory, so that it may be written to.
-
-        References to the array tell: views that were handed out, readers under way and aliases all have one.
-        """
-        array = self.array
-        # One reference is the slot's, one the local variable's, one the call's.
-        return self.mutable and array is not None and sys.getrefcount(array) == 3 and _base_is_exclusive(array)
-
     def __del__(self) -> None:
         account = self._account
         if account is not None:
             account.release(self._charged)
 
 
-def _base_is_exclusive(array: Array) -> bool:
+def take_writable(storages: list[Storage], number: int) -> Array | None:
+    """The array of a storage in a list, to be written to: its own memory if nobody else can see it, otherwise a copy.
+
+    References tell who can see it. Whoever uses a value holds its storage or its array: buffers, work that waits,
+    views that were handed out, external references, aliases. (CPython counts references exactly; where a count is
+    higher than need be, there is a copy too many, and nothing wrong.)
+    """
+    storage = storages[number]
+    # The list's reference, the local variable's, and the call's.
+    if storage.mutable and sys.getrefcount(storage) == 3:
+        array, storage.array = storage.array, None
+        if array is None:
+            return None
+        # The local variable's and the call's.
+        if sys.getrefcount(array) == 2 and is_sole_base(array):
+            return thaw(array)
+        return copied(array, array.dtype)
+    return None if storage.array is None else copied(storage.array, storage.array.dtype)
+
+
+def is_sole_base(array: Array) -> bool:
+    """Whether an array's memory cannot be seen through any other array than this one."""
     base = array.base
-    if base is None or not isinstance(base, np.ndarray):
+    if type(base) is not np.ndarray:
         return True
-    # One reference is that of the array's base slot, one the local variable's, one the call's.
-    return sys.getrefcount(base) == 3 and _base_is_exclusive(base)
+    # The reference of the array's slot, the local variable's and the call's.
+    return sys.getrefcount(base) == 3 and is_sole_base(base)
 
 
 def freeze(array: Array) -> Array:
-    """Makes an array read-only, so that nobody can make its views writable either; returns it."""
+    """Makes an array read-only, and the arrays below it that own its memory, so that nobody can make its views
+    writable either; returns it.
+    """
     array.setflags(write=False)
     base = array.base
-    if type(base) is np.ndarray:
+    if type(base) is np.ndarray and (base.base is None or type(base.base) is np.ndarray):
         freeze(base)
     return array
 
@@ -104,7 +128,7 @@ def freeze(array: Array) -> Array:
 def thaw(array: Array) -> Array:
     """Undoes ``freeze``."""
     base = array.base
-    if type(base) is np.ndarray:
+    if type(base) is np.ndarray and not base.flags.writeable:
         thaw(base)
     array.setflags(write=True)
     return array

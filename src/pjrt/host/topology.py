@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription
@@ -72,6 +73,28 @@ class HostTopology(TopologyDescription):
         }
         return json.dumps(described, sort_keys=True).encode()
 
+    def deserialize(self, serialized: bytes) -> HostTopology:
+        """The topology that ``serialize`` gave, of the same platform as this one.
+
+        Raises:
+            InvalidArgumentError: the bytes are none, or of another platform.
+        """
+        try:
+            described = json.loads(serialized)
+            platform = described["platform"]
+            devices = [
+                HostDeviceDescription(
+                    d["id"], d["process"], d["kind"], _attributes(d["attributes"]), tuple(d["memories"])
+                )
+                for d in described["devices"]
+            ]
+            attributes = _attributes(described["attributes"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvalidArgumentError(f"expected a serialized topology of '{self.platform_name}': {error}") from error
+        if platform != self.platform_name:
+            raise InvalidArgumentError(f"the topology is of '{platform}', this is '{self.platform_name}'")
+        return HostTopology(self._compiler, devices, attributes)
+
     def fingerprint(self) -> int:
         return int.from_bytes(hashlib.sha256(self.serialize()).digest()[:8], "little")
 
@@ -81,3 +104,8 @@ class HostTopology(TopologyDescription):
     @property
     def memory_space_kind_ids(self) -> Sequence[int]:
         return sorted({m.kind_id for d in self._descriptions for m in d.memory_space_descriptions})
+
+
+def _attributes(values: dict[str, Any]) -> Attributes:
+    """Attributes from JSON, which has lists where they have tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}

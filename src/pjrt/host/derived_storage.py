@@ -1,0 +1,65 @@
+"""Storages that take the memory of another over: bitcasts and control dependencies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import AnyDType
+from pjrt.api.future import Future
+from pjrt.host.queue import after
+from pjrt.host.storage import Array, Storage, freeze
+
+
+def depend(source: Storage, dependency: Future[Any]) -> Storage:
+    """A storage that takes another's memory over and is ready when the dependency is done, too."""
+    storage = Storage(Future(), mutable=source.mutable)
+
+    def pass_on() -> None:
+        error = source.definition._error or dependency.exception()
+        if error is None:
+            storage.take_charge_of(source)
+            storage.array = source.array
+        storage.definition._complete(None, error)
+
+    after([source.definition, dependency], pass_on)
+    return storage
+
+
+def reinterpret(
+    source: Storage,
+    source_order: tuple[int, ...],
+    dtype: AnyDType,
+    shape: tuple[int, ...],
+    order: tuple[int, ...],
+) -> Storage:
+    """A storage that takes another's memory over and reads the same bytes as another type and shape.
+
+    Args:
+        source: whose memory.
+        source_order: its dimensions from the slowest to the fastest varying.
+        dtype: what the bytes are read as.
+        shape: the new shape, of the same number of bytes.
+        order: the new dimensions from the slowest to the fastest varying.
+    """
+    storage = Storage(Future(), mutable=source.mutable)
+
+    def pass_on(_: Future[None]) -> None:
+        error = source.definition._error
+        if error is None:
+            assert source.array is not None
+            storage.take_charge_of(source)
+            storage.array = freeze(_read_as(source.array, source_order, dtype, shape, order))
+        storage.definition._complete(None, error)
+
+    source.definition.add_done_callback(pass_on)
+    return storage
+
+
+def _read_as(
+    array: Array, source_order: tuple[int, ...], dtype: AnyDType, shape: tuple[int, ...], order: tuple[int, ...]
+) -> Array:
+    laid: Array = array.transpose(source_order).reshape(-1).view(np.uint8).view(dtype)
+    laid = laid.reshape([shape[d] for d in order])
+    return laid.transpose(np.argsort(order)) if order else laid

@@ -1,0 +1,39 @@
+"""Errors of device code: exceptions as they reach whoever waits for the outputs."""
+
+from __future__ import annotations
+
+import traceback
+
+from pjrt.api.errors import PjrtError
+
+
+def clean(error: BaseException) -> PjrtError:
+    """An exception of a device's code as a ``PjrtError`` that keeps no frames alive.
+
+    A traceback holds the frames, and those hold the arrays they worked on: memory of the device, for as long as
+    somebody keeps the error. So the traceback is kept as text, in a note that Python prints with the error.
+    """
+    wrapped = PjrtError.wrap(error)
+    if error.__traceback__ is not None:
+        text = "".join(traceback.format_exception(error))
+        if not getattr(wrapped, "__notes__", None):
+            wrapped.add_note("in the device:\n" + text)
+        _drop_frames(error)
+        wrapped.__traceback__ = None
+    return wrapped
+
+
+def _drop_frames(error: BaseException | None) -> None:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = None
+        _drop_frames_of_context(error.__context__, seen)
+        error = error.__cause__
+
+
+def _drop_frames_of_context(error: BaseException | None, seen: set[int]) -> None:
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

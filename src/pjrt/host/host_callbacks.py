@@ -1,0 +1,104 @@
+"""Host callbacks: what running programs send to the host and receive from it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.execute_options import RecvCallback, SendCallback
+from pjrt.api.future import Future
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.transfer import CopyToDeviceStream
+from pjrt.host.layout import array_dtype
+from pjrt.host.raw_buffer import readable
+from pjrt.host.storage import Array, aligned_empty
+
+_WAIT_SLICE_SECONDS = 0.2
+
+
+def send(callbacks: Sequence[SendCallback], channel_id: int, array: Array) -> None:
+    """Hands the bytes of an array to the callback of a channel, in one chunk."""
+    for entry in callbacks:
+        if entry.channel_id == channel_id:
+            data = np.ascontiguousarray(array).tobytes()
+            entry.callback(data, len(data), True)
+            return
+    raise _no_callback("send", channel_id, [entry.channel_id for entry in callbacks])
+
+
+def receive(callbacks: Sequence[RecvCallback], channel_id: int, spec: ShapeSpec, check: Callable[[], object]) -> Array:
+    """The array that the callback of a channel gives; waits until all of its bytes are there.
+
+    Args:
+        callbacks: the device's callbacks.
+        channel_id: the channel.
+        spec: shape and type of what comes.
+        check: called from time to time while waiting; what it raises ends the wait.
+    """
+    for entry in callbacks:
+        if entry.channel_id == channel_id:
+            stream = HostCopyToDeviceStream(spec)
+            entry.callback(stream)
+            return stream.wait(check)
+    raise _no_callback("recv", channel_id, [entry.channel_id for entry in callbacks])
+
+
+def _no_callback(what: str, channel_id: int, known: list[int]) -> NotFoundError:
+    return NotFoundError(
+        f"the program wants to {what} on channel {channel_id}, but its {what}_callbacks for this device are for the channels {known}"
+    )
+
+
+class HostCopyToDeviceStream(CopyToDeviceStream):
+    """Takes the bytes of one array, chunk by chunk, from whichever thread."""
+
+    __slots__ = ("_array", "_bytes", "_complete", "_current", "_granule", "_lock")
+
+    def __init__(self, spec: ShapeSpec) -> None:
+        dtype = array_dtype(spec.element_type)
+        self._array = aligned_empty(spec.shape, dtype)
+        self._bytes: Any = self._array.reshape(-1).view(np.uint8)
+        self._granule = dtype.itemsize
+        self._current = 0
+        self._lock = threading.Lock()
+        self._complete = threading.Event()
+        if not self._bytes.nbytes:
+            self._complete.set()
+
+    @property
+    def total_bytes(self) -> int:
+        return self._array.nbytes
+
+    @property
+    def granule_size(self) -> int:
+        return self._granule
+
+    @property
+    def current_bytes(self) -> int:
+        return self._current
+
+    def add_chunk(self, data: Any) -> Future[None]:
+        chunk = readable(data)
+        with self._lock:
+            left = self.total_bytes - self._current
+            if chunk.nbytes % self._granule or chunk.nbytes > left:
+                raise InvalidArgumentError(
+                    f"a chunk must be a multiple of {self._granule} bytes and at most the {left} that are left of "
+                    f"{self.total_bytes}, found {chunk.nbytes}"
+                )
+            self._bytes[self._current : self._current + chunk.nbytes] = chunk
+            self._current += chunk.nbytes
+            if self._current == self.total_bytes:
+                self._bytes = None
+                self._complete.set()
+        return Future.completed(None)
+
+    def wait(self, check: Callable[[], object]) -> Array:
+        """The array, when all of its bytes are there."""
+        while not self._complete.wait(_WAIT_SLICE_SECONDS):
+            check()
+        return self._array

@@ -1,0 +1,70 @@
+"""Platforms: what a device's author says of the devices, put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pjrt.api.attributes import Attributes
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.host.device import HostDeviceDescription
+
+MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
+"""The kinds of memory that a host device has when nothing else is said, its default one first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPlatform:
+    """The facts of a platform; ``HostClient`` says what each of them means."""
+
+    name: str
+    version: str
+    num_devices: int
+    device_kind: str
+    device_attributes: Attributes
+    attributes: Attributes
+    memory_kinds: Sequence[str]
+    memory_limit: int | Mapping[str, int] | None
+    process_index: int
+    process_count: int
+    alignment: int
+    collective_timeout: float
+
+    def __post_init__(self) -> None:
+        if self.num_devices < 1:
+            raise InvalidArgumentError(f"a client has one device or more, num_devices is {self.num_devices}")
+        if not self.memory_kinds:
+            raise InvalidArgumentError("a device has one kind of memory or more, memory_kinds is empty")
+        if not 0 <= self.process_index < self.process_count:
+            raise InvalidArgumentError(
+                f"process_index is {self.process_index}, expected one of the {self.process_count} processes from 0 on"
+            )
+        if self.alignment < 1 or self.alignment & (self.alignment - 1):
+            raise InvalidArgumentError(f"an alignment is a power of two, found {self.alignment}")
+        for kind in self.memory_limits:
+            if kind not in self.memory_kinds:
+                raise InvalidArgumentError(
+                    f"memory_limit names the kind {kind!r}, the devices have {', '.join(self.memory_kinds)}"
+                )
+
+    @property
+    def memory_limits(self) -> Mapping[str, int]:
+        """The most bytes in use by kind of memory, of those that have a limit."""
+        if self.memory_limit is None:
+            return {}
+        if isinstance(self.memory_limit, int):
+            return {self.memory_kinds[0]: self.memory_limit}
+        return self.memory_limit
+
+    def describe(self) -> list[HostDeviceDescription]:
+        """The devices of all processes, in the order of their ids."""
+        return [
+            HostDeviceDescription(
+                device_id,
+                device_id // self.num_devices,
+                self.device_kind,
+                self.device_attributes,
+                self.memory_kinds,
+            )
+            for device_id in range(self.num_devices * self.process_count)
+        ]

@@ -1,0 +1,97 @@
+"""The life of the process: what becomes of work queues when it forks and when the interpreter ends.
+
+The threads of the queues are daemons that the end of the interpreter waits for, but not for ever. Threads that Python
+joins would let one device function that hangs keep the process from ever ending; daemons that nobody waits for would
+lose work that is nearly done, and may be stopped inside somebody's C code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from typing import Protocol
+
+from pjrt.api.errors import CancelledError, FailedPreconditionError, PjrtError
+
+_log = logging.getLogger("pjrt")
+
+EXIT_GRACE_SECONDS = 10.0
+"""How long the end of the interpreter waits for work under way before it gives it up."""
+
+
+class Worker(Protocol):
+    """Whatever has work under way on a thread of its own."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Waits until its work is done; returns whether it is."""
+
+    def abandon(self, error: PjrtError) -> None:
+        """Fails the work, because nobody will do it."""
+
+
+lock = threading.RLock()
+"""For the short critical sections of all queues; made anew in the child of a fork. It can be entered again by its
+holder, because the garbage collector may run inside a section.
+"""
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+_generation = 0
+_exiting = False
+
+
+def register(worker: Worker) -> None:
+    """Lets a worker take part in forks and in the end of the interpreter."""
+    _workers.add(worker)
+
+
+def generation() -> int:
+    """A number that a fork changes in the child."""
+    return _generation
+
+
+def is_exiting() -> bool:
+    """Whether the interpreter is ending, so that nobody will look at an error any more."""
+    return _exiting
+
+
+def forked() -> FailedPreconditionError:
+    """The error of whoever uses a client of the parent process after a fork."""
+    return FailedPreconditionError(
+        "this client was made before the process forked, and its threads are in the parent only; "
+        "make a new client in the child"
+    )
+
+
+def _after_fork_in_child() -> None:
+    global _generation
+    _generation += 1
+    lock._at_fork_reinit()  # type: ignore[attr-defined]  # as the standard library does for its own
+    for worker in list(_workers):
+        worker.abandon(forked())
+
+
+def _at_exit() -> None:
+    global _exiting
+    _exiting = True
+    deadline = time.monotonic() + EXIT_GRACE_SECONDS
+    for worker in list(_workers):
+        if not worker.drain(max(deadline - time.monotonic(), 0)):
+            _log.warning(
+                "the interpreter ends although %s is still at work after %g s; the work is given up",
+                worker.name,
+                EXIT_GRACE_SECONDS,
+            )
+            worker.abandon(CancelledError("the interpreter ended before the work was done"))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

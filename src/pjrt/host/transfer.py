@@ -1,0 +1,222 @@
+"""Transfers to a host device that go in pieces."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pjrt.api.attributes import Attributes
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OutOfRangeError,
+    PjrtError,
+)
+from pjrt.api.future import Future
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.transfer import AsyncHostToDeviceTransferManager
+from pjrt.host.buffer import HostBuffer
+from pjrt.host.copying import INLINE_BYTES
+from pjrt.host.device_errors import clean
+from pjrt.host.foreign import writable_bytes
+from pjrt.host.layout import array_dtype, order_of, tiled
+from pjrt.host.queue import Call
+from pjrt.host.raw_buffer import check_range, readable
+from pjrt.host.storage import Array, Storage, aligned_empty, freeze
+
+if TYPE_CHECKING:
+    from pjrt.host.device import HostDevice
+    from pjrt.host.memory_space import HostMemorySpace
+
+
+class HostTransferManager(AsyncHostToDeviceTransferManager):
+    """New host buffers that are filled piece by piece."""
+
+    __slots__ = ("_device", "_fillings", "_metadata")
+
+    def __init__(self, device: HostDevice, space: HostMemorySpace, specs: Sequence[ShapeSpec]) -> None:
+        self._device = device
+        self._metadata: dict[str, Any] = {}
+        self._fillings = [_Filling(device, space, spec) for spec in specs]
+
+    @property
+    def device(self) -> HostDevice:
+        return self._device
+
+    @property
+    def buffer_count(self) -> int:
+        return len(self._fillings)
+
+    @property
+    def metadata(self) -> Attributes:
+        """What ``add_metadata`` was given."""
+        return dict(self._metadata)
+
+    def buffer_size(self, index: int) -> int:
+        return self._filling(index).size
+
+    def retrieve_buffer(self, index: int) -> HostBuffer:
+        return self._filling(index).retrieve()
+
+    def transfer_data(self, index: int, data: Any, offset: int = 0, *, is_last_transfer: bool = True) -> Future[None]:
+        filling = self._filling(index)
+        source = readable(data)
+        check_range(offset, source.nbytes, filling.size)
+
+        def copy(_: Array, memory: Array) -> None:
+            memory[offset : offset + source.nbytes] = source
+
+        return filling.transfer(copy, source.nbytes, is_last_transfer)
+
+    def transfer_literal(self, index: int, array: Any) -> Future[None]:
+        filling = self._filling(index)
+        source = np.asarray(array)
+        if source.shape != filling.spec.shape or ElementType.of(source.dtype) is not filling.spec.element_type:
+            raise InvalidArgumentError(
+                f"buffer {index} is a {filling.spec}, found an array of {source.dtype}{list(source.shape)}"
+            )
+
+        def copy(target: Array, _: Array) -> None:
+            np.copyto(target, source)
+
+        return filling.transfer(copy, source.nbytes, True)
+
+    def set_buffer_error(self, index: int, error: PjrtError) -> None:
+        self._filling(index).fail(error)
+
+    def add_metadata(self, metadata: Attributes) -> None:
+        self._metadata.update(metadata)
+
+    def close(self) -> None:
+        self.abandon(CancelledError("the transfer manager was closed before the buffer got its last piece of data"))
+
+    def abandon(self, error: PjrtError) -> None:
+        """Fails the buffers that have not got all their data."""
+        for filling in self._fillings:
+            filling.abandon(error)
+
+    def _filling(self, index: int) -> _Filling:
+        if not 0 <= index < len(self._fillings):
+            raise OutOfRangeError(f"there is no buffer {index}, the transfer manager has {len(self._fillings)}")
+        return self._fillings[index]
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fillings"):
+            self.close()
+
+
+class _Filling:
+    """One buffer that is being filled.
+
+    Attributes:
+        spec: its type.
+        size: its bytes.
+    """
+
+    __slots__ = (
+        "_array",
+        "_buffer",
+        "_bytes",
+        "_definition",
+        "_device",
+        "_ended",
+        "_lock",
+        "_storage",
+        "_under_way",
+        "size",
+        "spec",
+    )
+
+    def __init__(self, device: HostDevice, space: HostMemorySpace, spec: ShapeSpec) -> None:
+        order = None if spec.layout is None else order_of(spec.layout, spec.shape, spec.element_type)
+        layout = None if order is None else tiled(order)
+        self.spec = spec
+        self.size = spec.size_in_bytes
+        self._device = device
+        self._definition: Future[None] = Future()
+        storage = Storage(self._definition)
+        storage.charge(space.account, self.size)
+        # Given up when the value is there, so that the buffer alone has the memory then.
+        self._storage: Storage | None = storage
+        self._array: Array | None = aligned_empty(spec.shape, array_dtype(spec.element_type), order)
+        self._bytes: Array | None = writable_bytes(self._array)
+        self._lock = threading.Lock()
+        self._under_way = 0
+        self._ended = False
+        self._buffer: HostBuffer | None = HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
+
+    def retrieve(self) -> HostBuffer:
+        """The buffer, once."""
+        with self._lock:
+            buffer, self._buffer = self._buffer, None
+        if buffer is None:
+            raise FailedPreconditionError("the buffer was retrieved already; it can be taken once")
+        return buffer
+
+    def transfer(self, copy: Callable[[Array, Array], object], size: int, is_last: bool) -> Future[None]:
+        """Copies, at once or on the thread for transfers; with the last copy, and all before it, the value is there.
+
+        Args:
+            copy: is given the array and its bytes.
+            size: how many bytes it copies.
+            is_last: whether no further one comes.
+        """
+        with self._lock:
+            array, memory = self._array, self._bytes
+            if self._ended or array is None or memory is None:
+                raise FailedPreconditionError(
+                    "the buffer takes no more data: its last transfer was begun, it failed, or the manager was closed"
+                )
+            self._under_way += 1
+            self._ended = is_last
+        work = functools.partial(self._work, copy, array, memory)
+        del array, memory
+        call = Call(work)
+        del work
+        if size <= INLINE_BYTES:
+            call.run()
+        else:
+            self._device.transfers.put(call)
+        return call.future
+
+    def fail(self, error: PjrtError) -> None:
+        """The buffer fails with this error."""
+        with self._lock:
+            self._ended = True
+        if not self._definition._complete(None, error):
+            raise FailedPreconditionError("the buffer has its value or an error already")
+
+    def abandon(self, error: PjrtError) -> None:
+        """No more data will come: the buffer fails unless its last transfer was begun."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+        self._definition._complete(None, error)
+
+    def _work(self, copy: Callable[[Array, Array], object], array: Array, memory: Array) -> None:
+        try:
+            copy(array, memory)
+        except BaseException as error:
+            self._definition._complete(None, clean(error))
+            raise
+        finally:
+            del array, memory
+            self._one_done()
+
+    def _one_done(self) -> None:
+        with self._lock:
+            self._under_way -= 1
+            if not self._ended or self._under_way:
+                return
+            storage, array = self._storage, self._array
+            self._storage = self._array = self._bytes = None
+        if storage is not None and array is not None and not self._definition._done:
+            storage.array = freeze(array)
+        self._definition._complete(None)
