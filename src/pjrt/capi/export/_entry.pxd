@@ -19,3 +19,4 @@ cdef bint has_field(void *args, void *field, size_t size) noexcept nogil
 cdef void put(void *table, size_t slot, void *function) noexcept nogil
 cdef void *keep(object thing) noexcept
 cdef void drop(void *kept) noexcept nogil
+cdef object take_error(PJRT_Error *error)

@@ -13,6 +13,8 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.api.errors import PjrtError, ResourceExhaustedError
 
 cdef extern from "pjrt_support/error.h" nogil:
+    void pjrt_error_read(const PJRT_Error *error, const char **message, size_t *size)
+    PJRT_Error_Code pjrt_error_code(const PJRT_Error *error)
     void pjrt_error_add_payload(PJRT_Error *error, const char *key, size_t key_size, const char *value, size_t value_size)
 
 cdef extern from "pjrt_support/entries.h" nogil:
@@ -124,6 +126,16 @@ cdef object python_error(PJRT_Error_Code code, const char *message, size_t size)
     """An error that the framework describes by code and message."""
     text = message[:size].decode("utf-8", "replace") if message != NULL else ""
     return PjrtError.of(<int>code, text)
+
+
+cdef object take_error(PJRT_Error *error):
+    """One of our own errors, made by a callback, as an exception; frees it."""
+    cdef const char *message
+    cdef size_t size
+    pjrt_error_read(error, &message, &size)
+    made = python_error(pjrt_error_code(error), message, size)
+    pjrt_error_release(error)
+    return made
 
 
 cdef bint has_field(void *args, void *field, size_t size) noexcept nogil:

@@ -1,0 +1,12 @@
+"""The export half of the C ABI: any client of this package, shown to the world as a real PJRT plugin.
+
+Handles are C structs at the head of Python objects, and carry what the getters answer, so that those need neither the
+GIL nor Python. What must reach Python passes one entry (``_entry``), which turns exceptions into errors and turns calls
+away once the interpreter has begun to end.
+"""
+
+from __future__ import annotations
+
+from pjrt.capi.export.exported import Exported, export
+
+__all__ = ["Exported", "export"]

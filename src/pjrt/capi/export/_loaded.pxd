@@ -1,0 +1,34 @@
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._values cimport Block
+from pjrt.capi.export._client cimport ClientRecord
+from pjrt.capi.export._executable cimport ExecutableRecord
+from pjrt.capi.export._text cimport Text, Texts
+
+cdef struct LoadedHandle:
+    void *record
+    void **devices
+    size_t num_devices
+    bint is_deleted
+
+
+cdef class LoadedRecord:
+    cdef LoadedHandle handle
+    cdef ClientRecord client
+    cdef readonly object loaded
+    cdef object run_all
+    cdef object run_one
+    cdef object run_portable
+    cdef ExecutableRecord executable
+    cdef size_t num_outputs
+    cdef Block devices
+    cdef Block logical_ids
+    cdef list facts
+    cdef Texts texts
+    cdef Text fingerprint
+
+    @staticmethod
+    cdef LoadedRecord of(ClientRecord client, object loaded)
+    cdef void *give(self) noexcept
+
+
+cdef int fill_table(PJRT_Api *table) except -1

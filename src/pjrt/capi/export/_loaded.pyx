@@ -1,0 +1,249 @@
+"""Loaded executables shown to a framework, and executions: one entry into Python for each."""
+
+from libc.stdint cimport uintptr_t
+
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._values cimport Block
+from pjrt.capi.export._buffer cimport BufferRecord, Facts, buffer_record
+from pjrt.capi.export._client cimport ClientRecord, client_record
+from pjrt.capi.export._device cimport device_of, pointers
+from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put
+from pjrt.capi.export._event cimport event_of
+from pjrt.capi.export._executable cimport ExecutableRecord, executable_record
+from pjrt.capi.export._execute_options cimport read_execute_options
+from pjrt.capi.export._give cimport give_bytes
+from pjrt.capi.export._program cimport read_options, read_program
+from pjrt.capi.export._text cimport Texts
+
+from pjrt.api.errors import InternalError, InvalidArgumentError
+
+
+cdef class LoadedRecord:
+    @staticmethod
+    cdef LoadedRecord of(ClientRecord client, loaded):
+        cdef LoadedRecord record = LoadedRecord.__new__(LoadedRecord)
+        record.client = client
+        record.loaded = loaded
+        record.run_all = loaded.execute
+        record.run_one = loaded.execute_sharded
+        record.run_portable = loaded.execute_portable
+        record.num_outputs = loaded.num_outputs
+        record.texts = Texts()
+        record.devices = pointers([<uintptr_t>&client.device(d).handle for d in loaded.addressable_devices])
+        record.handle.record = <void *>record
+        record.handle.devices = <void **>record.devices.data
+        record.handle.num_devices = len(loaded.addressable_devices)
+        record.facts = [None] * (record.num_outputs * max(record.handle.num_devices, 1))
+        return record
+
+    cdef void *give(self) noexcept:
+        """The handle, which now is the framework's until it destroys it."""
+        keep(self)
+        return &self.handle
+
+
+cdef LoadedRecord _record(PJRT_LoadedExecutable *executable):
+    if executable == NULL:
+        raise InvalidArgumentError("expected a loaded executable, found a null pointer")
+    return <LoadedRecord>(<LoadedHandle *>executable).record
+
+
+cdef int _execute(void *raw) except -1:
+    args = <PJRT_LoadedExecutable_Execute_Args *>raw
+    cdef LoadedRecord record = _record(args.executable)
+    cdef size_t index
+    cdef PJRT_Device *target = NULL
+    options = read_execute_options(args.options, args.num_devices)
+    futures = None if args.device_complete_events == NULL else []
+    if has_field(args, &args.execute_device, sizeof(PJRT_Device *)):
+        target = args.execute_device
+    if target != NULL:
+        device = device_of(target)
+        run = record.run_one if record.handle.num_devices else record.run_portable
+        results = [run(_arguments(args.argument_lists[0], args.num_args), device, options, returned_futures=futures)]
+    elif args.num_devices == 1 and record.handle.num_devices == 1:
+        device = record.loaded.addressable_devices[0]
+        arguments = _arguments(args.argument_lists[0], args.num_args)
+        results = [record.run_one(arguments, device, options, returned_futures=futures)]
+    else:
+        lists = [_arguments(args.argument_lists[index], args.num_args) for index in range(args.num_devices)]
+        results = record.run_all(lists, options, returned_futures=futures)
+    _note_donations(args)
+    return _hand_over(record, args, results, futures, target)
+
+
+cdef list _arguments(PJRT_Buffer *const *handles, size_t number):
+    cdef size_t index
+    cdef list arguments = []
+    for index in range(number):
+        arguments.append(buffer_record(handles[index]).buffer)
+    return arguments
+
+
+cdef int _note_donations(PJRT_LoadedExecutable_Execute_Args *args) except -1:
+    """Arguments that the program donated are deleted from here on."""
+    cdef size_t device, index
+    for device in range(args.num_devices):
+        for index in range(args.num_args):
+            buffer_record(args.argument_lists[device][index]).refresh()
+    return 0
+
+
+cdef int _hand_over(
+    LoadedRecord record, PJRT_LoadedExecutable_Execute_Args *args, results, futures, PJRT_Device *target
+) except -1:
+    """Gives results and events to the framework: all of them, or none if one cannot be given."""
+    cdef size_t device, index, place
+    cdef BufferRecord made
+    cdef list records = []
+    if <size_t>len(results) != args.num_devices or (futures is not None and <size_t>len(futures) != args.num_devices):
+        raise InternalError(f"{record.loaded!r} ran on {args.num_devices} devices and gave results for {len(results)}")
+    for device in range(args.num_devices):
+        if <size_t>len(results[device]) != record.num_outputs:
+            raise InternalError(f"{record.loaded!r} has {record.num_outputs} outputs and gave {len(results[device])}")
+        for index in range(record.num_outputs):
+            place = device * record.num_outputs + index
+            made = BufferRecord.of(record.client, results[device][index], _facts_for(record, place, target))
+            if target == NULL and place < <size_t>len(record.facts):
+                record.facts[place] = made.facts
+            records.append(made)
+    if futures is not None:
+        for device in range(args.num_devices):
+            args.device_complete_events[device] = event_of(futures[device])
+    place = 0
+    for device in range(args.num_devices):
+        for index in range(record.num_outputs):
+            args.output_lists[device][index] = (<BufferRecord>records[place]).give()
+            place += 1
+    return 0
+
+
+cdef Facts _facts_for(LoadedRecord record, size_t place, PJRT_Device *target):
+    # A portable executable's outputs are on another device each time.
+    return None if target != NULL or place >= <size_t>len(record.facts) else record.facts[place]
+
+
+cdef PJRT_Error *_devices(PJRT_LoadedExecutable_AddressableDevices_Args *args) noexcept nogil:
+    args.addressable_devices = <PJRT_Device **>(<LoadedHandle *>args.executable).devices
+    args.num_addressable_devices = (<LoadedHandle *>args.executable).num_devices
+    return NULL
+
+
+cdef PJRT_Error *_is_deleted(PJRT_LoadedExecutable_IsDeleted_Args *args) noexcept nogil:
+    args.is_deleted = (<LoadedHandle *>args.executable).is_deleted
+    return NULL
+
+
+cdef PJRT_Error *_destroy(PJRT_LoadedExecutable_Destroy_Args *args) noexcept nogil:
+    if args.executable != NULL:
+        drop((<LoadedHandle *>args.executable).record)
+    return NULL
+
+
+cdef int _delete(void *raw) except -1:
+    cdef LoadedRecord record = _record((<PJRT_LoadedExecutable_Delete_Args *>raw).executable)
+    record.loaded.delete()
+    record.handle.is_deleted = True
+    return 0
+
+
+cdef int _get_executable(void *raw) except -1:
+    args = <PJRT_LoadedExecutable_GetExecutable_Args *>raw
+    cdef LoadedRecord record = _record(args.loaded_executable)
+    if record.executable is None:
+        record.executable = ExecutableRecord.of(record.loaded.executable)
+    args.executable = <PJRT_Executable *>record.executable.give()
+    return 0
+
+
+cdef int _logical_ids(void *raw) except -1:
+    args = <PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args *>raw
+    cdef LoadedRecord record = _record(args.executable)
+    cdef PJRT_LogicalDeviceIds *ids
+    cdef Block block
+    found = list(record.loaded.addressable_device_logical_ids)
+    if record.logical_ids is None:
+        block = Block.of(len(found) * sizeof(PJRT_LogicalDeviceIds))
+        ids = <PJRT_LogicalDeviceIds *>block.data
+        for index, (replica, partition) in enumerate(found):
+            ids[<size_t>index].replica = replica
+            ids[<size_t>index].partition = partition
+        record.logical_ids = block
+    args.addressable_device_logical_ids = <PJRT_LogicalDeviceIds *>record.logical_ids.data
+    args.num_addressable_device_logical_ids = len(found)
+    return 0
+
+
+cdef int _device_assignment(void *raw) except -1:
+    args = <PJRT_LoadedExecutable_GetDeviceAssignment_Args *>raw
+    return give_bytes(
+        _record(args.executable).loaded.device_assignment.to_proto(),
+        &args.serialized_bytes,
+        &args.serialized_bytes_size,
+        <void **>&args.serialized_device_assignment,
+        <void **>&args.serialized_device_assignment_deleter,
+    )
+
+
+cdef int _fingerprint(void *raw) except -1:
+    args = <PJRT_LoadedExecutable_Fingerprint_Args *>raw
+    cdef LoadedRecord record = _record(args.executable)
+    if record.fingerprint.data == NULL:
+        record.fingerprint = record.texts.add(bytes(record.loaded.fingerprint()))
+    args.executable_fingerprint = record.fingerprint.data
+    args.executable_fingerprint_size = record.fingerprint.size
+    return 0
+
+
+# Where they come from.
+
+cdef int _compile(void *raw) except -1:
+    args = <PJRT_Client_Compile_Args *>raw
+    cdef ClientRecord record = client_record(args.client)
+    loaded = record.client.compile(
+        read_program(args.program), read_options(args.compile_options, args.compile_options_size)
+    )
+    args.executable = <PJRT_LoadedExecutable *>LoadedRecord.of(record, loaded).give()
+    return 0
+
+
+cdef int _load(void *raw) except -1:
+    args = <PJRT_Client_Load_Args *>raw
+    cdef ClientRecord record = client_record(args.client)
+    options = read_options(args.compile_options, args.compile_options_size) if args.compile_options_size else None
+    loaded = record.client.load(executable_record(args.executable).executable, options)
+    args.loaded_executable = <PJRT_LoadedExecutable *>LoadedRecord.of(record, loaded).give()
+    return 0
+
+
+cdef int _deserialize(void *raw) except -1:
+    args = <PJRT_Executable_DeserializeAndLoad_Args *>raw
+    cdef ClientRecord record = client_record(args.client)
+    options = None
+    if (
+        has_field(args, &args.overridden_serialized_compile_options_size, sizeof(size_t))
+        and args.overridden_serialized_compile_options != NULL
+    ):
+        options = read_options(
+            args.overridden_serialized_compile_options, args.overridden_serialized_compile_options_size
+        )
+    loaded = record.client.deserialize(args.serialized_executable[: args.serialized_executable_size], options)
+    args.loaded_executable = <PJRT_LoadedExecutable *>LoadedRecord.of(record, loaded).give()
+    return 0
+
+
+cdef int fill_table(PJRT_Api *table) except -1:
+    """The functions of loaded executables, and those that make them."""
+    table.PJRT_LoadedExecutable_AddressableDevices = _devices
+    table.PJRT_LoadedExecutable_IsDeleted = _is_deleted
+    table.PJRT_LoadedExecutable_Destroy = _destroy
+    put(table, SLOT_PJRT_LoadedExecutable_Execute, entry(_execute))
+    put(table, SLOT_PJRT_LoadedExecutable_Delete, entry(_delete))
+    put(table, SLOT_PJRT_LoadedExecutable_GetExecutable, entry(_get_executable))
+    put(table, SLOT_PJRT_LoadedExecutable_AddressableDeviceLogicalIds, entry(_logical_ids))
+    put(table, SLOT_PJRT_LoadedExecutable_GetDeviceAssignment, entry(_device_assignment))
+    put(table, SLOT_PJRT_LoadedExecutable_Fingerprint, entry(_fingerprint))
+    put(table, SLOT_PJRT_Client_Compile, entry(_compile))
+    put(table, SLOT_PJRT_Client_Load, entry(_load))
+    put(table, SLOT_PJRT_Executable_DeserializeAndLoad, entry(_deserialize))
+    return 0

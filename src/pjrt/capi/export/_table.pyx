@@ -1,0 +1,176 @@
+"""The table of one exported plugin: all functions, and those that make something out of nothing."""
+
+from cpython.pycapsule cimport PyCapsule_New
+from libc.stdlib cimport calloc
+
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._values cimport NamedValues, read_named_values
+from pjrt.capi.export cimport (
+    _buffer, _client, _device, _event, _executable, _execute_options, _from_host, _loaded, _to_host, _topology, _transfer
+)
+from pjrt.capi.export._client cimport ClientRecord
+from pjrt.capi.export._entry cimport (
+    add_plugin, define_plugin_entry, keep, pjrt_error_of_text, pjrt_error_release, plugin_entry, put
+)
+from pjrt.capi.export._key_value_store cimport key_value_store
+from pjrt.capi.export._topology cimport TopologyRecord
+
+from pjrt.api.errors import UnimplementedError
+
+cdef extern from "pjrt_support/error.h" nogil:
+    void pjrt_error_read(const PJRT_Error *error, const char **message, size_t *size)
+    PJRT_Error_Code pjrt_error_code(const PJRT_Error *error)
+    void pjrt_error_visit(const PJRT_Error *error, PJRT_Error_PayloadVisitor visitor, void *user_arg)
+
+cdef enum:
+    _INITIALIZE
+    _ATTRIBUTES
+    _CREATE_CLIENT
+    _CREATE_TOPOLOGY
+    _DESERIALIZE_TOPOLOGY
+
+CAPSULE_NAME = "pjrt_c_api"
+cdef bytes _capsule_name = CAPSULE_NAME.encode()
+
+
+cdef class Table:
+    """A ``PJRT_Api`` that is made of a plugin in Python; lives as long as the process, as the ABI says."""
+
+    cdef PJRT_Api *table
+    cdef readonly object plugin
+    cdef NamedValues attributes
+
+    def __init__(self, plugin):
+        cdef int number
+        self.plugin = plugin
+        self.table = <PJRT_Api *>calloc(1, sizeof(PJRT_Api))
+        if self.table == NULL:
+            raise MemoryError("no memory for the table of a plugin")
+        self.attributes = NamedValues(dict(plugin.attributes), "the attributes of a plugin")
+        number = add_plugin(self)
+        self._fill(number)
+
+    def _fill(self, int number):
+        cdef PJRT_Api *table = self.table
+        table.struct_size = PJRT_Api_STRUCT_SIZE
+        table.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE
+        table.pjrt_api_version.major_version = PJRT_API_MAJOR
+        table.pjrt_api_version.minor_version = PJRT_API_MINOR
+        table.PJRT_Error_Destroy = _error_destroy
+        table.PJRT_Error_Message = _error_message
+        table.PJRT_Error_GetCode = _error_get_code
+        table.PJRT_Error_ForEachPayload = _error_for_each_payload
+        put(table, SLOT_PJRT_Plugin_Initialize, plugin_entry(number, _INITIALIZE))
+        put(table, SLOT_PJRT_Plugin_Attributes, plugin_entry(number, _ATTRIBUTES))
+        put(table, SLOT_PJRT_Client_Create, plugin_entry(number, _CREATE_CLIENT))
+        put(table, SLOT_PJRT_TopologyDescription_Create, plugin_entry(number, _CREATE_TOPOLOGY))
+        put(table, SLOT_PJRT_TopologyDescription_Deserialize, plugin_entry(number, _DESERIALIZE_TOPOLOGY))
+        _copy_shared_functions(table)
+
+    @property
+    def address(self):
+        """The address of the table."""
+        return <size_t>self.table
+
+    def capsule(self):
+        """The table as a capsule, as JAX's ``register_plugin`` takes it."""
+        return PyCapsule_New(self.table, _capsule_name, NULL)
+
+
+cdef PJRT_Api _shared
+cdef bint _shared_is_filled = False
+
+
+cdef int _copy_shared_functions(PJRT_Api *table) except -1:
+    """The functions that are the same for all plugins, because their handles say whose they are."""
+    global _shared_is_filled
+    if not _shared_is_filled:
+        _buffer.fill_table(&_shared)
+        _client.fill_table(&_shared)
+        _device.fill_table(&_shared)
+        _event.fill_table(&_shared)
+        _executable.fill_table(&_shared)
+        _execute_options.fill_table(&_shared)
+        _from_host.fill_table(&_shared)
+        _loaded.fill_table(&_shared)
+        _to_host.fill_table(&_shared)
+        _topology.fill_table(&_shared)
+        _transfer.fill_table(&_shared)
+        _shared_is_filled = True
+    cdef void **source = <void **>(<char *>&_shared)
+    cdef void **target = <void **>(<char *>table)
+    cdef size_t slot
+    for slot in range(SLOT_PJRT_Error_Destroy // sizeof(void *), PJRT_Api_STRUCT_SIZE // sizeof(void *)):
+        if target[slot] == NULL:
+            target[slot] = source[slot]
+    return 0
+
+
+cdef int _initialize(plugin, void *raw) except -1:
+    return 0
+
+
+cdef int _attributes(plugin, void *raw) except -1:
+    args = <PJRT_Plugin_Attributes_Args *>raw
+    args.attributes = (<Table>plugin).attributes.data
+    args.num_attributes = (<Table>plugin).attributes.size
+    return 0
+
+
+cdef int _create_client(plugin, void *raw) except -1:
+    args = <PJRT_Client_Create_Args *>raw
+    options = read_named_values(args.create_options, args.num_options, "the create options")
+    client = (<Table>plugin).plugin.client_for_framework(options, key_value_store(args))
+    try:
+        record = ClientRecord.of(client)
+    except BaseException:
+        client.close()
+        raise
+    keep(record)
+    args.client = <PJRT_Client *>&record.handle
+    return 0
+
+
+cdef int _create_topology(plugin, void *raw) except -1:
+    args = <PJRT_TopologyDescription_Create_Args *>raw
+    name = args.topology_name[: args.topology_name_size].decode("utf-8", "replace") if args.topology_name_size else ""
+    options = read_named_values(args.create_options, args.num_options, "the create options")
+    return _give_topology((<Table>plugin).plugin.topology(name, **options), &args.topology)
+
+
+cdef int _deserialize_topology(plugin, void *raw) except -1:
+    args = <PJRT_TopologyDescription_Deserialize_Args *>raw
+    serialized = args.serialized_topology[: args.serialized_topology_size]
+    return _give_topology((<Table>plugin).plugin.deserialize_topology(serialized), &args.topology)
+
+
+cdef int _give_topology(topology, PJRT_TopologyDescription **out) except -1:
+    record = TopologyRecord.of(topology)
+    keep(record)
+    out[0] = <PJRT_TopologyDescription *>&record.handle
+    return 0
+
+
+define_plugin_entry(_INITIALIZE, _initialize)
+define_plugin_entry(_ATTRIBUTES, _attributes)
+define_plugin_entry(_CREATE_CLIENT, _create_client)
+define_plugin_entry(_CREATE_TOPOLOGY, _create_topology)
+define_plugin_entry(_DESERIALIZE_TOPOLOGY, _deserialize_topology)
+
+
+cdef void _error_destroy(PJRT_Error_Destroy_Args *args) noexcept nogil:
+    pjrt_error_release(args.error)
+
+
+cdef void _error_message(PJRT_Error_Message_Args *args) noexcept nogil:
+    pjrt_error_read(args.error, &args.message, &args.message_size)
+
+
+cdef PJRT_Error *_error_get_code(PJRT_Error_GetCode_Args *args) noexcept nogil:
+    args.code = pjrt_error_code(args.error)
+    return NULL
+
+
+cdef PJRT_Error *_error_for_each_payload(PJRT_Error_ForEachPayload_Args *args) noexcept nogil:
+    pjrt_error_visit(args.error, args.visitor, args.user_arg)
+    return NULL
