@@ -1,4 +1,4 @@
-"""Builds the C boundary: each ``src/pjrt/capi/*.pyx`` becomes one extension module. Everything else is in pyproject.toml.
+"""Builds the C boundary: each ``.pyx`` below ``src/pjrt/capi`` becomes one extension module. Everything else is in pyproject.toml.
 
 Needs Cython and a C compiler, nothing else; also builds offline with ``pip install --no-build-isolation``.
 After a change of a ``.pyx`` file in an editable install: ``python setup.py build_ext --inplace``.
@@ -13,13 +13,13 @@ CAPI = Path("src/pjrt/capi")
 
 extensions = [
     Extension(
-        f"pjrt.capi.{source.stem}",
+        ".".join(source.relative_to("src").with_suffix("").parts),
         [str(source)],
         include_dirs=[str(CAPI / "include")],
         depends=[str(header) for header in sorted((CAPI / "include").rglob("*.h"))],
         extra_compile_args=["-O2", "-g0", "-fvisibility=hidden"],
     )
-    for source in sorted(CAPI.glob("*.pyx"))
+    for source in sorted(CAPI.rglob("*.pyx"))
 ]
 
 setup(
