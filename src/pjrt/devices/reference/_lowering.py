@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.reference import _mlir, _registry
+from pjrt.devices.reference._assembly import Pending, assemble
 from pjrt.devices.reference._attributes import decode_attribute
-from pjrt.devices.reference._blocks import Block, Step, encode
+from pjrt.devices.reference._blocks import Block, Step
+from pjrt.devices.reference._fusion import fuse
 from pjrt.devices.reference._locations import describe
 from pjrt.devices.reference._regions import Region
 from pjrt.devices.reference._registry import Kernel, Rule
@@ -28,30 +29,20 @@ _CONSTANTS = frozenset({"stablehlo.constant", "chlo.constant", "sdy.constant"})
 _SHAPING = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.broadcast", "stablehlo.transpose"})
 """Ops that do nothing to a scalar, and so are harmless in a body that is evaluated on whole arrays."""
 
+_VIEWS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
+"""Ops whose result, however large, is a view that takes no memory."""
+
 FOLD_LIMIT = 1 << 16
 """Results of up to this many elements are computed at compile time where they can be; larger ones would only hold
 memory.
 """
 
 
-@dataclass
-class _Pending:
-    """A step before it is known which slots die with it."""
-
-    kernel: Kernel
-    rule: Rule
-    step: Step
-    uses: tuple[int, ...]
-    environment: bool
-
-
 class ModuleLowering:
     """Compiles the functions of a module, each at most once."""
 
     def __init__(self, module: Any, *, fold: bool = True) -> None:
-        importlib.import_module(
-            "pjrt.devices.reference.ops"
-        )  # registers the ops; they import the core, so not at the top
+        importlib.import_module("pjrt.devices.reference.ops")  # registers the ops; not at the top: they need the core
         self.fold = fold
         self._root = _mlir.decompose(module, lambda name: _registry.find(name) is not None)
         self._operations = {
@@ -102,9 +93,8 @@ class BlockLowering:
         self._template: list[Any] = [None]  # slot 0: the context
         self._constant: set[int] = set()
         self._slots: dict[Any, int] = {}
-        self._types: list[ValueType] = []
         self._captures: dict[int, int] = {}
-        self._pending: list[_Pending] = []
+        self._pending: list[Pending] = []
         self._outputs: tuple[int, ...] = ()
         self._results: tuple[ValueType, ...] = ()
         self._elementwise = True
@@ -117,22 +107,22 @@ class BlockLowering:
 
     def region(self) -> Region:
         """The finished block."""
-        code, steps = [], []
-        live = set(self._outputs) | self._constant
-        for item in reversed(self._pending):
-            dead = tuple(sorted({s for s in item.uses + item.step.outputs if s not in live}))
-            live.update(item.uses, item.step.outputs)
-            code.append(encode(item.kernel, item.step.inputs, item.step.outputs, dead, item.environment))
-            steps.append(item.step)
-        block = Block(
-            name=self._name,
-            arguments=self._arguments,
-            results=self._results,
-            template=self._template,
-            code=tuple(reversed(code)),
-            steps=tuple(reversed(steps)),
-            outputs=self._outputs,
-            captures=tuple((outside, inside) for outside, inside in self._captures.items()),
+        pending = self._pending
+        if self._module.fold:
+            pending = fuse(pending, self._outputs, self._template, self._constant)
+        block = assemble(
+            Block(
+                name=self._name,
+                arguments=self._arguments,
+                results=self._results,
+                template=self._template,
+                code=(),
+                steps=(),
+                outputs=self._outputs,
+                captures=tuple(self._captures.items()),
+            ),
+            pending,
+            self._constant,
         )
         return Region(block, self._elementwise)
 
@@ -187,7 +177,7 @@ class BlockLowering:
         blocks = tuple(region.block for region in (*view.regions, *view.called))
         flops = getattr(kernel, "flops", None)
         step = Step(name, view.location, inputs, outputs, view.operands, view.results, blocks, flops)
-        self._pending.append(_Pending(kernel, rule, step, inputs + captured, environment))
+        self._pending.append(Pending(kernel, step, inputs + captured, environment, elementwise, rule.foldable))
 
     def _view(self, operation: Any, operand_types: tuple[ValueType, ...]) -> OpView:
         name: str = operation.name
@@ -231,7 +221,8 @@ class BlockLowering:
         """Runs an op now where its operands are known; tells whether it did."""
         if not rule.foldable or not self._constant.issuperset(inputs):
             return False
-        if rule.name not in _CONSTANTS and not (self._module.fold and _is_small(view.results)):
+        is_view = rule.name in _VIEWS
+        if rule.name not in _CONSTANTS and not (self._module.fold and (is_view or _is_small(view.results))):
             return False
         try:
             with np.errstate(all="ignore"):

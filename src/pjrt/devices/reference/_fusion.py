@@ -1,0 +1,179 @@
+"""Chains of elementwise steps on large arrays, run a chunk at a time.
+
+Step by step, every intermediate value of a chain goes out to memory and comes back. In chunks that fit into the
+processor's cache it does not, and no memory is asked for. The result is the same, bit by bit: the same kernels see the
+same elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import AnyDType
+from pjrt.devices.reference._assembly import Pending, assemble
+from pjrt.devices.reference._blocks import Block, Step, run_fast
+from pjrt.devices.reference._numbers import is_native
+from pjrt.devices.reference._types import TensorType
+
+SMALLEST = 1 << 21
+"""Arrays of fewer elements stay in the cache anyway (measured: from here on chains are twice as fast)."""
+
+CHUNK = 1 << 15
+"""Elements of a chunk."""
+
+LONGEST = 64
+"""Steps of a chain."""
+
+Shape = tuple[int, ...]
+
+
+def fuse(
+    pending: Sequence[Pending], outputs: Sequence[int], template: Sequence[Any], constant: Collection[int]
+) -> list[Pending]:
+    """The steps with chains of elementwise ones on values of one large shape made into one step each.
+
+    What does not depend on a chain, and may, moves in front of it.
+    """
+    done: list[Pending] = []
+    chain: list[Pending] = []
+    made: set[int] = set()
+    shape: Shape | None = None
+
+    def close(rest: Sequence[Pending]) -> None:
+        nonlocal shape
+        if chain:
+            needed = {slot for item in rest for slot in item.uses}.union(outputs)
+            done.extend(_fused(chain, needed, template, constant))
+        chain.clear()
+        made.clear()
+        shape = None
+
+    for position, item in enumerate(pending):
+        own = _shape_of(item)
+        if own is not None and shape in (None, own) and len(chain) < LONGEST:
+            shape = own
+            chain.append(item)
+            made.update(item.step.outputs)
+        elif item.pure and not item.environment and made.isdisjoint(item.uses) and own is None:
+            done.append(item)
+        else:
+            close(pending[position:])
+            if own is None:
+                done.append(item)
+            else:
+                shape, made = own, set(item.step.outputs)
+                chain.append(item)
+    close(())
+    return done
+
+
+def _shape_of(item: Pending) -> Shape | None:
+    """The shape that a step works on, if it can be part of a chain."""
+    step = item.step
+    if item.environment or not item.pure or len(step.outputs) != 1:
+        return None
+    (made,) = step.output_types
+    if not (isinstance(made, TensorType) and made.is_static and made.size >= SMALLEST and not made.quantization):
+        return None
+    given = step.input_types
+    if step.name == "stablehlo.broadcast_in_dim":
+        return made.sizes if isinstance(given[0], TensorType) and given[0].rank == 0 else None
+    if not item.elementwise:
+        return None
+    fits = all(isinstance(t, TensorType) and (t.shape == made.shape or t.rank == 0) for t in given)
+    return made.sizes if fits else None
+
+
+def _fused(
+    chain: Sequence[Pending], needed: Collection[int], template: Sequence[Any], constant: Collection[int]
+) -> list[Pending]:
+    """A chain as one step; left alone where that gains nothing."""
+    working = [item for item in chain if item.step.name != "stablehlo.broadcast_in_dim"]
+    wide = any(not is_native(t.element) for i in working for t in i.step.output_types if isinstance(t, TensorType))
+    if len(working) < 2 and not (working and wide):
+        return list(chain)
+    made = {slot for item in chain for slot in item.step.outputs}
+    inputs = list(dict.fromkeys(slot for item in chain for slot in item.step.inputs if slot not in made))
+    types = {s: t for item in chain for s, t in zip(item.step.inputs, item.step.input_types, strict=True)}
+    types |= {s: t for item in chain for s, t in zip(item.step.outputs, item.step.output_types, strict=True)}
+    given = [slot for slot in inputs if not (slot in constant and np.ndim(template[slot]) == 0)]
+    results = [slot for item in chain for slot in item.step.outputs if slot in needed]
+    block = _inner_block(chain, given, inputs, results, template)
+    kernel = _chunked(
+        block, [t.rank > 0 for t in map(types.get, given) if isinstance(t, TensorType)], _tensors(results, types)
+    )
+    step = Step(
+        name=f"{len(chain)} fused elementwise ops",
+        location=chain[-1].step.location,
+        inputs=tuple(given),
+        outputs=tuple(results),
+        input_types=tuple(types[slot] for slot in given),
+        output_types=tuple(types[slot] for slot in results),
+        blocks=(block,),
+        flops=0.0,
+    )
+    return [Pending(kernel, step, tuple(given), False, False, True)]
+
+
+def _tensors(slots: Sequence[int], types: dict[int, Any]) -> list[tuple[Shape, AnyDType]]:
+    return [(types[slot].sizes, types[slot].dtype) for slot in slots]
+
+
+def _inner_block(
+    chain: Sequence[Pending], given: Sequence[int], inputs: Sequence[int], results: Sequence[int], outer: Sequence[Any]
+) -> Block:
+    """The chain as a block of its own, with slots of its own: first the inputs, then constants and results."""
+    number = {slot: i + 1 for i, slot in enumerate(given)}
+    template: list[Any] = [None] * (len(given) + 1)
+    constant = []
+    for slot in [*inputs, *(slot for item in chain for slot in item.step.outputs)]:
+        if slot not in number:
+            number[slot] = len(template)
+            if slot in inputs:
+                constant.append(len(template))
+            template.append(outer[slot] if slot in inputs else None)
+    steps = []
+    for item in chain:
+        renamed = item.step._replace(
+            inputs=tuple(number[s] for s in item.step.inputs), outputs=tuple(number[s] for s in item.step.outputs)
+        )
+        scalar = item.step.name == "stablehlo.broadcast_in_dim"
+        kernel = _scalar_as_it_is if scalar else item.kernel
+        steps.append(Pending(kernel, renamed, renamed.inputs, False, True, True))
+    empty = Block("a chain", (), (), template, (), (), tuple(number[s] for s in results), ())
+    return assemble(empty, steps, constant)
+
+
+def _scalar_as_it_is(value: Any) -> Any:
+    return value
+
+
+def _chunked(block: Block, whole: Sequence[bool], results: Sequence[tuple[Shape, AnyDType]]) -> Callable[..., Any]:
+    """The kernel of a chain: ``whole`` tells which inputs are arrays, the others are scalars."""
+    shape = results[0][0]
+    size, row = math.prod(shape), math.prod(shape[1:])
+
+    def run(*inputs: Any) -> Any:
+        arrays: list[Any] = list(inputs)
+        outs: list[Any] = [np.empty(shape, dtype) for _, dtype in results]
+        targets, length, chunk = outs, shape[0], max(1, CHUNK // row) if row else 1
+        if row > 4 * CHUNK or all(x.flags.c_contiguous for x, is_whole in zip(inputs, whole, strict=True) if is_whole):
+            arrays = [
+                np.ascontiguousarray(x).reshape(-1) if is_whole else x
+                for x, is_whole in zip(inputs, whole, strict=True)
+            ]
+            targets, length, chunk = [out.reshape(-1) for out in outs], size, CHUNK
+        for start in range(0, length, chunk):
+            part = slice(start, start + chunk)
+            slots = block.template.copy()
+            slots[1 : 1 + len(arrays)] = [x[part] if is_whole else x for x, is_whole in zip(arrays, whole, strict=True)]
+            run_fast(block, slots)
+            for target, slot in zip(targets, block.outputs, strict=True):
+                target[part] = slots[slot]
+        return outs[0] if len(outs) == 1 else outs
+
+    return run

@@ -1,0 +1,137 @@
+"""The client: the reference device through the uniform API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt.devices.reference._observers import NonFiniteError, Profile
+from pjrt.devices.reference.client import ReferenceClient
+
+DIVIDE = """
+func.func @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.divide %x, %y : tensor<4xf32> loc("model.py":3:1)
+  return %0 : tensor<4xf32>
+}
+"""
+ONES, ZEROS = np.ones(4, np.float32), np.zeros(4, np.float32)
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    with pjrt.client("reference", num_devices=2) as made:
+        yield made
+
+
+def test_a_program_runs(client: Any) -> None:
+    assert client.platform_name == "reference"
+    assert len(client.devices) == 2
+    (out,) = client.compile(DIVIDE)(ONES, ONES * 2)
+    assert np.asarray(out).tolist() == [0.5] * 4
+
+
+def test_it_says_which_stablehlo_it_reads(client: Any) -> None:
+    newest, oldest = client.attributes["stablehlo_current_version"], client.attributes["stablehlo_minimum_version"]
+    assert len(newest) == len(oldest) == 3
+    assert tuple(newest) > tuple(oldest)
+
+
+def test_every_encoding_of_a_program(client: Any) -> None:
+    from pjrt.stablehlo import current_version, read, serialize, to_hlo
+
+    program = read(DIVIDE)
+    for encoded in (program, serialize(program, current_version()), to_hlo(program), to_hlo(program, with_config=True)):
+        (out,) = client.compile(encoded)(ONES, ONES * 4)
+        assert np.asarray(out).tolist() == [0.25] * 4
+
+
+def test_a_damaged_program_is_an_error(client: Any) -> None:
+    with pytest.raises(pjrt.PjrtError):
+        client.compile("func.func @main( {")
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected a function main in the module, found other"):
+        client.compile(DIVIDE.replace("@main", "@other"))
+
+
+def test_an_unsupported_type_is_refused_when_compiling(client: Any) -> None:
+    text = """func.func @main(%x: tensor<2xf80>) -> tensor<2xf80> { return %x : tensor<2xf80> }"""
+    with pytest.raises(pjrt.PjrtError, match="f80"):
+        client.compile(text)
+
+
+def test_tuples_are_taken_apart(client: Any) -> None:
+    text = """func.func @main(%t: tuple<tensor<2xf32>, tensor<i32>>) -> tuple<tensor<i32>, tensor<2xf32>> {
+      %0 = stablehlo.get_tuple_element %t[0] : (tuple<tensor<2xf32>, tensor<i32>>) -> tensor<2xf32>
+      %1 = stablehlo.get_tuple_element %t[1] : (tuple<tensor<2xf32>, tensor<i32>>) -> tensor<i32>
+      %2 = stablehlo.tuple %1, %0 : tuple<tensor<i32>, tensor<2xf32>>
+      return %2 : tuple<tensor<i32>, tensor<2xf32>> }"""
+    number, pair = client.compile(text)(np.array([1, 2], np.float32), np.int32(7))
+    assert (int(np.asarray(number)), np.asarray(pair).tolist()) == (7, [1, 2])
+
+
+def test_donation_by_the_program(client: Any) -> None:
+    text = DIVIDE.replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}")
+    x, y = client.buffer_from_host(ONES), client.buffer_from_host(ONES * 2)
+    (out,) = client.compile(text)(x, y)
+    assert np.asarray(out).tolist() == [0.5] * 4
+    assert x.is_deleted
+    assert not y.is_deleted
+
+
+def test_costs(client: Any) -> None:
+    text = """func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+      %0 = stablehlo.exponential %x : tensor<8xf32>
+      %1 = stablehlo.add %0, %x : tensor<8xf32>
+      return %1 : tensor<8xf32> }"""
+    costs = client.compile(text).cost_analysis()
+    assert costs == {"flops": 8.0, "transcendentals": 8.0, "bytes accessed": 2 * 32 + 3 * 32}
+
+
+def test_two_devices_run_the_same_program(client: Any) -> None:
+    exe = client.compile(DIVIDE, pjrt.CompileOptions(num_replicas=2))
+    rows = exe.execute(
+        [
+            [client.buffer_from_host(array, device=device) for array in (ONES, ONES * divisor)]
+            for device, divisor in zip(client.devices, (2, 4), strict=True)
+        ]
+    )
+    assert [np.asarray(row[0])[0] for row in rows] == [0.5, 0.25]
+    assert [row[0].device for row in rows] == list(client.devices)
+
+
+def test_debug_nans_reaches_the_caller() -> None:
+    with pjrt.client("reference", debug_nans=True) as watched:
+        exe = watched.compile(DIVIDE)
+        assert np.asarray(exe(ONES, ONES)[0]).tolist() == [1] * 4
+        (out,) = exe(ONES, ZEROS)
+        with pytest.raises(NonFiniteError, match=r"stablehlo.divide.*model.py:3:1.*0\. 0\. 0\. 0\.") as caught:
+            out.to_host().result()
+    assert isinstance(caught.value, FloatingPointError)
+
+
+def test_trace_and_profile_see_the_steps() -> None:
+    names: list[str] = []
+    with pjrt.client("reference", trace=lambda step, *_: names.append(step.name), profile=True) as watched:
+        watched.compile(DIVIDE)(ONES, ONES)[0].to_host().result()
+        assert isinstance(watched, ReferenceClient)
+        assert isinstance(watched.profile, Profile)
+        assert watched.profile.by_op["stablehlo.divide"].calls == 1
+    assert names == ["stablehlo.divide"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_devices": 0}, "from 1 to"),
+        ({"num_devices": True}, "from 1 to"),
+        ({"debug_nans": "yes"}, "debug_nans .* is True or False"),
+        ({"trace": 3}, "trace .* is a function"),
+        ({"speed": 11}, "has no option 'speed'"),
+        ({"break_at": [1]}, "list of op names"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=message):
+        pjrt.client("reference", **options)
