@@ -71,6 +71,8 @@ class HostBuffer(Buffer):
 
     @property
     def on_device_size(self) -> int:
+        if self._element_type is ElementType.TOKEN:
+            return 0
         size = array_dtype(self._element_type).itemsize
         for extent in self._shape:
             size *= extent

@@ -200,7 +200,7 @@ def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) ->
     array: Array = result if type(result) is np.ndarray else np.asarray(result)
     if spec is None:
         ElementType.of(array.dtype)
-    elif array.shape != spec.shape or array.dtype != array_dtype(spec.element_type):
+    elif array.shape != spec.shape or array.dtype.newbyteorder("=") != array_dtype(spec.element_type):
         raise InternalError(
             f"the device's function gave {array.dtype}{list(array.shape)} for output {number}, it declared {spec}"
         )

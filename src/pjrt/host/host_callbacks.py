@@ -49,7 +49,8 @@ def receive(callbacks: Sequence[RecvCallback], channel_id: int, spec: ShapeSpec,
 
 def _no_callback(what: str, channel_id: int, known: list[int]) -> NotFoundError:
     return NotFoundError(
-        f"the program wants to {what} on channel {channel_id}, but its {what}_callbacks for this device are for the channels {known}"
+        f"the program wants to {what} on channel {channel_id}, but its {what}_callbacks for this device are for "
+        f"the channels {known}"
     )
 
 

@@ -1,0 +1,397 @@
+"""Executions: results, asynchrony, order and errors."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import toys
+
+import pjrt
+from pjrt.host import Compiled, HostClient
+
+
+def test_the_short_form_takes_numpy_and_gives_buffers() -> None:
+    with toys.negate() as client:
+        (out,) = client.compile("program")(toys.floats())
+        assert isinstance(out, pjrt.Buffer)
+        np.testing.assert_array_equal(np.asarray(out), -toys.floats())
+
+
+def test_execute_takes_one_list_a_device() -> None:
+    with toys.negate(num_devices=3) as client:
+        exe = client.compile("program", toys.replicas(3))
+        rows = [
+            [client.buffer_from_host(toys.floats(n, n, n, n), device=device)]
+            for n, device in enumerate(client.devices)
+        ]
+        futures: list[pjrt.Future[None]] = []
+        outs = exe.execute(rows, returned_futures=futures)
+        assert [float(np.asarray(out)[0]) for (out,) in outs] == [0, -1, -2]
+        assert [out.device for (out,) in outs] == list(client.devices)
+        assert [future.result(toys.TIMEOUT) for future in futures] == [None, None, None]
+
+
+def test_execution_is_enqueued_and_returns() -> None:
+    client, gate = toys.gated()
+    exe = client.compile("program")
+    (out,) = exe(toys.floats())
+    gate.wait_entered()
+    assert not out.ready().done()
+    assert out.shape == (4,)
+    assert out.element_type is pjrt.ElementType.F32
+    gate.open()
+    assert out.ready().result(toys.TIMEOUT) is None
+    np.testing.assert_array_equal(np.asarray(out), toys.floats() + 1)
+    client.close()
+
+
+def test_inputs_that_are_not_ready_are_waited_for_without_blocking_the_caller() -> None:
+    client, gate = toys.gated()
+    exe = client.compile("program")
+    x = client.buffer_from_host(toys.floats())
+    for _ in range(5):
+        (x,) = exe.execute_sharded([x], client.devices[0])
+    gate.wait_entered()
+    gate.open(5)
+    np.testing.assert_array_equal(np.asarray(x), toys.floats() + 5)
+    client.close()
+
+
+def test_one_device_waits_for_another_without_holding_up_its_queue() -> None:
+    client, gate = toys.gated(num_devices=2)
+    first, second = client.devices
+    here = client.compile("program", pjrt.CompileOptions(device_assignment=pjrt.DeviceAssignment(((0,),))))
+    there = client.compile("program", pjrt.CompileOptions(device_assignment=pjrt.DeviceAssignment(((1,),))))
+    (slow,) = here.execute_sharded([client.buffer_from_host(toys.floats(), device=first)], first)
+    gate.wait_entered()
+    (waits,) = there.execute_sharded([slow.copy_to(second)], second)
+    (quick,) = there.execute_sharded([client.buffer_from_host(toys.floats(), device=second)], second)
+    gate.wait_entered()  # the second device is at work on `quick`, which was enqueued after `waits`
+    gate.open(1)
+    gate.open(2)
+    np.testing.assert_array_equal(np.asarray(quick), toys.floats() + 1)
+    np.testing.assert_array_equal(np.asarray(waits), toys.floats() + 2)
+    client.close()
+
+
+def test_an_exception_becomes_the_error_of_the_outputs() -> None:
+    with toys.failing(KeyError("no such thing")) as client:
+        futures: list[pjrt.Future[None]] = []
+        x = client.buffer_from_host(toys.floats())
+        (out,) = client.compile("program").execute_sharded([x], client.devices[0], returned_futures=futures)
+        with pytest.raises(pjrt.InternalError, match="KeyError: 'no such thing'"):
+            np.asarray(out)
+        assert isinstance(out.ready().exception(), pjrt.InternalError)
+        assert isinstance(futures[0].exception(), pjrt.InternalError)
+        np.testing.assert_array_equal(np.asarray(x), toys.floats())
+
+
+def test_a_pjrt_error_passes_through_with_code_and_payloads() -> None:
+    raised = pjrt.ResourceExhaustedError("no tiles left", payloads={"type.url/x": b"\x00\x01"})
+    with toys.failing(raised) as client:
+        (out,) = client.compile("program")(toys.floats())
+        error = out.ready().exception(toys.TIMEOUT)
+        assert error is not None
+        assert (error.code, error.message, dict(error.payloads)) == (raised.code, raised.message, dict(raised.payloads))
+
+
+def test_the_traceback_of_the_device_is_kept_as_text_and_its_frames_are_not() -> None:
+    held: list[weakref.ref[object]] = []
+
+    class Thing:
+        pass
+
+    def run(x: object) -> None:
+        thing = Thing()
+        held.append(weakref.ref(thing))
+        try:
+            raise LookupError("inner")
+        except LookupError as inner:
+            raise ValueError("outer") from inner
+
+    with toys.client(run) as client:
+        (out,) = client.compile("program")(toys.floats())
+        error = out.ready().exception(toys.TIMEOUT)
+        assert error is not None
+        assert "raise LookupError" in "".join(error.__notes__)
+        assert held[0]() is None
+
+
+def test_even_a_system_exit_of_the_device_is_an_error_and_the_device_lives_on() -> None:
+    answers = iter([SystemExit(3), None])
+
+    def run(x: np.ndarray) -> np.ndarray:
+        error = next(answers)
+        if error is not None:
+            raise error
+        return x
+
+    with toys.client(run) as client:
+        exe = client.compile("program")
+        with pytest.raises(pjrt.InternalError, match="SystemExit"):
+            np.asarray(exe(toys.floats())[0])
+        np.testing.assert_array_equal(np.asarray(exe(toys.floats())[0]), toys.floats())
+
+
+def test_a_failed_input_poisons_all_that_depends_on_it() -> None:
+    calls = []
+    client = toys.client(lambda x: calls.append(x) or x, num_devices=2)
+    bad = client.create_error_buffer(pjrt.DataLossError("gone"), toys.spec("f32[4]"))
+    exe = client.compile("program")
+    (out,) = exe(bad)
+    (again,) = exe(out)
+    copy = again.copy_to(client.devices[1])
+    for buffer in (out, again, copy):
+        with pytest.raises(pjrt.DataLossError, match="gone"):
+            np.asarray(buffer)
+    assert not calls
+    client.close()
+
+
+def test_outputs_that_are_not_as_declared_are_an_error_that_says_so() -> None:
+    with toys.client(lambda x: x.astype(np.float64)) as client:
+        with pytest.raises(pjrt.InternalError, match=r"gave float64\[4\] for output 0, it declared f32\[4\]"):
+            np.asarray(client.compile("program")(toys.floats())[0])
+    with toys.client(lambda x: (x, x)) as client:
+        with pytest.raises(pjrt.InternalError, match="gave 2 results, it declared 1"):
+            np.asarray(client.compile("program")(toys.floats())[0])
+
+
+def test_without_declared_outputs_the_results_are_waited_for_and_their_errors_raised() -> None:
+    def run(x: np.ndarray) -> object:
+        if x[0] < 0:
+            raise ValueError("negative")
+        return [x + 1, np.int32(7), x.astype(">f4")]
+
+    with HostClient("bare", compile=lambda program, options: run) as client:
+        exe = client.compile("program")
+        a, b, c = exe(toys.floats())
+        assert a.ready().done()
+        assert (b.shape, b.element_type, c.element_type) == ((), pjrt.ElementType.S32, pjrt.ElementType.F32)
+        np.testing.assert_array_equal(np.asarray(c), toys.floats())
+        with pytest.raises(pjrt.InvalidArgumentError, match="ValueError: negative"):
+            exe(-1 - toys.floats())
+        assert exe.name == "run"
+        with pytest.raises(pjrt.UnimplementedError, match="num_outputs"):
+            _ = exe.num_outputs
+
+
+def test_results_are_taken_over_without_a_copy_when_nobody_else_has_them() -> None:
+    addresses = []
+
+    def run(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        plain, shaped = x + 1, (x + 2).reshape(2, 2)
+        addresses[:] = [plain.ctypes.data, shaped.ctypes.data]
+        return plain, shaped
+
+    with toys.client(run, outputs="f32[4] f32[2,2]") as client:
+        outs = client.compile("program")(toys.floats())
+        assert [out.unsafe_pointer() for out in outs] == addresses
+
+
+@pytest.mark.parametrize("kept", ["array", "tuple", "base", "twice", "input", "view_of_input", "fortran", "swapped"])
+def test_results_that_somebody_else_can_see_are_copied(kept: str) -> None:
+    held = np.zeros((4,), np.float32)
+    held_tuple = (np.zeros((4,), np.float32),)
+    base = np.zeros((8,), np.float32)
+    fortran = np.asfortranarray(np.zeros((2, 2), np.float32))
+
+    def run(x: np.ndarray) -> object:
+        once = x + 1
+        return {
+            "array": held,
+            "tuple": held_tuple,
+            "base": base[:4],
+            "twice": (once, once),
+            "input": x,
+            "view_of_input": x[::-1],
+            "fortran": fortran,
+            "swapped": x.astype(">f4"),
+        }[kept]
+
+    outputs = {"twice": "f32[4] f32[4]", "fortran": "f32[2,2]"}.get(kept, "f32[4]")
+    with toys.client(run, outputs=outputs) as client:
+        x = client.buffer_from_host(toys.floats())
+        outs = client.compile("program").execute_sharded([x], client.devices[0])
+        values = [np.array(out) for out in outs]
+        pointers = {out.unsafe_pointer() for out in outs} | {x.unsafe_pointer()}
+        assert len(pointers) == len(outs) + 1
+        assert held.ctypes.data not in pointers
+        assert held_tuple[0].ctypes.data not in pointers
+        for array in (held, held_tuple[0], base):
+            array += 5  # still writable, and nobody else's business
+        for out, value in zip(outs, values, strict=True):
+            np.testing.assert_array_equal(np.asarray(out), value)
+
+
+def test_arguments_are_read_only_for_the_device() -> None:
+    def run(x: np.ndarray) -> np.ndarray:
+        x += 1
+        return x
+
+    with toys.client(run) as client:
+        with pytest.raises(pjrt.InvalidArgumentError, match="read-only"):
+            np.asarray(client.compile("program")(toys.floats())[0])
+
+
+def test_tokens_are_none_both_ways() -> None:
+    seen = []
+
+    def run(token: object, x: np.ndarray) -> object:
+        seen.append(token)
+        return None, x + 1
+
+    with toys.client(run, "token[] f32[4]", "token[] f32[4]") as client:
+        token = client.create_uninitialized_buffer(toys.spec("token[]"))
+        exe = client.compile("program")
+        out, x = exe(token, toys.floats())
+        out, x = exe(out, x)
+        np.testing.assert_array_equal(np.asarray(x), toys.floats() + 2)
+        assert seen == [None, None]
+        assert out.on_device_size == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "takes 1 arguments, found 0"),
+        ([toys.floats(), toys.floats()], "takes 1 arguments, found 2"),
+        ([np.zeros(3, np.float32)], r"must be f32\[4\], found f32\[3\]"),
+        ([np.zeros(4, np.int32)], r"must be f32\[4\], found s32\[4\]"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(arguments: list[np.ndarray], message: str) -> None:
+    with toys.negate() as client:
+        with pytest.raises(pjrt.InvalidArgumentError, match=message):
+            client.compile("program")(*arguments)
+
+
+def test_arguments_of_other_places_and_clients_are_refused() -> None:
+    with toys.negate(num_devices=2) as client, toys.negate() as other:
+        exe = client.compile("program")
+        first, second = client.devices
+        with pytest.raises(pjrt.InvalidArgumentError, match="copy_to"):
+            exe.execute_sharded([client.buffer_from_host(toys.floats(), device=second)], first)
+        with pytest.raises(pjrt.InvalidArgumentError, match="is on"):
+            exe.execute_sharded([other.buffer_from_host(toys.floats())], first)
+        with pytest.raises(pjrt.InvalidArgumentError, match="does not run on"):
+            exe.execute_sharded([client.buffer_from_host(toys.floats(), device=second)], second)
+        with pytest.raises(pjrt.InvalidArgumentError, match="buffer_from_host"):
+            exe.execute_sharded([toys.floats()], first)  # type: ignore[list-item]
+        with pytest.raises(pjrt.InvalidArgumentError, match="lists of arguments"):
+            exe.execute([])
+        with pytest.raises(pjrt.InvalidArgumentError, match="compile_portable_executable"):
+            exe.execute_portable([client.buffer_from_host(toys.floats())], first)
+
+
+def test_portable_executables_run_where_they_are_told() -> None:
+    with toys.negate(num_devices=3) as client:
+        exe = client.compile("program", pjrt.CompileOptions(compile_portable_executable=True))
+        assert list(exe.addressable_devices) == []
+        for device in client.devices:
+            (out,) = exe.execute_portable([client.buffer_from_host(toys.floats(), device=device)], device)
+            assert out.device is device
+            np.testing.assert_array_equal(np.asarray(out), -toys.floats())
+        (out,) = exe(toys.floats())
+        assert out.device is client.devices[0]
+
+
+def test_poison_fails_the_launch_under_way_and_no_other() -> None:
+    client, gate = toys.gated()
+    (device,) = client.devices
+    exe = client.compile("program")
+    x = client.buffer_from_host(toys.floats())
+    (first,) = exe.execute_sharded([x], device, pjrt.ExecuteOptions(launch_id=7))
+    (second,) = exe.execute_sharded([x], device, pjrt.ExecuteOptions(launch_id=8))
+    gate.wait_entered()
+    assert not device.poison_execution(9, pjrt.AbortedError("nobody"))
+    assert device.poison_execution(7, pjrt.AbortedError("stop it"))
+    with pytest.raises(pjrt.AbortedError, match="stop it"):
+        first.ready().result(toys.TIMEOUT)
+    assert device.poison_execution(8, pjrt.CancelledError("nor this"))
+    gate.open()
+    with pytest.raises(pjrt.CancelledError, match="nor this"):
+        second.ready().result(toys.TIMEOUT)
+    client.close()
+    assert not gate.entered.acquire(blocking=False)  # the second was never begun
+    assert not device.poison_execution(7, pjrt.AbortedError("too late"))
+
+
+def test_a_context_lets_long_work_see_that_it_was_poisoned() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def run(context: pjrt.host.ExecutionContext, x: np.ndarray) -> np.ndarray:
+        begun.set()
+        assert go_on.wait(toys.TIMEOUT)
+        try:
+            context.check()
+        except pjrt.AbortedError:
+            seen.append(context.launch_id)
+            raise
+        return x
+
+    seen: list[int] = []
+    with toys.client(run, facts={"takes_context": True}) as client:
+        (out,) = client.compile("program").execute_sharded(
+            [client.buffer_from_host(toys.floats())], client.devices[0], pjrt.ExecuteOptions(launch_id=5)
+        )
+        assert begun.wait(toys.TIMEOUT)
+        assert client.devices[0].poison_execution(5, pjrt.DataLossError("power cut"))
+        go_on.set()
+        with pytest.raises(pjrt.DataLossError, match="power cut"):
+            np.asarray(out)
+    assert seen == [5]
+
+
+def test_deleting_an_executable_lets_executions_under_way_finish() -> None:
+    client, gate = toys.gated()
+    exe = client.compile("program")
+    (out,) = exe(toys.floats())
+    exe.delete()
+    exe.delete()
+    assert exe.is_deleted
+    gate.open()
+    np.testing.assert_array_equal(np.asarray(out), toys.floats() + 1)
+    with pytest.raises(pjrt.FailedPreconditionError, match="deleted"):
+        exe(toys.floats())
+    client.close()
+
+
+def test_an_exception_in_compile_reaches_the_caller_as_a_pjrt_error() -> None:
+    def compile_nothing(program: pjrt.Program, options: pjrt.CompileOptions) -> Compiled:
+        raise {b"a": NotImplementedError("op x"), b"b": pjrt.AbortedError("b")}[program.code]
+
+    client = HostClient("fussy", compile=compile_nothing, formats=("mlir",))
+    with pytest.raises(pjrt.UnimplementedError, match="NotImplementedError: op x"):
+        client.compile("a")
+    with pytest.raises(pjrt.AbortedError, match="b"):
+        client.compile("b")
+    with pytest.raises(pjrt.InvalidArgumentError, match="formats mlir, found 'hlo'"):
+        client.compile(pjrt.Program(b"a", "hlo"))
+    with pytest.raises(pjrt.InvalidArgumentError, match="must return a function"):
+        HostClient("empty", compile=lambda program, options: None).compile("a")  # type: ignore[arg-type,return-value]
+    client.close()
+
+
+def test_two_threads_share_one_client() -> None:
+    failures: list[BaseException] = []
+
+    def work(client: HostClient, seed: int) -> None:
+        try:
+            exe = client.compile("program")
+            for n in range(100):
+                x = toys.floats(seed, n, 0, 1)
+                np.testing.assert_array_equal(np.asarray(exe(x)[0]), -x)
+        except BaseException as error:
+            failures.append(error)
+
+    with toys.negate() as client:
+        threads = [threading.Thread(target=work, args=(client, seed)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(toys.TIMEOUT)
+    assert not failures
