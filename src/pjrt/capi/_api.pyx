@@ -168,11 +168,11 @@ cdef class Api:
         cdef PJRT_Error_GetCode_Args code
         start(&message, PJRT_Error_Message_Args_STRUCT_SIZE)
         message.error = error
-        (<void (*)(void *) noexcept nogil><void *>self.find(SLOT_PJRT_Error_Message))(&message)
+        (<void (*)(void *) noexcept nogil><void *>self.find(SLOT_PJRT_Error_Message))(&message)  # PjrtError.message
         start(&code, PJRT_Error_GetCode_Args_STRUCT_SIZE)
         code.code = PJRT_Error_Code_UNKNOWN
         code.error = error
-        self._swallow(self.find(SLOT_PJRT_Error_GetCode)(&code))
+        self._swallow(self.find(SLOT_PJRT_Error_GetCode)(&code))  # PjrtError.code
         said = text(message.message, message.message_size, "the message of an error")
         return PjrtError.of(code.code, said, self._payloads(error))
 
@@ -186,7 +186,7 @@ cdef class Api:
             args.error = error
             args.visitor = _visit_payload
             args.user_arg = <void *>found
-            self._swallow(self.find(SLOT_PJRT_Error_ForEachPayload)(&args))
+            self._swallow(self.find(SLOT_PJRT_Error_ForEachPayload)(&args))  # PjrtError.payloads
         except UnimplementedError:
             pass
         return found
@@ -201,7 +201,7 @@ cdef class Api:
         start(&args, PJRT_Error_Destroy_Args_STRUCT_SIZE)
         args.error = error
         if SLOT_PJRT_Error_Destroy + sizeof(void *) <= self.readable and self.table.PJRT_Error_Destroy != NULL:
-            self.table.PJRT_Error_Destroy(&args)
+            self.table.PJRT_Error_Destroy(&args)  # PjrtError: when it is raised
 
 
 cdef void _visit_payload(const char *key, size_t key_size, const char *value, size_t value_size, void *found) noexcept with gil:

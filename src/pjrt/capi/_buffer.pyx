@@ -186,7 +186,7 @@ cdef class BufferCore(Handle):
         start(&args, PJRT_Buffer_CopyToDevice_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
         args.dst_device = native_device(self.owner(), device)
-        self.call(SLOT_PJRT_Buffer_CopyToDevice, &args)
+        self.call(SLOT_PJRT_Buffer_CopyToDevice, &args)  # Buffer.copy_to
         return new_buffer(self.owner(), args.dst_buffer)
 
     def _copy_to_memory(self, memory_space):
@@ -194,7 +194,7 @@ cdef class BufferCore(Handle):
         start(&args, PJRT_Buffer_CopyToMemory_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
         args.dst_memory = native_memory(self.owner(), memory_space)
-        self.call(SLOT_PJRT_Buffer_CopyToMemory, &args)
+        self.call(SLOT_PJRT_Buffer_CopyToMemory, &args)  # Buffer.copy_to
         return new_buffer(self.owner(), args.dst_buffer)
 
     def bitcast(self, element_type, shape, layout=None):
@@ -340,5 +340,5 @@ cdef object new_buffer(ClientScope scope, PJRT_Buffer *native):
     cdef BufferCore buffer = <BufferCore>(<object (*)(PyTypeObject *, object, PyObject *)>_BUFFER_TYPE.tp_new)(
         _BUFFER_TYPE, _NO_ARGUMENTS, NULL
     )
-    buffer.open(scope, native, SLOT_PJRT_Buffer_Destroy)
+    buffer.open(scope, native, SLOT_PJRT_Buffer_Destroy)  # Buffer: when it is dropped
     return buffer

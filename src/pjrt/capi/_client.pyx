@@ -56,19 +56,19 @@ cdef class ClientCore(ClientScope):
         self._mapped = {}
         start(&name, PJRT_Client_PlatformName_Args_STRUCT_SIZE)
         name.client = self.native
-        self.call(SLOT_PJRT_Client_PlatformName, &name)
+        self.call(SLOT_PJRT_Client_PlatformName, &name)  # Client.platform_name
         self.platform = self.platform_name = text(name.platform_name, name.platform_name_size, "the name of a platform")
         start(&version, PJRT_Client_PlatformVersion_Args_STRUCT_SIZE)
         version.client = self.native
-        self.call(SLOT_PJRT_Client_PlatformVersion, &version)
+        self.call(SLOT_PJRT_Client_PlatformVersion, &version)  # Client.platform_version
         self.platform_version = text(version.platform_version, version.platform_version_size, "the version of a platform")
         start(&all_devices, PJRT_Client_Devices_Args_STRUCT_SIZE)
         all_devices.client = self.native
-        self.call(SLOT_PJRT_Client_Devices, &all_devices)
+        self.call(SLOT_PJRT_Client_Devices, &all_devices)  # Client.devices
         self.devices = devices_in(self, <PJRT_Device **>all_devices.devices, all_devices.num_devices, "the devices of a client")
         start(&ours, PJRT_Client_AddressableDevices_Args_STRUCT_SIZE)
         ours.client = self.native
-        self.call(SLOT_PJRT_Client_AddressableDevices, &ours)
+        self.call(SLOT_PJRT_Client_AddressableDevices, &ours)  # Client.addressable_devices
         self.addressable_devices = devices_in(
             self, <PJRT_Device **>ours.addressable_devices, ours.num_addressable_devices, "the addressable devices of a client"
         )
@@ -346,7 +346,7 @@ cdef class ClientCore(ClientScope):
         cdef PJRT_Client *native = self.native
         self.native = NULL
         if native != NULL:
-            self.api.drop(SLOT_PJRT_Client_Destroy, native)
+            self.api.drop(SLOT_PJRT_Client_Destroy, native)  # Client.close
             self._mapped = {}
 
     def _close_at_exit(self):
@@ -358,7 +358,7 @@ cdef class ClientCore(ClientScope):
         cdef PJRT_Client *native = self.native
         self.native = NULL
         if native != NULL:
-            self.api.drop(SLOT_PJRT_Client_Destroy, native)
+            self.api.drop(SLOT_PJRT_Client_Destroy, native)  # Client: when it is dropped
 
     cdef object explain(self, error):
         """An out-of-memory error with what the devices' allocators say and what the client was made with, as payloads."""

@@ -276,7 +276,7 @@ cdef class _DescriptorSetter:
             args.error_code = <PJRT_Error_Code><int>error.code
             args.error_message = message
             args.error_message_size = len(message)
-        self.scope.api.call(SLOT_PJRT_Event_Set, &args)
+        self.scope.api.call(SLOT_PJRT_Event_Set, &args)  # Buffer.copy_to_remote_device
 
 
 def send_buffer(BufferCore buffer, descriptor):

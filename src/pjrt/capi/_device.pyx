@@ -26,19 +26,19 @@ cdef class DescriptionCore:
         cdef PJRT_DeviceDescription_ToString_Args string
         start(&number, PJRT_DeviceDescription_Id_Args_STRUCT_SIZE)
         number.device_description = self.native
-        self.scope.call(SLOT_PJRT_DeviceDescription_Id, &number)
+        self.scope.call(SLOT_PJRT_DeviceDescription_Id, &number)  # DeviceDescription.id
         self.id = number.id
         start(&process, PJRT_DeviceDescription_ProcessIndex_Args_STRUCT_SIZE)
         process.device_description = self.native
-        self.scope.call(SLOT_PJRT_DeviceDescription_ProcessIndex, &process)
+        self.scope.call(SLOT_PJRT_DeviceDescription_ProcessIndex, &process)  # DeviceDescription.process_index
         self.process_index = process.process_index
         start(&kind, PJRT_DeviceDescription_Kind_Args_STRUCT_SIZE)
         kind.device_description = self.native
-        self.scope.call(SLOT_PJRT_DeviceDescription_Kind, &kind)
+        self.scope.call(SLOT_PJRT_DeviceDescription_Kind, &kind)  # DeviceDescription.kind
         self.kind = text(kind.device_kind, kind.device_kind_size, "the kind of a device")
         start(&string, PJRT_DeviceDescription_ToString_Args_STRUCT_SIZE)
         string.device_description = self.native
-        self.scope.call(SLOT_PJRT_DeviceDescription_ToString, &string)
+        self.scope.call(SLOT_PJRT_DeviceDescription_ToString, &string)  # DeviceDescription.__str__
         self._text = text(string.to_string, string.to_string_size, "the name of a device")
 
     @property
@@ -114,12 +114,12 @@ cdef class DeviceCore:
         cdef PJRT_Device_IsAddressable_Args addressable
         start(&description, PJRT_Device_GetDescription_Args_STRUCT_SIZE)
         description.device = self.native
-        self.scope.call(SLOT_PJRT_Device_GetDescription, &description)
+        self.scope.call(SLOT_PJRT_Device_GetDescription, &description)  # Device.description
         self.description = description_at(self.scope, description.device_description)
         self.id = self.description.id
         start(&addressable, PJRT_Device_IsAddressable_Args_STRUCT_SIZE)
         addressable.device = self.native
-        self.scope.call(SLOT_PJRT_Device_IsAddressable, &addressable)
+        self.scope.call(SLOT_PJRT_Device_IsAddressable, &addressable)  # Device.is_addressable
         self.is_addressable = addressable.is_addressable
 
     @property
@@ -221,7 +221,7 @@ cdef class DeviceCore:
         args.description_size = len(said)
         self.scope.call(SLOT_PJRT_Device_CreateAsyncTrackingEvent, &args)
         event = PluginAsyncTrackingEvent()
-        (<Handle>event).open(self.scope, args.event, SLOT_PJRT_AsyncTrackingEvent_Destroy)
+        (<Handle>event).open(self.scope, args.event, SLOT_PJRT_AsyncTrackingEvent_Destroy)  # AsyncTrackingEvent.close
         return event
 
     def stream_for_external_ready_events(self):
@@ -246,7 +246,7 @@ cdef class TrackingEventCore(Handle):
     """A ``PJRT_AsyncTrackingEvent``."""
 
     def close(self):
-        self.release()
+        self.free()
 
 
 class PluginAsyncTrackingEvent(TrackingEventCore, AsyncTrackingEvent):
@@ -264,15 +264,15 @@ cdef class MemorySpaceCore:
         cdef PJRT_Memory_ToString_Args string
         start(&number, PJRT_Memory_Id_Args_STRUCT_SIZE)
         number.memory = self.native
-        self.scope.call(SLOT_PJRT_Memory_Id, &number)
+        self.scope.call(SLOT_PJRT_Memory_Id, &number)  # MemorySpace.id
         self.id = number.id
         start(&kind, PJRT_Memory_Kind_Args_STRUCT_SIZE)
         kind.memory = self.native
-        self.scope.call(SLOT_PJRT_Memory_Kind, &kind)
+        self.scope.call(SLOT_PJRT_Memory_Kind, &kind)  # MemorySpace.kind
         self.kind = text(kind.kind, kind.kind_size, "the kind of a memory")
         start(&string, PJRT_Memory_ToString_Args_STRUCT_SIZE)
         string.memory = self.native
-        self.scope.call(SLOT_PJRT_Memory_ToString, &string)
+        self.scope.call(SLOT_PJRT_Memory_ToString, &string)  # MemorySpace.__str__
         self._text = text(string.to_string, string.to_string_size, "the name of a memory")
 
     @property

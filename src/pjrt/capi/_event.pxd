@@ -20,6 +20,7 @@ cdef class Event:
     cdef Api api
     cdef PJRT_Event *native
     cdef pjrt_wait *wait
+    cdef bint watched
 
     @staticmethod
     cdef Event of(Scope scope, PJRT_Event *native)

@@ -18,7 +18,7 @@ from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport Scope
 
-from pjrt.api.errors import PjrtError, ResourceExhaustedError
+from pjrt.api.errors import PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.future import Future
 
 
@@ -39,7 +39,7 @@ cdef class Event:
         self.native = NULL
         pjrt_wait_release(self.wait)
         if native != NULL:
-            self.api.drop(SLOT_PJRT_Event_Destroy, native)
+            self.api.drop(SLOT_PJRT_Event_Destroy, native)  # Future: when it is dropped
 
     def is_ready(self):
         """Whether it is, and with which error: ``(True, None)`` for success, ``(False, None)`` while it is pending."""
@@ -50,7 +50,7 @@ cdef class Event:
             return True, (self._explained(self.api.read_error(self.wait.error)) if self.wait.error != NULL else None)
         start(&args, PJRT_Event_IsReady_Args_STRUCT_SIZE)
         args.event = self.native
-        self.api.call(SLOT_PJRT_Event_IsReady, &args)
+        self.api.call(SLOT_PJRT_Event_IsReady, &args)  # Future.done
         return (True, self._error()) if args.is_ready else (False, None)
 
     def _error(self):
@@ -59,7 +59,7 @@ cdef class Event:
         start(&args, PJRT_Event_Error_Args_STRUCT_SIZE)
         args.event = self.native
         try:
-            self.api.call(SLOT_PJRT_Event_Error, &args)
+            self.api.call(SLOT_PJRT_Event_Error, &args)  # Future.exception
         except PjrtError as error:
             return self._explained(error)
         return None
@@ -68,15 +68,22 @@ cdef class Event:
         return self.scope.explain(error) if isinstance(error, ResourceExhaustedError) else error
 
     def wait_for(self):
-        """Blocks until the event is ready; raises its error (``PJRT_Event_Await``). Cannot be interrupted: futures do not use it."""
+        """Blocks until the event is ready. Cannot be interrupted, so only for a plugin that leaves OnReady out."""
         cdef PJRT_Event_Await_Args args
         start(&args, PJRT_Event_Await_Args_STRUCT_SIZE)
         args.event = self.native
-        self.api.call(SLOT_PJRT_Event_Await, &args)
+        try:
+            self.api.call(SLOT_PJRT_Event_Await, &args)  # Future.result
+        except PjrtError:
+            return  # the event's error, which is asked for anew
 
     def block(self, double seconds):
-        """Waits until the event is ready or the time is over."""
-        self.register(None)
+        """Waits until the event is ready or the time is over; longer where the plugin cannot tell (without OnReady)."""
+        try:
+            self.register(None)
+        except UnimplementedError:
+            self.wait_for()
+            return
         with nogil:
             pjrt_wait_block(self.wait, seconds)
 
@@ -92,13 +99,14 @@ cdef class Event:
                 raise MemoryError("no memory to wait for an event")
             pjrt_wait_acquire(self.wait)
             try:
-                self.api.call(SLOT_PJRT_Event_OnReady, &args)
+                self.api.call(SLOT_PJRT_Event_OnReady, &args)  # Future.add_done_callback
             except BaseException:
                 pjrt_wait_release(self.wait)
                 pjrt_wait_release(self.wait)
                 self.wait = NULL
                 raise
-        if watcher is not None:
+        if watcher is not None and not self.watched:
+            self.watched = True  # the reference is given once
             Py_INCREF(watcher)
             if not pjrt_wait_watch(self.wait, <void *>watcher):
                 Py_DECREF(watcher)
@@ -155,6 +163,9 @@ class EventFuture(Future):
     def _watch(self):
         try:
             (<Event>self._event).register(self)
+        except UnimplementedError:
+            self._event.wait_for()
+            self._poll()
         except PjrtError as failure:
             self._complete(None, failure)
 

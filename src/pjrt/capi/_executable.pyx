@@ -262,7 +262,7 @@ cdef object new_executable(Scope scope, str platform, PJRT_Executable *native):
         raise InternalError("the plugin gave no executable where one was expected; report it to its vendor")
     executable = PluginExecutable()
     (<ExecutableCore>executable).platform_name = platform
-    (<ExecutableCore>executable).open(scope, native, SLOT_PJRT_Executable_Destroy)
+    (<ExecutableCore>executable).open(scope, native, SLOT_PJRT_Executable_Destroy)  # Executable: when it is dropped
     return executable
 
 

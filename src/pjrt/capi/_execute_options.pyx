@@ -182,7 +182,7 @@ cdef void _give_stream(PJRT_CopyToDeviceStream *native, void *user_arg) noexcept
     try:
         scope, callback = <tuple>user_arg
         stream = PluginCopyToDeviceStream()
-        (<Handle>stream).open(<ClientScope>scope, native, SLOT_PJRT_CopyToDeviceStream_Destroy)
+        (<Handle>stream).open(<ClientScope>scope, native, SLOT_PJRT_CopyToDeviceStream_Destroy)  # CopyToDeviceStream: when it is dropped
         callback(stream)
     except BaseException:
         _log.exception("the callback of a receive raised; the program receives nothing from it")
@@ -303,7 +303,7 @@ cdef class ContextCore(Handle):
         self.call_extension(<void *>extension.user_data_add, &args, "PJRT_FFI_UserData_Add")
 
     def close(self):
-        self.release()
+        self.free()
 
 
 class PluginExecuteContext(ContextCore, ExecuteContext):
@@ -318,5 +318,5 @@ cdef object new_context(ClientScope scope):
     start(&args, PJRT_ExecuteContext_Create_Args_STRUCT_SIZE)
     scope.call(SLOT_PJRT_ExecuteContext_Create, &args)
     context = PluginExecuteContext()
-    (<Handle>context).open(scope, args.context, SLOT_PJRT_ExecuteContext_Destroy)
+    (<Handle>context).open(scope, args.context, SLOT_PJRT_ExecuteContext_Destroy)  # ExecuteContext.close
     return context

@@ -133,7 +133,7 @@ cdef class LoadedExecutableCore(Handle):
         if futures is None and not call.outlives:
             args.device_complete_events = NULL
         try:
-            self.call(SLOT_PJRT_LoadedExecutable_Execute, &args)
+            self.call(SLOT_PJRT_LoadedExecutable_Execute, &args)  # LoadedExecutable.execute
         except PjrtError as error:
             raise _explained(error, arguments)
         if args.device_complete_events != NULL:
@@ -265,7 +265,7 @@ cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *nati
     if native == NULL:
         raise InternalError("the plugin gave no executable where one was expected; report it to its vendor")
     executable = PluginLoadedExecutable()
-    (<LoadedExecutableCore>executable).open(scope, native, SLOT_PJRT_LoadedExecutable_Destroy)
+    (<LoadedExecutableCore>executable).open(scope, native, SLOT_PJRT_LoadedExecutable_Destroy)  # LoadedExecutable: when it is dropped
     (<LoadedExecutableCore>executable).outputs = executable.executable.num_outputs
     return executable
 

@@ -183,7 +183,7 @@ cdef class FulfillmentCore(Handle):
         args.error_message = message
         args.error_message_size = len(message)
         args.fulfill_alias_buffer_cb = <PJRT_FulfillAliasBufferCallback *>native
-        self.scope.api.call(SLOT_PJRT_Client_FulfillAliasBuffer, &args)
+        self.scope.api.call(SLOT_PJRT_Client_FulfillAliasBuffer, &args)  # AliasFulfillment.fulfill
 
     cdef int destroy(self, void *native) except -1:
         self._fulfill(<size_t>native, None, FailedPreconditionError("the alias was dropped before it was said what it is an alias of"))

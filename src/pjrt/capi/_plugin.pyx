@@ -57,12 +57,12 @@ cdef class PluginCore:
         cdef PJRT_Plugin_Attributes_Args attributes
         start(&initialize, PJRT_Plugin_Initialize_Args_STRUCT_SIZE)
         try:
-            self.api.call(SLOT_PJRT_Plugin_Initialize, &initialize)
+            self.api.call(SLOT_PJRT_Plugin_Initialize, &initialize)  # load_plugin
         except PjrtError as error:
             raise _located(error, self.path, "the plugin failed to initialize", "see its documentation for the hardware, drivers and settings it needs")
         start(&attributes, PJRT_Plugin_Attributes_Args_STRUCT_SIZE)
         try:
-            self.api.call(SLOT_PJRT_Plugin_Attributes, &attributes)
+            self.api.call(SLOT_PJRT_Plugin_Attributes, &attributes)  # Plugin.attributes
         except UnimplementedError:
             self.attributes = {}
             return

@@ -78,7 +78,7 @@ cdef class RawBufferCore(Handle):
         return eager_future(self.scope, args.event, None, (memory, self))
 
     def release(self):
-        Handle.release(self)
+        self.free()
 
     cdef int destroy(self, void *native) except -1:
         cdef PJRT_RawBuffer_Destroy_Args args

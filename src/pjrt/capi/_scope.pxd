@@ -42,7 +42,7 @@ cdef class Handle:
     cdef int call_extension(self, void *function, void *args, str name) except -1
     cdef int hold(self) except -1
     cdef int let_go(self) except -1
-    cdef int release(self) except -1
+    cdef int free(self) except -1
     cdef int destroy(self, void *native) except -1
     cdef void link(self) noexcept
     cdef void unlink(self) noexcept

@@ -72,7 +72,7 @@ cdef class Scope:
                     self.idle.wait(_SLICE_SECONDS)
                 continue
             try:
-                (<Handle>self.first).release()
+                (<Handle>self.first).free()
             except Exception as error:
                 failure = failure or error
         if failure is not None:
@@ -106,7 +106,7 @@ cdef class Handle:
 
     def __dealloc__(self):
         if self.native != NULL:
-            self.release()
+            self.free()
 
     cdef void *use(self) except NULL:
         if self.native == NULL:
@@ -152,7 +152,7 @@ cdef class Handle:
         self.scope.leave()
         return 0
 
-    cdef int release(self) except -1:
+    cdef int free(self) except -1:
         """Frees the native object, or has the last call under way free it. May be called again."""
         cdef void *native = self.native
         if native == NULL:

@@ -62,7 +62,7 @@ cdef object _copy(Handle buffer, array, order):
     else:
         other = native_layout(order)
         args.host_layout = other.pointer
-    buffer.call(SLOT_PJRT_Buffer_ToHostBuffer, &args)
+    buffer.call(SLOT_PJRT_Buffer_ToHostBuffer, &args)  # Buffer.to_host
     return eager_future(buffer.scope, args.event, array, (memory, buffer))
 
 

@@ -158,7 +158,7 @@ cdef object _new(Scope scope, Handle handle, attributes):
     topology.attributes_of_plugin = attributes
     start(&args, PJRT_TopologyDescription_PlatformName_Args_STRUCT_SIZE)
     args.topology = <PJRT_TopologyDescription *>handle.use()
-    handle.call(SLOT_PJRT_TopologyDescription_PlatformName, &args)
+    handle.call(SLOT_PJRT_TopologyDescription_PlatformName, &args)  # TopologyDescription.platform_name
     topology.platform_name = text(args.platform_name, args.platform_name_size, "the name of a platform")
     return topology
 
@@ -180,7 +180,7 @@ cdef object _own(Scope scope, PJRT_TopologyDescription *native, attributes):
     """A topology of our own."""
     cdef _DescribedBy described = _DescribedBy.__new__(_DescribedBy)
     described.api = scope.api
-    described.topology = _handle(free_scope(scope), native, SLOT_PJRT_TopologyDescription_Destroy)
+    described.topology = _handle(free_scope(scope), native, SLOT_PJRT_TopologyDescription_Destroy)  # TopologyDescription: when it is dropped
     return _new(described, described.topology, attributes)
 
 

@@ -103,7 +103,7 @@ cdef class TransferManagerCore(Handle):
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_AddMetadata, &args)
 
     def close(self):
-        self.release()
+        self.free()
 
 
 class PluginTransferManager(TransferManagerCore, AsyncHostToDeviceTransferManager):
@@ -140,7 +140,7 @@ cdef object transfer_manager(ClientScope scope, specs, memory_space):
     args.memory = native_memory(scope, memory_space)
     scope.call(SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, &args)
     manager = PluginTransferManager()
-    (<Handle>manager).open(scope, args.transfer_manager, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy)
+    (<Handle>manager).open(scope, args.transfer_manager, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy)  # AsyncHostToDeviceTransferManager.close
     return manager
 
 

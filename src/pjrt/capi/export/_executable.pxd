@@ -21,7 +21,7 @@ cdef class ExecutableRecord:
     cdef Block element_types
     cdef Block dimensions
     cdef Block ranks
-    cdef dict text_lists
+    cdef dict lists
 
     @staticmethod
     cdef ExecutableRecord of(object executable)
@@ -29,4 +29,7 @@ cdef class ExecutableRecord:
 
 
 cdef ExecutableRecord executable_record(const PJRT_Executable *executable)
+cdef int text_list(
+    ExecutableRecord record, str attribute, size_t *length, const char *const **starts, const size_t **sizes
+) except -1
 cdef int fill_table(PJRT_Api *table) except -1

@@ -18,7 +18,7 @@ cdef class ExecutableRecord:
         cdef ExecutableRecord record = ExecutableRecord.__new__(ExecutableRecord)
         record.executable = executable
         record.texts = Texts()
-        record.text_lists = {}
+        record.lists = {}
         record.handle.record = <void *>record
         record.handle.name = record.texts.add(executable.name)
         record.handle.num_replicas = executable.num_replicas
@@ -41,25 +41,29 @@ cdef class _TextList:
     cdef size_t length
 
 
-cdef _TextList _text_list(ExecutableRecord record, str attribute):
-    """One of the executable's lists of strings, read once."""
-    cdef _TextList found = record.text_lists.get(attribute)
+cdef int text_list(
+    ExecutableRecord record, str attribute, size_t *length, const char *const **starts, const size_t **sizes
+) except -1:
+    """One of the executable's lists of strings, read once and kept for as long as the executable lives."""
+    cdef _TextList found = record.lists.get(attribute)
     cdef size_t index
     cdef Text text
-    if found is not None:
-        return found
-    values = getattr(record.executable, attribute)
-    found = _TextList()
-    found.texts = Texts()
-    found.length = len(values)
-    found.starts = Block.of(found.length * sizeof(char *))
-    found.sizes = Block.of(found.length * sizeof(size_t))
-    for index in range(found.length):
-        text = found.texts.add(values[index])
-        (<const char **>found.starts.data)[index] = text.data
-        (<size_t *>found.sizes.data)[index] = text.size
-    record.text_lists[attribute] = found
-    return found
+    if found is None:
+        values = list(getattr(record.executable, attribute))
+        found = _TextList()
+        found.texts = Texts()
+        found.length = len(values)
+        found.starts = Block.of(found.length * sizeof(char *))
+        found.sizes = Block.of(found.length * sizeof(size_t))
+        for index in range(found.length):
+            text = found.texts.add(values[index])
+            (<const char **>found.starts.data)[index] = text.data
+            (<size_t *>found.sizes.data)[index] = text.size
+        record.lists[attribute] = found
+    length[0] = found.length
+    starts[0] = <const char *const *>found.starts.data
+    sizes[0] = <size_t *>found.sizes.data
+    return 0
 
 
 cdef ExecutableRecord executable_record(const PJRT_Executable *executable):
@@ -182,20 +186,24 @@ cdef int _output_dimensions(void *raw) except -1:
 
 cdef int _output_memory_kinds(void *raw) except -1:
     args = <PJRT_Executable_OutputMemoryKinds_Args *>raw
-    kinds = _text_list(executable_record(args.executable), "output_memory_kinds")
-    args.num_outputs = kinds.length
-    args.memory_kinds = <const char **>kinds.starts.data
-    args.memory_kind_sizes = <size_t *>kinds.sizes.data
-    return 0
+    return text_list(
+        executable_record(args.executable),
+        "output_memory_kinds",
+        &args.num_outputs,
+        &args.memory_kinds,
+        &args.memory_kind_sizes,
+    )
 
 
 cdef int _parameter_memory_kinds(void *raw) except -1:
     args = <PJRT_Executable_ParameterMemoryKinds_Args *>raw
-    kinds = _text_list(executable_record(args.executable), "parameter_memory_kinds")
-    args.num_parameters = kinds.length
-    args.memory_kinds = <const char **>kinds.starts.data
-    args.memory_kind_sizes = <size_t *>kinds.sizes.data
-    return 0
+    return text_list(
+        executable_record(args.executable),
+        "parameter_memory_kinds",
+        &args.num_parameters,
+        &args.memory_kinds,
+        &args.memory_kind_sizes,
+    )
 
 
 cdef int _optimized_program(void *raw) except -1:

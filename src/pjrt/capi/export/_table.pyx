@@ -12,6 +12,7 @@ from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._entry cimport (
     add_plugin, define_plugin_entry, keep, pjrt_error_of_text, pjrt_error_release, plugin_entry, put
 )
+from pjrt.capi.export._extensions cimport chain
 from pjrt.capi.export._key_value_store cimport key_value_store
 from pjrt.capi.export._topology cimport TopologyRecord
 
@@ -53,6 +54,7 @@ cdef class Table:
     def _fill(self, int number):
         cdef PJRT_Api *table = self.table
         table.struct_size = PJRT_Api_STRUCT_SIZE
+        table.extension_start = chain(number, self.plugin.has_profiler)
         table.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE
         table.pjrt_api_version.major_version = PJRT_API_MAJOR
         table.pjrt_api_version.minor_version = PJRT_API_MINOR

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import os
+import sys
+import threading
+import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.client import Client
-from pjrt.api.errors import InternalError, InvalidArgumentError
+from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError, unimplemented
 from pjrt.api.key_value_store import KeyValueStore
+from pjrt.api.profiler import Profiler
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi.export._table import Table
 
 ClientFactory = Callable[..., Client]
-"""Makes a client from create options; may also take ``key_value_store``, which then is the framework's store or ``None``."""
+"""Makes a client from create options; may also take ``key_value_store``: the framework's store, or ``None``."""
 
 
 class Exported:
@@ -23,7 +30,13 @@ class Exported:
     Its table lives as long as the process, as the C API says of tables; clients are made only when a framework asks.
     """
 
-    def __init__(self, factory: ClientFactory, name: str, attributes: Mapping[str, NamedValue]) -> None:
+    def __init__(
+        self,
+        factory: ClientFactory,
+        name: str,
+        attributes: Mapping[str, NamedValue],
+        profiler: Callable[[bytes], Profiler] | None,
+    ) -> None:
         if not callable(factory):
             raise InvalidArgumentError(f"expected a function that makes clients, found {type(factory).__name__}")
         if not name:
@@ -31,6 +44,10 @@ class Exported:
         self._factory = factory
         self._name = name
         self._attributes = dict(attributes)
+        self._profiler = profiler
+        self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
+        self._handlers: dict[str, tuple[int, int]] = {}
+        self._lock = threading.Lock()
         self._table = Table(self)
 
     @property
@@ -53,6 +70,34 @@ class Exported:
         """The address of the ``PJRT_Api``."""
         return self._table.address
 
+    def write_library(self, path: str | os.PathLike[str]) -> Path:
+        """Writes a shared library with ``GetPjrtApi`` for whoever loads a path; needs no compiler.
+
+        The process that loads it imports the factory by its module and name, so the factory must be a function (or
+        class) at the top of a module or script, not a lambda or a local function.
+
+        Raises:
+            InvalidArgumentError: the factory cannot be found by name, or the file cannot be written.
+            NotFoundError: the folder does not exist.
+        """
+        from pjrt.capi.export.writing import write_library
+
+        return write_library(path, self._spec(), self._name)
+
+    def _spec(self) -> str:
+        module, name = getattr(self._factory, "__module__", ""), getattr(self._factory, "__qualname__", "")
+        if not module or not name or "<" in name:
+            raise InvalidArgumentError(
+                f"to write a library, the factory must be a function at the top of a module, found {self._factory!r}; "
+                "give it a name with def, outside of any function"
+            )
+        if module != "__main__":
+            return f"{module}:{name}"
+        script = getattr(sys.modules["__main__"], "__file__", None)
+        if script is None:
+            raise InvalidArgumentError(f"to write a library, {name} must be in a file; it was typed at a prompt")
+        return f"{Path(script).resolve()}:{name}"
+
     def topology(self, name: str, **options: Any) -> TopologyDescription:
         """The topology that the factory's client describes; a name is passed on as the option ``topology``."""
         if name:
@@ -62,13 +107,38 @@ class Exported:
 
     def deserialize_topology(self, serialized: bytes) -> TopologyDescription:
         """Not offered: a topology is made by name and options."""
-        from pjrt.api.errors import unimplemented
-
         raise unimplemented(self._name, "TopologyDescription.deserialize")
 
+    @property
+    def has_profiler(self) -> bool:
+        """Whether the plugin has a profiler, and so the Profiler extension."""
+        return self._profiler is not None
+
+    def profiler(self, options: bytes = b"") -> Profiler:
+        """A new profiling session (``PLUGIN_Profiler_Create``)."""
+        if self._profiler is None:
+            raise unimplemented(self._name, "Plugin.profiler")
+        return self._profiler(options)
+
+    def register_ffi_handler(self, name: str, handler: int, traits: int) -> None:
+        """Registers the address of a handler with all clients of the plugin, those to come included."""
+        with self._lock:
+            self._handlers[name] = (handler, traits)
+            clients = [client for client in self._clients if not client.is_closed]
+        for client in clients:
+            client.register_ffi_handler(name, handler, traits=traits)
+
     def client_for_framework(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
-        """A client for a framework that asks for one."""
-        return self._make(options, store)
+        """A client for a framework that asks for one, with the FFI handlers that it can take."""
+        client = self._make(options, store)
+        with self._lock:
+            self._clients.add(client)
+            handlers = dict(self._handlers)
+        for name, (handler, traits) in handlers.items():
+            # One that takes none says so when a program calls the handler.
+            with contextlib.suppress(UnimplementedError):
+                client.register_ffi_handler(name, handler, traits=traits)
+        return client
 
     def _make(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
         given: dict[str, Any] = dict(options)
@@ -77,7 +147,8 @@ class Exported:
         client = self._factory(**given)
         if not isinstance(client, Client):
             raise InternalError(
-                f"the factory of the exported plugin '{self._name}' must return a pjrt.Client, found {type(client).__name__}"
+                f"the factory of the exported plugin '{self._name}' must return a pjrt.Client, "
+                f"found {type(client).__name__}"
             )
         return client
 
@@ -85,7 +156,13 @@ class Exported:
         return f"<{type(self).__name__} {self._name!r}>"
 
 
-def export(factory: ClientFactory, *, name: str, attributes: Mapping[str, NamedValue] | None = None) -> Exported:
+def export(
+    factory: ClientFactory,
+    *,
+    name: str,
+    attributes: Mapping[str, NamedValue] | None = None,
+    profiler: Callable[[bytes], Profiler] | None = None,
+) -> Exported:
     """Shows clients of this package to the world as a PJRT plugin.
 
     Args:
@@ -93,11 +170,12 @@ def export(factory: ClientFactory, *, name: str, attributes: Mapping[str, NamedV
         name: the plugin's name.
         attributes: what the plugin says of itself, besides the versions of StableHLO that are filled in where they are
             not given: frameworks send programs at ``stablehlo_current_version``.
+        profiler: makes a profiling session from serialized ``tensorflow.ProfileOptions``, where the device has one.
 
     Returns:
         The exported plugin: ``capsule`` for JAX, ``write_library`` for whoever loads a path.
     """
-    return Exported(factory, name, {**_default_attributes(), **(attributes or {})})
+    return Exported(factory, name, {**_default_attributes(), **(attributes or {})}, profiler)
 
 
 def _default_attributes() -> dict[str, NamedValue]:

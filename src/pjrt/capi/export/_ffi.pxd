@@ -1,0 +1,3 @@
+from pjrt.capi._gen_abi cimport PJRT_FFI_Extension
+
+cdef int fill_ffi(PJRT_FFI_Extension *extension, int plugin) except -1

@@ -1,0 +1,55 @@
+"""FFI: handlers that programs call, and data for them. A registration is for the plugin: its clients all get it."""
+
+from libc.stdint cimport int64_t, uintptr_t
+
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi.export._entry cimport define_plugin_entry, entry, plugin_entry, put
+
+import threading
+
+from pjrt.api.errors import AlreadyExistsError
+
+cdef enum:
+    _REGISTER_TYPE = 5
+    _REGISTER_HANDLER = 6
+
+_lock = threading.Lock()
+_type_ids = {}
+
+
+cdef int _register_type(table, void *raw) except -1:
+    args = <PJRT_FFI_Type_Register_Args *>raw
+    name = args.type_name[: args.type_name_size].decode("utf-8", "replace")
+    # Ids are the process's: types are C++ types, and the same in every plugin.
+    with _lock:
+        wanted = args.type_id or _type_ids.get(name) or max(_type_ids.values(), default=0) + 1
+        if _type_ids.setdefault(name, wanted) != wanted:
+            raise AlreadyExistsError(f"the FFI type {name!r} has the id {_type_ids[name]}, found {wanted}")
+    args.type_id = wanted
+    return 0
+
+
+cdef int _register_handler(table, void *raw) except -1:
+    args = <PJRT_FFI_Register_Handler_Args *>raw
+    name = args.target_name[: args.target_name_size].decode("utf-8", "replace")
+    table.plugin.register_ffi_handler(name, <uintptr_t>args.handler, <int>args.traits)
+    return 0
+
+
+cdef int _add_user_data(void *raw) except -1:
+    args = <PJRT_FFI_UserData_Add_Args *>raw
+    context = <object><void *>args.context
+    context.add_user_data(args.user_data.type_id, <uintptr_t>args.user_data.data)
+    return 0
+
+
+define_plugin_entry(_REGISTER_TYPE, _register_type)
+define_plugin_entry(_REGISTER_HANDLER, _register_handler)
+
+
+cdef int fill_ffi(PJRT_FFI_Extension *extension, int plugin) except -1:
+    """The functions of the FFI extension."""
+    put(&extension.type_register, 0, plugin_entry(plugin, _REGISTER_TYPE))
+    put(&extension.user_data_add, 0, entry(_add_user_data))
+    put(&extension.register_handler, 0, plugin_entry(plugin, _REGISTER_HANDLER))
+    return 0

@@ -1,0 +1,99 @@
+"""Profiler: the sessions of a plugin that has a profiler. Its errors are ours, read by functions of its own."""
+
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport calloc
+from libc.string cimport memcpy
+
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi.export._entry cimport define_plugin_entry, drop, entry, keep, pjrt_error_release, plugin_entry, put
+
+from pjrt.api.errors import InvalidArgumentError
+
+cdef extern from "pjrt_support/error.h" nogil:
+    void pjrt_error_read(const PJRT_Error *error, const char **message, size_t *size)
+    PJRT_Error_Code pjrt_error_code(const PJRT_Error *error)
+
+cdef enum:
+    _CREATE = 7
+
+
+cdef class _Session:
+    cdef object profiler
+    cdef bytes collected
+
+
+cdef _Session _session(PLUGIN_Profiler *handle):
+    return <_Session><void *>handle
+
+
+cdef void _error_destroy(PLUGIN_Profiler_Error_Destroy_Args *args) noexcept nogil:
+    pjrt_error_release(<PJRT_Error *>args.error)
+
+
+cdef void _error_message(PLUGIN_Profiler_Error_Message_Args *args) noexcept nogil:
+    pjrt_error_read(<const PJRT_Error *>args.error, &args.message, &args.message_size)
+
+
+cdef PLUGIN_Profiler_Error *_error_get_code(PLUGIN_Profiler_Error_GetCode_Args *args) noexcept nogil:
+    args.code = <int>pjrt_error_code(<const PJRT_Error *>args.error)
+    return NULL
+
+
+cdef int _create(table, void *raw) except -1:
+    args = <PLUGIN_Profiler_Create_Args *>raw
+    cdef _Session session = _Session()
+    session.profiler = table.plugin.profiler(args.options[: args.options_size] if args.options_size else b"")
+    args.profiler = <PLUGIN_Profiler *>keep(session)
+    return 0
+
+
+cdef PLUGIN_Profiler_Error *_destroy(PLUGIN_Profiler_Destroy_Args *args) noexcept nogil:
+    drop(<void *>args.profiler)
+    return NULL
+
+
+cdef int _start(void *raw) except -1:
+    _session((<PLUGIN_Profiler_Destroy_Args *>raw).profiler).profiler.start()
+    return 0
+
+
+cdef int _stop(void *raw) except -1:
+    _session((<PLUGIN_Profiler_Destroy_Args *>raw).profiler).profiler.stop()
+    return 0
+
+
+cdef int _collect(void *raw) except -1:
+    args = <PLUGIN_Profiler_CollectData_Args *>raw
+    cdef _Session session = _session(args.profiler)
+    if args.buffer == NULL or session.collected is None:
+        session.collected = session.profiler.collect()
+    if args.buffer == NULL:
+        args.buffer_size_in_bytes = len(session.collected)
+        return 0
+    if args.buffer_size_in_bytes < <size_t>len(session.collected):
+        raise InvalidArgumentError(f"the profile needs {len(session.collected)} bytes, found {args.buffer_size_in_bytes}")
+    args.buffer_size_in_bytes = len(session.collected)
+    memcpy(args.buffer, <const char *>session.collected, len(session.collected))
+    return 0
+
+
+define_plugin_entry(_CREATE, _create)
+
+
+cdef int fill_profiler(PJRT_Profiler_Extension *extension, int plugin) except -1:
+    """The functions of the Profiler extension."""
+    cdef PLUGIN_Profiler_Api *api = <PLUGIN_Profiler_Api *>calloc(1, sizeof(PLUGIN_Profiler_Api))
+    if api == NULL:
+        raise MemoryError("no memory for the functions of a profiler")
+    api.struct_size = PLUGIN_Profiler_Api_STRUCT_SIZE
+    api.error_destroy = _error_destroy
+    api.error_message = _error_message
+    api.error_get_code = _error_get_code
+    api.destroy = _destroy
+    put(&api.create, 0, plugin_entry(plugin, _CREATE))
+    put(&api.start, 0, entry(_start))
+    put(&api.stop, 0, entry(_stop))
+    put(&api.collect_data, 0, entry(_collect))
+    extension.profiler_api = api
+    extension.traceme_context_id = -1
+    return 0

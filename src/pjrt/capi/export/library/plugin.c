@@ -1,0 +1,146 @@
+/* The shared library that carries GetPjrtApi for a device written in Python.
+ *
+ * It is compiled once, with this package, and copied for each exported device: what differs from copy to copy is the
+ * text in `settings`, which the exporter overwrites in the file. It is linked against no Python. It uses the one that
+ * runs in the process, or else finds, loads and starts one, and leaves it running: that gives a clean exit.
+ *
+ * Environment: PJRT_PYTHON is the python executable (of a virtual environment, say) to run as; PJRT_LIBPYTHON the
+ * library to load it from. Both count only where no Python runs in the process yet. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <wchar.h>
+
+#define SETTINGS_SIZE 16384
+
+/* "key=value" lines behind the mark; the exporter looks for the mark. */
+static volatile char settings[SETTINGS_SIZE] = "PJRT-EXPORT-SETTINGS\n";
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static const void *table;
+
+/* What is needed of Python, by name. */
+static struct {
+  int (*is_initialized)(void);
+  void (*initialize)(int);
+  void (*set_program_name)(const wchar_t *);
+  wchar_t *(*decode_locale)(const char *, size_t *);
+  void *(*save_thread)(void);
+  int (*gil_ensure)(void);
+  void (*gil_release)(int);
+  void *(*import_module)(const char *);
+  void *(*call_method)(void *, const char *, const char *, ...);
+  void *(*as_pointer)(void *);
+  void *(*err_occurred)(void);
+  void (*err_print)(void);
+  void (*dec_ref)(void *);
+} python;
+
+static void complain(const char *what, const char *detail) {
+  fprintf(stderr, "pjrt: this device is written in Python, and %s: %s\n", what, detail);
+}
+
+static const char *setting(const char *key, char *value, size_t size) {
+  const size_t length = strlen(key);
+  const char *line = (const char *)settings;
+  while (line != NULL && *line) {
+    const char *end = strchr(line, '\n');
+    if (strncmp(line, key, length) == 0 && line[length] == '=') {
+      const char *start = line + length + 1;
+      const size_t have = end ? (size_t)(end - start) : strlen(start);
+      if (have == 0 || have >= size) return NULL;
+      memcpy(value, start, have);
+      value[have] = 0;
+      return value;
+    }
+    line = end ? end + 1 : NULL;
+  }
+  return NULL;
+}
+
+static bool find_functions(void *library) {
+  const struct {
+    void *target;
+    const char *name;
+  } wanted[] = {
+      {&python.is_initialized, "Py_IsInitialized"}, {&python.initialize, "Py_InitializeEx"},
+      {&python.set_program_name, "Py_SetProgramName"}, {&python.decode_locale, "Py_DecodeLocale"},
+      {&python.save_thread, "PyEval_SaveThread"}, {&python.gil_ensure, "PyGILState_Ensure"},
+      {&python.gil_release, "PyGILState_Release"}, {&python.import_module, "PyImport_ImportModule"},
+      {&python.call_method, "PyObject_CallMethod"}, {&python.as_pointer, "PyLong_AsVoidPtr"},
+      {&python.err_occurred, "PyErr_Occurred"}, {&python.err_print, "PyErr_Print"}, {&python.dec_ref, "Py_DecRef"},
+  };
+  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+    void *found = dlsym(library, wanted[i].name);
+    if (found == NULL) return false;
+    memcpy(wanted[i].target, &found, sizeof found);
+  }
+  return true;
+}
+
+/* The Python of this process, or one that is loaded now; with its symbols for everyone, because extension modules
+ * look for them among those. */
+static bool find_python(void) {
+  char buffer[4096];
+  if (find_functions(RTLD_DEFAULT)) return true;
+  const char *path = getenv("PJRT_LIBPYTHON");
+  if (path == NULL || !*path) path = setting("libpython", buffer, sizeof buffer);
+  if (path == NULL) {
+    complain("no Python library to load is known", "set PJRT_LIBPYTHON to the path of a libpython3 shared library");
+    return false;
+  }
+  void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  if (library == NULL) {
+    complain("its library cannot be loaded; set PJRT_LIBPYTHON to the path of another", dlerror());
+    return false;
+  }
+  if (find_functions(library)) return true;
+  complain("what was loaded is no Python library; set PJRT_LIBPYTHON to the path of one", path);
+  return false;
+}
+
+static void start_python(void) {
+  char buffer[4096];
+  if (python.is_initialized()) return;
+  const char *program = getenv("PJRT_PYTHON");
+  if (program == NULL || !*program) program = setting("python", buffer, sizeof buffer);
+  if (program != NULL) python.set_program_name(python.decode_locale(program, NULL));
+  python.initialize(0);
+  python.save_thread(); /* other threads, and this one again, take the GIL when they need it */
+}
+
+static const void *make_table(void) {
+  const int state = python.gil_ensure();
+  void *address = NULL;
+  void *module = python.import_module("pjrt.capi.export.loading");
+  void *number = module ? python.call_method(module, "table_address", "s", (const char *)settings) : NULL;
+  if (number != NULL) address = python.as_pointer(number);
+  if (address == NULL) {
+    complain("it cannot be imported; its reason follows", "set PJRT_PYTHON to a python that has it");
+    if (python.err_occurred()) python.err_print();
+  }
+  if (number != NULL) python.dec_ref(number);
+  if (module != NULL) python.dec_ref(module);
+  python.gil_release(state);
+  return address;
+}
+
+/* The one symbol that loaders look for. Null when there is no table to give; the reason is on the error stream. */
+__attribute__((visibility("default"))) const void *GetPjrtApi(void) {
+  if (table != NULL) return table;
+  /* Python is entered without holding the mutex: another thread may hold the GIL and wait here. */
+  pthread_mutex_lock(&mutex);
+  const bool ready = table != NULL || find_python();
+  if (ready && table == NULL) start_python();
+  pthread_mutex_unlock(&mutex);
+  if (!ready) return NULL;
+  const void *made = table != NULL ? table : make_table();
+  pthread_mutex_lock(&mutex);
+  if (table == NULL) table = made;
+  pthread_mutex_unlock(&mutex);
+  return table;
+}

@@ -1,0 +1,81 @@
+"""From a written library back to the device it stands for: called by the library in whichever process loads it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.capi.export.exported import Exported, export
+
+_loaded: dict[str, Exported] = {}
+
+
+def table_address(settings: str) -> int:
+    """The address of the table for a library with these settings (``key=value`` lines); the same one each time."""
+    values = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
+    for folder in reversed([v for v in values.get("path", "").split("|") if v]):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    return load_exported(values["spec"], values["name"]).address
+
+
+def load_exported(spec: str, name: str = "") -> Exported:
+    """The exported plugin that a spec names.
+
+    Args:
+        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute``; the attribute is an ``Exported``, or a
+            function that makes clients.
+        name: the plugin's name where the attribute is a function; otherwise its own counts.
+
+    Raises:
+        NotFoundError: there is no such module, file or attribute.
+        InvalidArgumentError: the spec is of neither form, or names something else.
+    """
+    place, colon, attribute = spec.rpartition(":")
+    if not colon or not place or not attribute:
+        raise InvalidArgumentError(
+            f"expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE, such as mydevice:make_client, found {spec!r}"
+        )
+    key = f"{spec}\n{name}"
+    if key not in _loaded:
+        found = _attribute(_import(place), attribute, spec)
+        _loaded[key] = found if isinstance(found, Exported) else export(found, name=name or attribute)
+    return _loaded[key]
+
+
+def _import(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise NotFoundError(
+                f"there is no module {place!r} here: {error}; is the package installed for {sys.executable}?"
+            ) from error
+    path = Path(place).resolve()
+    if not path.is_file():
+        raise NotFoundError(f"there is no file {place!r}")
+    name = f"_pjrt_device_{path.stem}"
+    found = importlib.util.spec_from_file_location(name, path)
+    if found is None or found.loader is None:
+        raise InvalidArgumentError(f"{place!r} is no Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def _attribute(module: ModuleType, attribute: str, spec: str) -> object:
+    found: object = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise NotFoundError(f"{spec!r}: {module.__name__} has no {attribute!r}")
+        found = getattr(found, part)
+    if not (isinstance(found, Exported) or callable(found)):
+        raise InvalidArgumentError(
+            f"{spec!r}: expected a function that makes clients, or what pjrt.export gives, found {type(found).__name__}"
+        )
+    return found

@@ -1,0 +1,100 @@
+"""Writing a device as a shared library, without a compiler: a copy of one that came with this package, with settings."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+from pjrt.api.errors import InternalError, InvalidArgumentError, NotFoundError
+
+_MARK = b"PJRT-EXPORT-SETTINGS\n"
+_SETTINGS_SIZE = 16384
+
+
+def write_library(path: str | os.PathLike[str], spec: str, name: str) -> Path:
+    """Writes the shared library of a device.
+
+    Args:
+        path: where to.
+        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute`` of what makes clients.
+        name: the plugin's name.
+
+    Raises:
+        NotFoundError: the folder does not exist.
+        InvalidArgumentError: the file cannot be written, or the settings are too long for it.
+    """
+    target = Path(path)
+    if not target.absolute().parent.is_dir():
+        raise NotFoundError(f"there is no folder {str(target.parent)!r} to write {target.name!r} to")
+    content = bytearray(_template().read_bytes())
+    start = content.find(_MARK)
+    if start < 0:
+        raise InternalError("the library that came with this package is damaged; install the package again")
+    settings = _MARK + _settings(spec, name).encode()
+    if len(settings) >= _SETTINGS_SIZE:
+        raise InvalidArgumentError(
+            f"the library has room for {_SETTINGS_SIZE} bytes of settings, found {len(settings)}; use shorter paths"
+        )
+    content[start : start + _SETTINGS_SIZE] = settings.ljust(_SETTINGS_SIZE, b"\0")
+    try:
+        # A new file takes the old one's place: a process that has the old one loaded keeps it.
+        scratch = target.with_name(f".{target.name}.{os.getpid()}")
+        scratch.write_bytes(content)
+        scratch.chmod(0o755)
+        scratch.replace(target)
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot write {str(target)!r}: {error.strerror}") from error
+    return target
+
+
+def _template() -> Path:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    found = Path(__file__).parent / f"_library{suffix}"
+    if not found.is_file():
+        raise InternalError(
+            f"the library that came with this package is not at {str(found)!r}; install the package again"
+        )
+    return found
+
+
+def _settings(spec: str, name: str) -> str:
+    place, _, attribute = spec.rpartition(":")
+    if place.endswith(".py"):
+        spec = f"{Path(place).resolve()}:{attribute}"
+    lines = {
+        "name": name,
+        "spec": spec,
+        "python": sys.executable,
+        "libpython": _libpython(),
+        "path": _search_path(place),
+    }
+    if any("\n" in value for value in lines.values()):
+        raise InvalidArgumentError("names and paths of an exported device must not have line breaks in them")
+    return "".join(f"{key}={value}\n" for key, value in lines.items() if value)
+
+
+def _libpython() -> str:
+    """The path of this Python's shared library; empty where it has none, as in some builds that link it in."""
+    folder, file = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
+    if not folder or not file or not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        return ""
+    found = Path(folder) / file
+    return str(found) if found.is_file() else ""
+
+
+def _search_path(place: str) -> str:
+    """The folder that the module was imported from, if that is not where installed packages are."""
+    module = sys.modules.get(place.partition(".")[0])
+    file = getattr(module, "__file__", None)
+    if place.endswith(".py") or file is None:
+        return ""
+    folder = Path(file).resolve().parent
+    if Path(file).name == "__init__.py":
+        folder = folder.parent
+    installed = {
+        Path(p).resolve()
+        for p in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
+    }
+    return "" if folder in installed else str(folder)
