@@ -1,0 +1,81 @@
+"""What is generated is what the generators would write now, and every call is written as the funnel wants it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pjrt
+
+ROOT = Path(__file__).resolve().parents[2]
+CAPI = ROOT / "src" / "pjrt" / "capi"
+SOURCES = sorted(CAPI.glob("*.pyx"))
+FACTS = json.loads((Path(__file__).parent / "data" / "pjrt_c_abi.json").read_text())
+
+
+@pytest.mark.parametrize("tool", ["gen_abi.py", "gen_coverage.py"])
+def test_generating_again_changes_nothing(tool: str) -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / tool, "--check"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def coverage() -> dict[str, list[str]]:
+    page = (ROOT / "docs" / "coverage.md").read_text()
+    rows = re.findall(r"^\| `(PJRT_\w+)` \|[^|]*\| (.*) \|$", page, re.M)
+    return {function: re.findall(r"`([^`]+)`", names) for function, names in rows}
+
+
+def test_the_coverage_page_lists_every_function_in_the_order_of_the_table() -> None:
+    assert list(coverage()) == FACTS["api"]
+
+
+@pytest.mark.parametrize("function", FACTS["api"])
+def test_every_function_is_reached_by_a_name_that_exists(function: str) -> None:
+    names = coverage()[function]
+    assert names, f"no Python name reaches {function}"
+    for name in names:
+        owner, _, member = name.partition(":")[0].partition(".")
+        found = getattr(pjrt, owner)
+        if member:
+            assert hasattr(found, member), f"{name}, which is to reach {function}, does not exist"
+
+
+def calls() -> list[tuple[str, str, str]]:
+    """Every call of the table: where it stands, its slot, and the variable that is passed."""
+    found = []
+    for path in SOURCES:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for slot, variable in re.findall(r"\.call\((?:self, )?SLOT_PJRT_(\w+), &(\w+)\)", line):
+                found.append((f"{path.name}:{number}", slot, variable))
+    return found
+
+
+def test_every_call_is_made_with_its_own_struct() -> None:
+    """A slot called with the struct of another would compile: the funnel takes any. So the names must agree."""
+    assert len(calls()) > 120
+    for where, slot, variable in calls():
+        name, _, number = where.partition(":")
+        above = (CAPI / name).read_text().splitlines()[: int(number)]
+        declared = [m[1] for line in above if (m := re.match(rf" *cdef PJRT_(\w+)_Args {variable}$", line))]
+        started = [m[1] for line in above if (m := re.search(rf"start\(&{variable}, PJRT_(\w+)_Args_STRUCT_SIZE\)", line))]
+        in_signature = any(re.search(rf"PJRT_{slot}_Args \*?{variable}\b", line) for line in above)
+        if slot == "LoadedExecutable_Execute":  # laid out by a method of its own
+            assert declared[-1] == slot, where
+            continue
+        assert started[-1] == slot, f"{where}: PJRT_{slot} is called with the stamp of PJRT_{started[-1]}"
+        assert in_signature or declared[-1] == slot, f"{where}: PJRT_{slot} is called with PJRT_{declared[-1]}_Args"
+
+
+def test_no_struct_of_the_abi_is_spelled_outside_of_this_room() -> None:
+    outside = [path for path in (ROOT / "src" / "pjrt").rglob("*.py*") if CAPI not in path.parents]
+    assert outside
+    for path in outside:
+        if path.suffix in (".py", ".pyx", ".pxd"):
+            assert not re.search(r"PJRT_\w+_Args\b", path.read_text()), path
