@@ -1,9 +1,10 @@
-"""Builds the C boundary: each ``.pyx`` below ``src/pjrt/capi`` becomes one extension module. Everything else is in pyproject.toml.
+"""Builds the C boundary: each ``.pyx`` below ``src/pjrt/capi`` becomes a module. The rest is in pyproject.toml.
 
 Needs Cython and a C compiler, nothing else; also builds offline with ``pip install --no-build-isolation``.
 After a change of a ``.pyx`` file in an editable install: ``python setup.py build_ext --inplace``.
 """
 
+import sys
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -22,18 +23,29 @@ extensions = [
     for source in sorted(CAPI.rglob("*.pyx"))
 ]
 
+# Not a module: the shared library that is copied for each exported device.
+library = Extension(
+    "pjrt.capi.export._library",
+    [str(CAPI / "export" / "library" / "plugin.c")],
+    extra_compile_args=["-O2", "-g0", "-fvisibility=hidden"],
+    extra_link_args=["-ldl"] if sys.platform.startswith("linux") else [],
+)
+
 setup(
-    ext_modules=cythonize(
-        extensions,
-        include_path=["src"],
-        build_dir="build/cython",
-        compiler_directives={
-            "language_level": 3,
-            "binding": True,
-            "embedsignature": False,
-            "boundscheck": False,
-            "wraparound": False,
-            "initializedcheck": False,
-        },
-    ),
+    ext_modules=[
+        library,
+        *cythonize(
+            extensions,
+            include_path=["src"],
+            build_dir="build/cython",
+            compiler_directives={
+                "language_level": 3,
+                "binding": True,
+                "embedsignature": False,
+                "boundscheck": False,
+                "wraparound": False,
+                "initializedcheck": False,
+            },
+        ),
+    ],
 )

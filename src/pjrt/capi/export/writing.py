@@ -1,4 +1,4 @@
-"""Writing a device as a shared library, without a compiler: a copy of one that came with this package, with settings."""
+"""Writing a device as a shared library, without a compiler: a copy of one that came with the package, with settings."""
 
 from __future__ import annotations
 
