@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as jax and pjrt do: no news about devices on the standard error
+
 from jaxlib import _jax, xla_client
 
 
