@@ -156,6 +156,9 @@ cdef class BufferCore(Handle):
 
     def ready(self):
         cdef PJRT_Buffer_ReadyEvent_Args args
+        if self.is_deleted:  # asked first, because plugins tell it by an event with an error of their own choice
+            self.use()
+            raise FailedPreconditionError("the buffer was deleted or donated; it cannot be waited for")
         start(&args, PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
         self.call(SLOT_PJRT_Buffer_ReadyEvent, &args)

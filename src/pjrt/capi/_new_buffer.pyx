@@ -25,6 +25,7 @@ _log = logging.getLogger("pjrt")
 
 cdef dict _TYPE_OF_DTYPE = {}
 cdef int _ONLY_DURING_CALL = PJRT_HostBufferSemantics_kImmutableOnlyDuringCall
+cdef int _MUTABLE = PJRT_HostBufferSemantics_kMutableZeroCopy
 
 
 cdef object from_host(ClientScope scope, array, device, memory_space, layout, semantics, on_done):
@@ -44,6 +45,10 @@ cdef object from_host(ClientScope scope, array, device, memory_space, layout, se
         args.device_layout = native.pointer
     args.type = <PJRT_Buffer_Type><int>number
     args.host_buffer_semantics = <PJRT_HostBufferSemantics><int>semantics
+    if <int>args.host_buffer_semantics == _MUTABLE and not source.flags.writeable:
+        raise InvalidArgumentError(
+            "MUTABLE_ZERO_COPY lets the device write to the array, but the array is read-only; use IMMUTABLE_ZERO_COPY"
+        )
     PyObject_GetBuffer(source, &view, PyBUF_STRIDES)
     try:
         args.data = view.buf

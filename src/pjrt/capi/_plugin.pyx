@@ -16,6 +16,7 @@ from pathlib import Path
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
 from pjrt.capi._gen_functions import EXTENSIONS
+from pjrt.capi._library_file import check_library_file
 
 cdef extern from "dlfcn.h" nogil:
     void *dlopen(const char *path, int flags)
@@ -121,6 +122,7 @@ def load_plugin(path):
 
     Raises:
         NotFoundError: there is no such file.
+        DataLossError: the file is cut off.
         FailedPreconditionError: it is no library, no plugin, or one that this package cannot speak to.
         PjrtError: the plugin failed to initialize.
     """
@@ -132,6 +134,7 @@ def load_plugin(path):
     found = Path(os.fspath(path)).expanduser()
     if not found.exists():
         raise NotFoundError(f"{found}: there is no such file; give the path of the plugin's shared library")
+    check_library_file(found)
     text = str(found.resolve())
     name = os.fsencode(text)
     cdef char *raw = name

@@ -1,0 +1,141 @@
+"""Bad luck while a plugin is loaded: each a clear error with the path and the next step, and the process lives on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import build
+from tiny.control import Control
+
+import pjrt
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(pjrt.NotFoundError, match="no such file") as caught:
+        pjrt.load_plugin(tmp_path / "libnowhere.so")
+    assert str(tmp_path / "libnowhere.so") in caught.value.message
+
+
+def test_a_file_that_is_no_library(tmp_path: Path) -> None:
+    path = tmp_path / "libtext.so"
+    path.write_text("not a library")
+    with pytest.raises(pjrt.FailedPreconditionError, match="could not be opened") as caught:
+        pjrt.load_plugin(path)
+    assert str(path) in caught.value.message
+
+
+def test_a_library_that_is_no_plugin(no_symbol_library: Path) -> None:
+    with pytest.raises(pjrt.FailedPreconditionError, match="no function GetPjrtApi"):
+        pjrt.load_plugin(no_symbol_library)
+
+
+@pytest.mark.parametrize("part", [0.0001, 0.02, 0.3])
+def test_a_library_that_is_cut_off(tiny_library: Path, tmp_path: Path, part: float) -> None:
+    # The dynamic linker would end the process with a bus error.
+    code = tiny_library.read_bytes()
+    path = tmp_path / "libhalf.so"
+    path.write_bytes(code[: int(len(code) * part)])
+    with pytest.raises(pjrt.PjrtError, match=r"libhalf\.so") as caught:
+        pjrt.load_plugin(path)
+    assert caught.value.code in (pjrt.StatusCode.DATA_LOSS, pjrt.StatusCode.FAILED_PRECONDITION)
+
+
+def test_a_library_that_needs_another_one(tmp_path: Path) -> None:
+    for name, code in (("other", "int other(void) { return 1; }"), ("needy", "int other(void); int f(void) { return other(); }")):
+        (tmp_path / f"{name}.c").write_text(code)
+        extra = [] if name == "other" else ["-L.", "-lother"]
+        command = [*build.compiler(), "-shared", "-fPIC", f"{name}.c", "-o", f"lib{name}.so", *extra]
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    (tmp_path / "libother.so").unlink()
+    with pytest.raises(pjrt.FailedPreconditionError, match=r"could not be opened: libother\.so"):
+        pjrt.load_plugin(tmp_path / "libneedy.so")
+
+
+def test_a_null_table(tiny_copy: Callable[..., Control]) -> None:
+    with pytest.raises(pjrt.FailedPreconditionError, match="GetPjrtApi returned null"):
+        pjrt.load_plugin(tiny_copy(null_table=1).path)
+
+
+@pytest.mark.parametrize("size", [1, 8, 39])
+def test_a_table_too_small_to_be_one(tiny_copy: Callable[..., Control], size: int) -> None:
+    with pytest.raises(pjrt.FailedPreconditionError, match=rf"is {size} bytes long, expected at least 40"):
+        pjrt.load_plugin(tiny_copy(struct_size=size).path)
+
+
+def test_another_major_version(tiny_copy: Callable[..., Control]) -> None:
+    with pytest.raises(pjrt.FailedPreconditionError, match=r"speaks PJRT C API 1\.3, this package 0\.114"):
+        pjrt.load_plugin(tiny_copy(major=1, minor=3).path)
+
+
+@pytest.mark.parametrize(("minor", "reason"), [(28, r"oldest version this package speaks is 0\.29"), (56, "order")])
+def test_a_minor_version_that_cannot_be_spoken(tiny_copy: Callable[..., Control], minor: int, reason: str) -> None:
+    with pytest.raises(pjrt.FailedPreconditionError, match=reason):
+        pjrt.load_plugin(tiny_copy(minor=minor).path)
+
+
+def test_a_plugin_that_fails_to_initialize(tiny_copy: Callable[..., Control]) -> None:
+    control = tiny_copy(init_code=14)
+    with pytest.raises(pjrt.UnavailableError, match="the plugin failed to initialize") as caught:
+        pjrt.load_plugin(control.path)
+    assert str(control.path) in caught.value.message
+    assert control.live("error") == 0
+
+
+def test_a_plugin_without_initialize_says_so(tiny_copy: Callable[..., Control]) -> None:
+    with pytest.raises(pjrt.UnimplementedError, match="PJRT_Plugin_Initialize"):
+        pjrt.load_plugin(tiny_copy(null="PJRT_Plugin_Initialize").path)
+
+
+def test_a_client_that_cannot_be_made(plugin: pjrt.Plugin, tiny_library: Path, tiny_control: Control) -> None:
+    before = tiny_control.live()
+    with pytest.raises(pjrt.FailedPreconditionError, match="no client could be made") as caught:
+        plugin.client(fail_code=9)
+    assert str(tiny_library) in caught.value.message
+    assert "fail_code" in caught.value.message
+    assert tiny_control.live() == before
+
+
+@pytest.mark.parametrize("function", ["Client_PlatformName", "Client_Devices", "Device_GetDescription", "DeviceDescription_Kind"])
+def test_a_client_that_cannot_be_asked_is_given_back(plugin: pjrt.Plugin, tiny_control: Control, function: str) -> None:
+    before = tiny_control.live()
+    tiny_control.fault(function, 13, "broken")
+    with pytest.raises(pjrt.InternalError, match="broken"):
+        plugin.client()
+    tiny_control.clear()
+    assert tiny_control.live() == before
+
+
+def test_a_path_of_any_kind_and_the_same_plugin_again(tiny_library: Path, tmp_path: Path) -> None:
+    plugin = pjrt.load_plugin(str(tiny_library))
+    assert pjrt.load_plugin(tiny_library) is plugin
+    link = tmp_path / "liblink.so"
+    link.symlink_to(tiny_library)
+    assert pjrt.load_plugin(link) is plugin
+    copy = tmp_path / "libcopy.so"
+    shutil.copy(tiny_library, copy)
+    assert pjrt.load_plugin(copy) is not plugin
+
+
+def test_what_a_plugin_says_of_itself(plugin: pjrt.Plugin) -> None:
+    assert plugin.api_version == (0, 114)
+    assert plugin.attributes["stablehlo_current_version"] == (1, 17, 0)
+    assert plugin.attributes["tiny_greeting"] == "hello"
+    spoken = {"Layouts", "MemoryDescriptions", "FFI", "Profiler", "Stream", "Shardings", "AbiVersion"}
+    assert spoken <= set(plugin.extensions)
+    assert "0.114" in repr(plugin)
+
+
+def test_the_environment_does_not_change_what_is_loaded(tiny_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tiny_library.parent))
+    assert pjrt.load_plugin(f"~/{tiny_library.name}") is pjrt.load_plugin(tiny_library)
+
+
+def test_a_capsule_that_holds_no_table() -> None:
+    from pjrt.capi import load_capsule
+
+    with pytest.raises(pjrt.InvalidArgumentError, match="pjrt_c_api"):
+        load_capsule(object())

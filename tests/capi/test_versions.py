@@ -1,0 +1,160 @@
+"""Plugins older and newer than this package: what they have works, what they lack says since when it exists."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny.control import Control
+
+import pjrt
+from pjrt.capi._gen_functions import FUNCTIONS
+
+X = np.arange(4, dtype=np.float32)
+
+
+def run_adder(client: pjrt.Client, adder: pjrt.Program) -> None:
+    (out,) = client.compile(adder)(X, X)
+    np.testing.assert_array_equal(np.asarray(out), X + X)
+
+
+def functions_at(minor: int) -> int:
+    """How many functions the table of a version has."""
+    return sum(1 for _, since in FUNCTIONS if since is None or since <= minor)
+
+
+@pytest.mark.parametrize("minor", [29, 36, 48, 57, 75, 90, 105, 112, 114])
+def test_an_older_plugin_does_what_it_has(tiny_copy: Callable[..., Control], adder: pjrt.Program, minor: int) -> None:
+    control = tiny_copy(minor=minor, functions=functions_at(minor), garbage_tail=1)
+    plugin = pjrt.load_plugin(control.path)
+    assert plugin.api_version == (0, minor)
+    with plugin.client(num_devices=2) as client:
+        run_adder(client, adder)
+    assert control.violations == 0, control.last_violation
+
+
+@pytest.mark.parametrize("claimed", [1 << 40, (1 << 64) - 8])
+def test_a_table_that_claims_to_be_larger_than_its_version_is_not_read_behind_its_end(
+    tiny_copy: Callable[..., Control], adder: pjrt.Program, claimed: int
+) -> None:
+    # The version says how far the table goes, whatever struct_size does: behind lies garbage that would be called.
+    size = claimed if claimed < 1 << 63 else claimed - (1 << 64)
+    plugin = pjrt.load_plugin(tiny_copy(minor=105, functions=functions_at(105), garbage_tail=1, struct_size=size).path)
+    with plugin.client() as client:
+        run_adder(client, adder)
+        with pytest.raises(pjrt.UnimplementedError, match=r"since PJRT C API 0\.114"):
+            client.devices[0].clear_memory_stats()
+
+
+def test_a_missing_function_says_since_when_it_exists(tiny_copy: Callable[..., Control], adder: pjrt.Program) -> None:
+    plugin = pjrt.load_plugin(tiny_copy(minor=54, functions=functions_at(54)).path)
+    with plugin.client() as client:
+        buffer = client.buffer_from_host(X)
+        with pytest.raises(pjrt.UnimplementedError) as caught:
+            buffer.copy_raw_to_host(bytearray(16))
+        assert "0.54" in caught.value.message
+        assert "PJRT_Buffer_CopyRawToHost exists since PJRT C API 0.57" in caught.value.message
+        with pytest.raises(pjrt.UnimplementedError, match=r"since PJRT C API 0\.73"):
+            client.update_global_process_info([])
+        # Where an older way leads to the same, it is taken.
+        assert client.devices[0].attributes == client.devices[0].description.attributes
+
+
+@pytest.mark.parametrize("minor", [105, 112, 113])
+def test_slots_of_unknown_meaning_are_not_called(tiny_copy: Callable[..., Control], minor: int) -> None:
+    plugin = pjrt.load_plugin(tiny_copy(minor=minor).path)
+    with plugin.client() as client:
+        with pytest.raises(pjrt.UnimplementedError, match=r"ClearMemoryStats exists since PJRT C API 0\.114"):
+            client.devices[0].clear_memory_stats()
+        with pytest.raises(pjrt.UnimplementedError):
+            _ = client.topology.memory_space_kind_ids
+
+
+def test_a_newer_plugin_works(tiny_copy: Callable[..., Control], adder: pjrt.Program) -> None:
+    control = tiny_copy(minor=130, functions=170, garbage_tail=1)
+    plugin = pjrt.load_plugin(control.path)
+    with plugin.client() as client:
+        run_adder(client, adder)
+    assert control.violations == 0
+
+
+def test_errors_without_function_tables(tiny_copy: Callable[..., Control]) -> None:
+    control = tiny_copy(minor=110, functions=135, legacy_errors=1)
+    with pjrt.load_plugin(control.path).client() as client:
+        control.fault_payload("why", "because")
+        control.fault("Buffer_ReadyEvent", 11, "late")
+        with pytest.raises(pjrt.OutOfRangeError, match="late") as caught:
+            client.buffer_from_host(X).ready()
+        assert caught.value.payloads == {"why": b"because"}
+        control.clear()
+    assert control.live("error") == 0
+
+
+@pytest.mark.parametrize("function", ["Error_ForEachPayload", "Event_OnReady", "Plugin_Attributes", "Buffer_GetMemoryLayout"])
+def test_null_slots_that_can_be_done_without(
+    tiny_copy: Callable[..., Control], adder: pjrt.Program, function: str
+) -> None:
+    control = tiny_copy(null=f"PJRT_{function}")
+    with pjrt.load_plugin(control.path).client() as client:
+        run_adder(client, adder)
+        buffer = client.buffer_from_host(X.reshape(2, 2))
+        assert buffer.layout == pjrt.TiledLayout((1, 0))
+        seen: list[object] = []
+        buffer.ready().add_done_callback(seen.append)
+        assert buffer.ready().result() is None
+        assert len(seen) == 1
+        control.fault("Buffer_Delete", 4, "slow")
+        with pytest.raises(pjrt.DeadlineExceededError, match="slow"):
+            buffer.delete()
+        control.clear()
+    assert control.live("error") == 0
+
+
+def test_a_null_slot_names_the_function(tiny_copy: Callable[..., Control]) -> None:
+    control = tiny_copy(null="PJRT_Buffer_IsOnCpu")
+    with pjrt.load_plugin(control.path).client() as client:
+        buffer = client.buffer_from_host(X)
+        with pytest.raises(pjrt.UnimplementedError, match="leaves PJRT_Buffer_IsOnCpu out"):
+            _ = buffer.is_on_cpu
+
+
+def test_a_plugin_without_extensions(tiny_copy: Callable[..., Control], adder: pjrt.Program) -> None:
+    plugin = pjrt.load_plugin(tiny_copy(no_extensions=1).path)
+    assert plugin.extensions == ()
+    with plugin.client() as client:
+        run_adder(client, adder)
+        with pytest.raises(pjrt.UnimplementedError, match="no Layouts extension"):
+            client.default_layout(pjrt.ElementType.F32, (2, 2))
+        with pytest.raises(pjrt.UnimplementedError, match="no FFI extension"):
+            client.register_ffi_type("thing")
+        with pytest.raises(pjrt.UnimplementedError, match="no RawBuffer extension"):
+            client.buffer_from_host(X).raw()
+
+
+def test_every_struct_is_stamped_as_the_plugin_expects(tiny_copy: Callable[..., Control], adder: pjrt.Program) -> None:
+    control = tiny_copy(strict=1)
+    with pjrt.load_plugin(control.path).client(num_devices=2) as client:
+        run_adder(client, adder)
+        buffer = client.buffer_from_host(X)
+        buffer.copy_to(client.devices[1]).to_host().result()
+        assert client.devices[0].memory_stats().bytes_in_use >= 0
+        assert client.compile(adder).memory_stats() is not None
+        assert client.topology.fingerprint() is not None
+    assert control.violations == 0, control.last_violation
+
+
+def test_the_environment_configures_a_copy_in_a_process_of_its_own(tiny_library: Path) -> None:
+    code = f"import pjrt; print(pjrt.load_plugin({str(tiny_library)!r}).api_version)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"TINY_PLUGIN_CONFIGURE": "minor=60;functions=112", "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout == "(0, 60)\n", done.stderr
