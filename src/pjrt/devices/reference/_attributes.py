@@ -128,7 +128,7 @@ def _decode_record(attribute: Any, name: str) -> Any:
     def plain(value: Any) -> Any:
         if isinstance(value, list):
             return tuple(value)
-        return value if isinstance(value, int | float | str | bool) else decode_type(value)
+        return value if isinstance(value, int | float | str | bool) else str(value)  # a type, as MLIR spells it
 
     return made(*(plain(getattr(attribute, field)) for field in fields))
 

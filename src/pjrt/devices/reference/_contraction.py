@@ -1,0 +1,66 @@
+"""Products of matrices on every element type: what dot products and convolutions come down to.
+
+Small floats are multiplied and added up in f32 and rounded once at the end. Integers wrap; where their sums cannot
+leave the integers that f64 holds exactly they are added up in f64, for which there is a fast routine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.devices.reference._numbers import BOOLEAN, INTEGER, compute_dtype
+from pjrt.devices.reference._rounding import converter
+
+Array = Any
+
+_EXACT = float(1 << 53)
+
+
+def matmul_of(left: ElementType, right: ElementType, result: ElementType) -> Callable[[Array, Array], Array]:
+    """``matmul`` of stacks of matrices for these element types; sums are taken in the result's type or a wider one."""
+    if result in BOOLEAN:
+        return lambda x, y: np.matmul(x.astype(np.float32), y.astype(np.float32)) > 0
+    if result in INTEGER:
+        return _integer_matmul(left, right, result)
+    dtype = result.dtype
+    wide = np.result_type(*(compute_dtype(t) for t in (left, right, result)))
+    if wide == dtype == left.dtype == right.dtype:
+        return np.matmul
+    return lambda x, y: np.matmul(x.astype(wide), y.astype(wide)).astype(dtype)
+
+
+def _integer_matmul(left: ElementType, right: ElementType, result: ElementType) -> Callable[[Array, Array], Array]:
+    # Wrapping at the end is the same as wrapping on the way, so the sums may be taken in the widest type.
+    wide = np.dtype(np.uint64 if result.bits == 64 and result.name[0] == "U" else np.int64)
+    narrow = converter(ElementType.of(wide), result)
+    largest = [_largest_magnitude(t) for t in (left, right)]
+
+    def run(x: Array, y: Array) -> Array:
+        terms = x.shape[-1]
+        if _fits(largest[0], largest[1], terms) or _fits(_magnitude(x), _magnitude(y), terms):
+            # astype knows no small integers: by way of 64 bits
+            exact = np.matmul(x.astype(wide).astype(np.float64), y.astype(wide).astype(np.float64))
+            return narrow(exact.astype(np.int64).astype(wide))
+        return narrow(np.matmul(x.astype(wide), y.astype(wide)))
+
+    return run
+
+
+def _fits(x: float, y: float, terms: int) -> bool:
+    return x * y * max(terms, 1) < _EXACT
+
+
+def _largest_magnitude(t: ElementType) -> float:
+    return 1.0 if t in BOOLEAN else 2.0 ** (t.bits - (t.name[0] == "S")) if t in INTEGER else np.inf
+
+
+def _magnitude(x: Array) -> float:
+    if x.size == 0:
+        return 0.0
+    if x.dtype.kind not in "iu":
+        return np.inf
+    return max(abs(float(x.max())), abs(float(x.min())))

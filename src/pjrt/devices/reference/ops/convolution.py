@@ -1,0 +1,159 @@
+"""Convolution, with any order of dimensions, strides, padding, dilations and groups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from pjrt.devices.reference._contraction import matmul_of
+from pjrt.devices.reference._padding import PadPlan
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._view import OpView
+
+Array = Any
+Shape = tuple[int, ...]
+Padding = Sequence[Sequence[int]]
+
+LARGEST_PATCHES = 1 << 24
+"""Elements of windows that are laid out side by side at a time; more are done in several rounds."""
+
+
+@op("stablehlo.convolution")
+def convolution(view: OpView) -> Kernel:
+    """Sums of products over a window that moves over the spatial dimensions."""
+    rank = view.operand().rank - 2
+    padding = np.reshape(view.attr("padding", np.zeros((rank, 2), np.int64)), (rank, 2)).tolist()
+    convolve = _convolver(view)
+
+    def run(x: Array, kernel: Array) -> Array:
+        return convolve(x, kernel, padding)
+
+    if view.operand(1).is_static and view.result().is_static:
+        outputs = view.operand(1).sizes[view.attr("dimension_numbers").kernel_output_feature_dimension]
+        run.flops = 2.0 * view.result().size * view.operand(1).size / max(outputs, 1)  # type: ignore[attr-defined]
+    return run
+
+
+@op("stablehlo.dynamic_conv")
+def dynamic_conv(view: OpView) -> Kernel:
+    """A convolution whose padding is an operand."""
+    convolve = _convolver(view)
+    return lambda x, kernel, padding: convolve(x, kernel, padding.tolist())
+
+
+def _convolver(view: OpView) -> Callable[[Array, Array, Padding], Array]:
+    """The convolution that an op describes, as a function of input, kernel and padding."""
+    numbers = view.attr("dimension_numbers")
+    rank = view.operand().rank - 2
+    ones = (1,) * rank
+    sliding = _Sliding(
+        strides=tuple(view.attr("window_strides", None) or ones),
+        input_dilation=tuple(view.attr("lhs_dilation", None) or ones),
+        kernel_dilation=tuple(view.attr("rhs_dilation", None) or ones),
+        feature_groups=view.attr("feature_group_count", 1),
+        batch_groups=view.attr("batch_group_count", 1),
+        product=matmul_of(view.operand(0).element, view.operand(1).element, view.result().element),
+    )
+    turned = tuple(slice(None, None, -1 if turn else 1) for turn in view.attr("window_reversal", None) or ())
+    of_input = (numbers.input_batch_dimension, *numbers.input_spatial_dimensions, numbers.input_feature_dimension)
+    of_kernel = (
+        *numbers.kernel_spatial_dimensions,
+        numbers.kernel_input_feature_dimension,
+        numbers.kernel_output_feature_dimension,
+    )
+    of_output = (numbers.output_batch_dimension, *numbers.output_spatial_dimensions, numbers.output_feature_dimension)
+    back = tuple(int(i) for i in np.argsort(of_output))
+
+    def run(x: Array, kernel: Array, padding: Padding) -> Array:
+        found = sliding.run(x.transpose(of_input), kernel.transpose(of_kernel)[turned], padding)
+        return found.transpose(back)
+
+    return run
+
+
+@dataclass(frozen=True)
+class _Sliding:
+    """A convolution of inputs (batch, spatial…, feature) with kernels (spatial…, input feature, output feature).
+
+    The windows are laid out side by side, so that one product of matrices does it all; no more than one of the two
+    numbers of groups is above 1, and each group is a matrix of a stack.
+    """
+
+    strides: Shape
+    input_dilation: Shape
+    kernel_dilation: Shape
+    feature_groups: int
+    batch_groups: int
+    product: Callable[[Array, Array], Array]
+
+    def run(self, x: Array, kernel: Array, padding: Padding) -> Array:
+        windows = self._windows(self._padded(x, padding), kernel.shape[:-2])
+        groups, batch = windows.shape[:2]
+        rank = len(self.strides)
+        spatial = windows.shape[2 : 2 + rank]
+        outputs = kernel.shape[-1]
+        matrices = self._matrices(kernel, groups)
+        out = np.empty((groups, batch, *spatial, outputs // groups), self._dtype(windows, matrices))
+        if out.size:
+            for part in _parts(windows, rank):
+                taken = windows[part]
+                patches = taken.reshape(groups, -1, matrices.shape[1])
+                out[part] = self.product(patches, matrices).reshape(*taken.shape[: 2 + rank], outputs // groups)
+        return np.moveaxis(out, 0, -2).reshape(batch, *spatial, outputs)
+
+    def _padded(self, x: Array, padding: Padding) -> Array:
+        low, high = ([0, *(int(edge[side]) for edge in padding), 0] for side in (0, 1))
+        between = [0, *(dilation - 1 for dilation in self.input_dilation), 0]
+        return PadPlan.of(x.shape, low, high, between).run(x, np.zeros((), x.dtype))
+
+    def _windows(self, x: Array, kernel: Shape) -> Array:
+        """A view of each window at each place: (group, batch, place…, position in the window…, feature)."""
+        batch, *sizes, features = x.shape
+        places = tuple(
+            max(0, (size - (window - 1) * dilation - 1) // stride + 1) if size and window else int(size >= 0)
+            for size, window, dilation, stride in zip(sizes, kernel, self.kernel_dilation, self.strides, strict=True)
+        )
+        batch_stride, *steps, feature_stride = x.strides
+        batches, features = batch // self.batch_groups, features // self.feature_groups
+        groups = self.feature_groups * self.batch_groups
+        group_stride = feature_stride * features if self.feature_groups > 1 else batch_stride * batches
+        return as_strided(
+            x,
+            (groups, batches, *places, *kernel, features),
+            (
+                group_stride,
+                batch_stride,
+                *(step * stride for step, stride in zip(steps, self.strides, strict=True)),
+                *(step * dilation for step, dilation in zip(steps, self.kernel_dilation, strict=True)),
+                feature_stride,
+            ),
+            writeable=False,
+        )
+
+    @staticmethod
+    def _matrices(kernel: Array, groups: int) -> Array:
+        """The kernel as a stack of matrices (group, position and input feature, output feature)."""
+        inner, outputs = math.prod(kernel.shape[:-1]), kernel.shape[-1]
+        return np.moveaxis(kernel.reshape(inner, groups, outputs // groups), 1, 0)
+
+    def _dtype(self, windows: Array, matrices: Array) -> Any:
+        """The type of the product, asked of an empty one."""
+        empty = np.empty((1, 1, 0), windows.dtype), np.empty((1, 0, 1), matrices.dtype)
+        return self.product(*empty).dtype
+
+
+def _parts(windows: Array, rank: int) -> list[tuple[slice, ...]]:
+    """Slices of the batch, and of the first spatial dimension if need be, whose windows fit."""
+    batch = windows.shape[1]
+    each = windows.size // batch
+    if each <= LARGEST_PATCHES or not rank:
+        count = max(1, LARGEST_PATCHES // max(each, 1))
+        return [(slice(None), slice(i, i + count)) for i in range(0, batch, count)]
+    places = windows.shape[2]
+    rows = max(1, LARGEST_PATCHES * places // each)
+    return [(slice(None), slice(i, i + 1), slice(j, j + rows)) for i in range(batch) for j in range(0, places, rows)]

@@ -1,0 +1,191 @@
+"""Dot products, factorizations and solvers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.devices.reference._contraction import matmul_of
+from pjrt.devices.reference._numbers import COMPLEX, FLOAT, compute_dtype
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._rounding import converter, precision_reducer
+from pjrt.devices.reference._triangular import solve_triangular
+from pjrt.devices.reference._view import OpView
+
+Shape = tuple[int, ...]
+Product = Callable[[Any, Any], Any]
+
+
+@op("stablehlo.dot_general")
+def dot_general(view: OpView) -> Kernel:
+    """Sums of products over the contracting dimensions, for each index of the batching ones.
+
+    The precision is at least what is asked for: ``precision_config`` changes nothing. An ``algorithm`` of one component
+    rounds the operands to its types first; those of several components stand for the full precision, which is what
+    there is.
+    """
+    numbers = view.attr("dot_dimension_numbers")
+    dimensions = (
+        tuple(numbers.lhs_batching_dimensions),
+        tuple(numbers.rhs_batching_dimensions),
+        tuple(numbers.lhs_contracting_dimensions),
+        tuple(numbers.rhs_contracting_dimensions),
+    )
+    kernel = _contraction(view, dimensions)
+    algorithm = view.attr("algorithm", None)
+    if algorithm is None or algorithm.lhs_component_count > 1 or algorithm.rhs_component_count > 1:
+        return kernel
+    return _rounded_first(view, kernel, algorithm.lhs_precision_type, algorithm.rhs_precision_type)
+
+
+@op("stablehlo.dot")
+def dot(view: OpView) -> Kernel:
+    """The product of vectors and matrices: the last dimension of one with the first of the other."""
+    return _contraction(view, ((), (), (view.operand(0).rank - 1,), (0,)))
+
+
+def _contraction(view: OpView, dimensions: tuple[Shape, Shape, Shape, Shape]) -> Kernel:
+    left, right = view.operand(0), view.operand(1)
+    product = matmul_of(left.element, right.element, view.result().element)
+    if not (left.is_static and right.is_static):
+        return lambda x, y: _plan(x.shape, y.shape, dimensions, product)(x, y)
+    plan = _plan(left.sizes, right.sizes, dimensions, product)
+
+    def run(x: Any, y: Any) -> Any:
+        return plan(x, y)
+
+    contracted = math.prod(left.sizes[d] for d in dimensions[2])
+    run.flops = 2.0 * view.result().size * contracted  # type: ignore[attr-defined]
+    return run
+
+
+def _plan(left: Shape, right: Shape, dimensions: tuple[Shape, Shape, Shape, Shape], product: Product) -> Product:
+    """The product as one of stacks of matrices: transposed and reshaped before, reshaped after."""
+    left_batch, right_batch, left_inner, right_inner = dimensions
+    left_free = tuple(d for d in range(len(left)) if d not in left_batch + left_inner)
+    right_free = tuple(d for d in range(len(right)) if d not in right_batch + right_inner)
+    batch = tuple(left[d] for d in left_batch)
+    rows, columns = tuple(left[d] for d in left_free), tuple(right[d] for d in right_free)
+    inner = math.prod(left[d] for d in left_inner)
+    left_order, right_order = left_batch + left_free + left_inner, right_batch + right_inner + right_free
+    left_shape = (*batch, math.prod(rows), inner)
+    right_shape = (*batch, inner, math.prod(columns))
+    result = batch + rows + columns
+    if left_shape == tuple(left[d] for d in left_order) and right_shape == tuple(right[d] for d in right_order):
+        if left_order == tuple(range(len(left))) and right_order == tuple(range(len(right))):
+            return product
+        return lambda x, y: product(x.transpose(left_order), y.transpose(right_order))
+
+    def run(x: Any, y: Any) -> Any:
+        stacked = product(x.transpose(left_order).reshape(left_shape), y.transpose(right_order).reshape(right_shape))
+        return stacked.reshape(result)
+
+    return run
+
+
+def _rounded_first(view: OpView, kernel: Kernel, left: str, right: str) -> Kernel:
+    """The kernel on operands that are rounded to the types of an algorithm."""
+    round_left, round_right = (
+        _rounding(view, view.operand(0).element, left),
+        _rounding(view, view.operand(1).element, right),
+    )
+    return lambda x, y: kernel(round_left(x), round_right(y))
+
+
+def _rounding(view: OpView, element: ElementType, precision: str) -> Callable[[Any], Any]:
+    if precision == element.mlir:
+        return lambda x: x
+    if precision == "tf32":
+        if element is ElementType.F32:
+            return precision_reducer(element, 8, 10)
+        return lambda x: x
+    target = ElementType.from_mlir(precision)
+    if element not in FLOAT or target not in FLOAT:
+        raise view.unimplemented(f"an algorithm that rounds {element.mlir} to {precision}")
+    there, back = converter(element, target), converter(target, element)
+    return lambda x: back(there(x))
+
+
+@op("stablehlo.einsum")
+def einsum(view: OpView) -> Kernel:
+    """Einstein's summation of two operands."""
+    return _einsum(view, view.attr("einsum_config"))
+
+
+@op("stablehlo.unary_einsum")
+def unary_einsum(view: OpView) -> Kernel:
+    """Einstein's summation of one operand."""
+    return _einsum(view, view.attr("einsum_config"))
+
+
+def _einsum(view: OpView, config: str) -> Kernel:
+    result = view.result().element
+    wide = compute_dtype(result)
+    narrow = converter(ElementType.of(wide), result)
+    return lambda *args: narrow(np.asarray(np.einsum(config, *(x.astype(wide) for x in args), optimize=len(args) > 1)))
+
+
+@op("stablehlo.cholesky")
+def cholesky(view: OpView) -> Kernel:
+    """The triangular factor of positive definite matrices; NaN for others. The other triangle is zero."""
+    element = view.operand().element
+    if element not in FLOAT | COMPLEX:
+        raise view.unimplemented(f"the specification does not define it on {element.mlir}")
+    lower, wide, dtype = view.attr("lower", False), compute_dtype(element), element.dtype
+
+    def run(x: Any) -> Any:
+        matrices = x.astype(wide, copy=False)
+        if lower:
+            return _cholesky(matrices).astype(dtype, copy=False)
+        return _adjoint(_cholesky(_adjoint(matrices))).astype(dtype, copy=False)
+
+    return run
+
+
+def _cholesky(matrices: Any) -> Any:
+    """The lower factors, from the lower triangles."""
+    if matrices.shape[-1] == 0:
+        return matrices
+    try:
+        return np.linalg.cholesky(matrices)
+    except np.linalg.LinAlgError:
+        pass
+    stack = matrices.reshape(-1, *matrices.shape[-2:])
+    out = np.empty_like(stack)
+    for i, matrix in enumerate(stack):
+        try:
+            out[i] = np.linalg.cholesky(matrix)
+        except np.linalg.LinAlgError:
+            out[i] = np.tril(np.full(matrix.shape, np.nan, matrix.dtype))
+    return out.reshape(matrices.shape)
+
+
+@op("stablehlo.triangular_solve")
+def triangular_solve(view: OpView) -> Kernel:
+    """``op(a) x = b``, or ``x op(a) = b``, where ``a`` is triangular."""
+    element = view.operand().element
+    if element not in FLOAT | COMPLEX:
+        raise view.unimplemented(f"the specification does not define it on {element.mlir}")
+    left, lower, unit = view.attr("left_side"), view.attr("lower"), view.attr("unit_diagonal")
+    transpose = view.attr("transpose_a")
+    wide, dtype = compute_dtype(element), element.dtype
+
+    def run(a: Any, b: Any) -> Any:
+        matrix, right, is_lower = a.astype(wide, copy=False), b.astype(wide, copy=False), lower
+        if transpose != "NO_TRANSPOSE":
+            matrix = _adjoint(matrix) if transpose == "ADJOINT" else matrix.swapaxes(-1, -2)
+            is_lower = not is_lower
+        if left:
+            return solve_triangular(matrix, right, is_lower, unit).astype(dtype, copy=False)
+        turned = solve_triangular(matrix.swapaxes(-1, -2), right.swapaxes(-1, -2), not is_lower, unit)
+        return turned.swapaxes(-1, -2).astype(dtype, copy=False)
+
+    return run
+
+
+def _adjoint(matrices: Any) -> Any:
+    return np.conjugate(matrices.swapaxes(-1, -2))
