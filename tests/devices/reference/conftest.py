@@ -96,3 +96,16 @@ def _values_of(dtype: Any) -> tuple[Any, Any]:
         order = np.argsort(values[keep], kind="stable")
         _TABLES[dtype] = values[keep][order], patterns[keep][order].astype(np.int64)
     return _TABLES[dtype]
+
+
+@pytest.fixture(scope="session")
+def on_xla() -> Run:
+    """``on_xla(text, *args)``: the results of the program on XLA's CPU device."""
+    import pjrt
+
+    client = pjrt.client("cpu")
+
+    def go(text: str, *args: Any) -> list[Any]:
+        return [np.asarray(buffer) for buffer in client.compile(text)(*args)]
+
+    return go

@@ -27,14 +27,14 @@ def sort(view: OpView) -> Kernel:
     Comparators that compare keys are sorted by them; any other is merged by.
     """
     region, rank = view.regions[0], view.operand().rank
-    axis = view.attr("dimension", -1) % rank if rank else 0
+    axis = view.attr("dimension", -1) % rank
     single = len(view.operands) == 1
     ordering = find_ordering(region)
     injective = ordering is not None and single and _is_injective(ordering, view.operand().element)
 
     def run(environment: Environment, *operands: Array) -> Any:
         shape = operands[0].shape
-        if not shape or shape[axis] < 2 or 0 in shape:
+        if shape[axis] < 2 or 0 in shape:
             return operands[0] if single else operands
         tables = [_as_table(x, axis) for x in operands]
         if injective and ordering is not None:
@@ -83,7 +83,11 @@ def sorting_order(
 def _is_injective(ordering: Ordering, element: ElementType) -> bool:
     """Whether elements of one rank are the same element, so that sorting values is sorting elements."""
     (key, *others) = ordering.keys
-    return not others and ordering.direct == (0,) and element.bits >= 8 and (element not in FLOAT or key.total)
+    if others or ordering.direct != (0,):
+        return False
+    if element in FLOAT:
+        return key.total and element.bits >= 8 and element is not ElementType.F8E8M0FNU
+    return True
 
 
 def _sort_values(table: Array, key: Key) -> Array:
