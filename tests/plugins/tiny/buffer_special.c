@@ -79,21 +79,20 @@ static void follow(tiny_status *borrowed, void *arg) {
   promise_unref(arg);
 }
 
-/* With an OK code the alias becomes the buffer, else it fails. The handle is spent either way, but not by a call that
- * fails. */
+/* With an OK code the alias becomes the buffer, else it fails. The handle is spent either way: a call that is refused
+ * fails the alias too. */
 PJRT_Error *tiny_Client_FulfillAliasBuffer(PJRT_Client_FulfillAliasBuffer_Args *args) {
   PJRT_FulfillAliasBufferCallback *callback = args->fulfill_alias_buffer_cb;
   tiny_status *error = status_from_bytes(args->status_code, args->error_message, args->error_message_size);
   tiny_status *refusal = NULL;
+  tiny_storage *target = NULL;
   if (!error && args->buffer == NULL) refusal = status_make(INVALID, "An alias needs a buffer or an error");
   else if (!error && !shape_same_dims(&args->buffer->shape, &callback->shape))
     refusal = status_make(INVALID, "The buffer and its alias differ in shape");
-  tiny_storage *target = NULL;
-  if (!error && !refusal) refusal = buffer_use(args->buffer, NULL, &target);
-  if (refusal) return error_from(refusal);
+  else if (!error) refusal = buffer_use(args->buffer, NULL, &target);
   tiny_promise *defined = close_promise(callback->open);
-  if (error) {
-    promise_set(defined, error);
+  if (error || refusal) {
+    promise_set(defined, error ? error : status_ref(refusal));
     promise_unref(defined);
   } else {
     atomic_store(&target->keep, true);
@@ -103,5 +102,5 @@ PJRT_Error *tiny_Client_FulfillAliasBuffer(PJRT_Client_FulfillAliasBuffer_Args *
   storage_unref(callback->storage);
   free(callback);
   live_add(LIVE_ALIAS, -1);
-  return NULL;
+  return error_from(refusal);
 }
