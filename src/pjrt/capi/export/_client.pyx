@@ -5,7 +5,7 @@ from libc.stdint cimport uintptr_t
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block
 from pjrt.capi.export._device cimport DeviceRecord, MemoryRecord, pointers
-from pjrt.capi.export._entry cimport drop, entry, put, python_error
+from pjrt.capi.export._entry cimport drop, entry, put, python_error, quiet_entry
 from pjrt.capi.export._host_memory cimport host_memory
 from pjrt.capi.export._text cimport Texts
 
@@ -186,7 +186,7 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_Client_Devices = _devices
     table.PJRT_Client_AddressableDevices = _addressable_devices
     table.PJRT_Client_AddressableMemories = _memories
-    put(table, SLOT_PJRT_Client_Destroy, entry(_destroy))
+    put(table, SLOT_PJRT_Client_Destroy, quiet_entry(_destroy))
     put(table, SLOT_PJRT_Client_LookupDevice, entry(_lookup_device))
     put(table, SLOT_PJRT_Client_LookupAddressableDevice, entry(_lookup_addressable_device))
     put(table, SLOT_PJRT_Client_DefaultDeviceAssignment, entry(_default_device_assignment))

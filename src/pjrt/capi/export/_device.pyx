@@ -8,7 +8,7 @@ from libc.string cimport memcpy
 
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NamedValues, read_named_values
-from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put, python_error
+from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put, python_error, quiet_entry
 from pjrt.capi.export._text cimport Texts
 
 from pjrt.api.errors import PjrtError, UnimplementedError
@@ -319,7 +319,7 @@ cdef int fill_table(PJRT_Api *table) except -1:
     put(table, SLOT_PJRT_Device_ClearMemoryStats, entry(_clear_memory_stats))
     put(table, SLOT_PJRT_Device_PoisonExecution, entry(_poison_execution))
     put(table, SLOT_PJRT_Device_CreateAsyncTrackingEvent, entry(_create_async_tracking_event))
-    put(table, SLOT_PJRT_AsyncTrackingEvent_Destroy, entry(_destroy_async_tracking_event))
+    put(table, SLOT_PJRT_AsyncTrackingEvent_Destroy, quiet_entry(_destroy_async_tracking_event))
     put(table, SLOT_PJRT_Device_GetAttributes, entry(_get_attributes))
     table.PJRT_Memory_Id = _memory_id
     table.PJRT_Memory_Kind = _memory_kind

@@ -10,7 +10,11 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 
+import logging
+
 from pjrt.api.errors import PjrtError, ResourceExhaustedError
+
+_log = logging.getLogger("pjrt")
 
 cdef extern from "pjrt_support/error.h" nogil:
     void pjrt_error_read(const PJRT_Error *error, const char **message, size_t *size)
@@ -29,6 +33,7 @@ cdef extern from "pjrt_support/entries.h" nogil:
 
 cdef implementation_t _implementations[170]
 cdef plugin_implementation_t _plugin_implementations[10]
+cdef bint _is_quiet[170]
 cdef int _num_entries = 0
 cdef list _plugins = []
 
@@ -57,6 +62,16 @@ cdef int add_plugin(plugin) except -1:
     return len(_plugins) - 1
 
 
+cdef void *quiet_entry(implementation_t implementation) except NULL:
+    """An entry that never fails, for what gives things up: frameworks end the process where that fails.
+
+    An exception is logged; once the interpreter has begun to end there is nothing left to give up.
+    """
+    function = entry(implementation)
+    _is_quiet[_num_entries - 1] = True
+    return function
+
+
 cdef void *plugin_entry(int plugin, int number) except NULL:
     """A function for the table of one exported plugin."""
     return <void *>pjrt_plugin_entries[plugin][number]
@@ -65,7 +80,7 @@ cdef void *plugin_entry(int plugin, int number) except NULL:
 cdef PJRT_Error *_enter(int number, void *args) noexcept nogil:
     cdef PJRT_Error *error
     if not gate_enter():
-        return _closed()
+        return NULL if _is_quiet[number] else _closed()
     error = _run(number, args)
     gate_leave()
     return error
@@ -90,7 +105,9 @@ cdef PJRT_Error *_run(int number, void *args) noexcept with gil:
     try:
         _implementations[number](args)
     except BaseException as error:
-        return native_error(error)
+        if not _is_quiet[number]:
+            return native_error(error)
+        _log.exception("a device of an exported plugin failed while it was given up")
     return NULL
 
 

@@ -11,13 +11,14 @@ from pjrt.capi.export._entry cimport drop, entry, has_field, keep, pjrt_error_ne
 
 import numpy as np
 
-from pjrt.api.execute_options import ExecuteContext, ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
+from pjrt.api.errors import UnimplementedError
+from pjrt.api.execute_options import ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
 
 cdef extern from "pjrt_support/error.h" nogil:
     char *pjrt_copy_bytes(const char *data, size_t size)
 
 
-cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices):
+cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, client):
     """The options; ``None`` where they say nothing that is not the default."""
     cdef size_t index
     if options == NULL:
@@ -35,7 +36,9 @@ cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_device
     if options.num_recv_ops and options.recv_callbacks != NULL:
         found["recv_callbacks"] = [_recvs(options.recv_callbacks[i], options.num_recv_ops) for i in range(num_devices)]
     if has_field(options, &options.context, sizeof(void *)) and options.context != NULL:
-        found["context"] = <object><void *>options.context
+        context = (<object><void *>options.context).of_client(client)
+        if context is not None:
+            found["context"] = context
     if has_field(options, &options.call_location, sizeof(void *)) and options.call_location != NULL:
         if options.call_location[0]:
             found["call_location"] = options.call_location.decode("utf-8", "replace")
@@ -139,19 +142,28 @@ cdef class _HloOutput:
             self.info.callback(replica, partition, data, dims, rank, type, operand, self.info.user_arg)
 
 
-class _Context(ExecuteContext):
-    """A context that a framework makes: no more than what it hangs on it, for the device to read."""
-
-    __slots__ = ("user_data",)
+class _Context:
+    """A context that a framework makes, before it is known for which client: what the framework hangs on it."""
 
     def __init__(self):
-        self.user_data = []
+        self._user_data = []
 
     def add_user_data(self, type_id, address):
-        self.user_data.append((type_id, address))
+        self._user_data.append((type_id, address))
 
-    def close(self):
-        self.user_data = []
+    def of_client(self, client):
+        """The client's own context with the same data; none where there is no data, or where the client has no contexts:
+        JAX hangs data of its own on every execution, and no handler inside such a client could ask for it.
+        """
+        if not self._user_data:
+            return None
+        try:
+            context = client.create_execute_context()
+        except UnimplementedError:
+            return None
+        for type_id, address in self._user_data:
+            context.add_user_data(type_id, address)
+        return context
 
 
 cdef int _create_context(void *raw) except -1:

@@ -53,7 +53,7 @@ cdef int _execute(void *raw) except -1:
     cdef LoadedRecord record = _record(args.executable)
     cdef size_t index
     cdef PJRT_Device *target = NULL
-    options = read_execute_options(args.options, args.num_devices)
+    options = read_execute_options(args.options, args.num_devices, record.client.client)
     futures = None if args.device_complete_events == NULL else []
     if has_field(args, &args.execute_device, sizeof(PJRT_Device *)):
         target = args.execute_device

@@ -7,7 +7,7 @@ from pjrt.capi._values cimport element_type, read_int64s, read_layout, read_name
 from pjrt.capi.export._buffer cimport BufferRecord
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport memory_space_of
-from pjrt.capi.export._entry cimport drop, entry, keep, put, python_error
+from pjrt.capi.export._entry cimport drop, entry, keep, put, python_error, quiet_entry
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._host_memory cimport host_array, host_memory
 
@@ -161,7 +161,7 @@ cdef int _stream_current_bytes(void *raw) except -1:
 cdef int fill_table(PJRT_Api *table) except -1:
     """The functions of transfers in pieces."""
     put(table, SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, entry(_create_buffers))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy, entry(_destroy))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy, quiet_entry(_destroy))
     put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferData, entry(_transfer_data))
     put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferLiteral, entry(_transfer_literal))
     put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer, entry(_retrieve_buffer))
