@@ -2,39 +2,106 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.program import Program
+from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
+from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _raw
-from pjrt.devices.xla._errors import converted
-from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
+from pjrt.devices.xla._errors import converted, status_of
+from pjrt.devices.xla.executable import XlaExecutable
+from pjrt.stablehlo import artifact_version
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
+    from pjrt.devices.xla.device import XlaDevice
 
 _DEFAULT = CompileOptions()
 
 
-def compile_and_load(client: XlaClient, program: Program, options: CompileOptions) -> XlaLoadedExecutable:
-    """Compiles a program and loads it on the devices that the options name."""
-    assignment = options.device_assignment or client.default_device_assignment(
-        options.num_replicas, options.num_partitions
-    )
-    devices = [client.lookup_device(number) for row in assignment.device_ids for number in row]
+def compile_program(client: XlaClient, program: Program, options: CompileOptions) -> XlaExecutable:
+    """Compiles a program for the devices that the options name.
+
+    Raises:
+        InvalidArgumentError: it is no program, or the compiler does not take it.
+    """
+    assignment, devices = _assigned(client, options)
+    code = _mlir(program)
     try:
         raw = client.raw.compile_and_load(
-            program.code, _raw.device_list([d.raw for d in devices]), raw_options(options, assignment)
+            code, _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
         )
     except Exception as error:
-        raise converted(error) from error
-    return XlaLoadedExecutable(client, raw, devices, assignment, options)
+        raise _explained(error, program) from error
+    return XlaExecutable(raw, assignment, options)
 
 
-def raw_options(options: CompileOptions, assignment: DeviceAssignment) -> Any:
-    """The options as jaxlib takes them."""
-    if options == _DEFAULT:
-        made = _raw.jax.CompileOptions()
-    else:
-        made = _raw.jax.CompileOptions.ParseFromString(options.to_proto())
-    return made
+def deserialize(client: XlaClient, serialized: bytes, options: CompileOptions) -> XlaExecutable:
+    """The executable that ``serialize`` gave, on the devices that the options name."""
+    assignment, devices = _assigned(client, options)
+    try:
+        raw = client.raw.deserialize_executable(
+            bytes(serialized), _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
+        )
+    except Exception as error:
+        code, message = status_of(error)
+        raise InvalidArgumentError(
+            "expected an executable that was serialized by this version of XLA for the CPU, found "
+            f"{len(serialized)} bytes that are none: {message}" + ("" if code is None else f" ({code.name})")
+        ) from error
+    return XlaExecutable(raw, assignment, options)
+
+
+def _assigned(client: XlaClient, options: CompileOptions) -> tuple[DeviceAssignment, list[XlaDevice]]:
+    assignment = options.device_assignment
+    if assignment is None:
+        assignment = client.default_device_assignment(options.num_replicas, options.num_partitions)
+        if assignment.device_ids == ((0,),) and options.device_ordinal > 0:
+            assignment = DeviceAssignment(((client.lookup_device(options.device_ordinal).id,),))
+    return assignment, [client.device_with_id(number) for row in assignment.device_ids for number in row]
+
+
+def _raw_options(options: CompileOptions, assignment: DeviceAssignment) -> Any:
+    """The options as jaxlib takes them: with a device assignment, and never portable, which it could not run."""
+    if assignment.device_ids == ((0,),) and options == _DEFAULT:
+        return _raw.jax.CompileOptions()  # spares loading protobuf, which start-up would feel
+    complete = replace(options, device_assignment=assignment, compile_portable_executable=False, device_ordinal=-1)
+    return _raw.jax.CompileOptions.ParseFromString(complete.to_proto())
+
+
+def _mlir(program: Program) -> bytes:
+    """The program as jaxlib compiles it."""
+    if program.format == ProgramFormat.MLIR:
+        return program.code
+    if program.format == ProgramFormat.HLO:
+        try:
+            converted_code: bytes = _raw.jax.mlir.hlo_to_stablehlo(program.code)
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"expected an HloModuleProto, found {len(program.code)} bytes that are none: {status_of(error)[1]}"
+            ) from error
+        return converted_code
+    raise InvalidArgumentError(
+        f"the device 'cpu' compiles programs in the formats mlir and hlo, found {program.format}"
+    )
+
+
+def _explained(error: Exception, program: Program) -> PjrtError:
+    """The error of a compilation; where the program could not be read, what its bytes say of themselves."""
+    code, message = status_of(error)
+    if code is not StatusCode.UNKNOWN:
+        return converted(error)
+    problem, _, _ = message.partition("<unknown>:0: error: Failed to parse")
+    version = artifact_version(program.code)
+    if version is None:
+        return InvalidArgumentError(f"the program cannot be read: {problem.strip()}")
+    newest = _NEWEST.search(message)
+    return InvalidArgumentError(
+        f"the program is a StableHLO portable artifact of version {version}, this device reads artifacts up to version "
+        f"{newest[1] if newest else 'unknown'}: {problem.strip()}"
+    )
+
+
+_NEWEST = re.compile(r"using StableHLO v([0-9.]+[0-9])")

@@ -1,20 +1,27 @@
 """jaxlib's private modules: the one file of this room that imports them and knows how its versions differ.
 
 Two habits of jaxlib's are worked around here. It writes news about its devices to the standard error unless told not to
-before it is loaded; and where jax is not installed, every array that it makes without being told its type looks for jax
-and fails, which costs a hundred times more than the rest. So each array is made with its type (its ``Aval``) in hand.
+before it is loaded; and every array that it makes without being told its type looks for jax, imports it where it is
+installed, and costs ten times the rest where it is not. So arrays are made with their type (an ``Aval``) in hand, and
+where jaxlib leaves no way to say it, looking for jax is kept from it (``_NoJax``).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pjrt.api.element_type import AnyDType
 from pjrt.stablehlo.jaxlib import load
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.memory_space import XlaMemorySpace
 
 # Read by XLA's logging once, when the library is loaded: 1 keeps warnings and errors. A user's own choice stays.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
@@ -22,18 +29,18 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 _PURPOSE = "run programs on XLA's CPU device"
 jax: Any = load("_jax", _PURPOSE)
 hlo: Any = load("_hlo", _PURPOSE)
-
-RuntimeFailure: type[Exception] = jax.JaxRuntimeError
+FFI_PLATFORM = "cpu"
+VERSION: str = load("version", _PURPOSE).__version__
 
 Array = Any
-"""One array of jaxlib's, on one device (``ArrayImpl``)."""
+"""An array of jaxlib's (``ArrayImpl``): on one device, but for the parents of shards."""
 
-VERSION: str = load("version", _PURPOSE).__version__
 COPY_DURING_CALL = jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
 COPY_LATER = jax.HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES
 ZERO_COPY = jax.HostBufferSemantics.ZERO_COPY
 
 _REPLICATED = hlo.HloSharding.replicate()
+_COPY = [jax.ArrayCopySemantics.ALWAYS_COPY]
 
 
 class Aval:
@@ -49,6 +56,9 @@ class Aval:
         self.ndim = len(shape)
 
 
+# Clients and places.
+
+
 def make_client(num_devices: int, asynchronous: bool) -> Any:
     """A new client of XLA's CPU runtime."""
     return jax.get_tfrt_cpu_client(asynchronous=asynchronous, num_devices=num_devices)
@@ -59,9 +69,89 @@ def device_list(devices: Sequence[Any]) -> Any:
     return jax.DeviceList(tuple(devices))
 
 
-def whole_on(device: Any, memory_kind: str) -> Any:
-    """The sharding of an array that lies whole on one device, in a kind of memory."""
-    return jax.GSPMDSharding(device_list([device]), _REPLICATED, memory_kind=memory_kind)
+def whole_on_each(devices: Sequence[Any], memory_kind: str) -> Any:
+    """The sharding of an array that has one whole shard on each device, in a kind of memory.
+
+    Shards of one device's part of a program's value: to jaxlib they are copies of one another, which nobody looks at.
+    """
+    return jax.GSPMDSharding(device_list(devices), _REPLICATED, memory_kind=memory_kind)
+
+
+# Arrays.
+
+
+def put(array: np.ndarray[Any, Any], aval: Aval, space: XlaMemorySpace, semantics: Any) -> Array:
+    """A numpy array of exactly the aval's type in a memory space."""
+    return jax.batched_device_put(aval, space.sharding, [array], [space.device.raw], True, False, semantics, True)
+
+
+def copy(array: Array, space: XlaMemorySpace) -> Array:
+    """A copy in a memory space; made when the value is there."""
+    (made,) = jax.batched_copy_array_to_devices_with_sharding([array], [space.device.raw_list], [space.sharding], _COPY)
+    return made
+
+
+def view(array: Array) -> np.ndarray[Any, Any]:
+    """The array's memory as a read-only numpy array (a copy where elements are packed); waits for the value."""
+    made: np.ndarray[Any, Any]
+    made, _ = array._single_device_array_to_np_array_did_copy()
+    if made.flags.writeable:
+        made.flags.writeable = False
+    return made
+
+
+def capsule(array: Array) -> Any:
+    """A DLPack capsule over the array's memory; waits for the value."""
+    return jax.buffer_to_dlpack_managed_tensor(array)
+
+
+def collect_released() -> None:
+    """Drops what jaxlib's runtime let go of: it does so itself only when it is called the next time."""
+    jax.collect_garbage()
+
+
+# Several devices.
+
+
+def assembled(shards: Sequence[Array], aval: Aval, sharding: Any) -> Array:
+    """One array of the shards of all devices."""
+    return jax.ArrayImpl(aval, sharding, list(shards), True, True)
+
+
+def shards(array: Array) -> list[Array]:
+    """The shards of an array of several devices."""
+    with _no_jax():
+        made: list[Array] = array._arrays
+    return made
+
+
+class _NoJax:
+    """A finder of modules that says, in a thread that asks for it, that there is no jax."""
+
+    def __init__(self) -> None:
+        self.denying = threading.local()
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Finds nothing; raises where jax must not be found."""
+        if getattr(self.denying, "now", False) and name.partition(".")[0] == "jax":
+            raise ModuleNotFoundError("jax is not needed here", name="jax")
+
+
+_finder = _NoJax()
+
+
+@contextmanager
+def _no_jax() -> Iterator[None]:
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    _finder.denying.now = True
+    try:
+        yield
+    finally:
+        _finder.denying.now = False
+
+
+# Executables.
 
 
 def result_handler(aval: Aval, sharding: Any) -> Any:
@@ -72,39 +162,37 @@ def result_handler(aval: Aval, sharding: Any) -> Any:
         return jax.array_result_handler(aval, sharding, True)
 
 
-def put(array: Any, aval: Aval, device: Any, sharding: Any, semantics: Any) -> Array:
-    """A numpy array of exactly the aval's type on a device."""
-    return jax.batched_device_put(aval, sharding, [array], [device], True, False, semantics, True)
+class Described(NamedTuple):
+    """One parameter or result of an executable, on one device."""
+
+    shape: tuple[int, ...]
+    dtype: AnyDType | None
+    """``None`` for a token."""
+    minor_to_major: tuple[int, ...]
+    dynamic_dimensions: tuple[int, ...]
+    is_in_host_memory: bool
 
 
-def copy(array: Array, space: Any) -> Array:
-    """A copy in a memory space of ours."""
-    (made,) = jax.batched_copy_array_to_devices_with_sharding(
-        [array], [device_list([space.device.raw])], [space.sharding], [jax.ArrayCopySemantics.ALWAYS_COPY]
-    )
-    return made
-
-
-def view(array: Array) -> Any:
-    """The array's memory as a read-only numpy array (a copy only for packed elements); waits for the value."""
-    try:
-        return np.asarray(memoryview(array))
-    except BufferError:  # an element type that Python's buffer protocol has no letter for, such as bf16
-        pass
-    # Not for all of them: the first call imports jax where it is installed, which takes longer than all else.
-    made, _ = array._single_device_array_to_np_array_did_copy()
-    made.flags.writeable = False
-    return made
-
-
-def signature(executable: Any) -> tuple[list[tuple[tuple[int, ...], AnyDType]], list[tuple[tuple[int, ...], AnyDType]]]:
-    """The shapes and dtypes of an executable's parameters and results on one device."""
-    module = executable.hlo_modules()[0]
-    shape = hlo.XlaComputation(module.as_serialized_hlo_module_proto()).program_shape()
+def signature(module: bytes) -> tuple[list[Described], list[Described]]:
+    """The parameters and results of a compiled module, an ``HloModuleProto``, on one device."""
+    shape = hlo.XlaComputation(module).program_shape()
+    parameters = shape.parameter_shapes()
+    if len(parameters) == 1 and parameters[0].is_tuple():
+        parameters = parameters[0].tuple_shapes()
     result = shape.result_shape()
     results = result.tuple_shapes() if result.is_tuple() else [result]
-    return [_described(p) for p in shape.parameter_shapes()], [_described(r) for r in results]
+    return [_described(p) for p in parameters], [_described(r) for r in results]
 
 
-def _described(shape: Any) -> tuple[tuple[int, ...], AnyDType]:
-    return tuple(shape.dimensions()), shape.numpy_dtype()
+_HOST_MEMORY = ":S(5)"  # as XLA spells its memory space of the host in a layout
+
+
+def _described(shape: Any) -> Described:
+    if not shape.is_array():
+        return Described((), None, (), (), False)
+    layout = shape.layout()
+    sizes = tuple(shape.dimensions())
+    dynamic = tuple(d for d in range(len(sizes)) if shape.is_dynamic_dimension(d)) if shape.is_dynamic() else ()
+    return Described(
+        sizes, shape.numpy_dtype(), tuple(layout.minor_to_major()), dynamic, _HOST_MEMORY in layout.to_string()
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.layout import Layout, TiledLayout
+from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import format_shape
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla.memory_space import XlaMemorySpace
@@ -13,20 +13,55 @@ class ArrayType:
     """Element type, shape, layout and memory space of a buffer.
 
     A client makes one of each (``XlaClient.array_type``), so two buffers are alike if they have the same object, and an
-    execution can check its arguments by looking at identities.
+    execution checks its arguments by looking at identities.
+
+    Attributes:
+        shape: the sizes of the dimensions.
+        element_type: the type of the elements.
+        layout: how they lie in memory.
+        dynamic_dimensions: the dimensions of which ``shape`` has the bound.
+        memory_space: where the memory is.
+        aval: shape and dtype for jaxlib.
     """
 
-    __slots__ = ("aval", "element_type", "layout", "memory_space", "shape")
+    __slots__ = ("aval", "dynamic_dimensions", "element_type", "layout", "memory_space", "shape")
 
     def __init__(
-        self, shape: tuple[int, ...], element_type: ElementType, layout: TiledLayout, memory_space: XlaMemorySpace
+        self,
+        shape: tuple[int, ...],
+        element_type: ElementType,
+        layout: TiledLayout,
+        memory_space: XlaMemorySpace,
+        dynamic_dimensions: tuple[int, ...] = (),
     ) -> None:
         self.shape = shape
         self.element_type = element_type
-        self.layout: Layout = layout
+        self.layout = layout
+        self.dynamic_dimensions = dynamic_dimensions
         self.memory_space = memory_space
         self.aval = _raw.Aval(shape, element_type.dtype)
 
+    @property
+    def is_packed(self) -> bool:
+        """Whether an element is less than a byte, so that numpy cannot see the memory as it lies."""
+        return self.element_type.bits < 8
+
+    @property
+    def is_row_major(self) -> bool:
+        """Whether the elements lie in C order."""
+        return self.layout.is_row_major
+
+    def takes(self, other: ArrayType) -> bool:
+        """Whether a parameter of this type takes an argument of the other: all but the kind of memory must agree, for
+        the kinds differ in name only.
+        """
+        return other is self or (
+            other.shape == self.shape
+            and other.element_type is self.element_type
+            and other.layout == self.layout
+            and other.memory_space.device is self.memory_space.device
+        )
+
     def __str__(self) -> str:
-        space = self.memory_space
-        return f"{format_shape(self.element_type, self.shape)}{self.layout} in {space.kind} of {space.device}"
+        layout = "" if self.is_row_major else str(self.layout)
+        return f"{format_shape(self.element_type, self.shape)}{layout}"

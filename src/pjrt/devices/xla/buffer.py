@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -13,24 +15,43 @@ from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout
 from pjrt.api.memory_space import MemorySpace
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _memory, _raw, _reading
+from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla.array_type import ArrayType
-from pjrt.devices.xla.future import ArrayFuture
+from pjrt.devices.xla.future import ArrayFuture, nothing
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
     from pjrt.devices.xla.device import XlaDevice
     from pjrt.devices.xla.memory_space import XlaMemorySpace
 
+T = TypeVar("T")
+
+Source = Any
+"""Where an array is to be had: the array itself, a ``Part``, or a future of either."""
+
 
 class XlaBuffer(Buffer):
-    """An array of jaxlib's, with its type."""
+    """An array of jaxlib's, with its type.
+
+    Deleting a buffer only lets go of the array: whoever still computes with the memory or reads it holds it too, and
+    the last to let go frees it.
+
+    Attributes:
+        array: the array; ``None`` if there is none, or none yet.
+        type: what it is but for its value.
+    """
 
     __slots__ = ("array", "type")
+
+    array: _raw.Array | None
+    type: ArrayType
 
     def __init__(self, array: _raw.Array | None, array_type: ArrayType) -> None:
         self.array = array
         self.type = array_type
+
+    # What it is.
 
     @property
     def client(self) -> XlaClient:
@@ -49,9 +70,23 @@ class XlaBuffer(Buffer):
         return self.type.layout
 
     @property
+    def dynamic_dimensions(self) -> tuple[int, ...]:
+        return self.type.dynamic_dimensions
+
+    @property
+    def unpadded_shape(self) -> tuple[int, ...]:
+        if not self.type.dynamic_dimensions:
+            return self.type.shape
+        shape: tuple[int, ...] = self.to_host().result().shape
+        return shape
+
+    @property
     def on_device_size(self) -> int:
-        size: int = self._live().on_device_size_in_bytes()
-        return size
+        self.check_usable()
+        if self.array is not None:
+            size: int = self.array.on_device_size_in_bytes()
+            return size
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def device(self) -> XlaDevice:
@@ -65,44 +100,113 @@ class XlaBuffer(Buffer):
     def is_on_cpu(self) -> bool:
         return True
 
+    # Its life.
+
     @property
     def is_deleted(self) -> bool:
         return self.array is None or self.array.is_deleted()
 
     def delete(self) -> None:
-        # Only let go of: whoever still reads the memory holds it, and the last to let go frees it.
         self.array = None
 
+    def check_usable(self) -> None:
+        """Returns if the buffer has a value, or will have one.
+
+        Raises:
+            FailedPreconditionError: it was deleted or donated, or its client closed.
+        """
+        self.client.check_open()
+        if self.is_deleted:
+            how = "deleted" if self.array is None else "donated to an execution"
+            raise FailedPreconditionError(
+                f"the buffer {self.type} on {self.device} was {how} and has no value any more"
+            )
+
+    def source(self) -> Source:
+        """Where the array is to be had, whatever becomes of the buffer later.
+
+        Raises:
+            FailedPreconditionError: as ``check_usable``.
+        """
+        self.check_usable()
+        return self.array
+
+    def hold(self) -> XlaBuffer:
+        """Another buffer of the same memory, which stays when this one is deleted."""
+        return type(self)(self.source(), self.type)
+
+    def consume(self) -> Source:
+        """Takes the array away from the buffer, which is donated from now on."""
+        taken = self.source()
+        self.array = None
+        return taken
+
     def ready(self) -> Future[None]:
-        return ArrayFuture(self._live(), self.client.notifier, _nothing)
+        return self.when_there(nothing)
+
+    def when_there(self, take: Callable[[_raw.Array], T]) -> Future[T]:
+        """A future of what ``take`` makes of the array when it has its value."""
+        self.check_usable()
+        return waiting(self.array, self.client, take)
+
+    # To the host.
 
     def to_host(
         self, out: np.ndarray[Any, Any] | None = None, *, layout: Layout | None = None
     ) -> Future[np.ndarray[Any, Any]]:
-        return ArrayFuture(self._live(), self.client.notifier, _raw.view)
+        if out is None and layout is None:
+            return self.when_there(_raw.view)
+        return _reading.to_host(self, out, layout)
+
+    def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
+        return _reading.copy_raw(self, out, offset, size)
+
+    def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
+        return _reading.copy_raw_later(self, out, offset, size)
+
+    # To other places and other hands.
 
     def copy_to(self, destination: Device | MemorySpace) -> XlaBuffer:
-        array_type = self.client.array_type(self.type.shape, self.type.element_type, self.client.space_of(destination))
-        return XlaBuffer(_raw.copy(self._live(), array_type.memory_space), array_type)
+        client = self.client
+        kind = client.array_type_like(self.type, client.space_of(destination))
+        try:
+            return XlaBuffer(_raw.copy(self.source(), kind.memory_space), kind)
+        except Exception as error:
+            raise converted(error) from error
 
-    def _live(self) -> _raw.Array:
-        """The array.
+    def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> Buffer:
+        return _memory.bitcast(self, element_type, tuple(shape), layout)
 
-        Raises:
-            FailedPreconditionError: the buffer was deleted or donated, or the client closed.
-        """
-        self.client.check_open()
-        array = self.array
-        if array is None or array.is_deleted():
-            raise gone(self)
-        return array
+    def donate_with_control_dependency(self, dependency: Future[Any]) -> Buffer:
+        return _memory.depend(self, dependency)
+
+    def external_reference(self) -> _memory.XlaExternalReference:
+        return _memory.XlaExternalReference(self)
+
+    def unsafe_pointer(self) -> int:
+        self.check_usable()
+        if self.array is None:
+            raise FailedPreconditionError(
+                "the buffer has no memory yet: what makes its value has not begun; wait for buffer.ready() first"
+            )
+        pointer: int = self.array.unsafe_buffer_pointer()
+        return pointer
+
+    def raw(self) -> _memory.XlaRawBuffer:
+        return _memory.XlaRawBuffer(self)
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        return self.when_there(_reading.dlpack(dl_device, copy)).result()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _reading.DLPACK_DEVICE
 
 
-def gone(buffer: XlaBuffer) -> FailedPreconditionError:
-    """The error of using a buffer that was deleted or donated."""
-    how = "deleted" if buffer.array is None else "donated to an execution"
-    return FailedPreconditionError(f"the buffer {buffer.type} was {how} and has no value any more")
-
-
-def _nothing(_: _raw.Array) -> None:
-    return None
+def waiting(array: _raw.Array, client: XlaClient, take: Callable[[_raw.Array], T]) -> Future[T]:
+    """A future of what ``take`` makes of an array when it has its value, which a donation does not disturb."""
+    future = ArrayFuture(array, client.notifier, take)
+    if not future.done():
+        client.notifier.donations.add(future)
+    return future

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from pjrt.api.client import Client, choose_place
+from pjrt.api.attributes import Attributes
+from pjrt.api.client import AliasFulfillment, Client, choose_place
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
+from pjrt.api.executable import Executable
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
+from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
-from pjrt.api.topology import TopologyDescription
-from pjrt.devices.xla import _compile, _raw
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.devices.xla import _compile, _raw, ffi, lifetime, making, placing
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
 from pjrt.devices.xla.device import XlaDevice
+from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.future import Notifier
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
 from pjrt.devices.xla.memory_space import XlaMemorySpace
-
-PLATFORM = "cpu"
+from pjrt.devices.xla.portable_executable import XlaPortableExecutable
+from pjrt.devices.xla.relayout import compile_relayout
+from pjrt.devices.xla.topology import XlaTopology
+from pjrt.devices.xla.transfer import XlaTransferManager
 
 
 class XlaClient(Client):
-    """XLA's CPU runtime with a number of virtual devices."""
+    """XLA's CPU runtime with a number of virtual devices.
 
-    __slots__ = ("_closed", "_devices", "_lock", "_raw", "_types", "notifier")
+    Attributes:
+        notifier: notices that arrays have their values.
+    """
+
+    __slots__ = ("_closed", "_devices", "_executables", "_lock", "_raw", "_relayouts", "_types", "notifier")
 
     def __init__(self, num_devices: int = 1, asynchronous: bool = True) -> None:
         self._closed = ""
@@ -40,7 +50,12 @@ class XlaClient(Client):
         self._raw = _raw.make_client(num_devices, asynchronous)
         self._devices = tuple(XlaDevice(self, device) for device in self._raw.local_devices())
         self._types: dict[tuple[object, ...], ArrayType] = {}
+        self._executables: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._relayouts: dict[tuple[ArrayType, TiledLayout], XlaLoadedExecutable] = {}
         self.notifier = Notifier()
+        lifetime.register(self)
+
+    # What it is.
 
     @property
     def platform_name(self) -> str:
@@ -48,7 +63,11 @@ class XlaClient(Client):
 
     @property
     def platform_version(self) -> str:
-        return f"XLA of jaxlib {_raw.VERSION}"
+        return version()
+
+    @property
+    def attributes(self) -> Attributes:
+        return {"xla_version": 2}
 
     @property
     def devices(self) -> Sequence[XlaDevice]:
@@ -63,42 +82,8 @@ class XlaClient(Client):
         return tuple(space for device in self._devices for space in device.memory_spaces)
 
     @property
-    def topology(self) -> TopologyDescription:
-        raise NotImplementedError
-
-    @property
-    def raw(self) -> Any:
-        """jaxlib's client."""
-        self.check_open()
-        return self._raw
-
-    def check_open(self) -> None:
-        """Raises a ``FailedPreconditionError`` if the client can not be used any more."""
-        if self._closed:
-            raise FailedPreconditionError(self._closed)
-
-    def array_type(
-        self,
-        shape: tuple[int, ...],
-        element_type: ElementType,
-        memory_space: XlaMemorySpace,
-        layout: TiledLayout | None = None,
-    ) -> ArrayType:
-        """The one object for buffers of this type; the layout is row-major if not said."""
-        key = (shape, element_type, memory_space.id, None if layout is None or layout.is_row_major else layout)
-        found = self._types.get(key)
-        if found is None:
-            made = ArrayType(shape, element_type, layout or TiledLayout.row_major(len(shape)), memory_space)
-            found = self._types.setdefault(key, made)
-        return found
-
-    def space_of(self, place: Device | MemorySpace) -> XlaMemorySpace:
-        """The memory space meant by a device (its default one) or a memory space of this client."""
-        if isinstance(place, XlaDevice) and place.client is self:
-            return place.default_memory_space
-        if isinstance(place, XlaMemorySpace) and place.client is self:
-            return place
-        raise InvalidArgumentError(f"{place} belongs to another client; use one of client.addressable_devices")
+    def topology(self) -> XlaTopology:
+        return XlaTopology(len(self._devices), self.platform_version, self)
 
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
         wanted = num_replicas * num_partitions
@@ -112,8 +97,36 @@ class XlaClient(Client):
             tuple(tuple(ids[r * num_partitions : (r + 1) * num_partitions]) for r in range(num_replicas))
         )
 
-    def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> XlaLoadedExecutable:
-        return _compile.compile_and_load(self, Program.of(program), options or CompileOptions())
+    def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
+        return TiledLayout.row_major(len(shape))
+
+    # Programs.
+
+    def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> LoadedExecutable:
+        chosen = options or _DEFAULT
+        return self._loaded(_compile.compile_program(self, Program.of(program), chosen), chosen)
+
+    def load(self, executable: Executable, options: CompileOptions | None = None) -> LoadedExecutable:
+        if not isinstance(executable, XlaExecutable):
+            raise InvalidArgumentError(
+                f"expected an executable of the device 'cpu', found {executable!r}; use client.compile"
+            )
+        return self.deserialize(executable.serialize(), options or executable.compile_options())
+
+    def deserialize(self, serialized: bytes, options: CompileOptions | None = None) -> LoadedExecutable:
+        chosen = options or _DEFAULT
+        return self._loaded(_compile.deserialize(self, serialized, chosen), chosen)
+
+    def _loaded(self, executable: XlaExecutable, options: CompileOptions) -> LoadedExecutable:
+        if options.compile_portable_executable:
+            return XlaPortableExecutable(self, executable)
+        return XlaLoadedExecutable(self, executable)
+
+    def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
+        self.check_open()
+        ffi.register_handler(name, handler, traits)
+
+    # Buffers.
 
     def buffer_from_host(
         self,
@@ -125,16 +138,181 @@ class XlaClient(Client):
         semantics: HostBufferSemantics = HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
         on_done_with_host_buffer: Callable[[], object] | None = None,
     ) -> XlaBuffer:
-        self.check_open()
-        _, space = choose_place(self, device, memory_space)
-        given = np.asarray(array)
-        array_type = self.array_type(given.shape, ElementType.of(given.dtype), space)
-        raw = _raw.put(given, array_type.aval, space.device.raw, space.sharding, _raw.COPY_DURING_CALL)
-        return XlaBuffer(raw, array_type)
+        space = self._space(device, memory_space)
+        return placing.place(self, array, space, layout, semantics, on_done_with_host_buffer)
+
+    def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> XlaBuffer:
+        from pjrt.host.dlpack import from_source
+
+        space = self._space(device, None)
+        array = from_source(source)
+        return making.over(self, array, self.array_type(array.shape, ElementType.of(array.dtype), space), None)
+
+    def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> XlaBuffer:
+        return making.uninitialized(self, spec, self._space(None, memory_space))
+
+    def create_error_buffer(
+        self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
+    ) -> XlaBuffer:
+        return making.failed(self, error, spec, self._space(None, memory_space))
+
+    def create_alias_buffer(
+        self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
+    ) -> tuple[XlaBuffer, AliasFulfillment]:
+        return making.alias(self, spec, self._space(None, memory_space))
+
+    def create_view_of_device_buffer(
+        self,
+        pointer: int,
+        spec: ShapeSpec,
+        *,
+        device: Device | None = None,
+        memory_space: MemorySpace | None = None,
+        on_delete: Callable[[], object] | None = None,
+        stream: int | None = None,
+    ) -> XlaBuffer:
+        return making.view(self, pointer, spec, self._space(device, memory_space), on_delete, stream)
+
+    def create_buffers_for_async_host_to_device(
+        self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None
+    ) -> XlaTransferManager:
+        return XlaTransferManager(self, specs, self._space(None, memory_space))
+
+    # Its end.
 
     @property
     def is_closed(self) -> bool:
         return bool(self._closed)
 
     def close(self) -> None:
-        self._closed = "the client was closed; make a new one with pjrt.client('cpu')"
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = "the client was closed; make a new one with pjrt.client('cpu')"
+        for array in self._raw.live_arrays():
+            with contextlib.suppress(Exception):  # a failed or deleted one is as good as done
+                array.block_until_ready()
+        self._let_go()
+
+    def abandon(self, reason: str) -> Any:
+        """Ends the client without waiting, because there is nobody left to wait for: in the child of a fork.
+
+        Returns:
+            What must not be taken apart.
+        """
+        kept = (self._raw, [executable.raw for executable in self._executables])
+        self._lock = threading.Lock()  # whoever held it is not here
+        self._closed = self.notifier.lost = reason
+        self._let_go()
+        return kept
+
+    def _let_go(self) -> None:
+        for executable in list(self._executables):
+            executable.unload()
+        self._relayouts = {}
+        self._raw = None
+
+    # What the other modules of this room need.
+
+    @property
+    def raw(self) -> Any:
+        """jaxlib's client."""
+        self.check_open()
+        return self._raw
+
+    def check_open(self) -> None:
+        """Returns if the client can be used.
+
+        Raises:
+            FailedPreconditionError: it was closed, or made in another process.
+        """
+        if self._closed:
+            raise FailedPreconditionError(self._closed)
+
+    def adopt(self, executable: XlaLoadedExecutable | XlaPortableExecutable) -> None:
+        """Has an executable unloaded when the client is closed."""
+        self._executables.add(executable)
+
+    def device_with_id(self, number: int) -> XlaDevice:
+        """The device with an id.
+
+        Raises:
+            InvalidArgumentError: there is none.
+        """
+        if not 0 <= number < len(self._devices):
+            raise InvalidArgumentError(
+                f"the client has no device with id {number}: it has {len(self._devices)}; make it with "
+                f"pjrt.client('cpu', num_devices=...)"
+            )
+        return self._devices[number]
+
+    def array_type(
+        self,
+        shape: tuple[int, ...],
+        element_type: ElementType,
+        space: XlaMemorySpace,
+        minor_to_major: tuple[int, ...] | None = None,
+        dynamic_dimensions: tuple[int, ...] = (),
+    ) -> ArrayType:
+        """The one object for buffers of this type; the layout is row-major if not said."""
+        if minor_to_major is None:
+            minor_to_major = tuple(range(len(shape) - 1, -1, -1))
+        key = (shape, element_type, space.id, minor_to_major, dynamic_dimensions)
+        found = self._types.get(key)
+        if found is None:
+            made = ArrayType(shape, element_type, TiledLayout(minor_to_major), space, dynamic_dimensions)
+            found = self._types.setdefault(key, made)
+        return found
+
+    def array_type_like(self, kind: ArrayType, space: XlaMemorySpace) -> ArrayType:
+        """The same type in another memory space."""
+        return self.array_type(
+            kind.shape, kind.element_type, space, kind.layout.minor_to_major, kind.dynamic_dimensions
+        )
+
+    def space_of(self, place: Device | MemorySpace) -> XlaMemorySpace:
+        """The memory space meant by a device (its default one) or a memory space of this client.
+
+        Raises:
+            InvalidArgumentError: it belongs to another client.
+        """
+        if isinstance(place, XlaDevice) and place.client is self:
+            return place.default_memory_space
+        if isinstance(place, XlaMemorySpace) and place.client is self:
+            return place
+        raise InvalidArgumentError(
+            f"{place!r} belongs to another client; use one of client.addressable_devices or client.memory_spaces, or "
+            "copy by way of the host"
+        )
+
+    def relaid(self, buffer: XlaBuffer, layout: TiledLayout) -> XlaBuffer:
+        """A copy of a buffer with another layout."""
+        key = (buffer.type, layout)
+        program = self._relayouts.get(key)
+        if program is None:
+            program = self._relayouts.setdefault(key, compile_relayout(self, buffer.type, layout))
+        (made,) = program.execute_sharded([buffer], buffer.device)
+        return made  # type: ignore[return-value]  # what this room's executables give are this room's buffers
+
+    def bytes_in_use(self, device: XlaDevice) -> int:
+        """The bytes of the live buffers of a device."""
+        total = 0
+        for array in self.raw.live_arrays():
+            devices = array._sharding._internal_device_list
+            if device.raw in devices and not array.is_deleted():
+                total += array.on_device_size_in_bytes()
+        return total
+
+    def _space(self, device: Device | None, memory_space: MemorySpace | None) -> XlaMemorySpace:
+        self.check_open()
+        if device is None and memory_space is None:
+            return self._devices[0].default_memory_space
+        return self.space_of(choose_place(self, device, memory_space)[1])
+
+
+_DEFAULT = CompileOptions()
+
+
+def version() -> str:
+    """The platform's version, for people."""
+    return f"XLA of jaxlib {_raw.VERSION}"

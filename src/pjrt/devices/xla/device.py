@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.device import AllocatorStats, Device, DeviceDescription
+from pjrt.api.errors import PjrtError
 from pjrt.api.memory_space import MemorySpaceDescription
 from pjrt.devices.xla import _raw
+from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla.memory_space import KINDS, XlaMemorySpace
 
 if TYPE_CHECKING:
@@ -17,13 +19,10 @@ if TYPE_CHECKING:
 class XlaDeviceDescription(DeviceDescription):
     """What is known of one virtual CPU device."""
 
-    __slots__ = ("_id", "_kind", "_process_index", "_text")
+    __slots__ = ("_id",)
 
-    def __init__(self, raw: Any) -> None:
-        self._id: int = raw.id
-        self._kind: str = raw.device_kind
-        self._process_index: int = raw.process_index
-        self._text = str(raw)
+    def __init__(self, number: int) -> None:
+        self._id = number
 
     @property
     def id(self) -> int:
@@ -31,36 +30,42 @@ class XlaDeviceDescription(DeviceDescription):
 
     @property
     def process_index(self) -> int:
-        return self._process_index
+        return 0
 
     @property
     def kind(self) -> str:
-        return self._kind
+        return "cpu"
 
     @property
     def memory_space_descriptions(self) -> Sequence[MemorySpaceDescription]:
         return tuple(MemorySpaceDescription(kind, number) for number, kind in enumerate(KINDS))
 
+    @property
+    def debug_string(self) -> str:
+        return f"CpuDevice(id={self._id})"
+
     def __str__(self) -> str:
-        return self._text
+        return f"cpu:{self._id}"
 
 
 class XlaDevice(Device):
-    """One virtual CPU device."""
+    """One virtual CPU device.
 
-    __slots__ = ("_client", "_description", "_spaces", "raw")
+    Attributes:
+        raw: jaxlib's device.
+        raw_list: a list of it alone, as jaxlib takes devices.
+    """
+
+    __slots__ = ("_client", "_description", "_spaces", "raw", "raw_list")
 
     def __init__(self, client: XlaClient, raw: Any) -> None:
         self._client = client
         self.raw = raw
-        """jaxlib's device."""
-        self._description = XlaDeviceDescription(raw)
-        kinds = {memory.kind: memory for memory in raw.addressable_memories()}
+        self.raw_list = _raw.device_list([raw])
+        self._description = XlaDeviceDescription(raw.id)
+        memories = {memory.kind: memory for memory in raw.addressable_memories()}
         first = raw.id * len(KINDS)
-        self._spaces = tuple(
-            XlaMemorySpace(self, kinds[kind], first + number, _raw.whole_on(raw, kind))
-            for number, kind in enumerate(KINDS)
-        )
+        self._spaces = tuple(XlaMemorySpace(self, memories[kind], first + number) for number, kind in enumerate(KINDS))
 
     @property
     def client(self) -> XlaClient:
@@ -88,6 +93,15 @@ class XlaDevice(Device):
         return self._spaces[0]
 
     def memory_stats(self) -> AllocatorStats:
-        """The bytes of the live buffers; what executions need while they run is not counted, nor are peaks."""
+        """The bytes of the device's live buffers; what an execution needs while it runs is not counted, and there are
+        no peaks.
+        """
+        return AllocatorStats(bytes_in_use=self._client.bytes_in_use(self))
+
+    def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
         self._client.check_open()
-        return AllocatorStats(bytes_in_use=sum(a.on_device_size_in_bytes() for a in self.raw.live_buffers()))
+        try:
+            poisoned: bool = self.raw.poison_execution(launch_id, error.message)
+        except Exception as failure:
+            raise converted(failure) from failure
+        return poisoned

@@ -1,21 +1,32 @@
-"""Futures of what jaxlib computes."""
+"""Futures of what jaxlib computes, and the thread that notices when it is there."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pjrt.api.future import Future
+from pjrt.api.errors import FailedPreconditionError
+from pjrt.api.future import Future, Promise
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted
 
 T = TypeVar("T")
+U = TypeVar("U")
+
+
+def nothing(_: _raw.Array) -> None:
+    """What a future takes of an array when only its readiness counts."""
 
 
 class ArrayFuture(Future[T]):
-    """Done when an array of jaxlib's has its value; what it then gives is what ``take`` makes of the array."""
+    """Done when an array of jaxlib's has its value; gives what ``take`` makes of the array then.
+
+    It holds the array, so that the memory stays for as long as it is needed, whatever becomes of the buffer. Only a
+    donation takes the memory away: ``Donations`` sees to the futures that still wait for it.
+    """
 
     __slots__ = ("_array", "_notifier", "_take")
 
@@ -25,10 +36,46 @@ class ArrayFuture(Future[T]):
         self._notifier = notifier
         self._take = take
 
+    def settle(self) -> None:
+        """Waits for the array and completes. The wait is jaxlib's own, which minds Ctrl-C."""
+        array = self._array
+        if array is None:  # another thread is completing it
+            return
+        try:
+            if self._notifier.lost:
+                raise FailedPreconditionError(self._notifier.lost)
+            array.block_until_ready()
+            value = self._take(array)
+        except Exception as error:
+            if array.is_deleted() and self._moved_on(array):
+                self.settle()
+                return
+            self._complete(None, converted(error))
+        else:
+            self._complete(value)
+        self._array = None
+
+    def waits_for(self, array: _raw.Array) -> bool:
+        """Whether it is this array whose value is waited for."""
+        return self._array is array
+
+    @property
+    def needs_value(self) -> bool:
+        """Whether the array's memory is going to be looked at."""
+        return self._take is not nothing
+
+    def follow(self, array: _raw.Array) -> None:
+        """Waits for another array instead, one that is made of the first."""
+        self._array = array
+
+    def _moved_on(self, array: _raw.Array) -> bool:
+        with self._notifier.donations.lock:  # a donation that is under way comes to its end
+            return self._array is not None and self._array is not array
+
     def _poll(self) -> None:
         array = self._array
-        if array is None or array.is_deleted() or array.is_ready():
-            self._settle(array)
+        if array is not None and (self._notifier.lost or array.is_deleted() or array.is_ready()):
+            self.settle()
 
     def _block(self, timeout: float | None) -> None:
         self._notifier.watch(self)
@@ -39,51 +86,81 @@ class ArrayFuture(Future[T]):
 
     def _wait(self, timeout: float | None) -> None:
         if timeout is None:
-            self._settle(self._array)  # waits in jaxlib, which looks for Ctrl-C meanwhile
+            self.settle()
         if not self._done:
             super()._wait(timeout)
 
-    def _settle(self, array: _raw.Array | None) -> None:
-        """Waits for the array and completes; leaves it to another thread if that is doing it already."""
-        if array is None:
-            return
-        try:
-            array.block_until_ready()
-            value = self._take(array)
-        except Exception as error:
-            self._complete(None, converted(error))
-        else:
-            self._complete(value)
-        self._array = None
+
+class Donations:
+    """The futures that wait for arrays which may be donated before they have their value.
+
+    An execution that donates takes the memory at once, whoever waits. So whoever only wants to know when the array is
+    ready is told when the execution's results are, which comes after and fails with it; and whoever wants to read it
+    does so first.
+
+    Attributes:
+        lock: held while an execution donates, until everybody who waited knows.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._waiting: weakref.WeakSet[ArrayFuture[Any]] = weakref.WeakSet()
+
+    def add(self, future: ArrayFuture[Any]) -> None:
+        """A future that waits for an array that is not ready."""
+        with self.lock:
+            self._waiting.add(future)
+
+    def begin(self, donated: Sequence[_raw.Array]) -> list[ArrayFuture[Any]]:
+        """Before the execution, under the lock: has the donated arrays read by those who want to.
+
+        Returns:
+            Those who only want to know when they are ready.
+        """
+        concerned = [f for f in self._waiting if not f.done() and any(f.waits_for(array) for array in donated)]
+        for future in concerned:
+            if future.needs_value:
+                future.settle()
+        return [future for future in concerned if not future.needs_value]
 
 
 class Notifier:
-    """Notices that arrays have their values and completes their futures: one thread a client, which lives while a
-    future is being watched.
+    """Notices that futures are done without anyone asking them: one thread a client, there for as long as a future is
+    being watched.
 
     jaxlib tells nobody when an array is ready; it can be asked. So the thread asks, the more seldom the longer it has
     waited: at intervals of a tenth of the time waited, from 20 µs to 1 ms.
+
+    Attributes:
+        donations: the futures that a donation concerns.
+        lost: why nothing watched can ever be done, such as after a fork; empty as long as all is well.
     """
 
     _SHORTEST_SECONDS, _LONGEST_SECONDS, _SHARE = 20e-6, 1e-3, 0.1
 
     def __init__(self) -> None:
+        self.lost = ""
+        self.donations = Donations()
         self._lock = threading.Lock()
-        self._watched: set[ArrayFuture[Any]] = set()
+        self._watched: dict[int, Future[Any]] = {}
         self._changed = False
         self._running = False
 
-    def watch(self, future: ArrayFuture[Any]) -> None:
-        """Completes the future without anyone asking, when it is time."""
+    def watch(self, future: Future[Any]) -> None:
+        """Has the future asked whether it is done until it is."""
         with self._lock:
-            if future in self._watched:
+            if id(future) in self._watched:
                 return
-            self._watched.add(future)
+            self._watched[id(future)] = future
             self._changed = True
             if self._running:
                 return
             self._running = True
-        threading.Thread(target=self._run, name="pjrt-cpu-notifier", daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="pjrt-cpu-notifier", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._running = False  # the interpreter is ending: nobody is left to be told
 
     def _run(self) -> None:
         since = time.monotonic()
@@ -95,11 +172,53 @@ class Notifier:
                 if self._changed:
                     self._changed = False
                     since = time.monotonic()
-                watched = tuple(self._watched)
+                watched = tuple(self._watched.values())
             finished = [future for future in watched if future.done()]
             if finished:
                 with self._lock:
-                    self._watched.difference_update(finished)
+                    for future in finished:
+                        del self._watched[id(future)]
                 continue
+            del watched
             waited = (time.monotonic() - since) * self._SHARE
             time.sleep(min(max(waited, self._SHORTEST_SECONDS), self._LONGEST_SECONDS))
+
+
+def flattened(outer: Future[T], follow: Callable[[T], Future[U]]) -> Future[U]:
+    """A future of what the future that ``follow`` makes of the first one's value gives."""
+    promise: Promise[U] = Promise()
+
+    def pass_on(inner: Future[U]) -> None:
+        error = inner.exception()
+        if error is None:
+            promise.set_result(inner.result())
+        else:
+            promise.set_error(error)
+
+    def go_on(source: Future[T]) -> None:
+        error = source.exception()
+        if error is not None:
+            promise.set_error(error)
+            return
+        try:
+            follow(source.result()).add_done_callback(pass_on)
+        except Exception as failure:
+            promise.set_error(converted(failure))
+
+    outer.add_done_callback(go_on)
+    return promise.future
+
+
+def in_thread(wait: Callable[[], object]) -> Future[None]:
+    """A future of the return of a function that blocks and cannot be asked, in a thread of its own."""
+    promise: Promise[None] = Promise()
+
+    def run() -> None:
+        try:
+            wait()
+            promise.set_result(None)
+        except Exception as error:
+            promise.set_error(converted(error))
+
+    threading.Thread(target=run, name="pjrt-cpu-completion", daemon=True).start()
+    return promise.future

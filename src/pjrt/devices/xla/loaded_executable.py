@@ -7,15 +7,19 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
-from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
-from pjrt.api.element_type import ElementType
-from pjrt.api.executable import Executable
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument, LoadedExecutable
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla._arguments import check_donated_once, checked
+from pjrt.devices.xla._errors import converted
+from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
+from pjrt.devices.xla.executable import XlaExecutable
+from pjrt.devices.xla.execution import Executor
+from pjrt.devices.xla.launch import Launcher
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -23,76 +27,60 @@ if TYPE_CHECKING:
 
 _array_of = attrgetter("array")
 _type_of = attrgetter("type")
+_NO_OPTIONS = ExecuteOptions()
 
 
-class XlaLoadedExecutable(LoadedExecutable):
-    """A program compiled by XLA for the CPU, on its devices."""
+class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
+    """A program compiled by XLA for the CPU, on its devices.
+
+    The short path, of one device and a program that donates nothing, is written out twice, in ``__call__`` and in
+    ``execute_sharded``: a function between would cost as much as all else that is added to jaxlib's own work.
+    """
 
     __slots__ = (
-        "_assignment",
         "_client",
+        "_deleted",
         "_devices",
+        "_executable",
+        "_executor",
+        "_first",
         "_handlers",
-        "_options",
-        "_parameters",
-        "_raw",
         "_results",
-        "_run",
+        "_start",
+        "_takes",
     )
 
-    def __init__(
-        self,
-        client: XlaClient,
-        raw: Any,
-        devices: Sequence[XlaDevice],
-        assignment: DeviceAssignment,
-        options: CompileOptions,
-    ) -> None:
+    def __init__(self, client: XlaClient, executable: XlaExecutable) -> None:
+        super().__init__(executable.raw, executable.assignment, executable.compile_options())
+        self.__dict__["signature"] = executable.signature
         self._client = client
-        self._raw = raw
-        self._devices = tuple(devices)
-        self._assignment = assignment
-        self._options = options
-        parameters, results = _raw.signature(raw)
-        space = self._devices[0].default_memory_space
-        self._parameters = [client.array_type(s, ElementType.of(d), space) for s, d in parameters]
-        self._results = [client.array_type(s, ElementType.of(d), space) for s, d in results]
-        self._handlers = [_raw.result_handler(t.aval, t.memory_space.sharding) for t in self._results]
-        self._run = raw.execute_sharded
+        self._deleted = False
+        self._executable = executable
+        self._devices = tuple(client.device_with_id(number) for row in self.assignment.device_ids for number in row)
+        self._first = self._devices[0]
+        launcher = Launcher(client, executable, self._devices)
+        self._executor = Executor(client, launcher)
+        self._start = launcher.start
+        self._handlers = launcher.handlers
+        self._results = launcher.result_types[0]
+        is_short = len(self._devices) == 1 and not launcher.donated
+        # What the arguments of the short path are; None is what no list of arguments is equal to.
+        self._takes: list[ArrayType] | None = launcher.parameter_types[0] if is_short else None
+        client.adopt(self)
 
-    def __call__(self, *arguments: Argument) -> tuple[Buffer, ...]:
-        try:
-            if list(map(_type_of, arguments)) == self._parameters:
-                results = self._run(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
-                return tuple(map(XlaBuffer, results, self._results))
-        except AttributeError:
-            pass
-        return super().__call__(*arguments)
+    # What it is.
 
     @property
     def client(self) -> XlaClient:
         return self._client
 
     @property
-    def executable(self) -> Executable:
-        raise NotImplementedError
+    def platform_name(self) -> str:
+        return self._client.platform_name
 
     @property
-    def name(self) -> str:
-        name: str = self._raw.hlo_modules()[0].name
-        return name
-
-    @property
-    def num_replicas(self) -> int:
-        return self._assignment.num_replicas
-
-    @property
-    def num_partitions(self) -> int:
-        return self._assignment.num_partitions
-
-    @property
-    def num_outputs(self) -> int:
-        return len(self._results)
+    def executable(self) -> XlaExecutable:
+        return self._executable
 
     @property
     def addressable_devices(self) -> Sequence[XlaDevice]:
@@ -100,20 +88,24 @@ class XlaLoadedExecutable(LoadedExecutable):
 
     @property
     def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
-        return [self._assignment.logical_ids(device.id) for device in self._devices]
+        return [self.assignment.logical_ids(device.id) for device in self._devices]
 
     @property
     def device_assignment(self) -> DeviceAssignment:
-        return self._assignment
+        return self.assignment
 
-    def execute(
-        self,
-        arguments: Sequence[Sequence[Buffer]],
-        options: ExecuteOptions | None = None,
-        *,
-        returned_futures: list[Future[None]] | None = None,
-    ) -> list[list[Buffer]]:
-        raise NotImplementedError
+    # Running it.
+
+    def __call__(self, *arguments: Argument) -> tuple[Buffer, ...]:
+        try:
+            if list(map(_type_of, arguments)) == self._takes:
+                results = self._start(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
+                return tuple(map(XlaBuffer, results, self._results))
+        except (AttributeError, TypeError):
+            pass  # not all of them are buffers, or one has no array: the long path knows what to do
+        except Exception as error:
+            return tuple(self._executor.failed(converted(error), [arguments])[0])
+        return super().__call__(*arguments)
 
     def execute_sharded(
         self,
@@ -123,8 +115,38 @@ class XlaLoadedExecutable(LoadedExecutable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
-        results = self._run(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
-        return list(map(XlaBuffer, results, self._results))
+        if options is None and returned_futures is None and device is self._first:
+            try:
+                if list(map(_type_of, arguments)) == self._takes:
+                    results = self._start(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
+                    return list(map(XlaBuffer, results, self._results))
+            except (AttributeError, TypeError):
+                pass  # as above
+            except Exception as error:
+                return self._executor.failed(converted(error), [arguments])[0]
+        chosen = self._check(options)
+        place = self._place_of(device)
+        row = self._checked(arguments, place, chosen)
+        kept, launch_id = chosen.non_donatable_input_indices, chosen.launch_id
+        if len(self._devices) == 1:
+            return self._executor.execute([row], kept, launch_id, returned_futures)[0]
+        return self._executor.give_share(row, place, kept, launch_id, returned_futures)
+
+    def execute(
+        self,
+        arguments: Sequence[Sequence[Buffer]],
+        options: ExecuteOptions | None = None,
+        *,
+        returned_futures: list[Future[None]] | None = None,
+    ) -> list[list[Buffer]]:
+        chosen = self._check(options)
+        if len(arguments) != len(self._devices):
+            raise InvalidArgumentError(
+                f"the program {self.name!r} runs on {len(self._devices)} devices: expected one list of arguments for "
+                f"each, found {len(arguments)}"
+            )
+        rows = [self._checked(row, place, chosen) for place, row in enumerate(arguments)]
+        return self._executor.execute(rows, chosen.non_donatable_input_indices, chosen.launch_id, returned_futures)
 
     def execute_portable(
         self,
@@ -134,11 +156,68 @@ class XlaLoadedExecutable(LoadedExecutable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
-        return self.execute_sharded(arguments, device, options, returned_futures=returned_futures)
+        raise FailedPreconditionError(
+            f"the program {self.name!r} was compiled for {', '.join(map(str, self._devices))}; compile it with "
+            "CompileOptions(compile_portable_executable=True) to run it on a device of choice, or use execute_sharded"
+        )
 
     @property
     def is_deleted(self) -> bool:
-        return self._raw is None
+        return self._deleted
 
     def delete(self) -> None:
-        self._raw = None
+        self._deleted = True
+        self._stop()
+
+    def unload(self) -> None:
+        self.delete()
+        self._executable.unload()
+        super().unload()
+
+    def _stop(self) -> None:
+        """Sees to it that nothing is started any more. The code stays for as long as it runs or can be asked about."""
+        self._takes = None
+        self._start = self._executor.launcher.start = _unloaded
+        self._executor.cancel("the executable was deleted before all of its devices had been given their arguments")
+
+    def _check(self, options: ExecuteOptions | None) -> ExecuteOptions:
+        """The options, which the device can do, after a look at whether anything can be executed at all."""
+        self._client.check_open()
+        if self._deleted:
+            raise FailedPreconditionError("the executable was deleted; compile it again")
+        return _NO_OPTIONS if options is None else self._supported(options)
+
+    def _supported(self, options: ExecuteOptions) -> ExecuteOptions:
+        if options.send_callbacks or options.recv_callbacks:
+            raise unimplemented(
+                self.platform_name, "ExecuteOptions.send_callbacks and recv_callbacks", "use an FFI handler"
+            )
+        if options.hlo_output_callbacks:
+            raise unimplemented(self.platform_name, "ExecuteOptions.hlo_output_callbacks")
+        if options.context is not None:
+            raise unimplemented(self.platform_name, "ExecuteOptions.context")
+        count = len(self.signature.parameters)
+        for number in options.non_donatable_input_indices:
+            if not 0 <= number < count:
+                raise InvalidArgumentError(
+                    f"non_donatable_input_indices has {number}, the program {self.name!r} takes {count} arguments"
+                )
+        return options
+
+    def _checked(self, arguments: Sequence[Buffer], place: int, options: ExecuteOptions) -> list[XlaBuffer]:
+        launcher = self._executor.launcher
+        taken = checked(arguments, launcher.parameter_types[place], self.name)
+        check_donated_once(taken, launcher.donated - options.non_donatable_input_indices, self.name)
+        return taken
+
+    def _place_of(self, device: Device) -> int:
+        for place, own in enumerate(self._devices):
+            if own is device:
+                return place
+        raise InvalidArgumentError(
+            f"the program {self.name!r} runs on {', '.join(map(str, self._devices))}, found the device {device}"
+        )
+
+
+def _unloaded(*_: Any, **__: Any) -> Any:
+    raise FailedPreconditionError("the executable was deleted; compile it again")

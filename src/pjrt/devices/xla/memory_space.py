@@ -6,27 +6,31 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.memory_space import MemorySpace
+from pjrt.devices.xla import _raw
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
     from pjrt.devices.xla.device import XlaDevice
 
-KINDS = ("device", "pinned_host", "unpinned_host")
+DEVICE, PINNED_HOST, UNPINNED_HOST = KINDS = ("device", "pinned_host", "unpinned_host")
 """The kinds of memory in the order of their ``kind_id``; a device's default kind comes first."""
 
 
 class XlaMemorySpace(MemorySpace):
-    """One kind of memory of one device."""
+    """One kind of memory of one device.
+
+    Attributes:
+        sharding: jaxlib's sharding of an array that lies here.
+    """
 
     __slots__ = ("_device", "_id", "_kind", "_text", "sharding")
 
-    def __init__(self, device: XlaDevice, raw: Any, number: int, sharding: Any) -> None:
+    def __init__(self, device: XlaDevice, raw: Any, number: int) -> None:
         self._device = device
         self._id = number
         self._kind: str = raw.kind
         self._text = str(raw)
-        self.sharding = sharding
-        """jaxlib's sharding of an array that lies here."""
+        self.sharding = _raw.whole_on_each([device.raw], self._kind)
 
     @property
     def client(self) -> XlaClient:

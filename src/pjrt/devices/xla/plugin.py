@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
@@ -11,6 +12,8 @@ from pjrt.api.plugin import Plugin
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
+    from pjrt.devices.xla.profiler import XlaProfiler
+    from pjrt.devices.xla.topology import XlaTopology
 
 
 class XlaPlugin(Plugin):
@@ -33,14 +36,13 @@ class XlaPlugin(Plugin):
 
         Args:
             options: ``num_devices``, the number of virtual devices (1 if not said); ``asynchronous``, whether
-                executions return before they are done (they do if not said).
+                executions return before they are done (true if not said).
+
+        Raises:
+            InvalidArgumentError: an option is unknown or has a wrong value.
+            FailedPreconditionError: jaxlib is not installed, or not in a version that works.
         """
         check_option_names(self.name, options, ("num_devices", "asynchronous"))
-        count = options.get("num_devices", 1)
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_DEVICES:
-            raise InvalidArgumentError(
-                f"the option num_devices of the device 'cpu' is a number from 1 to {MOST_DEVICES}, found {count!r}"
-            )
         asynchronous = options.get("asynchronous", True)
         if not isinstance(asynchronous, bool):
             raise InvalidArgumentError(
@@ -48,8 +50,48 @@ class XlaPlugin(Plugin):
             )
         from pjrt.devices.xla.client import XlaClient
 
-        return XlaClient(count, asynchronous)
+        return XlaClient(_number_of_devices(options), asynchronous)
+
+    def topology(self, name: str = "", **options: Any) -> XlaTopology:
+        """A number of virtual devices.
+
+        Args:
+            name: the number of devices, such as ``8``; may be left out.
+            options: ``num_devices``, the same by its name as an option of ``client``.
+        """
+        check_option_names(self.name, options, ("num_devices",))
+        if name:
+            if not name.isdecimal() or "num_devices" in options:
+                raise InvalidArgumentError(
+                    "a topology of the device 'cpu' is named by the number of its devices, such as '8', or has the "
+                    f"option num_devices instead; found the name {name!r} and the options {options}"
+                )
+            options = {"num_devices": int(name)}
+        from pjrt.devices.xla.client import version
+        from pjrt.devices.xla.topology import XlaTopology
+
+        return XlaTopology(_number_of_devices(options), version())
+
+    def deserialize_topology(self, serialized: bytes) -> XlaTopology:
+        from pjrt.devices.xla.client import version
+        from pjrt.devices.xla.topology import XlaTopology
+
+        return XlaTopology.deserialize(serialized, version())
+
+    def profiler(self, options: bytes = b"") -> XlaProfiler:
+        from pjrt.devices.xla.profiler import XlaProfiler
+
+        return XlaProfiler(options)
 
 
 MOST_DEVICES = 4096
 """More virtual devices than this are taken for a slip of the pen."""
+
+
+def _number_of_devices(options: Mapping[str, Any]) -> int:
+    count = options.get("num_devices", 1)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_DEVICES:
+        raise InvalidArgumentError(
+            f"the option num_devices of the device 'cpu' is a number from 1 to {MOST_DEVICES}, found {count!r}"
+        )
+    return count

@@ -1,0 +1,103 @@
+"""From a buffer to the host: copies in a layout or a place of the caller's choice, raw bytes, DLPack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pjrt.api.errors import InvalidArgumentError, unimplemented
+from pjrt.api.future import Future
+from pjrt.api.layout import Layout
+from pjrt.devices.xla import _raw
+from pjrt.devices.xla.future import flattened
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.buffer import XlaBuffer
+
+DLPACK_DEVICE = (1, 0)
+"""DLPack's device of the host's memory."""
+
+_HostArray = np.ndarray[Any, Any]
+
+
+def to_host(buffer: XlaBuffer, out: _HostArray | None, layout: Layout | None) -> Future[_HostArray]:
+    """Copies a buffer's value into an array: the caller's, or a new one with a layout."""
+    if out is not None:
+        _check_out(buffer, out)
+        target = out
+    else:
+        from pjrt.host.layout import order_of
+        from pjrt.host.storage import aligned_empty
+
+        if layout is None:
+            raise InvalidArgumentError("expected an array to copy to or a layout for a new one, found neither")
+        target = aligned_empty(buffer.shape, buffer.dtype, order_of(layout, buffer.shape, buffer.element_type))
+
+    def copy(array: _raw.Array) -> _HostArray:
+        np.copyto(target, _raw.view(array))
+        return target
+
+    return _carried_out(buffer, copy)
+
+
+def copy_raw(buffer: XlaBuffer, out: Any, offset: int, size: int | None) -> Future[None]:
+    """Copies bytes as they lie in the buffer's memory."""
+    from pjrt.host.raw_buffer import check_range, writable
+
+    target = writable(out)
+    count = target.nbytes if size is None else size
+    if count > target.nbytes:
+        raise InvalidArgumentError(f"{count} bytes were asked for, the place to put them has {target.nbytes}")
+    check_range(offset, count, buffer.on_device_size)
+
+    def copy(array: _raw.Array) -> None:
+        target[:count] = raw_bytes(array)[offset : offset + count]
+
+    return _carried_out(buffer, copy)
+
+
+def copy_raw_later(buffer: XlaBuffer, out: Future[Any], offset: int, size: int | None) -> Future[None]:
+    """As ``copy_raw``, into memory that is promised."""
+    kept = buffer.hold()
+    return flattened(out, lambda memory: copy_raw(kept, memory, offset, size))
+
+
+def raw_bytes(array: _raw.Array) -> _HostArray:
+    """The memory of an array that is ready, as bytes that keep it alive."""
+    from pjrt.host.foreign import ForeignMemory
+
+    size = array.on_device_size_in_bytes()
+    if not size:
+        return np.empty(0, np.uint8)
+    return ForeignMemory(array.unsafe_buffer_pointer(), size, (array, _raw.view(array))).bytes()
+
+
+def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_raw.Array], Any]:
+    """What makes a DLPack capsule of an array, for a consumer that wants it on a device and maybe as a copy.
+
+    Raises:
+        BufferError: the consumer wants it elsewhere, as DLPack's protocol has it.
+    """
+    if dl_device is not None and tuple(dl_device) != DLPACK_DEVICE:
+        raise BufferError(f"the memory is on DLPack's device {DLPACK_DEVICE}, it was asked for on {tuple(dl_device)}")
+    if copy:
+        raise unimplemented("cpu", "Buffer.__dlpack__ with copy=True", "copy with numpy.array(buffer)")
+    return _raw.capsule
+
+
+def _carried_out(buffer: XlaBuffer, copy: Callable[[_raw.Array], Any]) -> Future[Any]:
+    """A future of a copy that is made whether or not anybody waits for it."""
+    future = buffer.when_there(copy)
+    future.add_done_callback(lambda _: None)
+    return future
+
+
+def _check_out(buffer: XlaBuffer, out: _HostArray) -> None:
+    if not isinstance(out, np.ndarray) or not out.flags.writeable:
+        raise InvalidArgumentError(f"expected a writable numpy array to copy to, found {type(out).__name__}, read-only")
+    if out.shape != buffer.shape or out.dtype != buffer.dtype:
+        raise InvalidArgumentError(
+            f"expected an array of {buffer.dtype}{list(buffer.shape)} to copy to, found {out.dtype}{list(out.shape)}"
+        )

@@ -1,0 +1,41 @@
+"""Functions of the host inside programs: XLA's foreign function interface (FFI)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.devices.xla import _raw
+from pjrt.devices.xla._errors import converted
+
+_TYPED_API = 1
+"""The version of custom calls that are FFI handlers."""
+
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+
+
+def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) -> None:
+    """Makes a handler known to XLA in this process, for all clients and for ever: XLA has no way to take one back.
+
+    Raises:
+        InvalidArgumentError: it is no handler, or a null address.
+        AlreadyExistsError: there is another of that name.
+    """
+    if callable(handler):
+        from pjrt.devices.xla.ffi_function import handler_of
+
+        address = handler_of(handler, traits)
+    elif isinstance(handler, int) and handler > 0:
+        address = handler
+    else:
+        raise InvalidArgumentError(f"expected the address of an FFI handler or a Python function, found {handler!r}")
+    try:
+        _raw.jax.register_custom_call_target(
+            name, _new_capsule(address, None, None), _raw.FFI_PLATFORM, api_version=_TYPED_API, traits=traits
+        )
+    except Exception as error:
+        raise converted(error) from error

@@ -1,0 +1,218 @@
+"""Python functions as XLA FFI handlers.
+
+XLA calls a handler with a call frame, a C struct; here it is read with ctypes, and its buffers become numpy arrays over
+the same memory. What is stated of the structs is what XLA's header ``xla/ffi/api/c_api.h`` says.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from pjrt.api.element_type import AnyDType
+from pjrt.api.errors import PjrtError
+
+_API_VERSION = (0, 1)
+"""The oldest version of the interface with these structs; XLA takes handlers of older versions than its own."""
+
+_EXECUTE = 3
+_METADATA_EXTENSION = 1
+_ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
+
+# XLA's own numbers of the element types (xla::PrimitiveType), which are not those of PJRT.
+_DTYPES: dict[int, AnyDType] = {
+    number: np.dtype(dtype)
+    for number, dtype in {
+        1: np.bool_, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64,
+        6: np.uint8, 7: np.uint16, 8: np.uint32, 9: np.uint64,
+        10: np.float16, 11: np.float32, 12: np.float64, 15: np.complex64, 16: ml_dtypes.bfloat16, 18: np.complex128,
+        19: ml_dtypes.float8_e5m2, 20: ml_dtypes.float8_e4m3fn, 23: ml_dtypes.float8_e4m3b11fnuz,
+        24: ml_dtypes.float8_e5m2fnuz, 25: ml_dtypes.float8_e4m3fnuz, 28: ml_dtypes.float8_e4m3,
+        29: ml_dtypes.float8_e3m4, 33: ml_dtypes.float8_e8m0fnu,
+    }.items()
+}  # fmt: skip
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("struct_size", ctypes.c_size_t), ("extension_start", ctypes.c_void_p))
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("ptr", ctypes.c_void_p), ("len", ctypes.c_size_t))
+
+
+class _Buffer(_Header):
+    _fields_ = (
+        ("dtype", ctypes.c_int),
+        ("data", ctypes.c_void_p),
+        ("rank", ctypes.c_int64),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+class _Scalar(ctypes.Structure):
+    _fields_ = (("dtype", ctypes.c_int), ("value", ctypes.c_void_p))
+
+
+class _Array(ctypes.Structure):
+    _fields_ = (("dtype", ctypes.c_int), ("size", ctypes.c_size_t), ("data", ctypes.c_void_p))
+
+
+class _Values(_Header):
+    """Arguments or results."""
+
+    _fields_ = (
+        ("size", ctypes.c_int64),
+        ("types", ctypes.POINTER(ctypes.c_int)),
+        ("values", ctypes.POINTER(ctypes.POINTER(_Buffer))),
+    )
+
+
+class _Attributes(_Header):
+    _fields_ = (
+        ("size", ctypes.c_int64),
+        ("types", ctypes.POINTER(ctypes.c_int)),
+        ("names", ctypes.POINTER(ctypes.POINTER(_Span))),
+        ("values", ctypes.POINTER(ctypes.c_void_p)),
+    )
+
+
+class _ErrorCreateArgs(_Header):
+    _fields_ = (("message", ctypes.c_char_p), ("code", ctypes.c_int))
+
+
+class _Version(_Header):
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int))
+
+
+_ErrorCreate = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorCreateArgs))
+
+
+class _Api(_Header):
+    _fields_ = (("version", _Version), ("internal_api", ctypes.c_void_p), ("error_create", _ErrorCreate))
+
+
+class _CallFrame(_Header):
+    _fields_ = (
+        ("api", ctypes.POINTER(_Api)),
+        ("context", ctypes.c_void_p),
+        ("stage", ctypes.c_int),
+        ("arguments", _Values),
+        ("results", _Values),
+        ("attributes", _Attributes),
+    )
+
+
+class _Metadata(ctypes.Structure):
+    _fields_ = (("struct_size", ctypes.c_size_t), ("version", _Version), ("traits", ctypes.c_uint32))
+
+
+class _Extension(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("metadata", ctypes.POINTER(_Metadata)),
+    )
+
+
+_Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
+
+_handlers: list[Any] = []  # XLA keeps a handler for ever, so they must stay
+
+
+def handler_of(function: Callable[..., Any], traits: int) -> int:
+    """The address of an FFI handler that calls a Python function.
+
+    The function is called on a thread of the runtime, as ``function(*operands, *results, **attributes)``: operands are
+    read-only numpy arrays, results writable ones to fill, all of them valid during the call only; attributes are Python
+    values. What it returns is not looked at. An exception becomes the error of the execution.
+    """
+
+    def handle(frame_pointer: Any) -> int | None:
+        frame = frame_pointer.contents
+        try:
+            if _describe(frame, traits) or frame.stage != _EXECUTE:
+                return None
+            operands = [_view(frame.arguments, number, False) for number in range(frame.arguments.size)]
+            results = [_view(frame.results, number, True) for number in range(frame.results.size)]
+            function(*operands, *results, **_attributes(frame.attributes))
+        except BaseException as error:  # nothing may escape into XLA's thread
+            return _failure(frame, PjrtError.wrap(error))
+        return None
+
+    handler = _Handler(handle)
+    _handlers.append(handler)
+    address = ctypes.cast(handler, ctypes.c_void_p).value
+    return address or 0
+
+
+def _describe(frame: Any, traits: int) -> bool:
+    """Answers if XLA only asks what the handler is."""
+    address = frame.extension_start
+    while address:
+        extension = _Extension.from_address(address)
+        if extension.type == _METADATA_EXTENSION:
+            metadata = extension.metadata.contents
+            metadata.version.major, metadata.version.minor = _API_VERSION
+            metadata.traits = traits
+            return True
+        address = extension.next
+    return False
+
+
+def _view(values: Any, number: int, writable: bool) -> np.ndarray[Any, Any]:
+    buffer = values.values[number].contents
+    shape = tuple(buffer.dims[dimension] for dimension in range(buffer.rank))
+    return _over(buffer.data, shape, buffer.dtype, writable)
+
+
+def _over(address: int | None, shape: tuple[int, ...], number: int, writable: bool) -> np.ndarray[Any, Any]:
+    dtype = _DTYPES.get(number)
+    if dtype is None:
+        raise NotImplementedError(f"elements of XLA's type number {number} cannot be seen by numpy")
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    if not size or address is None:
+        return np.empty(shape, dtype)
+    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, (ctypes.c_char * size).from_address(address))
+    array.flags.writeable = writable
+    return array
+
+
+def _attributes(attributes: Any) -> Mapping[str, Any]:
+    read: dict[str, Any] = {}
+    for number in range(attributes.size):
+        read[_text(attributes.names[number].contents)] = _attribute(
+            attributes.types[number], attributes.values[number]
+        )
+    return read
+
+
+def _attribute(kind: int, address: int) -> Any:
+    if kind == _STRING:
+        return _text(_Span.from_address(address))
+    if kind == _SCALAR:
+        scalar = _Scalar.from_address(address)
+        return _over(scalar.value, (), scalar.dtype, False)[()].item()
+    if kind == _ARRAY:
+        array = _Array.from_address(address)
+        return _over(array.data, (array.size,), array.dtype, False).copy()
+    if kind == _DICTIONARY:
+        return _attributes(_Attributes.from_address(address))
+    raise NotImplementedError(f"attributes of FFI's kind {kind} are not known here")
+
+
+def _text(span: Any) -> str:
+    return ctypes.string_at(span.ptr, span.len).decode() if span.len else ""
+
+
+def _failure(frame: Any, error: PjrtError) -> int | None:
+    arguments = _ErrorCreateArgs(
+        ctypes.sizeof(_ErrorCreateArgs), None, error.message.encode(errors="replace"), int(error.code)
+    )
+    address: int | None = frame.api.contents.error_create(ctypes.byref(arguments))
+    return address

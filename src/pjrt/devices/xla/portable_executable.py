@@ -1,0 +1,131 @@
+"""Portable executables: compiled once, run on whichever device is named."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.buffer import Buffer
+from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.device import Device
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.future import Future
+from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.devices.xla._compile import deserialize
+from pjrt.devices.xla.executable import XlaExecutable
+from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.client import XlaClient
+    from pjrt.devices.xla.device import XlaDevice
+
+
+class XlaPortableExecutable(XlaExecutable, LoadedExecutable):
+    """A program for one device of choice.
+
+    jaxlib has no call to run an executable on another device than it was loaded on. So it is loaded on each device that
+    is asked for, from its serialized form, when that device is first asked for.
+    """
+
+    __slots__ = ("_client", "_deleted", "_executable", "_loaded", "_lock")
+
+    def __init__(self, client: XlaClient, executable: XlaExecutable) -> None:
+        super().__init__(executable.raw, executable.assignment, executable.compile_options())
+        self._client = client
+        self._deleted = False
+        self._executable = executable
+        self._lock = threading.Lock()
+        self._loaded: dict[Device, XlaLoadedExecutable] = {}
+        client.adopt(self)
+
+    @property
+    def client(self) -> XlaClient:
+        return self._client
+
+    @property
+    def platform_name(self) -> str:
+        return self._client.platform_name
+
+    @property
+    def executable(self) -> XlaExecutable:
+        return self._executable
+
+    @property
+    def addressable_devices(self) -> Sequence[XlaDevice]:
+        return ()
+
+    @property
+    def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
+        return ()
+
+    @property
+    def device_assignment(self) -> DeviceAssignment:
+        raise FailedPreconditionError("a portable executable has no device assignment: name a device at each execution")
+
+    def execute(
+        self,
+        arguments: Sequence[Sequence[Buffer]],
+        options: ExecuteOptions | None = None,
+        *,
+        returned_futures: list[Future[None]] | None = None,
+    ) -> list[list[Buffer]]:
+        raise FailedPreconditionError("a portable executable runs on a device of choice; use execute_portable")
+
+    def execute_sharded(
+        self,
+        arguments: Sequence[Buffer],
+        device: Device,
+        options: ExecuteOptions | None = None,
+        *,
+        returned_futures: list[Future[None]] | None = None,
+    ) -> list[Buffer]:
+        raise FailedPreconditionError("a portable executable runs on a device of choice; use execute_portable")
+
+    def execute_portable(
+        self,
+        arguments: Sequence[Buffer],
+        device: Device,
+        options: ExecuteOptions | None = None,
+        *,
+        returned_futures: list[Future[None]] | None = None,
+    ) -> list[Buffer]:
+        loaded = self._loaded.get(device) or self._load(device)
+        return loaded.execute_sharded(arguments, device, options, returned_futures=returned_futures)
+
+    @property
+    def is_deleted(self) -> bool:
+        return self._deleted
+
+    def delete(self) -> None:
+        self._deleted = True
+        self._stop()
+
+    def unload(self) -> None:
+        self.delete()
+        self._executable.unload()
+        super().unload()
+
+    def _stop(self) -> None:
+        for loaded in self._loaded.values():
+            loaded.delete()
+        self._loaded = {}
+
+    def _load(self, device: Any) -> XlaLoadedExecutable:
+        self._client.check_open()
+        if self._deleted:
+            raise FailedPreconditionError("the executable was deleted; compile it again")
+        if device.client is not self._client:
+            raise InvalidArgumentError(f"{device} belongs to another client; use one of client.addressable_devices")
+        with self._lock:
+            if device not in self._loaded:
+                here = replace(
+                    self.compile_options(),
+                    device_assignment=DeviceAssignment(((device.id,),)),
+                    compile_portable_executable=False,
+                )
+                loaded = XlaLoadedExecutable(self._client, deserialize(self._client, self.serialize(), here))
+                self._loaded[device] = loaded
+            return self._loaded[device]
