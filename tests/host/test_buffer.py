@@ -278,9 +278,17 @@ def test_uninitialized_and_error_buffers(client: HostClient) -> None:
     assert buffer.unsafe_pointer() % 64 == 0
     failed = client.create_error_buffer(pjrt.DataLossError("gone", payloads={"a": b"b"}), spec)
     assert (failed.shape, failed.element_type) == (spec.shape, spec.element_type)
-    for use in (failed.ready().result, lambda: np.asarray(failed), failed.unsafe_pointer, failed.external_reference,
-                failed.__dlpack__, failed.raw().host_pointer, failed.copy_raw_to_host(bytearray(1)).result,
-                failed.to_host(np.empty((2, 3), np.float32)).result, failed.copy_to(client.devices[1]).ready().result):
+    for use in (
+        failed.ready().result,
+        lambda: np.asarray(failed),
+        failed.unsafe_pointer,
+        failed.external_reference,
+        failed.__dlpack__,
+        failed.raw().host_pointer,
+        failed.copy_raw_to_host(bytearray(1)).result,
+        failed.to_host(np.empty((2, 3), np.float32)).result,
+        failed.copy_to(client.devices[1]).ready().result,
+    ):
         with pytest.raises(pjrt.DataLossError, match="gone") as caught:
             use()
         assert dict(caught.value.payloads) == {"a": b"b"}

@@ -1,4 +1,4 @@
-"""Donation: arguments are used up, their memory is reused where nobody else can see it, and copied where somebody can."""
+"""Donation: arguments are used up; memory is reused where nobody else can see it, and copied where somebody can."""
 
 from __future__ import annotations
 
@@ -157,7 +157,10 @@ def test_use_after_donation_is_a_clear_error() -> None:
             with pytest.raises(pjrt.FailedPreconditionError, match="deleted or donated"):
                 use()
         assert (x.shape, x.element_type, x.device, x.on_device_size) == (
-            (4,), pjrt.ElementType.F32, client.devices[0], 16,
+            (4,),
+            pjrt.ElementType.F32,
+            client.devices[0],
+            16,
         )
         x.delete()
 

@@ -24,8 +24,7 @@ def test_execute_takes_one_list_a_device() -> None:
     with toys.negate(num_devices=3) as client:
         exe = client.compile("program", toys.replicas(3))
         rows = [
-            [client.buffer_from_host(toys.floats(n, n, n, n), device=device)]
-            for n, device in enumerate(client.devices)
+            [client.buffer_from_host(toys.floats(n, n, n, n), device=device)] for n, device in enumerate(client.devices)
         ]
         futures: list[pjrt.Future[None]] = []
         outs = exe.execute(rows, returned_futures=futures)

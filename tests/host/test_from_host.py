@@ -191,7 +191,7 @@ def test_mutable_zero_copy_writes_to_the_array_and_needs_one_that_can_be_written
     with toys.client(add_in_place, facts={"aliases": {0: 0}}) as client:
         exe = client.compile("program")
         array = toys.floats()
-        buffer, calls = put(client, array, S.MUTABLE_ZERO_COPY)
+        buffer, _ = put(client, array, S.MUTABLE_ZERO_COPY)
         (out,) = exe(buffer)
         out.ready().result(toys.TIMEOUT)
         np.testing.assert_array_equal(array, toys.floats() + 1)

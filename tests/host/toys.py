@@ -28,7 +28,9 @@ def spec(text: str) -> pjrt.ShapeSpec:
     return pjrt.ShapeSpec(shape, pjrt.ElementType[found[1].upper()])
 
 
-def compiled(run: Callable[..., Any], parameters: str = "f32[4]", outputs: str | None = "f32[4]", **facts: Any) -> Compiled:
+def compiled(
+    run: Callable[..., Any], parameters: str = "f32[4]", outputs: str | None = "f32[4]", **facts: Any
+) -> Compiled:
     """A ``Compiled`` with types separated by spaces; ``outputs=None`` declares none."""
     return Compiled(
         run=run,
@@ -38,8 +40,15 @@ def compiled(run: Callable[..., Any], parameters: str = "f32[4]", outputs: str |
     )
 
 
-def client(run: Callable[..., Any], parameters: str = "f32[4]", outputs: str | None = "f32[4]", *,
-           facts: dict[str, Any] | None = None, name: str = "toy", **options: Any) -> HostClient:
+def client(
+    run: Callable[..., Any],
+    parameters: str = "f32[4]",
+    outputs: str | None = "f32[4]",
+    *,
+    facts: dict[str, Any] | None = None,
+    name: str = "toy",
+    **options: Any,
+) -> HostClient:
     """A client that computes every program with one function."""
     return HostClient(name, compile=lambda program, _: compiled(run, parameters, outputs, **(facts or {})), **options)
 

@@ -6,6 +6,7 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.client import AliasFulfillment
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError
 from pjrt.api.future import Future
+from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
@@ -17,58 +18,54 @@ from pjrt.host.storage import Storage
 class HostAliasFulfillment(AliasFulfillment):
     """Says, once, what an alias buffer stands for; dropping it unsaid fails the alias."""
 
-    __slots__ = ("_device", "_said", "_space", "_spec", "_storage")
+    __slots__ = ("_space", "_spec", "_storage")
 
-    def __init__(self, device: HostDevice, space: HostMemorySpace, spec: ShapeSpec, storage: Storage) -> None:
-        self._device = device
+    def __init__(self, space: HostMemorySpace, spec: ShapeSpec, storage: Storage) -> None:
         self._space = space
         self._spec = spec
-        self._storage = storage
-        self._said = False
+        # Given up when it was said what the alias stands for.
+        self._storage: Storage | None = storage
 
     def fulfill(self, buffer: Buffer) -> None:
         if not isinstance(buffer, HostBuffer) or buffer.memory_space is not self._space:
             raise InvalidArgumentError(f"an alias in {self._space} cannot stand for {buffer!r}: not the same memory")
-        if (buffer.shape, buffer.element_type) != (self._spec.shape, self._spec.element_type):
-            raise InvalidArgumentError(f"the alias is a {self._spec}, the buffer a {buffer.described}")
-        if self._spec.layout is not None and order_of(
-            self._spec.layout, self._spec.shape, self._spec.element_type
-        ) != order_of(buffer.layout, buffer.shape, buffer.element_type):
-            raise InvalidArgumentError(f"the alias has the layout {self._spec.layout}, the buffer {buffer.layout}")
+        spec = self._spec
+        if (buffer.shape, buffer.element_type) != (spec.shape, spec.element_type):
+            raise InvalidArgumentError(f"the alias is a {spec}, the buffer a {buffer.described}")
+        if (spec.layout or TiledLayout.row_major(len(spec.shape))) != buffer.layout:
+            raise InvalidArgumentError(f"the alias has the layout {spec.layout}, the buffer {buffer.layout}")
         source = buffer.use()
         if source is self._storage:
             raise InvalidArgumentError("an alias cannot stand for itself")
-        self._say()
-        follow(self._storage, source)
+        follow(self._say(), source)
 
     def fail(self, error: PjrtError) -> None:
-        self._say()
-        self._storage.definition._complete(None, error)
+        self._say().definition._complete(None, error)
 
     def abandon(self, error: PjrtError) -> None:
         """Fails the alias if nothing was said yet."""
-        if not self._said:
-            self.fail(error)
+        storage, self._storage = self._storage, None
+        if storage is not None:
+            storage.definition._complete(None, error)
 
-    def _say(self) -> None:
-        if self._said:
-            raise FailedPreconditionError("what the alias stands for was said already")
-        self._said = True
+    def _say(self) -> Storage:
+        storage, self._storage = self._storage, None
+        if storage is None:
+            raise FailedPreconditionError("what the alias stands for was said already, or its client was closed")
+        return storage
 
     def __del__(self) -> None:
-        if not getattr(self, "_said", True):
-            self._storage.definition._complete(
-                None, InternalError("nobody said what this alias buffer stands for: its fulfillment was dropped")
-            )
+        if getattr(self, "_storage", None) is not None:
+            self.abandon(InternalError("nobody said what this alias buffer stands for: its fulfillment was dropped"))
 
 
 def alias(device: HostDevice, space: HostMemorySpace, spec: ShapeSpec) -> tuple[HostBuffer, HostAliasFulfillment]:
     """A buffer that will stand for another, and what says for which."""
     storage = Storage(Future())
-    order = None if spec.layout is None else order_of(spec.layout, spec.shape, spec.element_type)
-    layout = None if order is None else tiled(order)
+    layout = None if spec.layout is None else tiled(order_of(spec.layout, spec.shape, spec.element_type))
+    plain = ShapeSpec(spec.shape, spec.element_type, layout)
     buffer = HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
-    return buffer, HostAliasFulfillment(device, space, spec, storage)
+    return buffer, HostAliasFulfillment(space, plain, storage)
 
 
 def follow(storage: Storage, source: Storage) -> None:

@@ -165,12 +165,13 @@ class HostClient(Client):
 
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
         needed = num_replicas * num_partitions
-        if needed > len(self._devices):
+        devices = self._local_devices if needed <= len(self._local_devices) else self._devices
+        if needed > len(devices):
             raise InvalidArgumentError(
                 f"{num_replicas} replicas × {num_partitions} partitions need {needed} devices, "
                 f"'{self.platform_name}' has {len(self._devices)}; make the client with num_devices={needed}"
             )
-        ids = [device.id for device in self._devices[:needed]]
+        ids = [device.id for device in devices[:needed]]
         return DeviceAssignment(
             tuple(tuple(ids[r * num_partitions : (r + 1) * num_partitions]) for r in range(num_replicas))
         )

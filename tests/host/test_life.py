@@ -1,0 +1,344 @@
+"""The life of clients: closing, dropping, forks, Ctrl-C and the end of the interpreter, each without hang or crash."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import toys
+
+import pjrt
+
+HERE = Path(__file__).parent
+
+
+def run_python(source: str, *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Runs a script that can import the toys, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-W", "error", "-c", textwrap.dedent(source)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def pjrt_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("pjrt ")]
+
+
+def test_close_waits_for_work_in_flight_and_may_be_called_again() -> None:
+    client, gate = toys.gated()
+    exe = client.compile("program")
+    (first,) = exe(toys.floats())
+    (second,) = exe(first)
+    ready = second.ready()
+    gate.wait_entered()
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    assert not ready.done()
+    gate.open(2)
+    closing.join(toys.TIMEOUT)
+    assert not closing.is_alive()
+    assert ready.result(toys.TIMEOUT) is None
+    client.close()
+    assert client.is_closed
+    assert repr(client) == "<HostClient gated, closed>"
+
+
+def test_everything_of_a_closed_client_says_that_it_is_closed() -> None:
+    client = toys.negate()
+    exe = client.compile("program")
+    x = client.buffer_from_host(toys.floats())
+    client.close()
+    uses = [
+        lambda: exe.execute_sharded([x], client.devices[0]),
+        lambda: exe(toys.floats()),
+        lambda: client.compile("program"),
+        lambda: client.deserialize(b""),
+        lambda: client.load(exe.executable),
+        lambda: client.buffer_from_host(toys.floats()),
+        lambda: client.buffer_from_dlpack(toys.floats()),
+        lambda: client.create_uninitialized_buffer(toys.spec("f32[4]")),
+        lambda: client.create_alias_buffer(toys.spec("f32[4]")),
+        lambda: np.asarray(x),
+        x.ready,
+        lambda: x.copy_to(client.devices[0]),
+    ]
+    for use in uses:
+        with pytest.raises(pjrt.FailedPreconditionError, match="closed"):
+            use()
+    assert x.shape == (4,)
+    x.delete()
+
+
+def test_a_hundred_clients_leave_nothing_behind() -> None:
+    gc.collect()
+    before = len(pjrt_threads())
+    references = []
+    for _ in range(100):
+        with toys.negate(num_devices=2) as client:
+            outs = client.compile("program", toys.replicas(2)).execute(
+                [[client.buffer_from_host(toys.floats(), device=d)] for d in client.devices]
+            )
+            np.testing.assert_array_equal(np.asarray(outs[1][0]), -toys.floats())
+        references.append(weakref.ref(client))
+    del client, outs
+    gc.collect()
+    assert [r() for r in references] == [None] * 100
+    for thread in pjrt_threads()[before:]:
+        thread.join(toys.TIMEOUT)
+    assert len(pjrt_threads()) <= before
+
+
+def test_a_client_that_is_dropped_finishes_its_work_and_ends_its_threads() -> None:
+    gc.collect()
+    before = set(pjrt_threads())
+    client, gate = toys.gated()
+    (out,) = client.compile("program")(toys.floats())
+    gate.wait_entered()
+    (thread,) = set(pjrt_threads()) - before
+    ready = out.ready()
+    reference = weakref.ref(client)
+    del client, out
+    gc.collect()
+    assert reference() is not None  # its work is under way
+    gate.open()
+    ready.result(toys.TIMEOUT)
+    del gate
+    for _ in range(100):  # the thread may still be letting go of what it did last
+        gc.collect()
+        if reference() is None:
+            break
+        thread.join(0.05)
+    assert reference() is None
+    thread.join(toys.TIMEOUT)
+    assert not thread.is_alive()
+
+
+def test_buffers_and_executables_keep_their_client_alive() -> None:
+    client = toys.negate()
+    exe = client.compile("program")
+    reference = weakref.ref(client)
+    del client
+    gc.collect()
+    (out,) = exe(toys.floats())
+    np.testing.assert_array_equal(np.asarray(out), -toys.floats())
+    del exe
+    gc.collect()
+    assert reference() is out.client
+    del out
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_client_that_never_ran_has_no_threads() -> None:
+    gc.collect()
+    before = pjrt_threads()
+    client = toys.negate(num_devices=8)
+    client.compile("program")
+    np.asarray(client.buffer_from_host(toys.floats()))
+    assert pjrt_threads() == before
+
+
+def test_a_device_that_hangs_can_be_interrupted() -> None:
+    done = run_python(
+        """
+        import os, signal, threading, toys, numpy as np
+        client, gate = toys.gated()
+        (out,) = client.compile("program")(toys.floats())
+        gate.wait_entered()
+        for wait in (lambda: np.asarray(out), client.close):
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            try:
+                wait()
+            except KeyboardInterrupt:
+                print("interrupted", flush=True)
+        gate.open()
+        """
+    )
+    assert done.stdout.splitlines() == ["interrupted"] * 2, done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_end_of_the_interpreter_waits_for_work_in_flight() -> None:
+    done = run_python(
+        """
+        import threading, toys
+
+        def run(x):
+            begun.set()
+            threading.Event().wait(0.3)
+            print("finished", flush=True)
+            return x
+
+        begun = threading.Event()
+        client = toys.client(run)
+        exe = client.compile("program")
+        (out,) = exe(toys.floats())
+        (out,) = exe(out)
+        begun.wait()
+        """
+    )
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, ["finished"] * 2, "")
+
+
+def test_an_error_during_the_end_of_the_interpreter_is_not_lost() -> None:
+    done = run_python(
+        """
+        import threading, toys
+
+        def run(x):
+            begun.set()
+            while not ending.is_set():
+                ending.wait(0.01)
+            raise ValueError("too late to be seen")
+
+        import atexit
+        begun, ending = threading.Event(), threading.Event()
+        client = toys.client(run)
+        out = client.compile("program")(toys.floats())
+        begun.wait()
+        atexit.register(ending.set)
+        """
+    )
+    assert done.returncode == 0
+    assert "ValueError: too late to be seen" in done.stderr
+
+
+def test_the_end_of_the_interpreter_gives_up_on_a_device_that_hangs() -> None:
+    done = run_python(
+        """
+        import threading, toys
+        from pjrt.host import process_life
+        process_life.EXIT_GRACE_SECONDS = 0.3
+        client, gate = toys.gated()
+        (out,) = client.compile("program")(toys.floats())
+        out.ready().add_done_callback(lambda future: print(future.exception(), flush=True))
+        gate.wait_entered()
+        """,
+        timeout=15,
+    )
+    assert done.returncode == 0
+    assert "CANCELLED: the interpreter ended before the work was done" in done.stdout
+    assert "gated:0 is still at work after 0.3 s" in done.stderr
+
+
+def test_the_interpreter_ends_with_live_objects_of_every_kind() -> None:
+    done = run_python(
+        """
+        import toys, pjrt, numpy as np
+        client = toys.negate(num_devices=2)
+        exe = client.compile("program")
+        (out,) = exe(toys.floats())
+        view = np.asarray(out)
+        alias, fulfillment = client.create_alias_buffer(toys.spec("f32[4]"))
+        (waits,) = exe(alias)
+        manager = client.create_buffers_for_async_host_to_device([toys.spec("f32[4]")])
+        pending = manager.retrieve_buffer(0)
+        calls = []
+        zero_copy = client.buffer_from_host(
+            toys.floats(), semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,
+            on_done_with_host_buffer=lambda: calls.append(1))
+        closed = toys.negate()
+        closed.compile("program")(toys.floats())
+        closed.close()
+        reference = out.external_reference()
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_work_after_a_fork_is_a_clear_error_in_the_child_and_goes_on_in_the_parent() -> None:
+    done = run_python(
+        """
+        import os, sys, warnings, toys, pjrt, numpy as np
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks with threads
+        client, gate = toys.gated()
+        exe = client.compile("program")
+        x = client.buffer_from_host(toys.floats())
+        (under_way,) = exe(x)
+        (queued,) = exe(x)
+        (waiting,) = exe(client.create_alias_buffer(toys.spec("f32[4]"))[0])
+        gate.wait_entered()
+        child = os.fork()
+        if child == 0:
+            def expect(use):
+                try:
+                    use()
+                except pjrt.FailedPreconditionError as error:
+                    assert "fork" in error.message, error
+                else:
+                    raise AssertionError(use)
+            expect(lambda: under_way.ready().result(10))
+            expect(lambda: queued.ready().result(10))
+            expect(lambda: exe(x))
+            expect(lambda: client.buffer_from_host(toys.floats()))
+            expect(lambda: client.compile("program"))
+            np.testing.assert_array_equal(np.asarray(x), toys.floats())  # the memory is there
+            client.close()
+            with toys.negate() as fresh:
+                np.testing.assert_array_equal(np.asarray(fresh.compile("p")(toys.floats())[0]), -toys.floats())
+            print("child is well", flush=True)
+            sys.exit(0)
+        _, status = os.waitpid(child, 0)
+        gate.open(2)
+        for out in (under_way, queued):
+            np.testing.assert_array_equal(np.asarray(out), toys.floats() + 1)
+        print("parent is well", os.waitstatus_to_exitcode(status))
+        """
+    )
+    assert done.stdout.splitlines() == ["child is well", "parent is well 0"], done.stderr
+    assert done.returncode == 0, done.stderr
+
+
+def test_ten_thousand_executions_keep_memory_flat() -> None:
+    done = run_python(
+        """
+        import gc, resource, threading, toys, numpy as np
+        client = toys.client(lambda x: x + 1, "f32[1024]", "f32[1024]")
+        exe = client.compile("program")
+        device = client.devices[0]
+        x = client.buffer_from_host(np.zeros(1024, np.float32))
+
+        def rounds(n):
+            global x
+            for _ in range(n):
+                (x,) = exe.execute_sharded([x], device)
+            x.ready().result()
+
+        def resident():
+            with open("/proc/self/statm") as file:
+                return int(file.read().split()[1]) * resource.getpagesize()
+
+        rounds(2000)
+        gc.collect()
+        before, objects = resident(), len(gc.get_objects())
+        for _ in range(5):
+            rounds(2000)
+        gc.collect()
+        assert float(np.asarray(x)[0]) == 12000
+        assert len(gc.get_objects()) - objects < 20, len(gc.get_objects()) - objects
+        assert resident() - before < 4 << 20, resident() - before
+        assert threading.active_count() == 2
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_wait_with_a_limit_ends() -> None:
+    client, gate = toys.gated()
+    (out,) = client.compile("program")(toys.floats())
+    with pytest.raises(pjrt.DeadlineExceededError, match="goes on"):
+        out.ready().result(0.01)
+    gate.open()
+    out.ready().result(toys.TIMEOUT)
+    client.close()
