@@ -98,11 +98,11 @@ def write_artifact(module: MlirModule, version: Version, *, other_dialects: bool
     """
     bindings = _bindings()
     with module, _diagnostics(module.context) as said:
-        copy = bindings.ir.Module.parse(write_bytecode(module))
         try:
+            copy = bindings.ir.Module.parse(write_bytecode(module))
             written: bytes = bindings.stablehlo.serialize_portable_artifact(copy, str(version), other_dialects)
-        except ValueError as error:
-            raise InvalidArgumentError(_join(said, str(error))) from error
+        except (ValueError, bindings.ir.MLIRError) as error:
+            raise InvalidArgumentError(_join(said, _first_diagnostic(str(error)))) from error
     return written
 
 
@@ -232,12 +232,16 @@ def _replace_mhlo(operation: Any) -> None:
 def device_counts(module: MlirModule) -> tuple[int, int]:
     """How many replicas and partitions the module says it is for; 1 where it does not say."""
     with module as mlir:
-        attributes = mlir.operation.attributes
-        counts = [
-            int(attributes[name].value) if name in attributes else 1
-            for name in ("mhlo.num_replicas", "mhlo.num_partitions")
-        ]
-    return counts[0], counts[1]
+        return _count(mlir.operation, "mhlo.num_replicas"), _count(mlir.operation, "mhlo.num_partitions")
+
+
+def _count(operation: Any, name: str) -> int:
+    if name not in operation.attributes:
+        return 1
+    attribute = operation.attributes[name]
+    if type(attribute).__name__ != "IntegerAttr":
+        raise InvalidArgumentError(f"expected {name} to be a number, found {attribute}")
+    return int(attribute.value)
 
 
 def current_version() -> Version:

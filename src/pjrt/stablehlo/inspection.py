@@ -199,8 +199,8 @@ def _arguments(entry: Function, parsed: ParsedProgram) -> tuple[ArgumentInfo, ..
         ArgumentInfo(
             name,
             type_,
-            given.get("tf.aliasing_output", of_module.get(index)),
-            bool(given.get("jax.buffer_donor", False)),
+            _index(given.get("tf.aliasing_output", of_module.get(index))),
+            given.get("jax.buffer_donor", False) is True,
             *_placement(given),
         )
         for index, (name, type_, given) in enumerate(
@@ -211,12 +211,17 @@ def _arguments(entry: Function, parsed: ParsedProgram) -> tuple[ArgumentInfo, ..
 
 def _module_aliases(parsed: ParsedProgram) -> dict[int, int]:
     """The aliases that a module from HLO states as a whole: the argument's number and the result's."""
-    found = {}
-    for entry in parsed.attributes.get("mhlo.input_output_alias", ()):
-        alias, output = entry.get("alias", {}), entry.get("output_index", ())
-        if "parameter_number" in alias and len(output) <= 1:
-            found[int(alias["parameter_number"])] = int(output[0]) if len(output) else 0
+    stated = parsed.attributes.get("mhlo.input_output_alias", ())
+    found: dict[int, int] = {}
+    for entry in stated if isinstance(stated, tuple) else ():
+        match entry:
+            case {"alias": {"parameter_number": int(argument)}, "output_index": output} if len(output) <= 1:
+                found[argument] = int(output[0]) if len(output) else 0
     return found
+
+
+def _index(attribute: Any) -> int | None:
+    return attribute if isinstance(attribute, int) else None
 
 
 def _placement(given: Mapping[str, Any]) -> tuple[str, str, str]:

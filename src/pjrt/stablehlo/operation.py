@@ -185,15 +185,21 @@ class ParsedProgram:
     @property
     def num_replicas(self) -> int:
         """How many replicas the program says it is for; 1 if it does not say."""
-        return int(self.attributes.get("mhlo.num_replicas", 1))
+        return self._count("mhlo.num_replicas")
 
     @property
     def num_partitions(self) -> int:
         """How many partitions the program says it is for; 1 if it does not say."""
-        return int(self.attributes.get("mhlo.num_partitions", 1))
+        return self._count("mhlo.num_partitions")
 
     def walk(self) -> Iterator[Operation]:
         """Every operation of every function, each followed by those in its regions."""
         for function in self.functions.values():
             if function.body is not None:
                 yield from function.body.walk()
+
+    def _count(self, name: str) -> int:
+        count = self.attributes.get(name, 1)
+        if not isinstance(count, int) or count < 1:
+            raise InvalidArgumentError(f"expected {name} to be a number from 1, found {count!r}")
+        return count

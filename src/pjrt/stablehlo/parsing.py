@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from pjrt.api.errors import UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.stablehlo._decode import decode_attribute, decode_attribute_of, decode_function_type, decode_type
 from pjrt.stablehlo._native import MlirModule
@@ -40,8 +41,19 @@ def parse_module(module: MlirModule, *, constants: bool = True) -> ParsedProgram
         module: the module.
         constants: whether to read the values of constants; if not, the attribute ``value`` of constants is None.
     """
-    with module as mlir:
+    with module as mlir, _senseless_refused():
         return _Parser(constants).program(mlir.operation)
+
+
+@contextmanager
+def _senseless_refused() -> Iterator[None]:
+    """What the bindings raise at names and values that only damaged programs have, as an error of ours."""
+    try:
+        yield
+    except PjrtError:
+        raise
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"the program holds something senseless: {type(error).__name__}: {error}") from error
 
 
 class _Parser:
