@@ -139,10 +139,11 @@ def test_the_same_with_slice_sizes_that_are_computed(run: Any, g: Gather, seed: 
 
 EMBEDDING = Gather((6, 4), (2, 3, 1), [2], [0], [0], 2, [1, 4])
 COLUMNS = Gather((4, 6), (3,), [0], [1], [1], 1, [4, 1])
+PARTS = Gather((4, 6), (3,), [0], [1], [1], 1, [3, 1])
 
 
 @every_type
-@pytest.mark.parametrize("g", [EMBEDDING, COLUMNS], ids=["rows", "columns"])
+@pytest.mark.parametrize("g", [EMBEDDING, COLUMNS, PARTS], ids=["rows", "columns", "parts"])
 def test_gather(run: Any, g: Gather, t: ElementType) -> None:
     x = sample(t, g.operand)
     starts = np.arange(np.prod(g.indices)).reshape(g.indices).astype(np.int32)
