@@ -24,9 +24,9 @@ Product = Callable[[Any, Any], Any]
 def dot_general(view: OpView) -> Kernel:
     """Sums of products over the contracting dimensions, for each index of the batching ones.
 
-    The precision is at least what is asked for: ``precision_config`` changes nothing. An ``algorithm`` of one component
-    rounds the operands to its types first; those of several components stand for the full precision, which is what
-    there is.
+    The precision is at least what is asked for: ``precision_config`` changes nothing. An ``algorithm`` of one primitive
+    operation rounds the operands to its types first; those of several (``X3``, ``X6``, …) stand for more precision than
+    that, up to the full one, which is what there is.
     """
     numbers = view.attr("dot_dimension_numbers")
     dimensions = (
@@ -37,7 +37,7 @@ def dot_general(view: OpView) -> Kernel:
     )
     kernel = _contraction(view, dimensions)
     algorithm = view.attr("algorithm", None)
-    if algorithm is None or algorithm.lhs_component_count > 1 or algorithm.rhs_component_count > 1:
+    if algorithm is None or algorithm.num_primitive_operations > 1:
         return kernel
     return _rounded_first(view, kernel, algorithm.lhs_precision_type, algorithm.rhs_precision_type)
 
@@ -75,7 +75,7 @@ def _plan(left: Shape, right: Shape, dimensions: tuple[Shape, Shape, Shape, Shap
     left_shape = (*batch, math.prod(rows), inner)
     right_shape = (*batch, inner, math.prod(columns))
     result = batch + rows + columns
-    if left_shape == tuple(left[d] for d in left_order) and right_shape == tuple(right[d] for d in right_order):
+    if len(left_free) == len(right_free) == len(left_inner) == 1:  # matrices already, but for the order
         if left_order == tuple(range(len(left))) and right_order == tuple(range(len(right))):
             return product
         return lambda x, y: product(x.transpose(left_order), y.transpose(right_order))
