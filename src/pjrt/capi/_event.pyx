@@ -149,8 +149,9 @@ class EventFuture(Future):
         except PjrtError as failure:
             ready, error = True, failure
         if ready:
-            value, self._given, self._keep = self._given, None, None
-            self._complete(None if error is not None else value, error)
+            # Given up only afterwards: the plugin's thread and one that waits may both be here.
+            self._complete(None if error is not None else self._given, error)
+            self._given = self._keep = None
 
     def _block(self, timeout):
         try:
