@@ -1,4 +1,4 @@
-"""What the tests of the device API need to run on any device: how to make its clients, and how to say a program to it."""
+"""What the tests need to run on any device: how to make its clients, and how to say a program to it."""
 
 from anydevice.backend import Absent, Backend
 from anydevice.programs import Programs

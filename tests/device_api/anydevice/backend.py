@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from tiny import Control
 
@@ -23,6 +22,7 @@ class Backend(abc.ABC):
 
     name: str
     programs: Programs
+    uses_donated_memory = True
 
     @abc.abstractmethod
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
@@ -104,12 +104,14 @@ class ReferenceBackend(Backend):
 
     name = "reference"
     programs = StableHloPrograms()
+    uses_donated_memory = False
 
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
         from pjrt.devices.reference.plugin import ReferencePlugin
 
-        options: dict[str, Any] = {} if memory_limit is None else {"memory_limit": memory_limit}
-        return ReferencePlugin().client(num_devices=num_devices, **options)
+        if memory_limit is not None:
+            raise Absent("a limit of memory")
+        return ReferencePlugin().client(num_devices=num_devices)
 
 
 class RegisteredBackend(Backend):

@@ -14,7 +14,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.program import Program
 
 
-class Absent(Exception):
+class Absent(Exception):  # noqa: N818 - it is no error
     """The device does not have what the test is about."""
 
 

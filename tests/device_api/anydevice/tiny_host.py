@@ -96,7 +96,12 @@ class _TinyProgram:
                 values[words[1]] = self._value(context, number, words[3:], values)
             else:
                 self._effect(context, words[1:], values, payloads)
-        return tuple(values[name] for name in self.outputs)
+        results = [values[name] for name in self.outputs]
+        for parameter, output in self.aliases.items():
+            if arguments[parameter].flags.writeable:  # donated: its memory becomes the result's
+                np.copyto(arguments[parameter], results[output])
+                results[output] = arguments[parameter]
+        return tuple(results)
 
     def _value(self, context: ExecutionContext, number: int, words: list[str], values: dict[str, Any]) -> Any:
         operands = [values.get(word) for word in words[1:]]

@@ -1,0 +1,92 @@
+"""What a device's allocator says, and what happens when it has nothing left."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from anydevice import Backend
+
+from pjrt.api.client import Client
+from pjrt.api.device import Device
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import ResourceExhaustedError
+from pjrt.api.shape_spec import ShapeSpec
+
+KIB = np.zeros(256, np.float32)
+
+
+def test_memory_in_use_is_counted(client: Client, device: Device) -> None:
+    before = device.memory_stats().bytes_in_use
+    buffers = [client.buffer_from_host(KIB) for _ in range(3)]
+    for buffer in buffers:
+        buffer.ready().result(30)
+    stats = device.memory_stats()
+    assert stats.bytes_in_use == before + 3072
+    assert stats.peak_bytes_in_use is None or stats.peak_bytes_in_use >= stats.bytes_in_use
+    buffers[0].delete()
+    assert device.memory_stats().bytes_in_use == before + 2048
+    del buffer
+    buffers.clear()
+    gc.collect()
+    assert device.memory_stats().bytes_in_use == before
+
+
+def test_peaks_can_be_cleared(client: Client, device: Device) -> None:
+    buffer = client.buffer_from_host(KIB)
+    buffer.ready().result(30)
+    buffer.delete()
+    assert device.memory_stats().peak_bytes_in_use == 1024
+    device.clear_memory_stats()
+    assert device.memory_stats().peak_bytes_in_use == 0
+
+
+def test_devices_count_apart(client: Client) -> None:
+    first, second = client.addressable_devices
+    before = first.memory_stats().bytes_in_use
+    buffer = client.buffer_from_host(KIB, device=second)
+    buffer.ready().result(30)
+    assert first.memory_stats().bytes_in_use == before
+    assert second.memory_stats().bytes_in_use >= 1024
+
+
+def test_a_limit_is_kept(new_client: Callable[..., Client]) -> None:
+    client = new_client(memory_limit=4096)
+    device = client.addressable_devices[0]
+    assert device.memory_stats().bytes_limit == 4096
+    kept = [client.buffer_from_host(KIB) for _ in range(4)]
+    for buffer in kept:
+        buffer.ready().result(30)
+    with pytest.raises(ResourceExhaustedError) as caught:
+        client.buffer_from_host(KIB).ready().result(30)
+    assert isinstance(caught.value, MemoryError)
+    kept.pop().delete()
+    client.buffer_from_host(KIB).ready().result(30)
+
+
+def test_a_limit_holds_for_every_way_to_a_buffer(backend: Backend, new_client: Callable[..., Client]) -> None:
+    client = new_client(memory_limit=2048)
+    spec = ShapeSpec((256,), ElementType.F32)
+    executable = client.compile(backend.programs.itself_and_negative((256,)))
+    x = client.buffer_from_host(KIB)
+    with pytest.raises(ResourceExhaustedError):
+        client.create_uninitialized_buffer(ShapeSpec((512,), ElementType.F32)).ready().result(30)
+    with pytest.raises(ResourceExhaustedError):
+        manager = client.create_buffers_for_async_host_to_device([spec, spec])
+        manager.retrieve_buffer(1).ready().result(30)
+    with pytest.raises(ResourceExhaustedError):
+        executable(x)[1].ready().result(30)
+    gc.collect()
+    there = x.copy_to(x.device)
+    with pytest.raises(ResourceExhaustedError):
+        x.copy_to(x.device).ready().result(30)
+    np.testing.assert_array_equal(np.asarray(there), KIB)
+
+
+def test_host_memory_is_not_limited(new_client: Callable[..., Client]) -> None:
+    client = new_client(memory_limit=1024)
+    space = next(each for each in client.memory_spaces if each.kind == "pinned_host")
+    buffers = [client.buffer_from_host(KIB, memory_space=space) for _ in range(4)]
+    np.testing.assert_array_equal(np.asarray(buffers[3]), KIB)
