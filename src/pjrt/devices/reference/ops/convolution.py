@@ -122,8 +122,9 @@ class _Sliding:
         batches, features = batch // self.batch_groups, features // self.feature_groups
         groups = self.feature_groups * self.batch_groups
         group_stride = feature_stride * features if self.feature_groups > 1 else batch_stride * batches
+        bits = x if x.dtype.kind in "biufc" else x.view(f"u{x.dtype.itemsize}")  # as_strided knows numpy's types only
         return as_strided(
-            x,
+            bits,
             (groups, batches, *places, *kernel, features),
             (
                 group_stride,
@@ -133,7 +134,7 @@ class _Sliding:
                 feature_stride,
             ),
             writeable=False,
-        )
+        ).view(x.dtype)
 
     @staticmethod
     def _matrices(kernel: Array, groups: int) -> Array:
