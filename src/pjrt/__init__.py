@@ -4,6 +4,9 @@ Use any device: ``client = pjrt.client("cpu")``, ``client.compile(program)``, ``
 class on ``pjrt.host`` and export it. The nouns are those of PJRT; their documentation is in ``pjrt.api``.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.buffer import Buffer, ExternalReference
 from pjrt.api.client import AliasFulfillment, Client, ProcessInfo, ProcessState
@@ -46,6 +49,10 @@ from pjrt.api.topology import TopologyDescription
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStream
 from pjrt.plugins.registry import client, load_plugin, topology
 
+if TYPE_CHECKING:
+    from pjrt import frameworks, host, plugins, stablehlo
+    from pjrt.capi.export import Exported, export
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -71,6 +78,7 @@ __all__ = [
     "Executable",
     "ExecuteContext",
     "ExecuteOptions",
+    "Exported",
     "ExternalReference",
     "FailedPreconditionError",
     "Future",
@@ -110,6 +118,31 @@ __all__ = [
     "UnknownError",
     "__version__",
     "client",
+    "export",
+    "frameworks",
+    "host",
     "load_plugin",
+    "plugins",
+    "stablehlo",
     "topology",
 ]
+
+# Imported when they are first asked for, so that a program that does without them starts without them.
+_LATER = {
+    "Exported": "pjrt.capi.export",
+    "export": "pjrt.capi.export",
+    "frameworks": "pjrt",
+    "host": "pjrt",
+    "plugins": "pjrt",
+    "stablehlo": "pjrt",
+}
+
+
+def __getattr__(name: str) -> Any:
+    place = _LATER.get(name)
+    if place is None:
+        raise AttributeError(f"module 'pjrt' has no attribute {name!r}")
+    if place == "pjrt":
+        return importlib.import_module(f"pjrt.{name}")
+    found = globals()[name] = getattr(importlib.import_module(place), name)
+    return found

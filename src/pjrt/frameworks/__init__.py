@@ -1,0 +1,18 @@
+"""Frameworks: what JAX and PyTorch/XLA need to use our plugins (floor 5: must not know the C ABI's structs)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pjrt.frameworks import jax
+
+__all__ = ["jax"]
+
+
+def __getattr__(name: str) -> Any:
+    """The part for one framework, imported when it is first asked for."""
+    if name in __all__:
+        return importlib.import_module(f"pjrt.frameworks.{name}")
+    raise AttributeError(f"module 'pjrt.frameworks' has no attribute {name!r}")
