@@ -175,7 +175,7 @@ def test_infinities(run: Any) -> None:
     assert unary(run, "is_neg_inf", x, "i1").tolist() == [False, False, True, False]
 
 
-@pytest.mark.parametrize("t", [T.F64, T.F32, T.F16, T.BF16], ids=lambda t: t.mlir)
+@pytest.mark.parametrize("t", [T.F64, T.F32, T.F16, T.BF16, T.F8E5M2, T.F8E4M3FN], ids=lambda t: t.mlir)
 def test_next_after(run: Any, t: ElementType) -> None:
     """The neighbours are those of the bit patterns."""
     one = np.array([1.0, 1.0, 0.0, 0.0, -1.0, 2.0, 1.0], t.dtype)

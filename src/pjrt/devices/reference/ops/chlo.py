@@ -66,7 +66,7 @@ def special(view: OpView) -> Kernel:
 def next_after(view: OpView) -> Kernel:
     """The next value of the type after the first operand, in the direction of the second."""
     element = view.operand().element
-    if element.dtype.kind == "f":
+    if element.dtype.isbuiltin == 1:
         return np.nextafter
     whole = np.dtype(f"i{element.dtype.itemsize}").type
     sign = whole(np.iinfo(whole).min)

@@ -122,7 +122,7 @@ class _Sliding:
         batches, features = batch // self.batch_groups, features // self.feature_groups
         groups = self.feature_groups * self.batch_groups
         group_stride = feature_stride * features if self.feature_groups > 1 else batch_stride * batches
-        bits = x if x.dtype.kind in "biufc" else x.view(f"u{x.dtype.itemsize}")  # as_strided knows numpy's types only
+        bits = x if x.dtype.isbuiltin == 1 else x.view(f"u{x.dtype.itemsize}")  # as_strided knows numpy's types only
         return as_strided(
             bits,
             (groups, batches, *places, *kernel, features),
