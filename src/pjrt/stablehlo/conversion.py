@@ -29,7 +29,8 @@ def to_module(program: Program, *, trusted: bool = False) -> MlirModule:
 
     Raises:
         InvalidArgumentError: the program does not parse, or is newer than this jaxlib reads; the message has both
-        versions. DataLossError: it is truncated or corrupt.
+            versions.
+        DataLossError: it is truncated or corrupt.
         FailedPreconditionError: jaxlib is not there.
     """
     encoding = encoding_of(program)
@@ -64,14 +65,15 @@ def serialize(program: Program, version: Version | str | tuple[int, ...], *, tru
 
     Args:
         program: a program in any encoding. An artifact that is old enough already is returned as it is, without
-        looking inside. version: what the reader says, such as a plugin's ``stablehlo_current_version``. If it is
-            newer than this jaxlib writes, the artifact is written at jaxlib's version, which a newer reader reads
-            too.
+            looking inside.
+        version: what the reader says, such as a plugin's ``stablehlo_current_version``. If it is newer than this
+            jaxlib writes, the artifact is written at jaxlib's version, which a newer reader reads too.
         trusted: as for ``to_module``.
 
     Raises:
         InvalidArgumentError: the program holds an operation or a type that ``version`` does not have; the message
-        names it. PjrtError: as for ``to_module``.
+            names it.
+        PjrtError: as for ``to_module``.
     """
     target = Version.of(version)
     written_at = artifact_version(program)
@@ -94,7 +96,8 @@ def to_hlo(
     Args:
         program: a program in any encoding; an HLO proto is not looked into, only wrapped or unwrapped.
         with_config: whether the module's entry layout, replicas and partitions are to be stated beside it
-        (``hlo_with_config``). tuple_result: whether the entry computation returns one tuple, as PyTorch/XLA has it.
+            (``hlo_with_config``); an HLO proto without a configuration does not say its counts, which are 1 then.
+        tuple_result: whether the entry computation returns one tuple, as PyTorch/XLA has it.
         trusted: as for ``to_module``.
 
     Raises:
@@ -124,7 +127,8 @@ def from_hlo(program: Program, *, trusted: bool = False) -> Program:
 
     Raises:
         InvalidArgumentError: an operation has no counterpart in StableHLO, as those of optimized HLO (fusions and
-        the like). PjrtError: as for ``to_module``.
+            the like).
+        PjrtError: as for ``to_module``.
     """
     if encoding_of(program) not in (Encoding.HLO, Encoding.HLO_WITH_CONFIG):
         return program
@@ -145,8 +149,8 @@ def needed_version(program: Program, *, trusted: bool = False) -> Version:
     """The oldest StableHLO version that can hold the program, found by trying.
 
     Raises:
-        InvalidArgumentError: no version can; it holds operations of other dialects, for one. The message names what
-        it is. PjrtError: as for ``to_module``.
+        InvalidArgumentError: no version can; it holds operations of other dialects, for one. The message says which.
+        PjrtError: as for ``to_module``.
     """
     return needed_version_of(to_module(program, trusted=trusted))
 

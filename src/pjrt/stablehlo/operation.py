@@ -23,7 +23,8 @@ class Value:
     Attributes:
         type: its type.
         name: a name that is unique in its function, such as ``%3``, ``%3#1`` (the second result of one operation) or
-        ``%arg0``. owner: the operation that it is a result of, or the block that it is an argument of.
+            ``%arg0``.
+        owner: the operation that it is a result of, or the block that it is an argument of.
         index: which result or argument it is.
     """
 
