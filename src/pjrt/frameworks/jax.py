@@ -1,4 +1,4 @@
-"""JAX on devices of this package: ``platform = pjrt.frameworks.jax.register("reference")``, ``jax.devices(platform)``."""
+"""JAX on devices of this package: ``platform = register("reference")``, then ``jax.devices(platform)``."""
 
 from __future__ import annotations
 

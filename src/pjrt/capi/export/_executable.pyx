@@ -10,6 +10,7 @@ from pjrt.capi.export._give cimport give_bytes
 from pjrt.capi.export._text cimport Text, Texts
 
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.program import Program, ProgramFormat
 
 
 cdef class ExecutableRecord:
@@ -206,6 +207,21 @@ cdef int _parameter_memory_kinds(void *raw) except -1:
     )
 
 
+cdef object _for_frameworks(program):
+    """An optimized program in one of the two formats that frameworks take: ``mlir``, or ``hlo`` with a configuration.
+
+    The latter is a message with the module as field 1 and its configuration, here an empty one, as field 2.
+    """
+    if program.format != ProgramFormat.HLO:
+        return program
+    length, size = bytearray(), len(program.code)
+    while size > 0x7F:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    length.append(size)
+    return Program(b"\x0a" + bytes(length) + program.code + b"\x12\x00", ProgramFormat.HLO_WITH_CONFIG)
+
+
 cdef int _optimized_program(void *raw) except -1:
     args = <PJRT_Executable_OptimizedProgram_Args *>raw
     cdef PJRT_Program *target = args.program
@@ -213,7 +229,7 @@ cdef int _optimized_program(void *raw) except -1:
     cdef ExecutableRecord record = executable_record(args.executable)
     # Asked twice: for the size with no memory to write to, then with memory of that size.
     if record.optimized is None:
-        record.optimized = record.executable.optimized_program()
+        record.optimized = _for_frameworks(record.executable.optimized_program())
         record.optimized_format = record.texts.add(str(record.optimized.format))
     code = record.optimized.code
     target.format = record.optimized_format.data
