@@ -3,6 +3,7 @@ from pjrt.capi._scope cimport ClientScope, Handle
 
 
 cdef class BufferCore(Handle):
+    cdef int references
     cdef object _shape
     cdef object _element_type
     cdef object _layout

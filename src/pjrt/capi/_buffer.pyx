@@ -39,6 +39,16 @@ cdef class BufferCore(Handle):
             raise
         return 0
 
+    cdef int destroy(self, void *native) except -1:
+        """Gives counts back first that someone outside still has: closing a client ends those too."""
+        cdef PJRT_Buffer_DecreaseExternalReferenceCount_Args args
+        while self.references:
+            self.references -= 1
+            start(&args, PJRT_Buffer_DecreaseExternalReferenceCount_Args_STRUCT_SIZE)
+            args.buffer = <PJRT_Buffer *>native
+            self.scope.api.call(SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, &args)  # Client.close
+        return Handle.destroy(self, native)
+
     # What it is.
 
     @property
@@ -234,6 +244,7 @@ cdef class BufferCore(Handle):
         reference = PluginExternalReference()
         (<ExternalReferenceCore>reference).buffer = self
         (<ExternalReferenceCore>reference).held = True
+        self.references += 1
         start(&pointer, PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args_STRUCT_SIZE)
         pointer.buffer = <PJRT_Buffer *>self.use()
         self.call(SLOT_PJRT_Buffer_OpaqueDeviceMemoryDataPointer, &pointer)
@@ -297,6 +308,7 @@ cdef class ExternalReferenceCore:
             return  # closing the client has freed the buffer and its counts
         start(&args, PJRT_Buffer_DecreaseExternalReferenceCount_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.buffer.native
+        self.buffer.references -= 1
         self.buffer.call(SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, &args)
 
     def __dealloc__(self):

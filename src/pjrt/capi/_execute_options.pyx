@@ -179,13 +179,14 @@ cdef void _on_recv(PJRT_CopyToDeviceStream *stream, void *user_arg) noexcept nog
 
 
 cdef void _give_stream(PJRT_CopyToDeviceStream *native, void *user_arg) noexcept with gil:
+    scope, callback = <tuple>user_arg
+    stream = PluginCopyToDeviceStream()
     try:
-        scope, callback = <tuple>user_arg
-        stream = PluginCopyToDeviceStream()
         (<Handle>stream).open(<ClientScope>scope, native, SLOT_PJRT_CopyToDeviceStream_Destroy)  # CopyToDeviceStream: when it is dropped
         callback(stream)
     except BaseException:
-        _log.exception("the callback of a receive raised; the program receives nothing from it")
+        _log.exception("the callback of a receive raised; the program receives no more from it")
+        (<Handle>stream).free()  # now, not when the exception's frames go: the program waits for the stream
 
 
 cdef int _add_hlo_output_callbacks(ExecuteCall call, callbacks) except -1:

@@ -60,7 +60,7 @@ cdef class PluginCore:
         try:
             self.api.call(SLOT_PJRT_Plugin_Initialize, &initialize)  # load_plugin
         except PjrtError as error:
-            raise _located(error, self.path, "the plugin failed to initialize", "see its documentation for the hardware, drivers and settings it needs")
+            raise _located(error, self.path, "the plugin failed to initialize", "see its documentation for the hardware, drivers and settings it needs") from None
         start(&attributes, PJRT_Plugin_Attributes_Args_STRUCT_SIZE)
         try:
             self.api.call(SLOT_PJRT_Plugin_Attributes, &attributes)  # Plugin.attributes
@@ -83,7 +83,7 @@ cdef class PluginCore:
         except PjrtError as error:
             raise _located(
                 error, self.path, "no client could be made", f"check that the device and its driver are there, and the options ({', '.join(options) or 'none given'})"
-            )
+            ) from None
 
     def topology(self, name="", **options):
         return create_topology(self.scope, name, options, self.attributes)

@@ -1,0 +1,183 @@
+"""Events of a plugin as futures: nothing blocks, no thread waits for an event, the GIL is free."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tiny import TinyProgram
+from tiny.control import Control
+
+import pjrt
+from pjrt.api.client import Client
+
+X = np.arange(4, dtype=np.float32)
+
+
+@pytest.fixture
+def pending(client: Client, tiny_control: Control) -> Callable[[], pjrt.Buffer]:
+    """Makes buffers whose value is still to come while the plugin is held."""
+    program = TinyProgram("later")
+    executable = client.compile(pjrt.Program(program.result(program.let("fill", "f32[4]", 1)).code, format="tiny"))
+    return lambda: executable()[0]
+
+
+def test_a_thousand_pending_events_need_no_threads(
+    client: Client, tiny_control: Control, pending: Callable[[], pjrt.Buffer]
+) -> None:
+    before = threading.active_count()
+    done: list[int] = []
+    with tiny_control.held():
+        futures = [pending().ready() for _ in range(500)] + [pending().to_host() for _ in range(500)]
+        for number, future in enumerate(futures):
+            future.add_done_callback(lambda _, number=number: done.append(number))  # type: ignore[misc]
+        assert not any(future.done() for future in futures)
+        assert threading.active_count() == before
+    pjrt.Future.all(futures).result(30)
+    assert sorted(done) == list(range(1000))
+    assert threading.active_count() <= before + 1  # the plugin's thread, as Python sees it
+
+
+def test_asyncio_awaits_events(tiny_control: Control, pending: Callable[[], pjrt.Buffer]) -> None:
+    async def main() -> list[object]:
+        with tiny_control.held():
+            futures = [pending().to_host() for _ in range(50)]
+            tasks = [asyncio.ensure_future(_await(future)) for future in futures]
+            await asyncio.sleep(0)
+            assert not any(task.done() for task in tasks)
+        return list(await asyncio.gather(*tasks))
+
+    async def _await(future: pjrt.Future[object]) -> object:
+        return await future
+
+    for array in asyncio.run(main()):
+        np.testing.assert_array_equal(array, np.ones(4, np.float32))
+
+
+def test_a_wait_with_a_limit(tiny_control: Control, pending: Callable[[], pjrt.Buffer]) -> None:
+    with tiny_control.held():
+        future = pending().ready()
+        begun = time.monotonic()
+        with pytest.raises(pjrt.DeadlineExceededError):
+            future.result(0.05)
+        assert time.monotonic() - begun < 5
+    future.result(30)
+
+
+def test_other_threads_run_while_one_waits(tiny_control: Control, pending: Callable[[], pjrt.Buffer]) -> None:
+    results: list[object] = []
+    with tiny_control.held():
+        future = pending().to_host()
+        waiter = threading.Thread(target=lambda: results.append(future.result(30)))
+        waiter.start()
+        assert sum(range(100_000)) == 4999950000  # the GIL is not held by the one who waits
+        assert results == []
+    waiter.join(30)
+    np.testing.assert_array_equal(results[0], np.ones(4, np.float32))
+
+
+def test_many_threads_wait_for_one_event(tiny_control: Control, pending: Callable[[], pjrt.Buffer]) -> None:
+    results: list[object] = []
+    with tiny_control.held():
+        future = pending().ready()
+        waiters = [threading.Thread(target=lambda: results.append(future.result(30))) for _ in range(16)]
+        for waiter in waiters:
+            waiter.start()
+    for waiter in waiters:
+        waiter.join(30)
+    assert results == [None] * 16
+
+
+def test_the_destination_lives_until_the_copy_is_done_though_nobody_keeps_it(
+    client: Client, tiny_control: Control, pending: Callable[[], pjrt.Buffer]
+) -> None:
+    with tiny_control.held():
+        for _ in range(100):
+            pending().to_host()  # dropped at once: the plugin will write to the array all the same
+        gc.collect()
+        noise = [np.full(4, 9, np.float32) for _ in range(1000)]
+    client.buffer_from_host(X).to_host().result()
+    pending().ready().result(30)
+    assert all((array == 9).all() for array in noise)
+
+
+def test_a_borrowed_array_lives_until_the_plugin_is_done_with_it(client: Client, tiny_control: Control) -> None:
+    released: list[int] = []
+    with tiny_control.held():
+        buffer = client.buffer_from_host(
+            np.full(1000, 7, np.float32),
+            semantics=pjrt.HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES,
+            on_done_with_host_buffer=lambda: released.append(1),
+        )
+        gc.collect()
+        noise = [np.full(1000, 9, np.float32) for _ in range(100)]
+        assert released == []
+    assert (np.asarray(buffer) == 7).all()
+    assert released == [1]
+    assert len(noise) == 100
+
+
+def test_nothing_is_left_of_events_that_nobody_asked(client: Client, tiny_control: Control, pending: Callable[[], pjrt.Buffer]) -> None:
+    before = tiny_control.live("event")
+    with tiny_control.held():
+        for _ in range(50):
+            future = pending().ready()
+            future.done()
+        del future
+        gc.collect()
+        assert tiny_control.live("event") == before
+    for _ in range(50):
+        pending().ready().result(30)
+    gc.collect()
+    assert tiny_control.live("event") == before
+
+
+def test_a_callback_that_raises_harms_nobody(pending: Callable[[], pjrt.Buffer], tiny_control: Control) -> None:
+    seen: list[int] = []
+    with tiny_control.held():
+        future = pending().ready()
+        future.add_done_callback(lambda _: 1 / 0)
+        future.add_done_callback(lambda _: seen.append(1))
+    future.result(30)
+    for _ in range(1000):
+        if seen:
+            break
+        pending().ready().result(30)
+    assert seen == [1]
+
+
+def test_raw_copies_into_memory_that_comes_later(client: Client) -> None:
+    buffer = client.buffer_from_host(X)
+    promise: pjrt.Promise[bytearray] = pjrt.Promise()
+    memory = bytearray(16)
+    done = buffer.copy_raw_to_host_future(promise.future)
+    assert not done.done()
+    promise.set_result(memory)
+    done.result(30)
+    assert memory == X.tobytes()
+    failing: pjrt.Promise[bytearray] = pjrt.Promise()
+    failed = buffer.copy_raw_to_host_future(failing.future)
+    failing.set_error(pjrt.UnavailableError("no memory came"))
+    with pytest.raises(pjrt.UnavailableError, match="no memory came"):
+        failed.result(30)
+    small = buffer.copy_raw_to_host_future(pjrt.Future.completed(bytearray(3)))
+    with pytest.raises(pjrt.OutOfRangeError):
+        small.result(30)
+
+
+def test_a_donation_waits_for_its_dependency(client: Client) -> None:
+    buffer = client.buffer_from_host(X)
+    promise: pjrt.Promise[None] = pjrt.Promise()
+    donated = buffer.donate_with_control_dependency(promise.future)
+    assert buffer.is_deleted
+    assert not donated.ready().done()
+    promise.set_result(None)
+    np.testing.assert_array_equal(np.asarray(donated), X)
+    poisoned = donated.donate_with_control_dependency(pjrt.Future.failed(pjrt.AbortedError("given up")))
+    with pytest.raises(pjrt.AbortedError, match="given up"):
+        poisoned.ready().result(30)
