@@ -9,8 +9,9 @@ from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put
 from pjrt.capi.export._give cimport give_bytes
 from pjrt.capi.export._text cimport Text, Texts
 
+from pjrt import stablehlo
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import ProgramFormat
 
 
 cdef class ExecutableRecord:
@@ -208,18 +209,10 @@ cdef int _parameter_memory_kinds(void *raw) except -1:
 
 
 cdef object _for_frameworks(program):
-    """An optimized program in one of the two formats that frameworks take: ``mlir``, or ``hlo`` with a configuration.
-
-    The latter is a message with the module as field 1 and its configuration, here an empty one, as field 2.
-    """
+    """An optimized program in one of the two formats that frameworks take: ``mlir`` or ``hlo_with_config``."""
     if program.format != ProgramFormat.HLO:
         return program
-    length, size = bytearray(), len(program.code)
-    while size > 0x7F:
-        length.append(size & 0x7F | 0x80)
-        size >>= 7
-    length.append(size)
-    return Program(b"\x0a" + bytes(length) + program.code + b"\x12\x00", ProgramFormat.HLO_WITH_CONFIG)
+    return stablehlo.to_hlo(program, with_config=True)
 
 
 cdef int _optimized_program(void *raw) except -1:
