@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from anydevice import Backend
+from anydevice import Absent, Backend, aligned
 
 from pjrt.api.client import Client
 from pjrt.api.device import Device
@@ -30,7 +30,9 @@ def sample(element_type: ElementType, shape: tuple[int, ...] = (2, 3)) -> np.nda
 
 
 @pytest.mark.parametrize("element_type", ARRAY_TYPES, ids=lambda each: each.name)
-def test_every_element_type_makes_the_round_trip(client: Client, element_type: ElementType) -> None:
+def test_every_element_type_makes_the_round_trip(backend: Backend, client: Client, element_type: ElementType) -> None:
+    if element_type in backend.element_types_left_out:
+        raise Absent(f"elements of type {element_type.name}")
     try:
         array = sample(element_type)
     except (PjrtError, TypeError) as error:
@@ -76,11 +78,13 @@ STRIDED = {
 @pytest.mark.parametrize("name", STRIDED)
 def test_strides_are_honoured(client: Client, name: str, semantics: HostBufferSemantics) -> None:
     array = STRIDED[name]
-    if semantics is HostBufferSemantics.MUTABLE_ZERO_COPY and not array.flags.writeable:
-        with pytest.raises(InvalidArgumentError):
-            client.buffer_from_host(array, semantics=semantics)
-        return
-    np.testing.assert_array_equal(np.asarray(client.buffer_from_host(array, semantics=semantics)), array)
+    try:
+        buffer = client.buffer_from_host(array, semantics=semantics)
+    except InvalidArgumentError:  # a device that would write must not borrow what cannot be written
+        assert semantics is HostBufferSemantics.MUTABLE_ZERO_COPY
+        assert not array.flags.writeable
+    else:
+        np.testing.assert_array_equal(np.asarray(buffer), array)
 
 
 def test_a_layout_changes_the_bytes_and_not_the_value(client: Client) -> None:
@@ -221,16 +225,9 @@ def test_until_transfer_completes_reads_no_earlier_than_it_must(backend: Backend
     np.testing.assert_array_equal(np.asarray(buffer), np.zeros(100))
 
 
-def aligned(count: int) -> np.ndarray[Any, Any]:
-    """Zeros whose memory begins at a multiple of 64 bytes, so that devices which ask for that can use it in place."""
-    raw = np.zeros(count * 4 + 64, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + count * 4].view(np.float32)
-
-
 @pytest.mark.parametrize("semantics", ZERO_COPY, ids=lambda each: each.name.lower())
 def test_zero_copy_means_no_copy(client: Client, semantics: HostBufferSemantics) -> None:
-    array = aligned(1000)
+    array = aligned((1000,))
     releases = Releases()
     buffer = client.buffer_from_host(array, semantics=semantics, on_done_with_host_buffer=releases)
     buffer.ready().result()
@@ -241,7 +238,7 @@ def test_zero_copy_means_no_copy(client: Client, semantics: HostBufferSemantics)
 
 
 def test_zero_copy_keeps_the_array_alive(client: Client) -> None:
-    array = aligned(1000)
+    array = aligned((1000,))
     array[:] = 5
     buffer = client.buffer_from_host(array, semantics=HostBufferSemantics.IMMUTABLE_ZERO_COPY)
     del array
@@ -250,7 +247,7 @@ def test_zero_copy_keeps_the_array_alive(client: Client) -> None:
 
 
 def test_an_array_that_must_not_change_survives_a_donation(backend: Backend, client: Client) -> None:
-    array = aligned(16)
+    array = aligned((16,))
     array[:] = 3
     buffer = client.buffer_from_host(array, semantics=HostBufferSemantics.IMMUTABLE_ZERO_COPY)
     doubled = client.compile(backend.programs.double((16,), donate=True))(buffer)[0]
@@ -275,7 +272,7 @@ def test_an_exception_in_the_release_callback_goes_no_further(client: Client, ca
 
 
 def test_a_buffer_from_another_librarys_array_shares_memory(client: Client, device: Device) -> None:
-    array = aligned(16)
+    array = aligned((16,))
     array[:] = 2
     try:
         buffer = client.buffer_from_dlpack(array, device=device)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from anydevice import Backend
+from anydevice import Absent, Backend
 
 from pjrt.api.client import Client
 from pjrt.api.device import Device
@@ -38,6 +38,8 @@ def test_peaks_can_be_cleared(client: Client, device: Device) -> None:
     buffer = client.buffer_from_host(KIB)
     buffer.ready().result(30)
     buffer.delete()
+    if device.memory_stats().peak_bytes_in_use is None:
+        raise Absent("peaks of memory")
     assert device.memory_stats().peak_bytes_in_use == 1024
     device.clear_memory_stats()
     assert device.memory_stats().peak_bytes_in_use == 0
@@ -74,8 +76,7 @@ def test_a_limit_holds_for_every_way_to_a_buffer(backend: Backend, new_client: C
     with pytest.raises(ResourceExhaustedError):
         client.create_uninitialized_buffer(ShapeSpec((512,), ElementType.F32)).ready().result(30)
     with pytest.raises(ResourceExhaustedError):
-        manager = client.create_buffers_for_async_host_to_device([spec, spec])
-        manager.retrieve_buffer(1).ready().result(30)
+        client.create_buffers_for_async_host_to_device([spec, spec]).retrieve_buffer(1).ready().result(30)
     with pytest.raises(ResourceExhaustedError):
         executable(x)[1].ready().result(30)
     gc.collect()

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from anydevice import Backend
+from anydevice import Backend, aligned
 
 from pjrt.api.client import Client
 from pjrt.api.device import Device
@@ -121,7 +121,8 @@ def test_an_alias_that_is_forgotten_fails(client: Client) -> None:
 
 
 def test_a_view_shows_memory_of_others(client: Client, device: Device) -> None:
-    memory = ARRAY.copy()
+    memory = aligned((2, 3))
+    memory[:] = ARRAY
     deleted = threading.Event()
     calls: list[int] = []
 
@@ -141,7 +142,8 @@ def test_a_view_shows_memory_of_others(client: Client, device: Device) -> None:
 
 
 def test_a_view_goes_into_programs(backend: Backend, client: Client, device: Device) -> None:
-    memory = ARRAY.copy()
+    memory = aligned((2, 3))
+    memory[:] = ARRAY
     view = client.create_view_of_device_buffer(memory.ctypes.data, SPEC, device=device)
     (doubled,) = client.compile(backend.programs.double((2, 3)))(view)
     np.testing.assert_array_equal(doubled.to_host().result(30), ARRAY * 2)

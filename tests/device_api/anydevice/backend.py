@@ -13,6 +13,7 @@ from tiny import Control
 
 from anydevice.programs import Absent, Programs, StableHloPrograms, TinyPrograms
 from pjrt.api.client import Client
+from pjrt.api.element_type import ElementType
 
 __all__ = ["BACKENDS", "Absent", "Backend", "TinyBackend", "make_backend"]
 
@@ -23,6 +24,7 @@ class Backend(abc.ABC):
     name: str
     programs: Programs
     uses_donated_memory = True
+    element_types_left_out: frozenset[ElementType] = frozenset()
 
     @abc.abstractmethod
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
@@ -90,6 +92,9 @@ class XlaBackend(Backend):
 
     name = "cpu"
     programs = StableHloPrograms()
+    element_types_left_out = frozenset(
+        {ElementType.F6E2M3FN, ElementType.F6E3M2FN}
+    )  # jaxlib has no numpy dtype for them
 
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
         from pjrt.devices.xla import XlaPlugin

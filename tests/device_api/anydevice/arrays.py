@@ -1,0 +1,16 @@
+"""Host arrays that devices can use in place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def aligned(shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Zeros, f32, whose memory begins at a multiple of 64 bytes: what devices ask for that use an array in place."""
+    size = math.prod(shape) * 4
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(np.float32).reshape(shape)
