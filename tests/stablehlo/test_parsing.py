@@ -15,6 +15,8 @@ from pjrt.stablehlo import (
     TensorType,
     TokenType,
     TupleType,
+    Version,
+    current_version,
     parse,
     read,
 )
@@ -139,6 +141,8 @@ def test_quantized_types() -> None:
 
 
 def test_futures() -> None:
+    if current_version() < Version(1, 15):
+        pytest.skip("the StableHLO of this jaxlib has no futures yet")
     program = parsed(
         '%0 = "stablehlo.async_start"(%x) ({ ^bb0(%a: tensor<4xf32>):\n'
         '%1 = "stablehlo.all_reduce"(%a) ({ ^bb0(%b: tensor<f32>, %c: tensor<f32>):\n'

@@ -229,6 +229,16 @@ def _replace_mhlo(operation: Any) -> None:
     operation.erase()
 
 
+def foreign_operations(module: MlirModule) -> list[str]:
+    """The names of the operations that are of no dialect that belongs to StableHLO."""
+    with module as mlir:
+        names = {operation.name for operation in _walk(mlir.operation)}
+    return sorted(name for name in names if name.partition(".")[0] not in _OWN_DIALECTS)
+
+
+_OWN_DIALECTS = ("builtin", "func", "stablehlo", "chlo", "sdy")
+
+
 def device_counts(module: MlirModule) -> tuple[int, int]:
     """How many replicas and partitions the module says it is for; 1 where it does not say."""
     with module as mlir:

@@ -237,7 +237,7 @@ def _attempt(module: MlirModule, version: Version) -> bytes:
     try:
         return _native.write_artifact(plain, version)
     except InvalidArgumentError:
-        if version < _MIXED_DIALECTS:
+        if version < _MIXED_DIALECTS or _native.foreign_operations(plain):
             raise
     return _native.write_artifact(plain, version, other_dialects=True)
 
@@ -247,7 +247,10 @@ _ELEMENT_TYPES = re.compile(r"[<x](bf16|tf32|[fu]?i?\d+(?:E\d+M\d+\w*)?|complex<
 
 
 def _culprit(message: str, module: MlirModule, version: Version) -> str:
-    """The operation that is refused and, where it is for their sake, the types."""
+    """The operation that is refused and, where it is for their sake, the types; or what is foreign to StableHLO."""
+    foreign = _native.foreign_operations(module)
+    if foreign:
+        return f"it holds operations of other dialects: {', '.join(foreign)}"
     found = _REFUSED_OPERATION.search(message)
     if found is None:
         return message
