@@ -1,0 +1,200 @@
+"""Real vendors' plugins, without their hardware: the TPU and CUDA wheels from PyPI.
+
+The wheels are found where they are installed, or by the environment variables PJRT_TEST_LIBTPU and
+PJRT_TEST_CUDA_PLUGIN; without them these tests are skipped. Each runs in a process of its own: such a library handles
+signals and starts threads.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA = Path(__file__).parent / "data"
+
+TPU_ENVIRONMENT = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+}
+
+MATMUL = """
+module @matmul {
+  func.func public @main(%a: tensor<256x128xf32>, %b: tensor<128x64xf32>) -> tensor<256x64xf32> {
+    %0 = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
+        : (tensor<256x128xf32>, tensor<128x64xf32>) -> tensor<256x64xf32>
+    return %0 : tensor<256x64xf32>
+  }
+}
+"""
+
+
+def find(variable: str, package: str, library: str) -> Path:
+    """The plugin's library, or a skip."""
+    if variable in os.environ:
+        return Path(os.environ[variable])
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip(f"{package} is not installed, and {variable} is not set")
+    return Path(next(iter(spec.submodule_search_locations))) / library
+
+
+@pytest.fixture(scope="module")
+def libtpu() -> Path:
+    """The library of the TPU plugin."""
+    return find("PJRT_TEST_LIBTPU", "libtpu", "libtpu.so")
+
+
+@pytest.fixture(scope="module")
+def cuda_plugin() -> Path:
+    """The library of the CUDA plugin."""
+    return find("PJRT_TEST_CUDA_PLUGIN", "jax_plugins.xla_cuda13", "xla_cuda_plugin.so")
+
+
+def ask(library: Path, body: str, **values: Any) -> dict[str, Any]:
+    """Runs code that fills ``found``, with ``plugin``, ``MATMUL`` and the values at hand, and gives what it found."""
+    script = (
+        "import json, pjrt\nfound = {}\n"
+        f"values = json.loads({json.dumps(json.dumps(values | {'MATMUL': MATMUL}))})\nglobals().update(values)\n"
+        f"plugin = pjrt.load_plugin({str(library)!r})\n{body}\nprint('\\n' + json.dumps(found))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | TPU_ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+COMPILE = """
+topology = plugin.topology(name)
+devices = topology.device_descriptions
+executable = topology.compile(MATMUL)
+stats = executable.memory_stats()
+cost = executable.cost_analysis()
+found = dict(
+    devices=len(devices), kind=devices[0].kind, coords=devices[0].attributes["coords"], kinds=len({d.kind for d in devices}),
+    platform=topology.platform_name, name=executable.name, argument=stats.argument_size_in_bytes,
+    output=stats.output_size_in_bytes, code=stats.generated_code_size_in_bytes, flops=cost["flops"],
+    serialized=len(executable.serialize()), shapes=executable.output_shapes, layout=str(executable.output_layouts[0]),
+    optimized=executable.optimized_program().format, fingerprint=executable.fingerprint().hex(),
+    again=topology.compile(MATMUL).fingerprint().hex(), limit=devices[0].attributes.get("device_memory_bytes_limit"),
+    memories=[m.kind for m in devices[0].memory_space_descriptions],
+)
+"""
+
+TPUS = [
+    ("v4:2x2x1", 8, "TPU v4"),
+    ("v5e:2x2", 4, "TPU v5 lite"),
+    ("v5e:4x4", 16, "TPU v5 lite"),
+    ("v5p:2x2x1", 4, "TPU v5"),
+    ("v6e:2x2", 4, "TPU v6 lite"),
+]
+
+
+@pytest.mark.parametrize(("name", "devices", "kind"), TPUS, ids=[name for name, _, _ in TPUS])
+def test_compiling_for_a_tpu_that_is_not_here(libtpu: Path, name: str, devices: int, kind: str) -> None:
+    found = ask(libtpu, COMPILE, name=name)
+    assert found["devices"] == devices
+    assert (found["kind"], found["kinds"], found["platform"], found["name"]) == (kind, 1, "tpu", "matmul")
+    assert found["flops"] == pytest.approx(2 * 256 * 128 * 64, rel=0.05)
+    assert found["argument"] == (256 * 128 + 128 * 64) * 4
+    assert found["output"] == 256 * 64 * 4
+    assert found["shapes"] == [[256, 64]]
+    assert found["layout"].startswith("{1,0:T(8,128)")
+    assert found["code"] > 1000
+    assert found["serialized"] > 1000
+    assert found["fingerprint"] == found["again"]
+    assert found["optimized"] == "hlo_with_config"
+    assert found["memories"][0] == "device"
+
+
+def test_what_the_tpu_plugin_says_of_itself(libtpu: Path) -> None:
+    body = "found = dict(version=plugin.api_version, extensions=plugin.extensions, stablehlo=plugin.attributes['stablehlo_current_version'])"
+    found = ask(libtpu, body)
+    assert found["version"][0] == 0
+    assert {"Layouts", "TpuTopology", "Megascale", "Shardings"} <= set(found["extensions"])
+    assert found["stablehlo"] >= [1, 0, 0]
+
+
+def test_a_topology_survives_serializing_and_a_wrong_one_is_refused(libtpu: Path) -> None:
+    body = """
+topology = plugin.topology("v5e:2x2")
+again = plugin.deserialize_topology(topology.serialize())
+found = dict(same=again.fingerprint() == topology.fingerprint(), devices=len(again.device_descriptions), texts=[str(d) for d in again.device_descriptions] == [str(d) for d in topology.device_descriptions])
+for name in ("v5e:99x99", "nonsense"):
+    try: plugin.topology(name)
+    except pjrt.PjrtError as error: found[name] = error.message
+try: topology.compile("module { func.func @main() { return %x } }")
+except pjrt.PjrtError as error: found["program"] = error.message
+"""
+    found = ask(libtpu, body)
+    assert (found["same"], found["devices"], found["texts"]) == (True, 4, True)
+    assert found["v5e:99x99"]
+    assert found["nonsense"]
+    assert found["program"]
+
+
+def test_descriptions_and_executables_outlive_their_topology(libtpu: Path) -> None:
+    body = """
+import gc
+executable = plugin.topology("v5e:2x2").compile(MATMUL)
+descriptions = plugin.topology("v5e:2x2").device_descriptions
+gc.collect()
+found = dict(name=executable.name, attributes=list(descriptions[3].attributes), debug=descriptions[3].debug_string)
+"""
+    found = ask(libtpu, body)
+    assert found["name"] == "matmul"
+    assert "coords" in found["attributes"]
+    assert found["debug"]
+
+
+def test_the_cuda_plugin_without_a_gpu(cuda_plugin: Path) -> None:
+    body = """
+found = dict(version=plugin.api_version, extensions=plugin.extensions, errors=[])
+for _ in range(2):
+    try: plugin.client()
+    except pjrt.FailedPreconditionError as error: found["errors"].append(error.message)
+"""
+    found = ask(cuda_plugin, body)
+    assert {"FFI", "Stream", "Triton", "Gpu_Custom_Call"} <= set(found["extensions"])
+    if not found["errors"]:
+        pytest.skip("there is a GPU")
+    assert len(found["errors"]) == 2
+    assert all("No visible GPU devices" in text and str(cuda_plugin) in text for text in found["errors"])
+
+
+def test_compiling_for_a_gpu_that_is_not_here(cuda_plugin: Path) -> None:
+    """By the description of its hardware, which a machine with such a GPU gives as its topology's ``target_config``."""
+    body = """
+topology = plugin.topology("cuda", target_config=target, topology="1x1x2")
+executable = topology.compile(MATMUL)
+stats = executable.memory_stats()
+found = dict(devices=[d.kind for d in topology.device_descriptions], argument=stats.argument_size_in_bytes,
+    output=stats.output_size_in_bytes, serialized=len(executable.serialize()), shapes=executable.output_shapes)
+try: executable.cost_analysis()
+except pjrt.UnimplementedError as error: found["cost"] = error.message
+"""
+    found = ask(cuda_plugin, body, target=(DATA / "h100.txtpb").read_text())
+    assert found["devices"] == ["NVIDIA H100 80GB HBM3"] * 2
+    assert found["argument"] == (256 * 128 + 128 * 64) * 4
+    assert found["output"] == 256 * 64 * 4
+    assert found["serialized"] > 1000
+    assert found["shapes"] == [[256, 64]]
+    assert "GetCostAnalysis" in found["cost"]
