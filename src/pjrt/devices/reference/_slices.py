@@ -49,17 +49,16 @@ class SliceLayout:
         self.index_vector_dim = index_vector_dim
         self.batch_shape = tuple(size for i, size in enumerate(indices) if i != index_vector_dim)
         self.count = math.prod(self.batch_shape)
-        self.limits = np.array([self.operand[d] - self.slice_sizes[d] for d in self.index_map], np.int64)
+        self.limits = tuple(self.operand[d] - self.slice_sizes[d] for d in self.index_map)
         lead = len(self.operand) if unit_rows else self._leading(set(index_map) | set(operand_batching))
         self.lead = lead
         self.row_shape = self.operand[lead:]
         self.row = math.prod(self.row_shape)
         strides = [math.prod(self.operand[d + 1 : lead]) for d in range(lead)]
         self.table = (math.prod(self.operand[:lead]), self.row)
-        self._strides = np.array([strides[d] for d in self.index_map], np.int64)
+        self._strides = tuple(strides[d] for d in self.index_map)
         self.offsets = _offsets(self.slice_sizes[:lead], strides)
         self._base = self._batching_base(operand_batching, indices_batching, strides)
-        self._operand_batching = tuple(operand_batching)
 
     def _leading(self, moving: set[int]) -> int:
         """The number of dimensions that are not part of a row."""
@@ -98,19 +97,27 @@ class SliceLayout:
 
     def clamped(self, vectors: Array) -> Array:
         """The starts of slices, moved as far as needed to lie inside the operand."""
-        return np.minimum(np.maximum(vectors, 0), self.limits)
+        columns = [np.minimum(np.maximum(vectors[:, i], 0), limit) for i, limit in enumerate(self.limits)]
+        return self._rows_of(columns)
 
-    def inside(self, vectors: Array) -> Array:
-        """Whether each slice lies wholly inside the operand."""
-        return ((vectors >= 0) & (vectors <= self.limits)).all(1)
+    def starts(self, vectors: Array) -> tuple[Array, Array | None]:
+        """The row number where each slice starts, and which slices lie wholly inside the operand: None where all do.
 
-    def starts(self, vectors: Array) -> Array:
-        """The row number where each slice starts; the vectors must lie inside."""
-        if len(self.index_map) == 1:
-            first = vectors[:, 0] if self._strides[0] == 1 else vectors[:, 0] * self._strides[0]
-        else:
-            first = vectors @ self._strides
-        return first if self._base is None else first + self._base
+        The row numbers of the others mean nothing.
+        """
+        columns = [vectors[:, i] for i in range(len(self.limits))]
+        inside = np.ones(self.count, np.bool_)
+        for column, limit in zip(columns, self.limits, strict=True):
+            inside &= column.view(np.uint64) <= limit  # negative numbers are larger than any limit
+        return self._rows_of(columns), None if inside.all() else inside
+
+    def _rows_of(self, columns: Sequence[Array]) -> Array:
+        """The row numbers for starts given by their components."""
+        total: Array = self._base
+        for column, stride in zip(columns, self._strides, strict=True):
+            part = column if stride == 1 else column * stride
+            total = part if total is None else total + part
+        return np.zeros(self.count, np.int64) if total is None else total
 
     def rows(self, starts: Array) -> Array:
         """The numbers of all rows of slices that start at these rows: a table with one line a slice."""

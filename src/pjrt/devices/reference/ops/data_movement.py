@@ -5,6 +5,7 @@ Gather is in ``gathering``, sort in ``sorting``.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,50 +36,62 @@ def transpose(view: OpView) -> Kernel:
 @op("stablehlo.broadcast_in_dim", quantized=True)
 def broadcast_in_dim(view: OpView) -> Kernel:
     """The operand repeated: its dimension ``i`` becomes ``broadcast_dimensions[i]`` of the result."""
-    operand, sizes = view.operand(), view.result().sizes
-    dimensions = tuple(view.attr("broadcast_dimensions"))
-    if operand.shape == sizes and dimensions == tuple(range(len(sizes))):
-        return lambda x: x
-    if not operand.is_static:
-        return lambda x: spread(x, sizes, dimensions)
-    repeated = _repetition(operand.sizes, sizes, dimensions)
-    if repeated == ():
-        inserted = tuple(sizes)
-        order = tuple(np.argsort(np.array(dimensions, np.int64), kind="stable"))
-        if order == tuple(range(len(dimensions))):
-            return lambda x: x.reshape(inserted)
-    return lambda x: spread(x, sizes, dimensions)
+    return _spreader(view, tuple(view.attr("broadcast_dimensions")))
 
 
 @op("stablehlo.broadcast", quantized=True)
 def broadcast(view: OpView) -> Kernel:
     """The operand repeated along new major dimensions."""
-    sizes = view.result().sizes
-    dimensions = tuple(range(len(sizes) - view.operand().rank, len(sizes)))
-    return lambda x: spread(x, sizes, dimensions)
+    rank = view.result().rank
+    return _spreader(view, tuple(range(rank - view.operand().rank, rank)))
 
 
-def _repetition(operand: tuple[int, ...], result: tuple[int, ...], dimensions: tuple[int, ...]) -> tuple[int, ...]:
-    """The result's dimensions along which something is repeated."""
-    given = {dimension: operand[i] for i, dimension in enumerate(dimensions)}
-    return tuple(d for d, size in enumerate(result) if given.get(d, 1) != size)
+def _spreader(view: OpView, dimensions: tuple[int, ...]) -> Kernel:
+    operand, sizes = view.operand(), view.result().sizes
+    if not operand.is_static:
+        return lambda x: spread(x, sizes, dimensions)
+    if operand.sizes == sizes and dimensions == tuple(range(len(sizes))):
+        return lambda x: x
+    if operand.size == view.result().size and list(dimensions) == sorted(dimensions):
+        return lambda x: x.reshape(sizes)  # nothing but dimensions of one element is added
+    if operand.size == 0:
+        return lambda x: spread(x, sizes, dimensions)
+    strides = _strides(operand.sizes, _contiguous(operand.sizes, operand.dtype.itemsize), len(sizes), dimensions)
+    array, dtype = np.ndarray, operand.dtype
+
+    def run(x: Array) -> Array:
+        if not x.flags.c_contiguous:
+            return spread(x, sizes, dimensions)
+        return array(sizes, dtype, x, 0, strides)  # a tenth of the time of broadcast_to
+
+    return run if operand.rank else lambda x: array(sizes, dtype, np.asarray(x), 0, strides)
+
+
+def _contiguous(sizes: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """The strides of a contiguous array."""
+    return tuple(itemsize * math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
+
+
+def _strides(
+    sizes: tuple[int, ...], strides: tuple[int, ...], rank: int, dimensions: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The strides of an array of these sizes and strides as a part of one of ``rank``: none along what is repeated."""
+    found = [0] * rank
+    for dimension, size, stride in zip(dimensions, sizes, strides, strict=True):
+        if size != 1:
+            found[dimension] = stride
+    return tuple(found)
 
 
 def spread(x: Array, sizes: tuple[int, ...], dimensions: tuple[int, ...]) -> Array:
-    """A read-only view of ``x`` in a larger shape, its dimension ``i`` being ``dimensions[i]`` there."""
+    """A view of ``x`` in a larger shape, its dimension ``i`` being ``dimensions[i]`` there."""
     x = np.asarray(x)
-    strides = [0] * len(sizes)
-    for dimension, size, stride in zip(dimensions, x.shape, x.strides, strict=True):
-        if size != 1:
-            strides[dimension] = stride
     if x.flags.c_contiguous and x.size:
-        found = np.ndarray(sizes, x.dtype, x, 0, tuple(strides))  # a tenth of the time of broadcast_to
-        found.flags.writeable = False
-        return found
+        return np.ndarray(sizes, x.dtype, x, 0, _strides(x.shape, x.strides, len(sizes), dimensions))
     shape = [1] * len(sizes)
-    order = sorted(range(len(dimensions)), key=dimensions.__getitem__)
     for dimension, size in zip(dimensions, x.shape, strict=True):
         shape[dimension] = size
+    order = sorted(range(len(dimensions)), key=dimensions.__getitem__)
     return np.broadcast_to(x.transpose(order).reshape(shape), sizes)
 
 
@@ -124,18 +137,39 @@ def reverse(view: OpView) -> Kernel:
 @op("stablehlo.dynamic_slice", quantized=True)
 def dynamic_slice(view: OpView) -> Kernel:
     """A window of fixed size at a place known when the program runs, moved as far as needed to lie inside."""
-    sizes = tuple(view.attr("slice_sizes"))
-    if not sizes:
-        return lambda x: x
+    operand, sizes = view.operand(), tuple(view.attr("slice_sizes"))
+    if not operand.is_static:
+        return lambda x, *starts: x[window_at(x.shape, starts, sizes)]
+    window = _Window(operand.sizes, sizes)
+    if not window.moving:
+        return lambda x, *starts: x
     if len(sizes) == 1:
-        width = sizes[0]
+        (limit,), (width,) = window.limits, sizes
 
-        def run_one(x: Array, start: Array) -> Array:
-            first = min(max(int(start), 0), x.shape[0] - width)
+        def run(x: Array, start: Array) -> Array:
+            first = min(max(int(start), 0), limit)
             return x[first : first + width]
 
-        return run_one
-    return lambda x, *starts: x[window_at(x.shape, starts, sizes)]
+        return run
+    return lambda x, *starts: x[window.at(starts)]
+
+
+class _Window:
+    """A window of these sizes in values of one shape."""
+
+    def __init__(self, shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
+        self.limits = tuple(extent - size for extent, size in zip(shape, sizes, strict=True))
+        self.moving = tuple(dimension for dimension, limit in enumerate(self.limits) if limit)
+        self._parts = tuple((d, self.limits[d], sizes[d]) for d in self.moving)
+        self._still = [slice(0, size) for size in sizes]
+
+    def at(self, starts: tuple[Array, ...]) -> tuple[slice, ...]:
+        """The index of the window there, or as near as it lies inside."""
+        index = self._still.copy()
+        for dimension, limit, size in self._parts:
+            first = min(max(int(starts[dimension]), 0), limit)
+            index[dimension] = slice(first, first + size)
+        return tuple(index)
 
 
 @op("stablehlo.dynamic_update_slice", quantized=True)

@@ -89,7 +89,7 @@ def _single(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Arr
     def run(x: Array, indices: Array) -> Array:
         index = [slice(0, size) for size in layout.slice_sizes]
         flat = np.asarray(indices).reshape(-1).tolist()
-        for dimension, start, limit in zip(layout.index_map, flat, layout.limits.tolist(), strict=True):
+        for dimension, start, limit in zip(layout.index_map, flat, layout.limits, strict=True):
             first = min(max(start, 0), limit)
             index[dimension] = slice(first, first + layout.slice_sizes[dimension])
         return arrange(x[tuple(index)].reshape(shape))
@@ -116,7 +116,7 @@ def _by_rows(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Ar
     table = layout.table if layout.row != 1 else (layout.table[0],)
 
     def run(x: Array, indices: Array) -> Array:
-        rows = layout.rows(layout.starts(layout.clamped(layout.vectors(indices))))
+        rows = layout.rows(layout.clamped(layout.vectors(indices)))
         return arrange(x.reshape(table).take(rows.reshape(-1), 0).reshape(shape))
 
     return run

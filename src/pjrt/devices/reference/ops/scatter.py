@@ -74,7 +74,7 @@ def _single(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> 
         environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array]
     ) -> list[Array]:
         vectors = layout.vectors(indices)
-        if not layout.inside(vectors)[0]:
+        if layout.starts(vectors)[1] is not None:
             return combiner.close(combiner.open(operands))
         index = [slice(0, size) for size in layout.slice_sizes]
         for dimension, start in zip(layout.index_map, vectors[0].tolist(), strict=True):
@@ -99,9 +99,8 @@ def _by_rows(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner, un
     ) -> list[Array]:
         vectors = layout.vectors(indices)
         new = [x.transpose(order).reshape(layout.count, len(layout.offsets), *tail) for x in combiner.open(updates)]
-        starts = layout.starts(vectors)
-        inside = layout.inside(vectors)
-        if not inside.all():
+        starts, inside = layout.starts(vectors)
+        if inside is not None:
             starts, new = starts[inside], [x[inside] for x in new]
         data = [np.array(x, dtype, order="C") for x, dtype in zip(operands, combiner.working, strict=True)]
         flat = [x.reshape(table) for x in data]
