@@ -10,6 +10,7 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference._contraction import matmul_of
+from pjrt.devices.reference._factorizations import cholesky as factorize
 from pjrt.devices.reference._numbers import COMPLEX, FLOAT, compute_dtype
 from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._rounding import converter, precision_reducer
@@ -140,28 +141,10 @@ def cholesky(view: OpView) -> Kernel:
     def run(x: Any) -> Any:
         matrices = x.astype(wide, copy=False)
         if lower:
-            return _cholesky(matrices).astype(dtype, copy=False)
-        return _adjoint(_cholesky(_adjoint(matrices))).astype(dtype, copy=False)
+            return factorize(matrices).astype(dtype, copy=False)
+        return _adjoint(factorize(_adjoint(matrices))).astype(dtype, copy=False)
 
     return run
-
-
-def _cholesky(matrices: Any) -> Any:
-    """The lower factors, from the lower triangles."""
-    if matrices.shape[-1] == 0:
-        return matrices
-    try:
-        return np.linalg.cholesky(matrices)
-    except np.linalg.LinAlgError:
-        pass
-    stack = matrices.reshape(-1, *matrices.shape[-2:])
-    out = np.empty_like(stack)
-    for i, matrix in enumerate(stack):
-        try:
-            out[i] = np.linalg.cholesky(matrix)
-        except np.linalg.LinAlgError:
-            out[i] = np.tril(np.full(matrix.shape, np.nan, matrix.dtype))
-    return out.reshape(matrices.shape)
 
 
 @op("stablehlo.triangular_solve")

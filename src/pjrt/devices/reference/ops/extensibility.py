@@ -1,0 +1,132 @@
+"""Custom calls and composites: ops that are defined outside of the specification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.devices.reference import _registry
+from pjrt.devices.reference._blocks import Environment
+from pjrt.devices.reference._custom_calls import config, custom_call, find_target, targets
+from pjrt.devices.reference._ordering import find_ordering
+from pjrt.devices.reference._registry import Kernel, op
+from pjrt.devices.reference._types import TensorType
+from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.ops.sorting import sorting_order
+
+
+@op("stablehlo.composite", environment=True, quantized=True)
+def composite(view: OpView) -> Kernel:
+    """An op that is expressed by others: runs its decomposition."""
+    function = view.function(view.attr("decomposition"))
+    single = len(view.results) == 1
+
+    def run(environment: Environment, *values: Any) -> Any:
+        results = function.run(environment, values)
+        return results[0] if single else results
+
+    return run
+
+
+@op("stablehlo.custom_call", environment=True, foldable=False)
+def call_outside(view: OpView) -> Kernel:
+    """A function outside the program, by its name."""
+    target = view.attr("call_target_name")
+    compile_call = find_target(target)
+    if compile_call is None:
+        raise view.unimplemented(
+            f"there is no custom call {target!r} on the reference device; it has {', '.join(targets())}"
+        )
+    return compile_call(view)
+
+
+@custom_call(
+    "Sharding",
+    "SPMDFullToShardShape",
+    "SPMDShardToFullShape",
+    "annotate_device_placement",
+    "LayoutConstraint",
+    "MoveToHost",
+    "MoveToDevice",
+    "PinToDevice",
+    "xla.sdy.FuncResultSharding",
+)
+def annotation(view: OpView) -> Kernel:
+    """Says where a value should be, and gives it as it is."""
+    if view.operands != view.results:
+        raise view.unimplemented("a value is cut or put together here: partition the program, or run it on one device")
+    single = len(view.results) == 1
+    return lambda environment, *values: values[0] if single else values
+
+
+_AS_CHLO = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "erf", "square", "tan")
+
+
+@custom_call(*(f"mhlo.{name}" for name in _AS_CHLO))
+def as_chlo(view: OpView) -> Kernel:
+    """Ops of XLA's own dialect that travel in portable artifacts as custom calls: those that CHLO has too."""
+    name = view.attr("call_target_name").removeprefix("mhlo.")
+    rule = _registry.find(f"chlo.{name}") or _registry.find(f"stablehlo.{name}")
+    if rule is None:
+        raise view.unimplemented(f"there is no op {name}")
+    kernel = rule.compile(view.with_types(view.operands, view.results, rule.name))
+    return lambda environment, *values: kernel(*values)
+
+
+@custom_call("mhlo.topk", "TopK", "stablehlo.dynamic_top_k")
+def top_k(view: OpView) -> Kernel:
+    """``chlo.top_k``; ``k`` is the last size of the result where it is not said."""
+    rule = _registry.find("chlo.top_k")
+    assert rule is not None
+    parameters = {"k": view.result().shape[-1], **config(view)}
+    types = view.operands[:1], view.results
+    kernel = rule.compile(OpView("chlo.top_k", *types, parameters, location=view.location))
+    return lambda environment, x, *rest: kernel(x)
+
+
+@custom_call("ApproxTopK")
+def approx_top_k(view: OpView) -> Kernel:
+    """The first elements along a dimension in the order of a comparator; here the exact ones."""
+    parameters = config(view)
+    axis = parameters["reduction_dim"]
+    comparator = view.function(view.attr("called_computations")[0])
+    ordering = find_ordering(comparator)
+    count = view.result().sizes[axis]
+    operands = len(view.operands) // 2
+
+    def run(environment: Environment, *values: Any) -> Any:
+        moved = [np.moveaxis(x, axis, -1) for x in values[:operands]]
+        tables = [x.reshape(-1, x.shape[-1]) for x in moved]
+        order = sorting_order(environment, comparator, ordering, tables)[:, :count]
+        shape = (*moved[0].shape[:-1], count)
+        results = [np.moveaxis(np.take_along_axis(t, order, 1).reshape(shape), -1, axis) for t in tables]
+        return results[0] if len(results) == 1 else results
+
+    return run
+
+
+@custom_call("shape_assertion")
+def shape_assertion(view: OpView) -> Kernel:
+    """Fails with its message where its condition does not hold: how programs with unknown sizes check them."""
+    message = view.attr("error_message", "a shape assertion does not hold")
+
+    def run(environment: Environment, condition: Any, *values: Any) -> None:
+        if not condition:
+            text = message
+            for number, value in enumerate(values):
+                text = text.replace(f"{{{number}}}", str(int(value)))
+            raise InvalidArgumentError(text)
+
+    return run
+
+
+@custom_call("AllocateBuffer")
+def allocate_buffer(view: OpView) -> Kernel:
+    """Memory with anything in it: zeros here."""
+    made = view.results[0]
+    if not isinstance(made, TensorType):
+        raise view.invalid(f"expected a tensor as result, found {made}")
+    sizes, dtype = made.sizes, made.dtype
+    return lambda environment: np.zeros(sizes, dtype)

@@ -1,0 +1,173 @@
+"""Custom calls of numerical linear algebra: those that JAX makes, in terms of ``numpy.linalg``.
+
+On a platform that it does not know JAX calls ``Qr`` and ``ProductOfElementaryHouseholderReflectors``; programs that it
+makes for a CPU call LAPACK's routines, by LAPACK's conventions. ``x`` stands for any of its four types below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pjrt.devices.reference import _factorizations as factor
+from pjrt.devices.reference._custom_calls import config, custom_call
+from pjrt.devices.reference._registry import Kernel
+from pjrt.devices.reference._triangular import solve_triangular
+from pjrt.devices.reference._view import OpView
+
+Array = Any
+
+
+def routine(*names: str) -> Callable[[Callable[[OpView], Kernel]], Callable[[OpView], Kernel]]:
+    """Registers the custom calls of LAPACK routines, whose names lack the letter of the type."""
+    return custom_call(*(f"lapack_{letter}{name}_ffi" for name in names for letter in "sdcz" if _exists(letter, name)))
+
+
+def _exists(letter: str, name: str) -> bool:
+    """Some routines have another name for real matrices than for complex ones."""
+    of_real, of_complex = ("orgqr", "syevd", "sytrd"), ("ungqr", "heevd", "hetrd")
+    return name not in (of_complex if letter in "sd" else of_real)
+
+
+def _letter(view: OpView, name: str, default: str) -> str:
+    """A parameter that LAPACK writes as a letter, and calls as the letter's number."""
+    value = config(view).get(name, default)
+    return value if isinstance(value, str) else chr(int(value))
+
+
+def _status(shape: Any) -> Array:
+    """Success, for each matrix."""
+    return np.zeros(shape[:-2], np.int32)
+
+
+@routine("potrf")
+def potrf(view: OpView) -> Kernel:
+    """Cholesky: the factor, and 0, or 1 where the matrix is not positive definite."""
+    lower = _letter(view, "uplo", "L") == "L"
+
+    def run(environment: Any, a: Array) -> Any:
+        found = factor.cholesky(a if lower else _adjoint(a))
+        failed = np.isnan(found).any((-1, -2))
+        return found if lower else _adjoint(found), failed.astype(np.int32)
+
+    return run
+
+
+@routine("getrf")
+def getrf(view: OpView) -> Kernel:
+    """LU with row exchanges: both factors in one matrix, the exchanges (from 1 up), and the status."""
+
+    def run(environment: Any, a: Array) -> Any:
+        found, pivots, singular = factor.lu(a)
+        return found, (pivots + 1).astype(np.int32), singular.astype(np.int32)
+
+    return run
+
+
+@routine("geqrf")
+@custom_call("Qr")
+def geqrf(view: OpView) -> Kernel:
+    """QR: R with Householder's vectors below it, and their factors."""
+    return lambda environment, a: factor.householder_qr(a)
+
+
+@routine("orgqr", "ungqr")
+@custom_call("ProductOfElementaryHouseholderReflectors")
+def orgqr(view: OpView) -> Kernel:
+    """The orthogonal matrix that Householder's vectors stand for."""
+    return lambda environment, a, factors: factor.product_of_reflectors(a, factors)
+
+
+@routine("gesdd")
+def gesdd(view: OpView) -> Kernel:
+    """Singular values: what is left of the matrix, the values, both bases as far as asked for, and the status."""
+    mode = _letter(view, "mode", "A")
+
+    def run(environment: Any, a: Array) -> Any:
+        if mode == "N":
+            empty = [np.zeros(t.sizes, t.dtype) for t in (view.result(2), view.result(3))]
+            return [a, np.linalg.svd(a, compute_uv=False), *empty, _status(a.shape)]
+        left, values, right = np.linalg.svd(a, full_matrices=mode == "A")
+        return a, values, left, right, _status(a.shape)
+
+    return run
+
+
+@routine("syevd", "heevd")
+def syevd(view: OpView) -> Kernel:
+    """Eigenvalues and vectors of self-adjoint matrices, from one of their triangles, and the status."""
+    triangle: Any = _letter(view, "uplo", "L")
+
+    def run(environment: Any, a: Array) -> Any:
+        values, vectors = np.linalg.eigh(a, UPLO=triangle)
+        return vectors, values, _status(a.shape)
+
+    return run
+
+
+@routine("geev")
+def geev(view: OpView) -> Kernel:
+    """Eigenvalues (of real matrices in two parts), left and right eigenvectors, and the status."""
+    whole = [view.result(i) for i in range(len(view.results) - 3, len(view.results) - 1)]
+
+    def run(environment: Any, a: Array) -> Any:
+        values, right = np.linalg.eig(a)
+        left = np.zeros(whole[0].sizes, whole[0].dtype)
+        if _letter(view, "compute_left", "N") == "V":
+            left = _adjoint(np.linalg.inv(right))
+            left = left / np.linalg.norm(left, axis=-2, keepdims=True)
+        vectors = [v.astype(t.dtype) for v, t in zip((left, right), whole, strict=True)]
+        if a.dtype.kind == "c":
+            return [values.astype(a.dtype), *vectors, _status(a.shape)]
+        return [np.real(values).astype(a.dtype), np.imag(values).astype(a.dtype), *vectors, _status(a.shape)]
+
+    return run
+
+
+@routine("gehrd")
+def gehrd(view: OpView) -> Kernel:
+    """The Hessenberg form with Householder's vectors below it, their factors, and the status."""
+
+    def run(environment: Any, a: Array) -> Any:
+        found, factors = factor.hessenberg(a)
+        return found, factors, _status(a.shape)
+
+    return run
+
+
+@routine("sytrd", "hetrd")
+def sytrd(view: OpView) -> Kernel:
+    """The tridiagonal form of self-adjoint matrices: vectors, diagonal, the one beside it, factors, and the status."""
+    if _letter(view, "uplo", "L") != "L":
+        raise view.unimplemented("a tridiagonal form from the upper triangle; take the lower one")
+
+    def run(environment: Any, a: Array) -> Any:
+        full = np.tril(a) + _adjoint(np.tril(a, -1))
+        found, factors = factor.hessenberg(full)
+        diagonal = np.real(np.diagonal(found, 0, -2, -1))
+        beside = np.real(np.diagonal(found, -1, -2, -1))
+        return found, diagonal, beside, factors, _status(a.shape)
+
+    return run
+
+
+@routine("trsm")
+def trsm(view: OpView) -> Kernel:
+    """Systems with triangular matrices."""
+    left, lower = _letter(view, "side", "L") == "L", _letter(view, "uplo", "L") == "L"
+    turn, unit = _letter(view, "trans_x", "N"), _letter(view, "diag", "N") == "U"
+
+    def run(environment: Any, a: Array, b: Array) -> Array:
+        matrix, is_lower = {"N": a, "T": a.swapaxes(-1, -2), "C": _adjoint(a)}[turn], lower == (turn == "N")
+        if left:
+            return solve_triangular(matrix, b, is_lower, unit)
+        turned = solve_triangular(matrix.swapaxes(-1, -2), b.swapaxes(-1, -2), not is_lower, unit)
+        return turned.swapaxes(-1, -2)
+
+    return run
+
+
+def _adjoint(a: Array) -> Array:
+    return np.conjugate(a.swapaxes(-1, -2))
