@@ -210,3 +210,12 @@ def test_a_container_newer_than_known_is_left_to_its_reader(artifact: Program) -
     newer = artifact.code[:4] + b"\xc9" + artifact.code[5:]  # the container's version becomes 100
     assert encoding_of(newer) is Encoding.PORTABLE_ARTIFACT
     assert read(newer).code == newer
+
+
+def test_a_module_that_does_not_say_its_entry_is_refused() -> None:
+    computation = _wire.bytes_field(1, b"main") + _wire.bytes_field(2, b"") + _wire.varint_field(5, 7)
+    module = _wire.bytes_field(1, b"name") + _wire.bytes_field(3, computation) + _wire.bytes_field(4, b"")
+    assert read(module + _wire.varint_field(6, 7)).format == "hlo"
+    for wrong in (module, module + _wire.varint_field(6, 8)):
+        with pytest.raises(DataLossError, match="hold 1 computations, but not which is the entry"):
+            read(wrong)
