@@ -12,7 +12,7 @@ from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted, status_of
 from pjrt.devices.xla.executable import XlaExecutable
-from pjrt.stablehlo import artifact_version
+from pjrt.stablehlo import Version, artifact_version
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -84,7 +84,7 @@ def _mlir(program: Program) -> bytes:
             ) from error
         return converted_code
     raise InvalidArgumentError(
-        f"the device 'cpu' compiles programs in the formats mlir and hlo, found {program.format}"
+        f"the device 'cpu' compiles programs in the formats 'mlir' and 'hlo', found '{program.format}'"
     )
 
 
@@ -95,12 +95,12 @@ def _explained(error: Exception, program: Program) -> PjrtError:
         return converted(error)
     problem, _, _ = message.partition("<unknown>:0: error: Failed to parse")
     version = artifact_version(program.code)
-    if version is None:
-        return InvalidArgumentError(f"the program cannot be read: {problem.strip()}")
     newest = _NEWEST.search(message)
+    if version is None or newest is None or version <= Version.parse(newest[1]):
+        return InvalidArgumentError(f"the program cannot be read: {problem.strip()}")
     return InvalidArgumentError(
         f"the program is a StableHLO portable artifact of version {version}, this device reads artifacts up to version "
-        f"{newest[1] if newest else 'unknown'}: {problem.strip()}"
+        f"{newest[1]}; serialize it for that version, or use a newer jaxlib: {problem.strip()}"
     )
 
 

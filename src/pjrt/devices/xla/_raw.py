@@ -56,6 +56,16 @@ class Aval:
         self.ndim = len(shape)
 
 
+class _Donated:
+    """Stands for an array whose memory went to an execution, where jaxlib's own array does not show it."""
+
+    def is_deleted(self) -> bool:
+        return True
+
+
+DONATED: Array = _Donated()
+
+
 # Clients and places.
 
 

@@ -138,7 +138,7 @@ class XlaBuffer(Buffer):
     def consume(self) -> Source:
         """Takes the array away from the buffer, which is donated from now on."""
         taken = self.source()
-        self.array = None
+        self.array = _raw.DONATED
         return taken
 
     def ready(self) -> Future[None]:
@@ -167,10 +167,11 @@ class XlaBuffer(Buffer):
     # To other places and other hands.
 
     def copy_to(self, destination: Device | MemorySpace) -> XlaBuffer:
+        self.check_usable()
         client = self.client
         kind = client.array_type_like(self.type, client.space_of(destination))
         try:
-            return XlaBuffer(_raw.copy(self.source(), kind.memory_space), kind)
+            return XlaBuffer(_raw.copy(self.array, kind.memory_space), kind)
         except Exception as error:
             raise converted(error) from error
 

@@ -62,7 +62,7 @@ class PromisedBuffer(XlaBuffer):
 
     def consume(self) -> Source:
         taken = self.source()
-        self._arrival = None
+        self._arrival = Future.completed(_raw.DONATED)
         return taken
 
     def when_there(self, take: Callable[[_raw.Array], T]) -> Future[T]:

@@ -33,6 +33,8 @@ class Shards:
 
     def part(self, index: int) -> _raw.Array:
         """The array of one device."""
+        if self.array.is_deleted():
+            return self.array
         if self._parts is None:
             with Shards._lock:
                 if self._parts is None:
@@ -83,7 +85,7 @@ class ShardBuffer(XlaBuffer):
 
     def consume(self) -> Source:
         taken = self.source()
-        self._part = None
+        self._part = Part(Shards(_raw.DONATED), 0)
         return taken
 
     def when_there(self, take: Callable[[_raw.Array], T]) -> Future[T]:

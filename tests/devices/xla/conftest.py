@@ -1,0 +1,122 @@
+"""What the tests of the ``cpu`` device share: clients, and the programs they run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import pjrt
+
+ADD = """
+func.func public @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.add %x, %y : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
+
+# Multiplies by a matrix a number of times: long enough for XLA not to run it in the caller's thread.
+POWER = """
+func.func public @main(%x: tensor<512x512xf32>, %n: tensor<i64>) -> tensor<512x512xf32> {
+  %zero = stablehlo.constant dense<0> : tensor<i64>
+  %one = stablehlo.constant dense<1> : tensor<i64>
+  %r:2 = stablehlo.while(%i = %zero, %a = %x) : tensor<i64>, tensor<512x512xf32>
+    cond {
+      %c = stablehlo.compare LT, %i, %n : (tensor<i64>, tensor<i64>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+    } do {
+      %next = stablehlo.add %i, %one : tensor<i64>
+      %m = stablehlo.dot_general %a, %x, contracting_dims = [1] x [0]
+        : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+      stablehlo.return %next, %m : tensor<i64>, tensor<512x512xf32>
+    }
+  return %r#1 : tensor<512x512xf32>
+}
+"""
+
+# Adds in the memory of its first argument.
+ADD_IN_PLACE = ADD.replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}")
+
+ALL_REDUCE = """
+func.func public @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<ui32>) {
+  %sum = "stablehlo.all_reduce"(%x) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %s = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+  }) {replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>} : (tensor<4xf32>) -> tensor<4xf32>
+  %id = stablehlo.replica_id : tensor<ui32>
+  return %sum, %id : tensor<4xf32>, tensor<ui32>
+}
+"""
+
+
+class Programs:
+    """The programs above, and makers of others."""
+
+    add = ADD
+    power = POWER
+    add_in_place = ADD_IN_PLACE
+    all_reduce = ALL_REDUCE
+
+    @staticmethod
+    def identity(kind: str) -> str:
+        """Returns its argument of a type such as ``4xf32``."""
+        return f"func.func public @main(%x: tensor<{kind}>) -> tensor<{kind}> {{ return %x : tensor<{kind}> }}"
+
+    @staticmethod
+    def call(target: str, attributes: str = "") -> str:
+        """Calls an FFI handler with four floats, for four floats."""
+        return f"""
+        func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
+          %0 = stablehlo.custom_call @{target}(%x) {{api_version = 4 : i32, backend_config = {{{attributes}}}}}
+            : (tensor<4xf32>) -> tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }}"""
+
+
+@pytest.fixture(scope="session")
+def programs() -> type[Programs]:
+    return Programs
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[pjrt.Client]:
+    """A client with four devices that the tests share; none of them closes it."""
+    with pjrt.client("cpu", num_devices=4) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def add(client: pjrt.Client) -> pjrt.LoadedExecutable:
+    """Adds two vectors of four floats on the first device."""
+    return client.compile(ADD)
+
+
+@pytest.fixture(scope="session")
+def power(client: pjrt.Client) -> pjrt.LoadedExecutable:
+    """Takes its time in proportion to its second argument, about 3 ms each."""
+    return client.compile(POWER)
+
+
+@pytest.fixture(scope="session")
+def run_script() -> Callable[..., str]:
+    """Runs Python source in a process of its own, which must end well, and returns what it printed."""
+
+    def run(source: str, *, seconds: float = 60, code: int = 0) -> str:
+        preamble = f"import numpy as np, pjrt\nADD = {ADD!r}\nPOWER = {POWER!r}\n"
+        done = subprocess.run(
+            [sys.executable, "-c", preamble + source],
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
+        )
+        assert done.returncode == code, f"ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.stdout
+
+    return run

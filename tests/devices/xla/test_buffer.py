@@ -1,0 +1,203 @@
+"""Buffers: metadata, reading, copies, raw bytes, other hands."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_metadata(client: pjrt.Client) -> None:
+    buffer = client.buffer_from_host(X, device=client.devices[1])
+    assert (buffer.shape, buffer.ndim, buffer.size, len(buffer)) == ((2, 3), 2, 6, 2)
+    assert (buffer.element_type, buffer.dtype) == (pjrt.ElementType.F32, np.float32)
+    assert buffer.layout == pjrt.TiledLayout((1, 0))
+    assert (buffer.on_device_size, buffer.is_on_cpu) == (24, True)
+    assert (buffer.client, buffer.device) == (client, client.devices[1])
+    assert buffer.memory_space is client.devices[1].default_memory_space
+    assert (buffer.dynamic_dimensions, buffer.unpadded_shape) == ((), (2, 3))
+    assert repr(buffer) == "<XlaBuffer f32[2,3] on cpu:1 in device>"
+
+
+def test_reading(client: pjrt.Client) -> None:
+    buffer = client.buffer_from_host(X)
+    view = buffer.to_host().result()
+    assert view.tolist() == X.tolist()
+    with pytest.raises(ValueError, match="read-only"):
+        view[0, 0] = 1
+    with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+        view.flags.writeable = True
+    out = np.zeros((2, 3), np.float32)
+    assert buffer.to_host(out).result() is out
+    assert out.tolist() == X.tolist()
+    turned = buffer.to_host(layout=pjrt.TiledLayout((0, 1))).result()
+    assert turned.strides == (4, 8)
+    assert turned.tolist() == X.tolist()
+    for wrong in (np.zeros((3, 2), np.float32), np.zeros((2, 3), np.int32), view):
+        with pytest.raises(pjrt.InvalidArgumentError, match="expected a"):
+            buffer.to_host(wrong)
+
+
+def test_what_is_read_outlives_the_buffer(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
+    x = np.arange(4, dtype=np.float32)
+    view = np.asarray(add(x, x)[0])
+    gc.collect()
+    assert view.tolist() == [0, 2, 4, 6]
+
+
+def test_reading_goes_on_when_the_buffer_is_deleted(client: pjrt.Client, power: pjrt.LoadedExecutable) -> None:
+    (slow,) = power(np.eye(512, dtype=np.float32), np.int64(30))
+    out = np.zeros((512, 512), np.float32)
+    read, filled, ready = slow.to_host(), slow.to_host(out), slow.ready()
+    slow.delete()
+    assert read.result()[5, 5] == 1
+    assert filled.result()[5, 5] == 1
+    assert ready.result() is None
+
+
+@pytest.mark.parametrize("kind", ["device", "pinned_host", "unpinned_host"])
+def test_copies_between_places(client: pjrt.Client, kind: str) -> None:
+    buffer = client.buffer_from_host(X)
+    there = client.devices[3].memory_space(kind)
+    copied = buffer.copy_to(there)
+    assert copied.memory_space is there
+    assert copied.unsafe_pointer() != buffer.unsafe_pointer()
+    buffer.delete()
+    assert np.asarray(copied).tolist() == X.tolist()
+    back = copied.copy_to(client.devices[0])
+    assert back.memory_space is client.devices[0].default_memory_space
+    assert np.asarray(back).tolist() == X.tolist()
+
+
+def test_a_copy_of_what_is_not_there_yet(client: pjrt.Client, power: pjrt.LoadedExecutable) -> None:
+    (slow,) = power(np.eye(512, dtype=np.float32), np.int64(30))
+    copied = slow.copy_to(client.devices[1])
+    slow.delete()
+    assert np.asarray(copied)[9, 9] == 1
+
+
+def test_raw_bytes(client: pjrt.Client) -> None:
+    buffer = client.buffer_from_host(X)
+    out = bytearray(8)
+    buffer.copy_raw_to_host(out, offset=4).result()
+    assert np.frombuffer(out, np.float32).tolist() == [1, 2]
+    later: pjrt.Promise[Any] = pjrt.Promise()
+    done = buffer.copy_raw_to_host_future(later.future, 8, 4)
+    buffer.delete()
+    assert not done.done()
+    memory = bytearray(16)
+    later.set_result(memory)
+    done.result()
+    assert np.frombuffer(memory, np.float32).tolist() == [2, 0, 0, 0]
+    with pytest.raises(pjrt.OutOfRangeError, match="bytes 20 to 28 were asked for, the buffer has 24"):
+        client.buffer_from_host(X).copy_raw_to_host(out, offset=20)
+    with pytest.raises(pjrt.InvalidArgumentError, match="read-only"):
+        client.buffer_from_host(X).copy_raw_to_host(b"12345678")
+
+
+def test_a_raw_buffer_is_the_buffer_s_own_memory(client: pjrt.Client) -> None:
+    buffer = client.buffer_from_host(X)
+    raw = buffer.raw()
+    assert (raw.on_device_size, raw.memory_space) == (24, buffer.memory_space)
+    assert raw.host_pointer() == buffer.unsafe_pointer()
+    raw.copy_from_host(np.array([7], np.float32), offset=4).result()
+    assert np.asarray(buffer).tolist() == [[0, 7, 2], [3, 4, 5]]
+    out = bytearray(4)
+    raw.copy_to_host(out, 4).result()
+    assert np.frombuffer(out, np.float32)[0] == 7
+    with pytest.raises(pjrt.OutOfRangeError):
+        raw.copy_from_host(bytes(8), offset=20)
+    raw.release()
+    raw.release()
+    with pytest.raises(pjrt.FailedPreconditionError, match="was released"):
+        raw.copy_to_host(out)
+
+
+def test_bitcast(client: pjrt.Client) -> None:
+    buffer = client.buffer_from_host(X)
+    address = buffer.unsafe_pointer()
+    cast = buffer.bitcast(pjrt.ElementType.U8, (24,))
+    assert buffer.is_deleted
+    cast.ready().result()
+    assert cast.unsafe_pointer() == address
+    assert np.asarray(cast).tobytes() == X.tobytes()
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"has 24 bytes, u8\[23\] needs 23"):
+        cast.bitcast(pjrt.ElementType.U8, (23,))
+    with pytest.raises(pjrt.UnimplementedError, match="less than a byte"):
+        cast.bitcast(pjrt.ElementType.S4, (48,))
+    assert not cast.is_deleted
+
+
+def test_a_donation_with_a_control_dependency(client: pjrt.Client) -> None:
+    for outcome in (None, pjrt.AbortedError("no")):
+        buffer = client.buffer_from_host(X)
+        gate: pjrt.Promise[None] = pjrt.Promise()
+        gated = buffer.donate_with_control_dependency(gate.future)
+        assert buffer.is_deleted
+        assert not gated.ready().done()
+        read = gated.to_host()
+        if outcome is None:
+            gate.set_result(None)
+            assert read.result().tolist() == X.tolist()
+        else:
+            gate.set_error(outcome)
+            with pytest.raises(pjrt.AbortedError):
+                read.result()
+
+
+def test_external_references(client: pjrt.Client) -> None:
+    buffer = client.buffer_from_host(X)
+    with buffer.external_reference() as reference:
+        buffer.delete()
+        array = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_float * 6).from_address(reference.pointer))
+        assert array.tolist() == X.ravel().tolist()
+    with pytest.raises(pjrt.FailedPreconditionError, match="was released"):
+        _ = reference.pointer
+
+
+def test_dlpack_to_numpy(client: pjrt.Client) -> None:
+    buffer = client.buffer_from_host(X)
+    shared = np.from_dlpack(buffer)
+    assert shared.ctypes.data == buffer.unsafe_pointer()
+    buffer.delete()
+    del buffer
+    gc.collect()
+    assert shared.tolist() == X.tolist()
+    with pytest.raises(BufferError, match="DLPack's device"):
+        client.buffer_from_host(X).__dlpack__(dl_device=(2, 0))
+    assert client.buffer_from_host(X).__dlpack_device__() == (1, 0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "uint8", "complex64"])
+def test_dlpack_with_torch(client: pjrt.Client, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor([[1, 0, 3], [4, 5, 6]]).to(getattr(torch, dtype))
+    for device in client.devices[:2]:
+        buffer = client.buffer_from_dlpack(tensor, device=device)
+        assert buffer.unsafe_pointer() == tensor.data_ptr()
+        assert (buffer.shape, buffer.device, str(buffer.dtype)) == ((2, 3), device, dtype)
+    back = torch.from_dlpack(buffer)
+    assert back.data_ptr() == tensor.data_ptr()
+    assert torch.equal(back, tensor)
+    del tensor, back
+    gc.collect()
+    assert np.asarray(buffer).astype(np.complex64).tolist() == np.asarray(buffer).tolist()
+
+
+def test_dlpack_of_what_cannot_be_shared(client: pjrt.Client) -> None:
+    raw = np.zeros(256, np.uint8)
+    start = -raw.ctypes.data % 64
+    odd = raw[start + 4 : start + 20].view(np.float32)
+    with pytest.raises(pjrt.InvalidArgumentError, match="aligned to 64 bytes; this is at .*buffer_from_host"):
+        client.buffer_from_dlpack(odd)
+    strided = raw[start : start + 64].view(np.float32)[::2]
+    with pytest.raises(pjrt.InvalidArgumentError, match="row-major"):
+        client.buffer_from_dlpack(strided)
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected an object with __dlpack__, found str"):
+        client.buffer_from_dlpack("text")

@@ -1,0 +1,175 @@
+"""Compiling: every form of program, options, and what is said of a program that cannot be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt.stablehlo.jaxlib import load
+
+X = np.arange(4, dtype=np.float32)
+
+
+def artifact(text: str, version: str) -> bytes:
+    """A portable artifact, made by the StableHLO project's own code."""
+    stablehlo = load("mlir.dialects.stablehlo", "make artifacts for tests")
+    made: bytes = stablehlo.serialize_portable_artifact_str(text, version)
+    return made
+
+
+def bytecode(text: str) -> bytes:
+    import io
+
+    ir = load("mlir.ir", "make bytecode for tests")
+    context = ir.Context()
+    load("mlir.dialects.stablehlo", "make bytecode for tests").register_dialect(context)
+    registry = ir.DialectRegistry()
+    load("mlir._mlir_libs._jax_mlir_ext", "make bytecode for tests").register_dialects(registry)
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    with context:
+        out = io.BytesIO()
+        ir.Module.parse(text).operation.write_bytecode(out)
+        return out.getvalue()
+
+
+@pytest.mark.parametrize("form", ["text", "bytes", "program", "bytecode", "artifact", "hlo"])
+def test_every_form_of_program(client: pjrt.Client, add: pjrt.LoadedExecutable, programs: Any, form: str) -> None:
+    program: Any = {
+        "text": lambda: programs.add,
+        "bytes": lambda: programs.add.encode(),
+        "program": lambda: pjrt.Program(programs.add.encode()),
+        "bytecode": lambda: bytecode(programs.add),
+        "artifact": lambda: artifact(programs.add, "1.0.0"),
+        "hlo": lambda: add.optimized_program(),
+    }[form]()
+    (result,) = client.compile(program)(X, X)
+    assert np.asarray(result).tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "message"),
+    [
+        ("func.func public @main(", pjrt.InvalidArgumentError, "the program cannot be read: -:1:23: error"),
+        ("", pjrt.InvalidArgumentError, "must have a main function"),
+        (b"\x00\x01\x02", pjrt.InvalidArgumentError, "the program cannot be read"),
+        (b"ML\xefR", pjrt.PjrtError, "."),
+        (b"ML\xefR\x06\x01junk", pjrt.PjrtError, "."),
+        (pjrt.Program(b"\xff\xff\xff", "hlo"), pjrt.InvalidArgumentError, "expected an HloModuleProto, found 3 bytes"),
+        (pjrt.Program(b"x", "tpu_binary"), pjrt.InvalidArgumentError, "'mlir' and 'hlo', found 'tpu_binary'"),
+        (3, pjrt.InvalidArgumentError, "expected a program as pjrt.Program, str or bytes, found int"),
+    ],
+)
+def test_what_is_no_program(client: pjrt.Client, program: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        client.compile(program)
+    assert "forward incompatibility" not in str(caught.value)
+
+
+def test_a_wrong_program(client: pjrt.Client) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match="expects different type than prior uses"):
+        client.compile(
+            "func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {"
+            " %0 = stablehlo.add %x, %x : tensor<5xf32> return %0 : tensor<4xf32> }"
+        )
+
+
+def test_an_artifact_that_is_too_new_names_both_versions(client: pjrt.Client, programs: Any) -> None:
+    stablehlo = load("mlir.dialects.stablehlo", "make artifacts for tests")
+    current = stablehlo.get_current_version()
+    code = artifact(programs.add, current)
+    spelled = f"StableHLO_v{current}".encode()
+    assert spelled in code
+    assert b"add_v1" in code
+    # What makes an artifact unreadable is an operation of a later version than this one knows.
+    major, _, patch = current.split(".")
+    newer = code.replace(spelled, f"StableHLO_v{major}.99.{patch}".encode()).replace(b"add_v1", b"add_v9")
+    with pytest.raises(pjrt.PjrtError) as caught:
+        client.compile(newer)
+    assert f"{major}.99.{patch}" in str(caught.value)
+    assert current in str(caught.value)
+
+
+def test_a_program_with_tokens_at_its_ends(client: pjrt.Client) -> None:
+    with pytest.raises(pjrt.UnimplementedError, match="'cpu' does not offer programs whose arguments or results are tok"):
+        client.compile(
+            "func.func public @main(%t: !stablehlo.token) -> !stablehlo.token { return %t : !stablehlo.token }"
+        )
+
+
+def test_option_overrides(client: pjrt.Client, programs: Any) -> None:
+    fast = pjrt.CompileOptions(option_overrides={"xla_cpu_enable_fast_math": True})
+    assert np.asarray(client.compile(programs.add, fast)(X, X)[0]).tolist() == [0, 2, 4, 6]
+    for overrides, message in (
+        ({"xla_no_such_option": True}, "No such compile option: 'xla_no_such_option'"),
+        ({"xla_cpu_enable_fast_math": "maybe"}, "'maybe' is not a valid bool value"),
+    ):
+        with pytest.raises(pjrt.InvalidArgumentError, match=message):
+            client.compile(programs.add, pjrt.CompileOptions(option_overrides=overrides))
+
+
+def test_a_device_is_chosen_by_assignment_or_ordinal(client: pjrt.Client, programs: Any) -> None:
+    assigned = pjrt.CompileOptions(device_assignment=pjrt.DeviceAssignment.of([2]))
+    for options in (assigned, pjrt.CompileOptions(device_ordinal=2)):
+        executable = client.compile(programs.add, options)
+        assert [d.id for d in executable.addressable_devices] == [2]
+        (result,) = executable(X, X)
+        assert result.device.id == 2
+
+
+def test_the_compiler_is_told_what_travels_in_base(client: pjrt.Client, programs: Any) -> None:
+    """A flag inside the serialized options that this package has no name for reaches XLA."""
+    base = pjrt.CompileOptions(option_overrides={"xla_cpu_enable_fast_math": True}).to_proto()
+    executable = client.compile(programs.add, pjrt.CompileOptions.from_proto(base))
+    assert executable.compile_options().option_overrides == {"xla_cpu_enable_fast_math": True}
+
+
+def test_layouts_in_a_program_are_kept_apart(client: pjrt.Client) -> None:
+    column_major = '{mhlo.layout_mode = "{0,1}"}'
+    executable = client.compile(
+        f"func.func public @main(%x: tensor<2x3xf32> {column_major}) -> (tensor<2x3xf32> {column_major}, tensor<2x3xf32>) {{"
+        " %0 = stablehlo.add %x, %x : tensor<2x3xf32> return %0, %0 : tensor<2x3xf32>, tensor<2x3xf32> }"
+    )
+    order = pjrt.TiledLayout((0, 1))
+    assert executable.parameter_layouts == [order]
+    assert executable.output_layouts == [order, pjrt.TiledLayout((1, 0))]
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"with the layout \{0,1\}, found \{1,0\}; say layout="):
+        executable(x)
+    given = client.buffer_from_host(x, layout=order)
+    assert given.layout == order
+    assert np.asarray(given).tolist() == x.tolist()
+    first, second = executable(given)
+    assert (first.layout, second.layout) == (order, pjrt.TiledLayout((1, 0)))
+    assert np.asarray(first).tolist() == np.asarray(second).tolist() == (2 * x).tolist()
+    raw = np.empty(6, np.float32)
+    first.copy_raw_to_host(raw).result()
+    assert raw.tolist() == (2 * x).T.ravel().tolist()
+
+
+def test_memory_kinds_in_a_program(client: pjrt.Client) -> None:
+    pinned = '{mhlo.memory_kind = "pinned_host"}'
+    executable = client.compile(
+        f"func.func public @main(%x: tensor<4xf32> {pinned}) -> (tensor<4xf32> {pinned}, tensor<4xf32>) {{"
+        " %0 = stablehlo.add %x, %x : tensor<4xf32> return %0, %0 : tensor<4xf32>, tensor<4xf32> }"
+    )
+    assert executable.parameter_memory_kinds == ["pinned_host"]
+    assert executable.output_memory_kinds == ["pinned_host", "device"]
+    first, second = executable(X)
+    assert (first.memory_space.kind, second.memory_space.kind) == ("pinned_host", "device")
+    assert np.asarray(first).tolist() == np.asarray(second).tolist() == [0, 2, 4, 6]
+
+
+def test_dynamic_dimensions(client: pjrt.Client) -> None:
+    bounded = "tensor<?xf32, #stablehlo.bounds<4>>"
+    executable = client.compile(
+        f"func.func public @main(%x: tensor<4xf32>, %n: tensor<i32>) -> {bounded} {{"
+        f" %0 = stablehlo.set_dimension_size %x, %n, dim = 0 : (tensor<4xf32>, tensor<i32>) -> {bounded}"
+        f" return %0 : {bounded} }}"
+    )
+    (result,) = executable(X, np.int32(2))
+    assert (result.shape, result.dynamic_dimensions, result.unpadded_shape) == ((4,), (0,), (2,))
+    assert np.asarray(result).tolist() == [0, 1]

@@ -1,0 +1,90 @@
+"""What is known of an executable, and executables as bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+
+X = np.arange(4, dtype=np.float32)
+
+TWO_RESULTS = """
+module @pair {
+  func.func public @main(%x: tensor<2x3xf32>, %n: tensor<i32>) -> (tensor<3x2xf32>, tensor<i32>) {
+    %0 = stablehlo.transpose %x, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>
+    return %0, %n : tensor<3x2xf32>, tensor<i32>
+  }
+}
+"""
+
+
+def test_types(client: pjrt.Client) -> None:
+    loaded = client.compile(TWO_RESULTS)
+    for executable in (loaded, loaded.executable):
+        assert executable.name == "pair"
+        assert executable.platform_name == "cpu"
+        assert (executable.num_replicas, executable.num_partitions, executable.num_outputs) == (1, 1, 2)
+        assert executable.output_element_types == [pjrt.ElementType.F32, pjrt.ElementType.S32]
+        assert executable.output_shapes == [(3, 2), ()]
+        assert executable.output_memory_kinds == executable.parameter_memory_kinds == ["device", "device"]
+        assert executable.parameter_layouts == [pjrt.TiledLayout((1, 0)), pjrt.TiledLayout(())]
+        assert executable.output_layouts == [pjrt.TiledLayout((1, 0)), pjrt.TiledLayout(())]
+        assert executable.output_shardings is None
+        assert executable.parameter_shardings is None
+    assert not isinstance(loaded.executable, pjrt.LoadedExecutable)
+
+
+def test_costs(add: pjrt.LoadedExecutable) -> None:
+    assert add.cost_analysis()["flops"] == 4
+    assert add.cost_analysis()["bytes accessed"] == 48
+    stats = add.memory_stats()
+    assert (stats.argument_size_in_bytes, stats.output_size_in_bytes, stats.alias_size_in_bytes) == (32, 16, 0)
+    assert add.size_of_generated_code >= 0
+
+
+def test_the_optimized_program(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
+    program = add.optimized_program()
+    assert program.format == pjrt.ProgramFormat.HLO
+    assert np.asarray(client.compile(program)(X, X)[0]).tolist() == [0, 2, 4, 6]
+    assert "f32[4]{0} add(" in add.executable.optimized_text()  # type: ignore[attr-defined]
+
+
+def test_serialization(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
+    blob = add.serialize()
+    again = client.deserialize(blob)
+    assert np.asarray(again(X, X)[0]).tolist() == [0, 2, 4, 6]
+    assert again.fingerprint() == add.fingerprint()
+    assert again.name == add.name
+    elsewhere = client.deserialize(blob, pjrt.CompileOptions(device_assignment=pjrt.DeviceAssignment.of([3])))
+    (result,) = elsewhere(X, X)
+    assert result.device.id == 3
+    with pjrt.client("cpu") as other:
+        assert np.asarray(other.deserialize(blob)(X, X)[0]).tolist() == [0, 2, 4, 6]
+
+
+def test_serialization_of_a_program_for_many_devices(client: pjrt.Client, programs: Any) -> None:
+    options = pjrt.CompileOptions(num_replicas=4)
+    again = client.deserialize(client.compile(programs.all_reduce, options).serialize(), options)
+    rows = again.execute([[client.buffer_from_host(X, device=d)] for d in client.devices])
+    assert np.asarray(rows[3][0]).tolist() == [0, 4, 8, 12]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 50, 2000])
+def test_damaged_bytes(client: pjrt.Client, add: pjrt.LoadedExecutable, cut: int) -> None:
+    blob = add.serialize()
+    damaged = b"junk" if cut == 0 else blob[:-cut]
+    with pytest.raises(pjrt.InvalidArgumentError, match=f"serialized by this version of XLA.*found {len(damaged)} bytes"):
+        client.deserialize(damaged)
+
+
+def test_fingerprints(client: pjrt.Client, add: pjrt.LoadedExecutable, programs: Any) -> None:
+    assert client.compile(programs.add).fingerprint() == add.fingerprint()
+    assert client.compile(TWO_RESULTS).fingerprint() != add.fingerprint()
+
+
+def test_compile_options_come_back(client: pjrt.Client, programs: Any) -> None:
+    options = pjrt.CompileOptions(option_overrides={"xla_cpu_enable_fast_math": True})
+    assert client.compile(programs.add, options).compile_options() is options
