@@ -22,7 +22,7 @@ def plugin(tiny_library: Path) -> pjrt.Plugin:
 
 @pytest.fixture
 def client(plugin: pjrt.Plugin, tiny_control: Control) -> Iterator[Client]:
-    """A client with two devices, closed after the test; whatever rule of the ABI was broken meanwhile fails the test."""
+    """A client with two devices, closed after the test; a rule of the ABI that was broken meanwhile fails the test."""
     before = tiny_control.violations
     with plugin.client(num_devices=2) as made:
         yield made

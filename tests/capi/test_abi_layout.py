@@ -37,7 +37,7 @@ class Layout:
     def of_struct(self, name: str) -> tuple[int, int]:
         """Size and alignment of a struct."""
         if name not in self.sizes:
-            rows, size, alignment = self.rows(name)
+            _, size, alignment = self.rows(name)
             self.sizes[name] = size, alignment
         return self.sizes[name]
 

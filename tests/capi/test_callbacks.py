@@ -131,7 +131,9 @@ def test_a_chunk_that_is_too_large(client: Client) -> None:
     assert isinstance(errors[0], pjrt.PjrtError)
 
 
-def test_a_receiver_that_raises_is_logged_and_the_program_ends(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_receiver_that_raises_is_logged_and_the_program_ends(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
     executable = client.compile(receiving())
 
     def fail(stream: pjrt.CopyToDeviceStream) -> None:
@@ -150,7 +152,9 @@ def test_intermediate_values(client: Client) -> None:
     program.do("output", 3, x)
     executable = client.compile(pjrt.Program(program.result(program.let("neg", x)).code, format="tiny"))
     seen: list[tuple[int, int, Any, int]] = []
-    taker = pjrt.HloOutputCallback(3, 1, lambda replica, partition, value, operand: seen.append((replica, partition, value, operand)))
+    taker = pjrt.HloOutputCallback(
+        3, 1, lambda replica, partition, value, operand: seen.append((replica, partition, value, operand))
+    )
     (out,) = executable.execute_sharded(
         [client.buffer_from_host(X)], client.devices[0], pjrt.ExecuteOptions(hlo_output_callbacks=[taker])
     )
@@ -166,7 +170,9 @@ def test_callbacks_are_one_sequence_a_device(client: Client) -> None:
     callback = pjrt.SendCallback(7, lambda data, total, done: None)
     with pytest.raises(pjrt.InvalidArgumentError, match="one sequence a device"):
         executable.execute_sharded(
-            [client.buffer_from_host(X)], client.devices[0], pjrt.ExecuteOptions(send_callbacks=[[callback], [callback]])
+            [client.buffer_from_host(X)],
+            client.devices[0],
+            pjrt.ExecuteOptions(send_callbacks=[[callback], [callback]]),
         )
 
 

@@ -122,7 +122,9 @@ def test_a_borrowed_array_lives_until_the_plugin_is_done_with_it(client: Client,
     assert len(noise) == 100
 
 
-def test_nothing_is_left_of_events_that_nobody_asked(client: Client, tiny_control: Control, pending: Callable[[], pjrt.Buffer]) -> None:
+def test_nothing_is_left_of_events_that_nobody_asked(
+    client: Client, tiny_control: Control, pending: Callable[[], pjrt.Buffer]
+) -> None:
     before = tiny_control.live("event")
     with tiny_control.held():
         for _ in range(50):

@@ -54,7 +54,9 @@ CALLS: dict[str, Callable[[Things], Any]] = {
     "Buffer_Delete": lambda t: t.buffer.delete(),
     "Buffer_Device": lambda t: t.buffer.device,
     "Buffer_Dimensions": lambda t: t.buffer.shape,
-    "Buffer_DonateWithControlDependency": lambda t: t.buffer.donate_with_control_dependency(pjrt.Future.completed(None)),
+    "Buffer_DonateWithControlDependency": lambda t: t.buffer.donate_with_control_dependency(
+        pjrt.Future.completed(None)
+    ),
     "Buffer_DynamicDimensionIndices": lambda t: t.buffer.dynamic_dimensions,
     "Buffer_ElementType": lambda t: t.buffer.element_type,
     "Buffer_GetMemoryLayout": lambda t: t.buffer.layout,
@@ -153,7 +155,12 @@ def fails_with(control: Control, things: Things, function: str, code: pjrt.Statu
 
 @pytest.mark.parametrize(("function", "code"), PAIRS, ids=[name for name, _ in PAIRS])
 def test_a_function_that_fails(
-    plugin: pjrt.Plugin, client: Client, adder: pjrt.Program, tiny_control: Control, function: str, code: pjrt.StatusCode
+    plugin: pjrt.Plugin,
+    client: Client,
+    adder: pjrt.Program,
+    tiny_control: Control,
+    function: str,
+    code: pjrt.StatusCode,
 ) -> None:
     if code is pjrt.StatusCode.UNIMPLEMENTED and function == "Buffer_GetMemoryLayout":
         code = pjrt.StatusCode.INTERNAL  # the Layouts extension is asked then
@@ -169,7 +176,12 @@ def test_every_code(
     plugin: pjrt.Plugin, client: Client, adder: pjrt.Program, tiny_control: Control, code: pjrt.StatusCode
 ) -> None:
     things = Things(plugin, client, adder)
-    for function in ("LoadedExecutable_Execute", "Client_Compile", "Buffer_ToHostBuffer", "Client_BufferFromHostBuffer"):
+    for function in (
+        "LoadedExecutable_Execute",
+        "Client_Compile",
+        "Buffer_ToHostBuffer",
+        "Client_BufferFromHostBuffer",
+    ):
         fails_with(tiny_control, things, function, code)
     run = TinyProgram("failing")
     run.do("payload", "type.test/why", "because")
@@ -191,7 +203,7 @@ def test_an_event_that_fails_later(client: Client, tiny_control: Control) -> Non
 
 def test_an_unknown_code_is_told_as_it_is(client: Client, tiny_control: Control) -> None:
     tiny_control.fault("Buffer_ReadyEvent", 77, "odd")
-    with pytest.raises(pjrt.UnknownError, match="odd.*77"):
+    with pytest.raises(pjrt.UnknownError, match=r"odd.*77"):
         client.buffer_from_host(X).ready()
 
 
@@ -221,9 +233,12 @@ def test_a_use_after_delete(client: Client, use: Callable[[pjrt.Buffer], Any]) -
     assert buffer.is_deleted
     assert buffer.shape == (4,)
     with pytest.raises(pjrt.FailedPreconditionError):
-        found = use(buffer)
-        if isinstance(found, pjrt.Future):
-            found.result()
+        _settled(use(buffer))
+
+
+def _settled(found: Any) -> Any:
+    """The value of a future; anything else as it is."""
+    return found.result() if isinstance(found, pjrt.Future) else found
 
 
 def test_out_of_memory_tells_what_the_allocators_say(plugin: pjrt.Plugin) -> None:
@@ -238,7 +253,9 @@ def test_out_of_memory_tells_what_the_allocators_say(plugin: pjrt.Plugin) -> Non
         del kept
 
 
-def test_a_destroy_that_fails_is_reported_and_raises_nothing(client: Client, tiny_control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_destroy_that_fails_is_reported_and_raises_nothing(
+    client: Client, tiny_control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     lost: list[Any] = []

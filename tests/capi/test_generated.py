@@ -64,7 +64,9 @@ def test_every_call_is_made_with_its_own_struct() -> None:
         name, _, number = where.partition(":")
         above = (CAPI / name).read_text().splitlines()[: int(number)]
         declared = [m[1] for line in above if (m := re.match(rf" *cdef PJRT_(\w+)_Args {variable}$", line))]
-        started = [m[1] for line in above if (m := re.search(rf"start\(&{variable}, PJRT_(\w+)_Args_STRUCT_SIZE\)", line))]
+        started = [
+            m[1] for line in above if (m := re.search(rf"start\(&{variable}, PJRT_(\w+)_Args_STRUCT_SIZE\)", line))
+        ]
         in_signature = any(re.search(rf"PJRT_{slot}_Args \*?{variable}\b", line) for line in above)
         if slot == "LoadedExecutable_Execute":  # laid out by a method of its own
             assert declared[-1] == slot, where

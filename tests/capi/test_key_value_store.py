@@ -62,7 +62,12 @@ def test_keys_values_and_timeouts_are_handed_over(plugin: pjrt.Plugin) -> None:
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(pjrt.UnavailableError("the net is down"), 14), (OSError("disk full"), 13), (TimeoutError("late"), 4), (KeyboardInterrupt(), 1)],
+    [
+        (pjrt.UnavailableError("the net is down"), 14),
+        (OSError("disk full"), 13),
+        (TimeoutError("late"), 4),
+        (KeyboardInterrupt(), 1),
+    ],
     ids=["PjrtError", "OSError", "TimeoutError", "KeyboardInterrupt"],
 )
 def test_an_exception_of_the_store_becomes_an_error_of_the_plugin(

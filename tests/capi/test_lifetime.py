@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import random
 import subprocess
 import sys
@@ -102,7 +101,12 @@ def test_closing_a_client_ends_everything_it_made(
     things = everything(plugin, adder)
     client = things["client"]
     assert isinstance(client, Client)
-    del things["future"], things["ready"], things["abi"], things[first if first in ("buffer", "loaded", "manager") else "raw"]
+    del (
+        things["future"],
+        things["ready"],
+        things["abi"],
+        things[first if first in ("buffer", "loaded", "manager") else "raw"],
+    )
     client.close()
     client.close()
     settled(tiny_control, before)
@@ -148,28 +152,29 @@ def test_futures_outlive_their_client(plugin: pjrt.Plugin) -> None:
     np.testing.assert_array_equal(future.result(30), X)
 
 
+def work_until_closed(client: Client, adder: pjrt.Program, started: threading.Barrier, errors: list[Exception]) -> None:
+    """Uses a client in every way until somebody closes it."""
+    loaded, device = client.compile(adder), client.devices[0]
+    started.wait(30)
+    try:
+        while True:
+            (out,) = loaded(X, X)
+            out.to_host().result(30)
+            out.copy_to(client.devices[1]).ready().result(30)
+            device.memory_stats()
+    except pjrt.FailedPreconditionError:
+        pass
+    except Exception as error:
+        errors.append(error)
+
+
 def test_closing_while_other_threads_work(plugin: pjrt.Plugin, adder: pjrt.Program, tiny_control: Control) -> None:
     violations = tiny_control.violations
     for _ in range(5):
         client = plugin.client(num_devices=2)
-        loaded, device = client.compile(adder), client.devices[0]
-        errors: list[BaseException] = []
+        errors: list[Exception] = []
         started = threading.Barrier(5)
-
-        def work() -> None:
-            started.wait(30)
-            try:
-                for _ in itertools.count():
-                    (out,) = loaded(X, X)
-                    out.to_host().result(30)
-                    out.copy_to(client.devices[1]).ready().result(30)
-                    device.memory_stats()
-            except pjrt.FailedPreconditionError:
-                pass
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
+        threads = [threading.Thread(target=work_until_closed, args=(client, adder, started, errors)) for _ in range(4)]
         for thread in threads:
             thread.start()
         started.wait(30)
@@ -208,7 +213,7 @@ EXITS = {
     "a watched future": "f = slow(X)[0].to_host(); f.add_done_callback(lambda _: print('late', flush=True))",
     "a thread that waits": "f = slow(X)[0].to_host(); threading.Thread(target=f.result, daemon=True).start()",
     "a cycle of everything": "things['itself'] = things; things['f'] = slow(X)[0].ready(); del things",
-    "a borrowed array": "b = client.buffer_from_host(np.ones(1000), semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,"
+    "a borrowed array": "b = client.buffer_from_host(np.ones(1000), semantics=pjrt.HostBufferSemantics(2),"
     " on_done_with_host_buffer=lambda: print('done', flush=True))",
     "a callback at exit": "import atexit; atexit.register(lambda: print(np.asarray(slow(X)[0]).shape, flush=True))",
     "an exception": "raise SystemExit(0)",
@@ -263,7 +268,10 @@ def test_an_exit_in_the_midst_of_a_call_that_does_not_return(tiny_library: Path)
         "control._library.tiny_plugin_hold(True)\nf = slow(X)[0].ready()\n"
         "threading.Thread(target=lambda: f.result(), daemon=True).start()"
     )
-    script = SCRIPT.format(tests=str(TESTS), library=str(tiny_library), body=body) + "\ncontrol._library.tiny_plugin_hold(False)\n"
+    script = (
+        SCRIPT.format(tests=str(TESTS), library=str(tiny_library), body=body)
+        + "\ncontrol._library.tiny_plugin_hold(False)\n"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
 

@@ -45,7 +45,10 @@ def test_a_library_that_is_cut_off(tiny_library: Path, tmp_path: Path, part: flo
 
 
 def test_a_library_that_needs_another_one(tmp_path: Path) -> None:
-    for name, code in (("other", "int other(void) { return 1; }"), ("needy", "int other(void); int f(void) { return other(); }")):
+    for name, code in (
+        ("other", "int other(void) { return 1; }"),
+        ("needy", "int other(void); int f(void) { return other(); }"),
+    ):
         (tmp_path / f"{name}.c").write_text(code)
         extra = [] if name == "other" else ["-L.", "-lother"]
         command = [*build.compiler(), "-shared", "-fPIC", f"{name}.c", "-o", f"lib{name}.so", *extra]
@@ -99,7 +102,9 @@ def test_a_client_that_cannot_be_made(plugin: pjrt.Plugin, tiny_library: Path, t
     assert tiny_control.live() == before
 
 
-@pytest.mark.parametrize("function", ["Client_PlatformName", "Client_Devices", "Device_GetDescription", "DeviceDescription_Kind"])
+@pytest.mark.parametrize(
+    "function", ["Client_PlatformName", "Client_Devices", "Device_GetDescription", "DeviceDescription_Kind"]
+)
 def test_a_client_that_cannot_be_asked_is_given_back(plugin: pjrt.Plugin, tiny_control: Control, function: str) -> None:
     before = tiny_control.live()
     tiny_control.fault(function, 13, "broken")

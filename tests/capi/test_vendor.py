@@ -89,7 +89,8 @@ executable = topology.compile(MATMUL)
 stats = executable.memory_stats()
 cost = executable.cost_analysis()
 found = dict(
-    devices=len(devices), kind=devices[0].kind, coords=devices[0].attributes["coords"], kinds=len({d.kind for d in devices}),
+    devices=len(devices), kind=devices[0].kind, kinds=len({d.kind for d in devices}),
+    coords=devices[0].attributes["coords"],
     platform=topology.platform_name, name=executable.name, argument=stats.argument_size_in_bytes,
     output=stats.output_size_in_bytes, code=stats.generated_code_size_in_bytes, flops=cost["flops"],
     serialized=len(executable.serialize()), shapes=executable.output_shapes, layout=str(executable.output_layouts[0]),
@@ -126,7 +127,10 @@ def test_compiling_for_a_tpu_that_is_not_here(libtpu: Path, name: str, devices: 
 
 
 def test_what_the_tpu_plugin_says_of_itself(libtpu: Path) -> None:
-    body = "found = dict(version=plugin.api_version, extensions=plugin.extensions, stablehlo=plugin.attributes['stablehlo_current_version'])"
+    body = """
+found = dict(version=plugin.api_version, extensions=plugin.extensions)
+found["stablehlo"] = plugin.attributes["stablehlo_current_version"]
+"""
     found = ask(libtpu, body)
     assert found["version"][0] == 0
     assert {"Layouts", "TpuTopology", "Megascale", "Shardings"} <= set(found["extensions"])
@@ -137,7 +141,8 @@ def test_a_topology_survives_serializing_and_a_wrong_one_is_refused(libtpu: Path
     body = """
 topology = plugin.topology("v5e:2x2")
 again = plugin.deserialize_topology(topology.serialize())
-found = dict(same=again.fingerprint() == topology.fingerprint(), devices=len(again.device_descriptions), texts=[str(d) for d in again.device_descriptions] == [str(d) for d in topology.device_descriptions])
+texts = [[str(d) for d in each.device_descriptions] for each in (topology, again)]
+found = dict(same=again.fingerprint() == topology.fingerprint(), devices=len(texts[1]), texts=texts[0] == texts[1])
 for name in ("v5e:99x99", "nonsense"):
     try: plugin.topology(name)
     except pjrt.PjrtError as error: found[name] = error.message

@@ -94,7 +94,9 @@ def test_errors_without_function_tables(tiny_copy: Callable[..., Control]) -> No
     assert control.live("error") == 0
 
 
-@pytest.mark.parametrize("function", ["Error_ForEachPayload", "Event_OnReady", "Plugin_Attributes", "Buffer_GetMemoryLayout"])
+@pytest.mark.parametrize(
+    "function", ["Error_ForEachPayload", "Event_OnReady", "Plugin_Attributes", "Buffer_GetMemoryLayout"]
+)
 def test_null_slots_that_can_be_done_without(
     tiny_copy: Callable[..., Control], adder: pjrt.Program, function: str
 ) -> None:

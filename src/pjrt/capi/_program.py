@@ -43,5 +43,7 @@ def prepared(program: Program | str | bytes, attributes: Attributes) -> tuple[Pr
 def doubted(error: PjrtError, doubt: PjrtError | None) -> PjrtError:
     """The error of a compilation, with what had been doubtful about its program before."""
     if doubt is not None:
-        error.add_note(f"The program was sent unchanged, because it could not be written at the plugin's StableHLO version: {doubt}")
+        error.add_note(
+            f"The program was sent as it is, because it could not be written at the plugin's StableHLO version: {doubt}"
+        )
     return error

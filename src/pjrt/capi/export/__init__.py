@@ -8,5 +8,7 @@ away once the interpreter has begun to end.
 from __future__ import annotations
 
 from pjrt.capi.export.exported import Exported, export
+from pjrt.capi.export.loading import load_exported
+from pjrt.capi.export.writing import write_library
 
-__all__ = ["Exported", "export"]
+__all__ = ["Exported", "export", "load_exported", "write_library"]
