@@ -277,7 +277,8 @@ def test_an_error_of_a_program_arrives_at_its_outputs(backend: Backend, client: 
         assert error is not None
         assert error.code == code
         assert "the wheel came off" in error.message
-        assert error.payloads["type.example/part"] == b"left wheel"
+        if backend.has_payloads:
+            assert error.payloads["type.example/part"] == b"left wheel"
 
 
 def test_an_error_travels_on(backend: Backend, client: Client) -> None:
@@ -301,7 +302,8 @@ def test_a_poisoned_execution_fails(backend: Backend, client: Client, device: De
         assert device.poison_execution(77, CancelledError("called off", payloads={"type.example/by": b"a test"}))
     with pytest.raises(CancelledError, match="called off") as caught:
         z.to_host().result(30)
-    assert caught.value.payloads == {"type.example/by": b"a test"}
+    if backend.has_payloads:
+        assert caught.value.payloads == {"type.example/by": b"a test"}
     (w,) = executable(x)
     np.testing.assert_array_equal(np.asarray(w), 2 * X)
 

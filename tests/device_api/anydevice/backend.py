@@ -5,15 +5,22 @@ from __future__ import annotations
 import abc
 import gc
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tiny import Control
+from tiny.versions import number_of_functions
 
 from anydevice.programs import Absent, Programs, StableHloPrograms, TinyPrograms
 from pjrt.api.client import Client
 from pjrt.api.element_type import ElementType
+
+if TYPE_CHECKING:
+    from pjrt.capi.export import Exported
 
 __all__ = ["BACKENDS", "Absent", "Backend", "TinyBackend", "make_backend"]
 
@@ -24,6 +31,8 @@ class Backend(abc.ABC):
     name: str
     programs: Programs
     uses_donated_memory = True
+    has_memory_limit = False
+    has_payloads = True
     element_types_left_out: frozenset[ElementType] = frozenset()
 
     @abc.abstractmethod
@@ -47,6 +56,7 @@ class TinyBackend(Backend):
 
     name = "tiny"
     programs = TinyPrograms()
+    has_memory_limit = True
 
     def __init__(self, library: Path) -> None:
         self._library = library
@@ -71,8 +81,23 @@ class TinyBackend(Backend):
         self.control.clear()
         if self.control.live() != live:
             gc.collect()
-        assert self.control.live() == live, "objects of the plugin outlived the client"
+        assert self.control.live() == live, f"objects of the plugin outlived the client, before it was {live}"
         assert self.control.violations == violations, self.control.last_violation
+
+
+class OldTinyBackend(TinyBackend):
+    """The C plugin as it would be at an older version of the ABI: a shorter table, errors without functions."""
+
+    def __init__(self, library: Path, minor: int) -> None:
+        copy = library.with_name(f"libtiny-0.{minor}.so")
+        if not copy.exists():
+            partial = copy.with_suffix(f".{os.getpid()}")
+            shutil.copy(library, partial)
+            partial.replace(copy)
+        super().__init__(copy)
+        self.name = f"tiny-0.{minor}"
+        self.has_payloads = minor >= 99
+        self.control.configure(minor=minor, functions=number_of_functions(minor), legacy_errors=1)
 
 
 class HostBackend(Backend):
@@ -80,6 +105,7 @@ class HostBackend(Backend):
 
     name = "host"
     programs = TinyPrograms()
+    has_memory_limit = True
 
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
         from anydevice.tiny_host import host_client
@@ -94,13 +120,12 @@ class XlaBackend(Backend):
     programs = StableHloPrograms()
     element_types_left_out = frozenset(
         {ElementType.F6E2M3FN, ElementType.F6E3M2FN}
-    )  # jaxlib has no numpy dtype for them
+    )
+    """jaxlib has no numpy dtype for them."""
 
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
         from pjrt.devices.xla import XlaPlugin
 
-        if memory_limit is not None:
-            raise Absent("a limit of memory")
         return XlaPlugin().client(num_devices=num_devices)
 
 
@@ -114,8 +139,6 @@ class ReferenceBackend(Backend):
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
         from pjrt.devices.reference.plugin import ReferencePlugin
 
-        if memory_limit is not None:
-            raise Absent("a limit of memory")
         return ReferencePlugin().client(num_devices=num_devices)
 
 
@@ -131,8 +154,6 @@ class RegisteredBackend(Backend):
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
         import pjrt
 
-        if memory_limit is not None:
-            raise Absent("a limit of memory")
         client = pjrt.client(self.name)
         if len(client.addressable_devices) < num_devices:
             client.close()
@@ -140,12 +161,52 @@ class RegisteredBackend(Backend):
         return client
 
 
-BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", "tiny,host,cpu,reference").split(","))
+class ExportedBackend(Backend):
+    """Another device, exported as a PJRT plugin and loaded again: twice through the C ABI."""
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+        self.name = f"exported-{inner.name}"
+        self.programs = inner.programs
+        self.uses_donated_memory = inner.uses_donated_memory
+        self.has_memory_limit = inner.has_memory_limit
+        self.has_payloads = inner.has_payloads
+        self.element_types_left_out = inner.element_types_left_out
+
+    def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
+        from pjrt import capi
+
+        return capi.load_capsule(_exported(self._inner).capsule).client(
+            num_devices=num_devices, **({} if memory_limit is None else {"memory_limit": memory_limit})
+        )
+
+    def held(self, client: Client) -> AbstractContextManager[None]:
+        return self._inner.held(client)
+
+    def watched(self) -> AbstractContextManager[None]:
+        return self._inner.watched()
+
+
+@cache
+def _exported(inner: Backend) -> Exported:
+    import pjrt
+
+    return pjrt.export(inner.client, name=inner.name)
+
+
+_USUAL = "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,cpu,reference,exported-tiny,exported-host,exported-cpu"
+
+BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", _USUAL).split(","))
 """The devices under test; the environment may name others, separated by commas."""
 
 
+@cache
 def make_backend(name: str, library: Path) -> Backend:
     """The device of a name; library is the tiny plugin's."""
+    if name.startswith("exported-"):
+        return ExportedBackend(make_backend(name.removeprefix("exported-"), library))
+    if name.startswith("tiny-0."):
+        return OldTinyBackend(library, int(name.removeprefix("tiny-0.")))
     match name:
         case "tiny":
             return TinyBackend(library)

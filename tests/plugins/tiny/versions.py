@@ -1,0 +1,27 @@
+"""How many functions the table of an older plugin has: what `Control.configure(functions=…)` is given."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from tiny.build import HERE
+
+FIRST_MISSING = {
+    53: "Buffer_CopyRawToHost",
+    72: "Client_UpdateGlobalProcessInfo",
+    88: "Event_Create",
+    105: "Device_ClearMemoryStats",
+}
+"""For a minor version the first function of our table that it does not have yet."""
+
+
+@cache
+def function_names() -> tuple[str, ...]:
+    """The functions of PJRT_Api in table order, without the PJRT_ prefix."""
+    return tuple(re.findall(r"\bX\((\w+)\)", (HERE / "functions.h").read_text().partition("#define TINY_FUNCTIONS(X)")[0]))
+
+
+def number_of_functions(minor: int) -> int:
+    """The length of the table at a minor version that is in `FIRST_MISSING`."""
+    return function_names().index(FIRST_MISSING[minor])
