@@ -18,7 +18,7 @@ from pjrt.api.memory_space import MemorySpace
 from pjrt.devices.xla import _memory, _raw, _reading
 from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla.array_type import ArrayType
-from pjrt.devices.xla.future import ArrayFuture, nothing
+from pjrt.devices.xla.future import READY, ArrayFuture, nothing
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -207,6 +207,13 @@ class XlaBuffer(Buffer):
 
 def waiting(array: _raw.Array, client: XlaClient, take: Callable[[_raw.Array], T]) -> Future[T]:
     """A future of what ``take`` makes of an array when it has its value, which a donation does not disturb."""
+    # Small programs are mostly done by now, and then no future has to be made that could wait.
+    try:
+        if array.is_ready() and not client.notifier.lost:
+            array.block_until_ready()  # raises what the execution failed with
+            return READY if take is nothing else Future.completed(take(array))
+    except Exception:
+        pass  # it failed, or is donated: the future below tells which
     future = ArrayFuture(array, client.notifier, take)
     if not future.done():
         client.notifier.donations.add(future)

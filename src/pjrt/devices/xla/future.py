@@ -21,6 +21,10 @@ def nothing(_: _raw.Array) -> None:
     """What a future takes of an array when only its readiness counts."""
 
 
+READY: Future[Any] = Future.completed(None)
+"""The future of what is ready: nobody can change it, so one serves all."""
+
+
 class ArrayFuture(Future[T]):
     """Done when an array of jaxlib's has its value; gives what ``take`` makes of the array then.
 
