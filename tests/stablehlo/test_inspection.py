@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from pjrt import NotFoundError, Program
-from pjrt.stablehlo import Encoding, TensorType, Version, inspect, read, to_hlo
+from pjrt import ElementType, InvalidArgumentError, NotFoundError, Program
+from pjrt.stablehlo import Encoding, TensorType, Version, inspect, read, signature, to_hlo
 
 
 def test_the_facts_about_a_program(text: Program) -> None:
@@ -73,7 +73,7 @@ def test_dynamic_shapes_collectives_and_side_effects() -> None:
         )
     )
     assert info.has_dynamic_shapes
-    assert info.arguments[0].type == TensorType((None,), info.arguments[0].type.element)  # type: ignore[union-attr]
+    assert info.arguments[0].type == TensorType((None,), ElementType.F32)
     assert info.collectives == ("stablehlo.all_reduce",)
     assert info.side_effects == ("custom_call @log", "stablehlo.outfeed")
     assert info.custom_calls == {"log": 1, "pure": 1}
@@ -94,3 +94,15 @@ def test_a_program_that_no_version_holds_says_why() -> None:
 def test_a_module_without_an_entry_is_refused() -> None:
     with pytest.raises(NotFoundError, match="expected a function main"):
         inspect(read("module {}"))
+
+
+def test_the_signature_is_the_same_as_inspects(any_program: Program) -> None:
+    found, info = signature(any_program), inspect(any_program)
+    assert (found.arguments, found.results) == (info.arguments, info.results)
+    assert (found.arguments[0].shape, found.arguments[0].element_type) == ((4, 5), ElementType.F32)
+
+
+def test_what_is_no_tensor_has_no_shape() -> None:
+    found = signature(read("func.func @main(%t: !stablehlo.token) { return }"))
+    with pytest.raises(InvalidArgumentError, match=r"expected a tensor .* found !stablehlo\.token"):
+        _ = found.arguments[0].shape

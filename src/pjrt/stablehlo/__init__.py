@@ -24,7 +24,15 @@ if TYPE_CHECKING:
         to_text,
     )
     from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
-    from pjrt.stablehlo.inspection import ArgumentInfo, OperationInfo, ProgramInfo, ResultInfo, inspect
+    from pjrt.stablehlo.inspection import (
+        ArgumentInfo,
+        OperationInfo,
+        ProgramInfo,
+        ResultInfo,
+        Signature,
+        inspect,
+        signature,
+    )
     from pjrt.stablehlo.location import Location, Place
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parsing import parse
@@ -58,6 +66,7 @@ __all__ = [
     "ProgramInfo",
     "Quantization",
     "ResultInfo",
+    "Signature",
     "TensorType",
     "TokenType",
     "TupleType",
@@ -75,6 +84,7 @@ __all__ = [
     "read",
     "read_file",
     "serialize",
+    "signature",
     "to_hlo",
     "to_module",
     "to_text",
@@ -84,7 +94,7 @@ __all__ = [
 _HOMES = {
     "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
     "encoding": "Encoding artifact_version encoding_of",
-    "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo inspect",
+    "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
     "location": "Location Place",
     "operation": "Block Function Operation ParsedProgram Value",
     "parsing": "parse",

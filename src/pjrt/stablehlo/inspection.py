@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
 from pjrt.stablehlo import conversion
 from pjrt.stablehlo._native import MlirModule
 from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.operation import Function, Operation, ParsedProgram
+from pjrt.stablehlo.operation import Operation, ParsedProgram
 from pjrt.stablehlo.parsing import parse_module
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 from pjrt.stablehlo.version import Version
@@ -38,8 +39,38 @@ _TERMINATORS = frozenset(("func.return", "stablehlo.return", "sdy.return"))
 _SHOWN_LOCATIONS = 3
 
 
+class _TensorFacts:
+    """Short forms for the element type and the shape, which an argument or result that is no tensor does not have."""
+
+    __slots__ = ()
+    type: ValueType
+
+    @property
+    def element_type(self) -> ElementType:
+        """The element type of a tensor.
+
+        Raises:
+            InvalidArgumentError: it is no tensor.
+        """
+        return self._tensor().element
+
+    @property
+    def shape(self) -> tuple[int | None, ...]:
+        """The shape of a tensor; None for a size that is known only when the program runs.
+
+        Raises:
+            InvalidArgumentError: it is no tensor.
+        """
+        return self._tensor().shape
+
+    def _tensor(self) -> TensorType:
+        if not isinstance(self.type, TensorType):
+            raise InvalidArgumentError(f"expected a tensor as argument or result of a program, found {self.type}")
+        return self.type
+
+
 @dataclass(frozen=True, slots=True)
-class ArgumentInfo:
+class ArgumentInfo(_TensorFacts):
     """An argument of the entry function.
 
     Attributes:
@@ -62,7 +93,7 @@ class ArgumentInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ResultInfo:
+class ResultInfo(_TensorFacts):
     """A result of the entry function.
 
     Attributes:
@@ -145,6 +176,33 @@ class ProgramInfo:
         return sum(operation.count for operation in self.operations)
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a program takes and gives.
+
+    Attributes:
+        arguments: what the entry function takes.
+        results: what the entry function gives.
+    """
+
+    arguments: tuple[ArgumentInfo, ...]
+    results: tuple[ResultInfo, ...]
+
+
+def signature(program: Program, *, trusted: bool = False) -> Signature:
+    """What a program in any encoding takes and gives: the part of ``inspect`` that is quickly had.
+
+    Args:
+        program: the program.
+        trusted: as for ``inspect``.
+
+    Raises:
+        PjrtError: as for ``inspect``.
+    """
+    parsed = parse_module(conversion.to_module(program, trusted=trusted), bodies=False)
+    return _signature(parsed)
+
+
 def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
     """The facts about a program in any encoding. Those of an HLO proto are those of the StableHLO that it becomes.
 
@@ -158,22 +216,19 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
     """
     module = conversion.to_module(program, trusted=trusted)
     parsed = parse_module(module, constants=False)
-    entry = parsed.entry
+    takes_and_gives = _signature(parsed)
     operations = [operation for operation in parsed.walk() if operation.name not in _TERMINATORS]
     needed, reason = _needed_version(module)
     return ProgramInfo(
         name=parsed.name,
-        entry=entry.name,
+        entry=parsed.entry.name,
         encoding=encoding_of(program),
         size=len(program),
         version=artifact_version(program),
         needed_version=needed,
         not_portable_because=reason,
-        arguments=_arguments(entry, parsed),
-        results=tuple(
-            ResultInfo(_text(given.get("jax.result_info")), type_, *_placement(given))
-            for type_, given in zip(entry.type.results, entry.result_attributes, strict=True)
-        ),
+        arguments=takes_and_gives.arguments,
+        results=takes_and_gives.results,
         functions=tuple(parsed.functions),
         operations=_operations(operations),
         custom_calls=Counter(_target(operation) for operation in operations if _is_custom_call(operation)),
@@ -193,19 +248,24 @@ def _needed_version(module: MlirModule) -> tuple[Version | None, str]:
         return None, error.message
 
 
-def _arguments(entry: Function, parsed: ParsedProgram) -> tuple[ArgumentInfo, ...]:
-    of_module = _module_aliases(parsed)
-    return tuple(
-        ArgumentInfo(
-            name,
-            type_,
-            _index(given.get("tf.aliasing_output", of_module.get(index))),
-            given.get("jax.buffer_donor", False) is True,
-            *_placement(given),
-        )
-        for index, (name, type_, given) in enumerate(
-            zip(entry.argument_names, entry.type.arguments, entry.argument_attributes, strict=True)
-        )
+def _signature(parsed: ParsedProgram) -> Signature:
+    entry, of_module = parsed.entry, _module_aliases(parsed)
+    arguments = zip(entry.argument_names, entry.type.arguments, entry.argument_attributes, strict=True)
+    return Signature(
+        tuple(
+            ArgumentInfo(
+                name,
+                type_,
+                _index(given.get("tf.aliasing_output", of_module.get(index))),
+                given.get("jax.buffer_donor", False) is True,
+                *_placement(given),
+            )
+            for index, (name, type_, given) in enumerate(arguments)
+        ),
+        tuple(
+            ResultInfo(_text(given.get("jax.result_info")), type_, *_placement(given))
+            for type_, given in zip(entry.type.results, entry.result_attributes, strict=True)
+        ),
     )
 
 

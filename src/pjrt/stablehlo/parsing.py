@@ -34,15 +34,16 @@ def parse(program: Program, *, trusted: bool = False) -> ParsedProgram:
     return parse_module(to_module(program, trusted=trusted))
 
 
-def parse_module(module: MlirModule, *, constants: bool = True) -> ParsedProgram:
+def parse_module(module: MlirModule, *, constants: bool = True, bodies: bool = True) -> ParsedProgram:
     """As ``parse``, of a module that MLIR has parsed already.
 
     Args:
         module: the module.
         constants: whether to read the values of constants; if not, the attribute ``value`` of constants is None.
+        bodies: whether to read what is in functions; if not, each is as if it were only declared.
     """
     with module as mlir, _senseless_refused():
-        return _Parser(constants).program(mlir.operation)
+        return _Parser(constants, bodies).program(mlir.operation)
 
 
 @contextmanager
@@ -59,8 +60,9 @@ def _senseless_refused() -> Iterator[None]:
 class _Parser:
     """Parses one module, and shares what occurs again: types, locations, names of attributes."""
 
-    def __init__(self, constants: bool) -> None:
+    def __init__(self, constants: bool, bodies: bool) -> None:
         self._constants = constants
+        self._bodies = bodies
         self._types: dict[Any, ValueType] = {}
         self._locations: dict[str, Location] = {}
 
@@ -85,7 +87,8 @@ class _Parser:
         body, names = None, [""] * len(type_.arguments)
         if blocks:
             names = [self._location(argument).name for argument in blocks[0].arguments]
-            body = self._block(operation.regions[0], _Names())
+            if self._bodies:
+                body = self._block(operation.regions[0], _Names())
         visibility = attributes["sym_visibility"].value if "sym_visibility" in attributes else "public"
         return Function(
             name=attributes["sym_name"].value,

@@ -1,0 +1,132 @@
+"""``pjrt inspect``: what is in a program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from pjrt import stablehlo
+from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
+
+_EXAMPLES = """
+\b
+Examples:
+  pjrt inspect model.stablehlo
+  pjrt inspect model.hlo --json
+  pjrt inspect model.stablehlo --text --locations > model.mlir
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("program", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@click.option("--text", "as_text", is_flag=True, help="Print the program as MLIR text instead.")
+@click.option("--locations", is_flag=True, help="With --text: print source locations too.")
+def inspect(program: str, as_json: bool, as_text: bool, locations: bool) -> None:
+    """Show the types, operations, versions and size of PROGRAM (StableHLO text, bytecode, portable artifact, HLO
+    proto).
+    """
+    if as_json and as_text:
+        raise click.UsageError("expected one of --json and --text, found both")
+    if locations and not as_text:
+        raise click.UsageError("expected --text with --locations: tables show locations anyway")
+    read = stablehlo.read_file(program)
+    if as_text:
+        with progress("reading the program"):
+            text = stablehlo.to_text(read, locations=locations)
+        click.echo(text)
+        return
+    with progress("reading the program"):
+        info = stablehlo.inspect(read)
+    if as_json:
+        print_json(_as_dict(info))
+        return
+    _print(info)
+
+
+def _print(info: stablehlo.ProgramInfo) -> None:
+    print_facts(_facts(info))
+    print_table(
+        ["argument", "name", "type", "notes"],
+        [[i, a.name, a.type, _argument_notes(a)] for i, a in enumerate(info.arguments)],
+        right=["argument"],
+    )
+    print_table(
+        ["result", "name", "type", "notes"],
+        [[i, r.name, r.type, _placement(r)] for i, r in enumerate(info.results)],
+        right=["result"],
+    )
+    print_table(
+        ["operation", "count", "first seen at"],
+        [[o.name, o.count, ", ".join(map(str, o.locations))] for o in info.operations],
+        right=["count"],
+    )
+
+
+def _facts(info: stablehlo.ProgramInfo) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [
+        ("program", info.name or "without a name"),
+        ("written as", f"{info.encoding} {info.version}" if info.version else info.encoding),
+        ("needs", f"StableHLO {info.needed_version}" if info.needed_version else info.not_portable_because),
+        ("size", f"{readable_bytes(info.size)}, constants {readable_bytes(info.constant_bytes)}"),
+        ("made for", f"{info.num_replicas} replicas, {info.num_partitions} partitions"),
+        ("entry", f"{info.entry}, of {len(info.functions)} functions, {info.num_operations} operations"),
+        ("dynamic shapes", "yes" if info.has_dynamic_shapes else "no"),
+    ]
+    if info.collectives:
+        facts.append(("collectives", ", ".join(info.collectives)))
+    if info.side_effects:
+        facts.append(("side effects", ", ".join(info.side_effects)))
+    if info.custom_calls:
+        called = (f"{target} ({count})" for target, count in sorted(info.custom_calls.items()))
+        facts.append(("custom calls", ", ".join(called)))
+    return facts
+
+
+def _argument_notes(argument: stablehlo.ArgumentInfo) -> str:
+    notes = []
+    if argument.aliases_output is not None:
+        notes.append(f"donated to result {argument.aliases_output}")
+    if argument.is_donor:
+        notes.append("donated")
+    return ", ".join([*notes, *filter(None, [_placement(argument)])])
+
+
+def _placement(value: stablehlo.ArgumentInfo | stablehlo.ResultInfo) -> str:
+    stated = (("sharding", value.sharding), ("layout", value.layout), ("memory", value.memory_kind))
+    return ", ".join(f"{name} {text}" for name, text in stated if text)
+
+
+def _as_dict(info: stablehlo.ProgramInfo) -> dict[str, Any]:
+    return {
+        "name": info.name,
+        "entry": info.entry,
+        "encoding": str(info.encoding),
+        "format": str(info.encoding.program_format),
+        "size": info.size,
+        "version": str(info.version) if info.version else None,
+        "needed_version": str(info.needed_version) if info.needed_version else None,
+        "not_portable_because": info.not_portable_because or None,
+        "num_replicas": info.num_replicas,
+        "num_partitions": info.num_partitions,
+        "constant_bytes": info.constant_bytes,
+        "has_dynamic_shapes": info.has_dynamic_shapes,
+        "functions": list(info.functions),
+        "collectives": list(info.collectives),
+        "side_effects": list(info.side_effects),
+        "custom_calls": dict(info.custom_calls),
+        "arguments": [
+            {"name": a.name, "type": str(a.type), "aliases_output": a.aliases_output, "is_donor": a.is_donor}
+            | _placement_dict(a)
+            for a in info.arguments
+        ],
+        "results": [{"name": r.name, "type": str(r.type)} | _placement_dict(r) for r in info.results],
+        "operations": [
+            {"name": o.name, "count": o.count, "locations": list(map(str, o.locations))} for o in info.operations
+        ],
+    }
+
+
+def _placement_dict(value: stablehlo.ArgumentInfo | stablehlo.ResultInfo) -> dict[str, str]:
+    return {"sharding": value.sharding, "layout": value.layout, "memory_kind": value.memory_kind}
