@@ -3,6 +3,7 @@ not have what the test is about."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -63,4 +64,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
         if not here or callspec is None or callspec.params.get("backend") == "tiny":
             raise
         reason = str(error)
-    pytest.skip(f"this device does not have it: {reason}")  # here, where the error no longer keeps the test's things
+    # What keeps the error keeps the test's frame and all that it made: pytest's note for debuggers is one.
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        if hasattr(sys, name):
+            delattr(sys, name)
+    pytest.skip(f"this device does not have it: {reason}")

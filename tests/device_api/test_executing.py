@@ -97,7 +97,7 @@ def test_returned_futures_tell_the_end(backend: Backend, client: Client) -> None
 
 def test_execution_does_not_wait(backend: Backend, client: Client) -> None:
     executable = client.compile(backend.programs.double((4,)))
-    with backend.held(client):
+    with backend.busy(client):
         (z,) = executable(X)
         (w,) = executable(z)
         future = w.to_host()
@@ -296,7 +296,7 @@ def test_an_error_travels_on(backend: Backend, client: Client) -> None:
 def test_a_poisoned_execution_fails(backend: Backend, client: Client, device: Device) -> None:
     executable = client.compile(backend.programs.double((4,)))
     x = client.buffer_from_host(X)
-    with backend.held(client):
+    with backend.busy(client):
         (z,) = executable.execute_sharded([x], device, ExecuteOptions(launch_id=77))
         assert not device.poison_execution(78, CancelledError("not this one"))
         assert device.poison_execution(77, CancelledError("called off", payloads={"type.example/by": b"a test"}))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import abc
 import gc
 import os
+import queue
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +18,11 @@ from tiny.versions import number_of_functions
 
 from anydevice.programs import Absent, Programs, StableHloPrograms, TinyPrograms
 from pjrt.api.client import Client
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
+from pjrt.api.execute_options import ExecuteOptions, RecvCallback
+from pjrt.api.transfer import CopyToDeviceStream
 
 if TYPE_CHECKING:
     from pjrt.capi.export import Exported
@@ -44,6 +49,10 @@ class Backend(abc.ABC):
         """Let no device of the client begin new work while inside."""
         raise Absent("a way to hold its work")
         yield
+
+    def busy(self, client: Client) -> AbstractContextManager[None]:
+        """Let no device of the client begin a new program while inside; other work may go on."""
+        return self.held(client)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -112,15 +121,36 @@ class HostBackend(Backend):
 
         return host_client(num_devices=num_devices, memory_limit=memory_limit)
 
+    @contextmanager
+    def busy(self, client: Client) -> Iterator[None]:
+        with ExitStack() as stack:
+            for device in client.addressable_devices:
+                stack.enter_context(_waiting_program(self.programs, client, device))
+            yield
+
+
+@contextmanager
+def _waiting_program(programs: Programs, client: Client, device: Device) -> Iterator[None]:
+    """Run a program that waits for something from the host until the end."""
+    options = CompileOptions(device_assignment=DeviceAssignment(((device.id,),)))
+    executable = client.compile(programs.receive((1,), channel=99), options)
+    asked: queue.SimpleQueue[CopyToDeviceStream] = queue.SimpleQueue()
+    callbacks = ExecuteOptions(recv_callbacks=[[RecvCallback(99, asked.put)]])
+    (result,) = executable.execute_sharded([], device, callbacks)
+    stream = asked.get(timeout=30)
+    try:
+        yield
+    finally:
+        stream.add_chunk(bytes(4)).result(30)
+        result.ready().result(30)
+
 
 class XlaBackend(Backend):
     """XLA's CPU device."""
 
     name = "cpu"
     programs = StableHloPrograms()
-    element_types_left_out = frozenset(
-        {ElementType.F6E2M3FN, ElementType.F6E3M2FN}
-    )
+    element_types_left_out = frozenset({ElementType.F6E2M3FN, ElementType.F6E3M2FN})
     """jaxlib has no numpy dtype for them."""
 
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
@@ -182,6 +212,9 @@ class ExportedBackend(Backend):
 
     def held(self, client: Client) -> AbstractContextManager[None]:
         return self._inner.held(client)
+
+    def busy(self, client: Client) -> AbstractContextManager[None]:
+        return self._inner.busy(client)
 
     def watched(self) -> AbstractContextManager[None]:
         return self._inner.watched()
