@@ -10,6 +10,8 @@ import pjrt
 from pjrt.cli._failures import CleanGroup
 
 _COMMANDS = {
+    "compile": "pjrt.cli.compile:compile_",
+    "export": "pjrt.cli.export:export",
     "devices": "pjrt.cli.devices:devices",
     "info": "pjrt.cli.info:info",
     "inspect": "pjrt.cli.inspect:inspect",

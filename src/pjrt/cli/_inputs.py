@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.api.shape_spec import format_shape
 
 Array = np.ndarray[Any, Any]
@@ -24,16 +26,39 @@ FORMS = (
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a program wants for one argument: its index, its name if it has one, its type."""
+    """What a program wants for one argument: its index, its name if it has one, its type (an open size is −1)."""
 
     index: int
     name: str
     element_type: ElementType
     shape: tuple[int, ...]
 
+    @property
+    def key(self) -> str:
+        """The name in a file of arrays: of ``weights['conv.bias']``, JAX's spelling of a member, ``conv.bias``."""
+        member = re.search(r"\['([^']*)'\]$", self.name)
+        return member[1] if member else self.name
+
     def __str__(self) -> str:
         label = f"{self.index}" + (f" ({self.name})" if self.name else "")
         return f"argument {label}: {format_shape(self.element_type, self.shape)}"
+
+
+def parameters_of(info: stablehlo.ProgramInfo) -> list[Parameter]:
+    """The parameters of a program.
+
+    Raises:
+        UnimplementedError: one of them is a token or a tuple, which no file can hold.
+    """
+    parameters = []
+    for index, argument in enumerate(info.arguments):
+        if not isinstance(argument.type, stablehlo.TensorType):
+            raise UnimplementedError(
+                f"argument {index} of the program is a {argument.type}; only tensors can be given here"
+            )
+        shape = tuple(-1 if size is None else size for size in argument.type.shape)
+        parameters.append(Parameter(index, argument.name, argument.type.element, shape))
+    return parameters
 
 
 @dataclass(frozen=True)
@@ -83,7 +108,7 @@ def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> l
 
 def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
     target, equals, taken = option.partition("=")
-    names = {p.name for p in parameters if p.name}
+    names = {name for p in parameters for name in (p.name, p.key) if name}
     if equals and (target in names or target.isdigit()):
         return _Source(target, taken, option)
     return _Source("", option, option)
@@ -91,7 +116,7 @@ def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
 
 def _find(parameters: Sequence[Parameter], source: _Source) -> Parameter:
     for parameter in parameters:
-        if source.target in (parameter.name, str(parameter.index)):
+        if source.target in (parameter.name, parameter.key, str(parameter.index)):
             return parameter
     raise InvalidArgumentError(
         f"--input {source.option}: the program has arguments 0 to {len(parameters) - 1}, found {source.target}"
@@ -182,8 +207,9 @@ def _one_array(source: _Source, parameter: Parameter) -> Array:
 
 def _fill_from_file(filled: dict[int, Array], parameters: Sequence[Parameter], source: _Source) -> None:
     arrays = _load(source)
-    by_name = {p.name: p for p in parameters if p.name}
-    if len(arrays) > 1 and all(name in by_name for name in arrays):
+    by_name = {p.key: p for p in parameters if p.key}
+    named = [p.key for p in parameters if p.key]
+    if len(arrays) > 1 and len(by_name) == len(named) and all(name in by_name for name in arrays):
         for name, array in arrays.items():
             _fill(filled, by_name[name], array, source)
         return

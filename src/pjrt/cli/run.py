@@ -12,7 +12,7 @@ import numpy as np
 import pjrt
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, progress
-from pjrt.cli._inputs import Parameter, make_arguments
+from pjrt.cli._inputs import make_arguments, parameters_of
 from pjrt.cli._options import client_options, device_option
 from pjrt.cli._outputs import check_output_path, describe, write_results
 from pjrt.cli._timing import Timing, readable
@@ -55,8 +55,8 @@ def run(
     """Compile PROGRAM (StableHLO text, bytecode, portable artifact or HLO proto) and run it."""
     read = stablehlo.read_file(program)
     with progress("reading the program"):
-        info = stablehlo.inspect(read)
-        parameters = [Parameter(i, a.name, a.element_type, a.shape) for i, a in enumerate(info.arguments)]
+        info = stablehlo.signature(read)
+        parameters = parameters_of(info)
         if output is not None:
             check_output_path(output, len(info.results))
         arguments = make_arguments(parameters, inputs)

@@ -1,0 +1,215 @@
+"""The command as a user calls it: in a process of its own, with real files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+PROGRAM = """
+module @sum_and_scale {
+  func.func @main(%x: tensor<2x3xf32> loc("x"), %w: tensor<2x3xf32> loc("w")) -> (tensor<2x3xf32>, tensor<f32>) {
+    %0 = stablehlo.multiply %x, %w : tensor<2x3xf32>
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %1 = stablehlo.reduce(%0 init: %zero) applies stablehlo.add across dimensions = [0, 1]
+        : (tensor<2x3xf32>, tensor<f32>) -> tensor<f32>
+    return %0, %1 : tensor<2x3xf32>, tensor<f32>
+  }
+}
+"""
+
+
+def pjrt(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "160"}
+    return subprocess.run(
+        [sys.executable, "-m", "pjrt", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env=environment,
+    )
+
+
+def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """One line on the error stream that has all these words, exit code 2, nothing else."""
+    assert done.returncode == 2, done
+    assert done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.mlir"
+    path.write_text(PROGRAM)
+    return path
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> tuple[Path, Path]:
+    x, w = tmp_path / "x.npy", tmp_path / "w.npy"
+    np.save(x, np.arange(6, dtype=np.float32).reshape(2, 3))
+    np.save(w, np.full((2, 3), 2, np.float32))
+    return x, w
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_run_writes_the_results(program: Path, arrays: tuple[Path, Path], tmp_path: Path, device: str) -> None:
+    out = tmp_path / "out.npz"
+    done = pjrt("run", program, "-d", device, "-i", arrays[0], "-i", arrays[1], "-o", out)
+    assert done.returncode == 0, done.stderr
+    written = np.load(out)
+    np.testing.assert_array_equal(written["result_0"], np.arange(6, dtype=np.float32).reshape(2, 3) * 2)
+    assert written["result_1"] == 30
+    assert "f32[2,3] [0, 2, 4, 6, 8, 10]" in done.stdout
+
+
+def test_run_repeats_and_prints_json(program: Path) -> None:
+    done = pjrt("run", program, "-i", "random:7", "--repeat", "5", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["device"] == "cpu"
+    assert report["repeats"] == 5
+    assert 0 < report["min_seconds"] <= report["median_seconds"] <= report["p90_seconds"]
+    assert report["results"] == [{"element_type": "F32", "shape": [2, 3]}, {"element_type": "F32", "shape": []}]
+
+
+def test_random_inputs_are_the_same_for_the_same_seed(program: Path) -> None:
+    first, again, other = (
+        pjrt("run", program, "-i", seed).stdout.splitlines()[0] for seed in ("random:1", "random:1", "random:2")
+    )
+    assert first == again
+    assert first != other
+
+
+def test_a_named_argument_and_a_filler(program: Path, arrays: tuple[Path, Path]) -> None:
+    done = pjrt("run", program, "-i", f"1={arrays[1]}", "-i", "zeros")
+    assert done.returncode == 0, done.stderr
+    assert "f32[] [0]" in done.stdout
+
+
+def test_arrays_of_one_file_by_name(program: Path, tmp_path: Path) -> None:
+    both = tmp_path / "both.npz"
+    np.savez(both, w=np.full((2, 3), 2, np.float32), x=np.arange(6, dtype=np.float32).reshape(2, 3))
+    done = pjrt("run", program, "-i", f"0={both}:x", "-i", f"1={both}:w")
+    assert "f32[] [30]" in done.stdout, done
+
+
+def test_safetensors_with_a_type_numpy_lacks(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    program, weights = tmp_path / "p.mlir", tmp_path / "w.safetensors"
+    program.write_text("func.func @main(%x: tensor<3xbf16>) -> tensor<3xbf16> {\n return %x : tensor<3xbf16>\n}")
+    save_file({"x": np.array([1, 2, 3], ml_dtypes.bfloat16)}, weights)
+    done = pjrt("run", program, "-i", weights)
+    assert "bf16[3] [1, 2, 3]" in done.stdout, done
+
+
+def test_inspect_tells_what_is_in_a_program(program: Path) -> None:
+    report = json.loads(pjrt("inspect", program, "--json").stdout)
+    assert report["name"] == "sum_and_scale"
+    assert [a["type"] for a in report["arguments"]] == ["tensor<2x3xf32>"] * 2
+    assert {op["name"]: op["count"] for op in report["operations"]}["stablehlo.multiply"] == 1
+    text = pjrt("inspect", program).stdout
+    assert "stablehlo.reduce" in text
+    assert "sum_and_scale" in text
+
+
+def test_devices_lists_what_is_here() -> None:
+    report = json.loads(pjrt("devices", "cpu", "--option", "num_devices=3", "--json").stdout)
+    assert [d["id"] for d in report["devices"]] == [0, 1, 2]
+    assert "cpu" in pjrt("devices").stdout
+
+
+def test_info_names_versions() -> None:
+    report = json.loads(pjrt("info", "--json").stdout)
+    assert report["numpy"] == np.__version__
+    assert report["device cpu"].startswith("1 × ")
+
+
+def test_compile_for_a_topology(program: Path, tmp_path: Path) -> None:
+    out = tmp_path / "compiled.bin"
+    done = pjrt("compile", program, "-t", "cpu", "-o", out, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["memory"]["argument_size_in_bytes"] == 48
+    assert report["serialized_size_in_bytes"] == out.stat().st_size > 0
+
+
+def test_export_writes_a_library_that_loads(tmp_path: Path, program: Path) -> None:
+    device = tmp_path / "mydevice.py"
+    device.write_text('import pjrt\n\ndef make(**options):\n    return pjrt.client("reference", **options)\n')
+    library = tmp_path / "libmydevice.so"
+    done = pjrt("export", f"{device}:make", "-o", library, "--name", "mydevice")
+    assert done.returncode == 0, done.stderr
+    done = pjrt("run", program, "-d", library, "-i", "zeros")
+    assert done.returncode == 0, done.stderr
+    assert "f32[] [0]" in done.stdout
+
+
+class TestWrongInput:
+    def test_no_such_file(self) -> None:
+        assert_refused(pjrt("run", "nowhere.mlir"), "nowhere.mlir", "no file")
+
+    def test_not_a_program(self, tmp_path: Path) -> None:
+        (tmp_path / "text").write_text("hello")
+        assert_refused(pjrt("inspect", tmp_path / "text"), "expected a program", "hello")
+
+    def test_wrong_shape(self, program: Path, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.zeros((3, 2), np.float32))
+        done = pjrt("run", program, "-i", tmp_path / "x.npy", "-i", "zeros")
+        assert_refused(done, "expected argument 0", "f32[2,3]", "found f32[3,2]")
+
+    def test_wrong_dtype(self, program: Path, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", np.zeros((2, 3), np.int32))
+        done = pjrt("run", program, "-i", tmp_path / "x.npy", "-i", "zeros")
+        assert_refused(done, "f32[2,3]", "found s32[2,3]")
+
+    def test_an_argument_without_a_value(self, program: Path, arrays: tuple[Path, Path]) -> None:
+        assert_refused(pjrt("run", program, "-i", arrays[0]), "wants 2 arguments", "gave 1", "argument 1")
+
+    def test_too_many_arrays(self, program: Path, arrays: tuple[Path, Path]) -> None:
+        assert_refused(pjrt("run", program, *["-i", str(arrays[0])] * 3), "left over")
+
+    def test_an_unknown_device(self, program: Path) -> None:
+        assert_refused(pjrt("run", program, "-i", "zeros", "-d", "nope"), "no device called 'nope'", "cpu")
+
+    def test_an_unknown_option(self, program: Path) -> None:
+        done = pjrt("run", program, "-i", "zeros", "-O", "colour=blue")
+        assert_refused(done, "colour", "num_devices")
+
+    @pytest.mark.parametrize("source", ["x.txt", "random:x", "x.npy", "x.npz:y"])
+    def test_an_unreadable_source(self, program: Path, source: str) -> None:
+        assert_refused(pjrt("run", program, "-i", source), source)
+
+    def test_a_damaged_file(self, program: Path, tmp_path: Path) -> None:
+        (tmp_path / "x.npy").write_bytes(b"not an array")
+        assert_refused(pjrt("run", program, "-i", tmp_path / "x.npy"), "x.npy", "readable .npy")
+
+    def test_a_place_that_cannot_be_written(self, program: Path, tmp_path: Path) -> None:
+        done = pjrt("run", program, "-i", "zeros", "-o", tmp_path / "no" / "out.npz")
+        assert_refused(done, "no folder")
+
+    def test_an_error_in_the_program(self, tmp_path: Path) -> None:
+        path = tmp_path / "p.mlir"
+        path.write_text("func.func @main(%x: tensor<f32>) -> tensor<f32> {\n return %y : tensor<f32>\n}")
+        assert_refused(pjrt("run", path, "-i", "zeros"), "line 2", "undeclared")
+
+    def test_an_export_of_nothing(self, tmp_path: Path) -> None:
+        assert_refused(pjrt("export", "nowhere:make", "-o", tmp_path / "x.so"), "no module 'nowhere'")
+
+
+def test_every_subcommand_has_examples() -> None:
+    listed = pjrt("--help").stdout
+    for name in ("compile", "devices", "export", "info", "inspect", "run"):
+        assert name in listed
+        assert "Examples:" in pjrt(name, "--help").stdout
