@@ -4,6 +4,8 @@ is done).
 
 from __future__ import annotations
 
+import os
+
 import click
 
 import pjrt
@@ -23,3 +25,5 @@ _COMMANDS = {
 @click.version_option(pjrt.__version__, prog_name="pjrt")
 def main() -> None:
     """Run, compile and inspect machine learning programs on any PJRT device."""
+    # XLA tells its news on the error stream, where here only errors and progress belong; warnings stay.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

@@ -44,7 +44,7 @@ class Parameter:
         return f"argument {label}: {format_shape(self.element_type, self.shape)}"
 
 
-def parameters_of(info: stablehlo.ProgramInfo) -> list[Parameter]:
+def parameters_of(info: stablehlo.Signature) -> list[Parameter]:
     """The parameters of a program.
 
     Raises:
