@@ -54,7 +54,7 @@ Regions and the environment
 ---------------------------
 The kernel of an op that has regions, or is registered with ``environment=True``, gets the environment as its first
 argument: ``kernel(environment, *operands)``. It is passed on to regions, and ``context_of(environment)`` is the run's
-``Context`` (replica, partition, collectives, host).
+``Context`` (replica, partition, host).
 
 - ``region(environment, *args)`` or ``region.run(environment, args)``: a list of results.
 - ``region.pattern``: ``"add"``, ``"multiply"``, ``"maximum"``, ``"minimum"``, ``"and"``, ``"or"``, ``"xor"``,

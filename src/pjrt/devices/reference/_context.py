@@ -15,8 +15,8 @@ class Context:
         loop: what runs a block's steps (``run_fast``, or one of ``_loops``).
         replica_id, partition_id: the device's place.
         num_replicas, num_partitions: how many there are of each.
-        collectives: what lets the devices of a launch meet (``distribution``); None where the program runs alone.
-        host: where infeed, outfeed, send and recv go; None where nobody listens.
+        host: what the host runtime gives a running program (``pjrt.host.ExecutionContext``): meetings with the other
+            devices of the launch, channels to the host, feeds; None where the program runs without a client.
         values: a place for what a chapter needs to keep during the run, by the chapter's own key.
     """
 
@@ -25,6 +25,5 @@ class Context:
     partition_id: int = 0
     num_replicas: int = 1
     num_partitions: int = 1
-    collectives: Any = None
     host: Any = None
     values: dict[str, Any] = field(default_factory=dict)

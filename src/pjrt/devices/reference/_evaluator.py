@@ -45,7 +45,7 @@ class Evaluator:
         Args:
             args: one array (or anything ``numpy.asarray`` takes) an argument, a tuple for a tuple type, anything for a
                 token.
-            context: replica, partition, collectives, the loop to use; a single device's fast run by default.
+            context: replica, partition, the loop to use; a single device's fast run by default.
 
         Returns:
             Arrays of their own, C-contiguous, that share no memory with the arguments or the program.

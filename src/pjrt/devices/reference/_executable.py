@@ -48,8 +48,7 @@ def compile_program(program: Program, options: CompileOptions, loop: Loop, *, fo
             partition_id=execution.partition_id,
             num_replicas=execution.device_assignment.num_replicas,
             num_partitions=execution.device_assignment.num_partitions,
-            collectives=execution,
-            host=execution.options,
+            host=execution,
         )
         return list(_flatten(evaluator.run(pack(arrays), context)))
 

@@ -143,7 +143,9 @@ def decode_type(type_: Any) -> ValueType:
     if text == "!stablehlo.token":
         return TokenType()
     if text.startswith("!stablehlo.future"):
-        return FutureType(tuple(decode_type(t) for t in type_.types))
+        from pjrt.devices.reference import _mlir
+
+        return FutureType(tuple(decode_type(t) for t in _mlir.cast(type_, "stablehlo", "FutureType").types))
     if text.startswith("tensor<*"):
         raise UnimplementedError(f"expected a ranked tensor, found {text}")
     # A scalar type on its own appears in attributes only; a tensor without dimensions means the same.

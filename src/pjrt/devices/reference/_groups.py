@@ -1,0 +1,123 @@
+"""Who takes part in a collective: process groups, in the specification's four ways, and their meetings.
+
+A process is a pair of replica and partition.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.errors import FailedPreconditionError
+from pjrt.devices.reference._context import Context
+from pjrt.devices.reference._view import OpView
+
+Process = tuple[int, int]
+Group = tuple[Process, ...]
+Finder = Callable[[Context], Group | None]
+"""Tells the group that the running process belongs to; None where it belongs to none."""
+
+_numbers = itertools.count()
+
+
+def rows_of(view: OpView, name: str = "replica_groups") -> list[list[int]]:
+    """A table of numbers, a row a group; -1 fills rows that are shorter than others."""
+    table = view.attr(name, None)
+    if table is None:
+        return []
+    if not isinstance(table, np.ndarray):
+        raise view.unimplemented(f"expected a table of numbers as {name}, found {table}")
+    return [[int(n) for n in row if n >= 0] for row in np.reshape(table, (len(table), -1) if table.ndim else (0, 0))]
+
+
+def channel_of(view: OpView) -> int:
+    """The number of the op's channel; 0 where it has none."""
+    handle = view.attr("channel_handle", None)
+    return 0 if handle is None else int(handle.handle)
+
+
+def finder_of(view: OpView) -> Finder:
+    """The groups of all_reduce, all_gather and reduce_scatter: by their channel and ``use_global_device_ids``."""
+    rows, channel = rows_of(view), channel_of(view)
+    if view.attr("use_global_device_ids", False):
+        if channel <= 0:
+            raise view.invalid("expected a channel with use_global_device_ids, found none")
+        return _finder(rows, _flattened, lambda c: c.num_replicas * c.num_partitions)
+    if channel > 0:
+        return _finder(rows, _cross_replica_and_partition, lambda c: c.num_replicas)
+    return _finder(rows, _cross_replica, lambda c: c.num_replicas)
+
+
+def one_way_finder_of(rows: list[list[int]], channel: int) -> Finder:
+    """The groups of all_to_all, collective_broadcast and collective_permute: of partitions with a channel, else of
+    replicas.
+    """
+    if channel > 0:
+        return _finder(rows, _cross_partition, lambda c: c.num_partitions)
+    return _finder(rows, _cross_replica, lambda c: c.num_replicas)
+
+
+def _finder(
+    rows: list[list[int]],
+    expand: Callable[[Sequence[int], Context], list[Group]],
+    everyone: Callable[[Context], int],
+) -> Finder:
+    """Looks for the running process in all groups; no rows stand for one with everyone."""
+
+    def find(context: Context) -> Group | None:
+        me = (context.replica_id, context.partition_id)
+        for row in rows or [list(range(everyone(context)))]:
+            for group in expand(row, context):
+                if me in group:
+                    return group
+        return None
+
+    return find
+
+
+def _cross_replica(row: Sequence[int], context: Context) -> list[Group]:
+    return [tuple((replica, partition) for replica in row) for partition in range(context.num_partitions)]
+
+
+def _cross_partition(row: Sequence[int], context: Context) -> list[Group]:
+    return [tuple((replica, partition) for partition in row) for replica in range(context.num_replicas)]
+
+
+def _cross_replica_and_partition(row: Sequence[int], context: Context) -> list[Group]:
+    return [tuple((replica, partition) for partition in range(context.num_partitions) for replica in row)]
+
+
+def _flattened(row: Sequence[int], context: Context) -> list[Group]:
+    return [tuple((n // context.num_partitions, n % context.num_partitions) for n in row)]
+
+
+class Meeting:
+    """The place where the processes of a group meet each time that they come to an op.
+
+    Every process comes to its ops in the same order, so the meetings of one op are numbered by each process for itself.
+    """
+
+    def __init__(self, view: OpView) -> None:
+        self._place = (view.name, next(_numbers))
+
+    def exchange(self, context: Context, group: Group, value: Any, *, timeout: float | None = None) -> list[Any]:
+        """The values that all of a group bring, in the group's order; they are not to be written to.
+
+        Raises:
+            DeadlineExceededError: somebody does not come in time.
+            AbortedError: somebody failed.
+            FailedPreconditionError: the program runs without the others.
+        """
+        if group == ((context.replica_id, context.partition_id),):
+            return [value]
+        if context.host is None:
+            raise FailedPreconditionError(
+                f"{self._place[0]} needs {len(group)} processes: run the program on a client with as many devices"
+            )
+        counts: dict[Any, int] = context.values.setdefault("meetings", {})
+        count = counts[self._place] = counts.get(self._place, 0) + 1
+        found: list[Any] = context.host.rendezvous((*self._place, count), value, participants=group, timeout=timeout)
+        return found
