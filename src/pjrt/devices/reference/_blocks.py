@@ -77,9 +77,14 @@ class Block:
 
     def run(self, environment: Environment, args: Sequence[Any]) -> list[Any]:
         """The results for these arguments; captured values and the context come from the environment around."""
+        return self.consume(environment, list(args))
+
+    def consume(self, environment: Environment, args: list[Any]) -> list[Any]:
+        """As ``run``, and empties the list of arguments, so that the block is the only one to hold them."""
         slots = self.template.copy()
         context = slots[0] = environment[0]
         slots[1 : 1 + len(args)] = args
+        args.clear()
         for outside, inside in self.captures:
             slots[inside] = environment[outside]
         context.loop(self, slots)
@@ -131,6 +136,8 @@ def encode(
 ) -> Code:
     """The step in the loop's form."""
     out: Any = outputs[0] if len(outputs) == 1 else outputs
+    if inputs and inputs[0] in dead and inputs.count(inputs[0]) == 1:
+        kernel = getattr(kernel, "consuming", kernel)  # see _ownership
     if not outputs:
         kernel = _without_result(kernel)
     if environment:

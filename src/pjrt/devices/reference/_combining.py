@@ -71,6 +71,12 @@ class Combiner:
         """Operands in the working dtypes."""
         return [x if x.dtype == dtype else x.astype(dtype) for x, dtype in zip(arrays, self.working, strict=True)]
 
+    def take(self, arrays: Sequence[Array], owned: bool = False) -> list[Array]:
+        """Operands in the working dtypes, to be written to: copies, where they are not ``owned``."""
+        if owned and all(x.dtype == dtype for x, dtype in zip(arrays, self.working, strict=True)):
+            return list(arrays)
+        return [np.array(x, dtype, order="C") for x, dtype in zip(arrays, self.working, strict=True)]
+
     def close(self, arrays: Sequence[Array]) -> list[Array]:
         """Results in their own dtypes."""
         return [x if x.dtype == dtype else x.astype(dtype) for x, dtype in zip(arrays, self._closed, strict=True)]

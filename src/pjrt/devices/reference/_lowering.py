@@ -7,7 +7,8 @@ result. What a region uses from the block around it becomes a pair of slots, cop
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,9 @@ _SHAPING = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stable
 
 _VIEWS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
 """Ops whose result, however large, is a view that takes no memory."""
+
+INLINE_LIMIT = 64
+"""Functions of up to this many ops take the place of their calls; larger ones would only be compiled many times."""
 
 FOLD_LIMIT = 1 << 16
 """Results of up to this many elements are computed at compile time where they can be; larger ones would only hold
@@ -72,15 +76,30 @@ class ModuleLowering:
     def function(self, name: str) -> Region:
         """A function, compiled."""
         if name not in self._compiled:
-            operation = self.operation(name)
-            if name in self._open:
-                raise UnimplementedError(f"the function {name} calls itself: recursion is not part of StableHLO")
-            if not operation.regions[0].blocks:
-                raise InvalidArgumentError(f"the function {name} has no body: link the module it comes from")
-            self._open.append(name)
-            self._compiled[name] = BlockLowering(self, operation.regions[0].blocks[0], name, None).region()
-            self._open.pop()
+            with self.entered(name) as block:
+                self._compiled[name] = BlockLowering(self, block, name, None).region()
         return self._compiled[name]
+
+    def can_enter(self, name: str) -> bool:
+        """Whether there is a function that can be compiled now, that is, from where it is called."""
+        return name not in self._open and len(self.operation(name).regions[0].blocks) == 1
+
+    @contextmanager
+    def entered(self, name: str) -> Iterator[Any]:
+        """The MLIR block of a function, while it is being compiled.
+
+        Raises:
+            UnimplementedError: it is being compiled already.
+            InvalidArgumentError: there is no such function, or only its declaration.
+        """
+        operation = self.operation(name)
+        if name in self._open:
+            raise UnimplementedError(f"the function {name} calls itself: recursion is not part of StableHLO")
+        if not operation.regions[0].blocks:
+            raise InvalidArgumentError(f"the function {name} has no body: link the module it comes from")
+        self._open.append(name)
+        yield operation.regions[0].blocks[0]
+        self._open.pop()
 
 
 class BlockLowering:
@@ -161,6 +180,8 @@ class BlockLowering:
         if name in _TERMINATORS:
             self._outputs, self._results = inputs, operand_types
             return
+        if name == "func.call" and self._inline(operation, inputs):
+            return
         view = self._view(operation, operand_types)
         rule = _registry.find(name)
         if rule is None:
@@ -178,6 +199,23 @@ class BlockLowering:
         flops = getattr(kernel, "flops", None)
         step = Step(name, view.location, inputs, outputs, view.operands, view.results, blocks, flops)
         self._pending.append(Pending(kernel, step, inputs + captured, environment, elementwise, rule.foldable))
+
+    def _inline(self, call: Any, inputs: tuple[int, ...]) -> bool:
+        """Puts the steps of a small function in the place of a call: no block to enter at each run, constants are known
+        to more of the program, and so is who reads a value last. Tells whether it did.
+        """
+        name = decode_attribute(call.attributes["callee"])
+        if not (self._module.fold and self._module.can_enter(name)):
+            return False
+        with self._module.entered(name) as block:
+            operations = [item.operation for item in block.operations]
+            if len(operations) <= INLINE_LIMIT:
+                self._slots.update(zip(block.arguments, inputs, strict=True))
+                for operation in operations[:-1]:
+                    self._add(operation)
+                returned = [self.slot(value) for value in operations[-1].operands]
+                self._slots.update(zip(call.results, returned, strict=True))
+        return len(operations) <= INLINE_LIMIT
 
     def _view(self, operation: Any, operand_types: tuple[ValueType, ...]) -> OpView:
         name: str = operation.name

@@ -52,6 +52,10 @@ class Region:
         """As calling it, with the arguments in a sequence."""
         return self.block.run(environment, args)
 
+    def consume(self, environment: Environment, args: list[Any]) -> list[Any]:
+        """As ``run``, and empties the list of arguments: what nobody else holds may then be updated in place."""
+        return self.block.consume(environment, args)
+
     @cached_property
     def pattern(self) -> str | None:
         """What the body computes, where it is one of the common ones.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from pjrt.devices.reference._blocks import Environment
@@ -18,9 +17,9 @@ def while_(view: OpView) -> Kernel:
     single = len(view.results) == 1
 
     def run(environment: Environment, *values: Any) -> Any:
-        current: Sequence[Any] = values
+        current = list(values)
         while condition.run(environment, current)[0]:
-            current = body.run(environment, current)
+            current = body.consume(environment, current)
         return current[0] if single else current
 
     return run

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.devices.reference._ownership import is_free, with_consuming
 from pjrt.devices.reference._padding import PadPlan
 from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._view import OpView
@@ -175,18 +176,30 @@ class _Window:
 @op("stablehlo.dynamic_update_slice", quantized=True)
 def dynamic_update_slice(view: OpView) -> Kernel:
     """A value with a window of it replaced, the window moved as far as needed to lie inside."""
-    sizes = view.operand(1).shape
+    operand, update = view.operand(), view.operand(1)
+    if not (operand.is_static and update.is_static):
+        return _update_anywhere
+    window = _Window(operand.sizes, update.sizes)
+    if not window.moving:
+        return lambda x, update, *starts: update
 
     def run(x: Array, update: Array, *starts: Array) -> Array:
-        if update.shape == x.shape:
-            return update  # the only place where it fits
         out = np.array(x, order="C")
-        out[window_at(x.shape, starts, update.shape)] = update
+        out[window.at(starts)] = update
         return out
 
-    if not sizes:
-        return lambda x, update: update
-    return run
+    def consuming(x: Array, update: Array, *starts: Array) -> Array:
+        out = x if is_free(x) else np.array(x, order="C")
+        out[window.at(starts)] = update
+        return out
+
+    return with_consuming(run, consuming)
+
+
+def _update_anywhere(x: Array, update: Array, *starts: Array) -> Array:
+    out = np.array(x, order="C")
+    out[window_at(x.shape, starts, update.shape)] = update
+    return out
 
 
 def window_at(shape: tuple[int, ...], starts: tuple[Array, ...], sizes: tuple[int, ...]) -> tuple[slice, ...]:

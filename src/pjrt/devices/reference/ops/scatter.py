@@ -9,13 +9,14 @@ import numpy as np
 
 from pjrt.devices.reference._blocks import Environment
 from pjrt.devices.reference._combining import Combiner
+from pjrt.devices.reference._ownership import is_free, with_consuming
 from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._slices import SliceLayout
 from pjrt.devices.reference._view import OpView
 
 Array = Any
-Scatter = Callable[[Environment, Sequence[Array], Array, Sequence[Array]], list[Array]]
-"""Takes the inputs, the indices and the updates, and gives the results."""
+Scatter = Callable[[Environment, Sequence[Array], Array, Sequence[Array], bool], list[Array]]
+"""Takes the inputs, the indices, the updates and whether the inputs may be written to, and gives the results."""
 
 
 @op("stablehlo.scatter")
@@ -38,10 +39,17 @@ def scatter(view: OpView) -> Kernel:
         operands, indices, updates = values[:count], values[count], values[count + 1 :]
         shapes = [np.shape(x) for x in (operands[0], indices, updates[0])]
         apply = ready or scatterer(shapes, numbers, combiner, unique)
-        results = apply(environment, operands, indices, updates)
+        results = apply(environment, operands, indices, updates, False)
         return results[0] if count == 1 else results
 
-    return run
+    if ready is None or count > 1 or view.regions[0].block.captures:  # a captured value could be the input
+        return run
+
+    def consuming(environment: Environment, x: Array, indices: Array, update: Array) -> Array:
+        free = is_free(x, True)
+        return ready(environment, (x,), indices, (update,), free)[0]
+
+    return with_consuming(run, consuming)
 
 
 def scatterer(shapes: Sequence[tuple[int, ...]], numbers: Any, combiner: Combiner, unique: bool) -> Scatter:
@@ -71,7 +79,7 @@ def _single(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> 
     """One window of updates: a slice of the operand."""
 
     def run(
-        environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array]
+        environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array], owned: bool
     ) -> list[Array]:
         vectors = layout.vectors(indices)
         if layout.starts(vectors)[1] is not None:
@@ -81,7 +89,7 @@ def _single(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> 
             index[dimension] = slice(start, start + layout.slice_sizes[dimension])
         place = tuple(index)
         new = [x.transpose(order).reshape(layout.slice_sizes) for x in combiner.open(updates)]
-        data = [np.array(x, dtype, order="C") for x, dtype in zip(operands, combiner.working, strict=True)]
+        data = combiner.take(operands, owned)
         found = new if combiner.replaces else combiner.combine(environment, [x[place] for x in data], new)
         for target, values in zip(data, found, strict=True):
             target[place] = values
@@ -95,14 +103,14 @@ def _by_rows(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner, un
     tail = table[1:]
 
     def run(
-        environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array]
+        environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array], owned: bool
     ) -> list[Array]:
         vectors = layout.vectors(indices)
         new = [x.transpose(order).reshape(layout.count, len(layout.offsets), *tail) for x in combiner.open(updates)]
         starts, inside = layout.starts(vectors)
         if inside is not None:
             starts, new = starts[inside], [x[inside] for x in new]
-        data = [np.array(x, dtype, order="C") for x, dtype in zip(operands, combiner.working, strict=True)]
+        data = combiner.take(operands, owned)
         flat = [x.reshape(table) for x in data]
         combiner.accumulate(
             environment, flat, layout.rows(starts).reshape(-1), [x.reshape(-1, *tail) for x in new], unique
