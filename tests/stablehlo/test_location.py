@@ -26,6 +26,9 @@ from pjrt.stablehlo import Location, Place
         ('loc(fused<#x.y<"a", [1]>>["a.py":1:2])', [("", "a.py", 1, 2)]),
         ('loc("with \\22quotes\\22 and \\\\")', [('with "quotes" and \\', "", 0, 0)]),
         ('loc("-":0:0)', []),
+        ('loc("")', []),
+        ('loc("":3:4)', []),
+        ('loc(""("a.py":1:2))', [("", "a.py", 1, 2)]),
     ],
 )
 def test_places(text: str, places: list[tuple[str, str, int, int]]) -> None:

@@ -157,14 +157,14 @@ def _named_or_file(reader: _Reader, text: str) -> list[Place]:
             reader.number()
             if reader.skip(":"):
                 reader.number()
-        return [] if (text, line) in (("-", 0), ("", 0)) else [Place("", text, line, column)]
+        return [] if (text, line) == (PROGRAM_TEXT, 0) or not text else [Place("", text, line, column)]
     if not reader.skip("("):
-        return [Place(text, "", 0, 0)]
+        return [Place(text, "", 0, 0)] if text else []
     inner = _places(reader)
     reader.skip(")")
     if inner and not inner[0].name:
         return [Place(text, *inner[0][1:]), *inner[1:]]
-    return [Place(text, "", 0, 0), *inner]
+    return [Place(text, "", 0, 0), *inner] if text else inner
 
 
 def _fused(reader: _Reader) -> list[Place]:
