@@ -272,3 +272,32 @@ def test_map_of_ops_loops_and_constants(run: Any) -> None:
         "stablehlo.return %c : tensor<i32>"
     )
     same(run(program("map", operands, operands[0], attributes, constant), x, y)[0], np.full((2, 2), 5, np.int32))
+
+
+QUANTIZED = "!quant.uniform<i8:f32, 0.25:3>"
+
+
+@pytest.mark.parametrize("name", ["add", "maximum", "subtract"])
+def test_quantized_values_are_reduced_as_the_real_numbers_they_mean(run: Any, name: str) -> None:
+    s, line = f"tensor<{QUANTIZED}>", f"tensor<4x{QUANTIZED}>"
+    body = f"^bb0(%x: {s}, %y: {s}): %b = stablehlo.{name} %x, %y : {s} stablehlo.return %b : {s}"
+    text = program("reduce", [line, s], s, "dimensions = array<i64: 0>", body)
+    # The last sum is beyond the range; the differences are not, on the way either: there the body has its own say.
+    x = np.array([100, 7, 20, 60] if name == "add" else [20, 7, -20, 10], np.int8)
+    real = [0.25 * (int(v) - 3) for v in x]
+    # neighbours first, after the initial value, which is zero
+    total = {"add": sum(real), "maximum": max(real), "subtract": -((real[0] - real[1]) - (real[2] - real[3]))}[name]
+    same(run(text, x, np.int8(3))[0], np.array(min(max(round(total / 0.25) + 3, -128), 127), np.int8))
+
+
+def test_quantized_values_are_mapped_and_sorted(run: Any) -> None:
+    s, line = f"tensor<{QUANTIZED}>", f"tensor<4x{QUANTIZED}>"
+    x = np.array([100, 7, -20, 60], np.int8)
+    negated = f"^bb0(%x: {s}): %b = stablehlo.negate %x : {s} stablehlo.return %b : {s}"
+    same(
+        run(program("map", [line], line, "dimensions = array<i64: 0>", negated), x)[0],
+        (6 - x.astype(int)).astype(np.int8),
+    )
+    less = f"%p = stablehlo.compare LT, %x, %y : ({s}, {s}) -> tensor<i1>"
+    body = f"^bb0(%x: {s}, %y: {s}): {less} stablehlo.return %p : tensor<i1>"
+    same(run(program("sort", [line], line, "dimension = 0 : i64", body), x)[0], np.sort(x))

@@ -6,7 +6,7 @@ Where it is one common op, numpy's function takes its place; otherwise it is eva
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ class Combiner:
     def __init__(self, region: Region, results: Sequence[ValueType]) -> None:
         self.region = region
         self.count = len(results)
+        self._body = body_on_reals(region)
         elements = [_element(type_) for type_ in region.arguments[: self.count]]
         self.replaces = region.pattern == "second"
         self.ufunc = None
@@ -87,7 +88,7 @@ class Combiner:
         """The body at each position. ``owned`` tells that ``left`` may be written to."""
         if self.ufunc is not None:
             return [self.ufunc(left[0], right[0], out=left[0]) if owned else self.ufunc(left[0], right[0])]
-        return self.region.vectorized(environment, *left, *right)
+        return self._body(environment, *left, *right)
 
     def fold(self, environment: Environment, arrays: Sequence[Array], axis: int) -> list[Array]:
         """All elements along an axis, which must not be empty, combined in their order: neighbours first, in rounds, so
@@ -146,6 +147,27 @@ class Combiner:
             self._apply(environment, data, rows[chosen], [update[chosen] for update in updates])
 
 
+def body_on_reals(region: Region) -> Callable[..., list[Array]]:
+    """``region.vectorized``, where quantized values of the body are given and taken as the real numbers they mean.
+
+    An op on quantized tensors is computed on real numbers; its body, though, may have been written for stored integers.
+    """
+    types = (*region.arguments, *region.results)
+    if not any(isinstance(type_, TensorType) and type_.quantization for type_ in types):
+        return region.vectorized
+    from pjrt.devices.reference.ops.quantization import conversion, dequantizer, quantizer
+
+    opening = [conversion(type_, quantizer) for type_ in region.arguments]
+    closing = [conversion(type_, dequantizer) for type_ in region.results]
+
+    def run(environment: Environment, *arrays: Array) -> list[Array]:
+        stored = [convert(x) for convert, x in zip(opening, arrays, strict=True)]
+        found = region.vectorized(environment, *stored)
+        return [convert(x) for convert, x in zip(closing, found, strict=True)]
+
+    return run
+
+
 def _element(type_: ValueType) -> ElementType:
     assert isinstance(type_, TensorType)  # bodies of reductions take and give tensors only
-    return type_.element
+    return type_.quantization.expressed if type_.quantization else type_.element

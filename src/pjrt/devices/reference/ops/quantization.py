@@ -16,8 +16,8 @@ from pjrt.devices.reference._view import OpView
 def on_expressed_types(view: OpView, rule: Rule) -> Kernel:
     """An op on quantized types as the specification defines it: on the expressed types, between two conversions."""
     kernel = rule.compile(view.with_types([expressed(t) for t in view.operands], [expressed(t) for t in view.results]))
-    opening = [_conversion(t, dequantizer) for t in view.operands]
-    closing = [_conversion(t, quantizer) for t in view.results]
+    opening = [conversion(t, dequantizer) for t in view.operands]
+    closing = [conversion(t, quantizer) for t in view.results]
     skipped = 1 if rule.environment or view.regions else 0
 
     def run(*args: Any) -> Any:
@@ -73,9 +73,10 @@ def _parameters(type_: TensorType, quantization: Quantization, wide: Any) -> tup
     return scales.reshape(shape), zeros.reshape(shape)
 
 
-def _conversion(
+def conversion(
     type_: ValueType, make: Callable[[TensorType, Quantization], Callable[[Any], Any]]
 ) -> Callable[[Any], Any]:
+    """What ``make`` makes for a quantized type; nothing happens to values of other types."""
     if isinstance(type_, TensorType) and type_.quantization is not None:
         return make(type_, type_.quantization)
     return lambda value: value

@@ -59,7 +59,7 @@ def _by_ufunc(view: OpView, combiner: Combiner, axes: tuple[int, ...]) -> Kernel
     return run_native if combiner.is_native and view.operand().dtype == dtype else run
 
 
-@op("stablehlo.map")
+@op("stablehlo.map", quantized=True)
 def map_(view: OpView) -> Kernel:
     """A function of scalars at each position of its operands."""
     region = view.regions[0]

@@ -20,7 +20,7 @@ from pjrt.devices.reference.ops.elementwise import total_order
 Array = Any
 
 
-@op("stablehlo.sort")
+@op("stablehlo.sort", quantized=True)
 def sort(view: OpView) -> Kernel:
     """Sorts the operands together along a dimension; stable, whether it must be or not.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._combining import Combiner
+from pjrt.devices.reference._combining import Combiner, body_on_reals
 from pjrt.devices.reference._padding import PadPlan
 from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._view import OpView
@@ -107,7 +107,7 @@ class _Slide:
 @op("stablehlo.select_and_scatter")
 def select_and_scatter(view: OpView) -> Kernel:
     """Selects one element in each window, and combines at its place all source values whose windows selected it."""
-    select = view.regions[0]
+    select = body_on_reals(view.regions[0])
     combiner = Combiner(view.regions[1], view.results)
     rank = view.operand().rank
     ones = (1,) * rank
@@ -121,7 +121,7 @@ def select_and_scatter(view: OpView) -> Kernel:
         places = np.full(source.shape, -1, np.int64)
         chosen = np.zeros(source.shape, operand.dtype)
         for candidate, place in _candidates(operand, source.shape, windows, strides, low):
-            keeps = select.vectorized(environment, chosen, candidate)[0]
+            keeps = select(environment, chosen, candidate)[0]
             better = (place >= 0) & ((places < 0) | ~keeps)
             places = np.where(better, place, places)
             chosen = np.where(better, candidate, chosen)
