@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
-
 from pjrt.api.device import AllocatorStats
 from pjrt.api.errors import ResourceExhaustedError
-
-# One lock for all accounts. It can be entered again by its holder, because the garbage collector may run inside a
-# section and give back what some dropped buffer held.
-_lock = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]
+from pjrt.host import process_life
 
 
 class MemoryAccount:
@@ -49,7 +41,7 @@ class MemoryAccount:
         Raises:
             ResourceExhaustedError: that would be more than the limit; nothing was taken.
         """
-        with _lock:
+        with process_life.lock:
             used = self._in_use + size
             if self._limit is not None and used > self._limit:
                 raise self._exhausted(size)
@@ -62,12 +54,12 @@ class MemoryAccount:
 
     def release(self, size: int) -> None:
         """Gives ``size`` bytes back."""
-        with _lock:
+        with process_life.lock:
             self._in_use -= size
 
     def stats(self) -> AllocatorStats:
         """The state of the account, in PJRT's terms."""
-        with _lock:
+        with process_life.lock:
             return AllocatorStats(
                 bytes_in_use=self._in_use,
                 peak_bytes_in_use=self._peak,
@@ -79,7 +71,7 @@ class MemoryAccount:
 
     def clear_peak(self) -> None:
         """Sets the peak back to what is in use now, and the largest allocation to none."""
-        with _lock:
+        with process_life.lock:
             self._peak = self._in_use
             self._largest = 0
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.host import process_life
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
@@ -37,16 +38,18 @@ class Arguments:
             InvalidArgumentError: number, type or place of the arguments is wrong, or one is donated and used twice.
             FailedPreconditionError: an argument was deleted or donated before.
         """
-        taken = [self._check(row, device) for row, device in zip(arguments, devices, strict=True)]
         donated = self.donated(kept)
-        if donated:
+        if not donated:
+            return [self._check(row, device) for row, device in zip(arguments, devices, strict=True)]
+        with process_life.lock:  # of two calls that use an argument up, one comes too late
+            taken = [self._check(row, device) for row, device in zip(arguments, devices, strict=True)]
             for row in arguments:
                 self._check_used_once(row, donated)
             for row in arguments:
                 for number in donated:
                     if number < len(row):
                         row[number].delete()
-        return taken
+            return taken
 
     def _check(self, arguments: Sequence[Buffer], device: HostDevice) -> list[Storage]:
         parameters = self._parameters

@@ -126,7 +126,10 @@ class HostBuffer(Buffer):
         if out is not None:
             return self._copy_out(storage, out)
         if order is None or order == self._order:
-            return storage.definition.then(lambda _: _view(storage))
+            definition = storage.definition
+            if definition._done and definition._error is None:
+                return Future.completed(_view(storage))
+            return definition.then(lambda _: _view(storage))
         dtype = array_dtype(self._element_type)
         return schedule(self._device, storage, lambda array: copied(array, dtype, order), self.on_device_size)
 

@@ -30,31 +30,28 @@ def schedule(device: HostDevice, storage: Storage, function: Callable[[Array], T
         function: the work.
         size: how many bytes it moves.
     """
-    if storage.definition._done and size <= INLINE_BYTES:
-        call = Call(lambda: function(_value(storage)))
-        call.run()
-        return call.future
-    call = Call(lambda: function(_value(storage)))
+
+    def work() -> T:
+        assert storage.array is not None
+        return function(storage.array)
+
+    call = Call(work)
 
     def begin(_: Future[None]) -> None:
-        if size <= INLINE_BYTES or storage.definition._error is not None:
+        error = storage.definition._error
+        if error is not None:
+            call.fail(error)
+            return
+        if size <= INLINE_BYTES:
             call.run()
             return
         try:
             device.transfers.put(call)
-        except Exception as error:
-            call.fail(clean(error))
+        except Exception as refused:
+            call.fail(clean(refused))
 
     storage.definition.add_done_callback(begin)
     return call.future
-
-
-def _value(storage: Storage) -> Array:
-    error = storage.definition._error
-    if error is not None:
-        raise error.with_traceback(None)
-    assert storage.array is not None
-    return storage.array
 
 
 def copy_between(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from pjrt.api.attributes import Attributes
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.memory_space import MemorySpaceDescription
+from pjrt.host import process_life
 from pjrt.host.feed import Feed
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.queue import WorkQueue
@@ -172,20 +172,19 @@ class HostAsyncTrackingEvent(AsyncTrackingEvent):
 class Launches:
     """The executions under way on one device, by launch id; launches without an id are not kept."""
 
-    __slots__ = ("_by_id", "_lock")
+    __slots__ = ("_by_id",)
 
     def __init__(self) -> None:
         self._by_id: dict[int, set[Execution]] = {}
-        self._lock = threading.Lock()
 
     def add(self, launch_id: int, execution: Execution) -> None:
         """An execution begins."""
-        with self._lock:
+        with process_life.lock:
             self._by_id.setdefault(launch_id, set()).add(execution)
 
     def discard(self, launch_id: int, execution: Execution) -> None:
         """An execution has ended; may be said again."""
-        with self._lock:
+        with process_life.lock:
             running = self._by_id.get(launch_id)
             if running is not None:
                 running.discard(execution)
@@ -194,5 +193,5 @@ class Launches:
 
     def find(self, launch_id: int) -> list[Execution]:
         """The executions with a launch id."""
-        with self._lock:
+        with process_life.lock:
             return list(self._by_id.get(launch_id, ()))

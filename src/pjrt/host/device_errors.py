@@ -14,8 +14,11 @@ def clean(error: BaseException) -> PjrtError:
     somebody keeps the error. So the traceback is kept as text, in a note that Python prints with the error.
     """
     wrapped = PjrtError.wrap(error)
-    if error.__traceback__ is not None:
-        text = "".join(traceback.format_exception(error))
+    trace = error.__traceback__
+    if trace is not None:
+        # Without the frame that called the device's code, unless there is no other.
+        text = "".join(traceback.format_exception(type(error), error, trace.tb_next or trace))
+        del trace
         if not getattr(wrapped, "__notes__", None):
             wrapped.add_note("in the device:\n" + text)
         _drop_frames(error)

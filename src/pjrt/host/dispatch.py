@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.api.future import Future
 from pjrt.host.device import HostDevice
-from pjrt.host.device_errors import clean
 from pjrt.host.execution import Execution
 from pjrt.host.queue import WorkQueue, after
 
@@ -26,13 +26,14 @@ class Dispatcher:
         queues: all queues of the client.
     """
 
-    __slots__ = ("_order", "_queues", "_waiting")
+    __slots__ = ("_putting", "_queues", "_ready", "_waiting")
 
     def __init__(self, queues: Sequence[WorkQueue]) -> None:
         self._queues = tuple(queues)
-        # Held while something is put on more than one queue.
-        self._order = threading.Lock()
-        self._waiting: set[_Held] = set()
+        self._waiting: set[_Shares] = set()
+        # Launches on several devices that are ready to be put, in the one order for all queues, and whoever puts them.
+        self._ready: deque[_Shares] = deque()
+        self._putting = threading.Lock()
 
     def enqueue(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
         """Runs the executions of one launch, each on its device, when the time has come; returns at once."""
@@ -43,12 +44,15 @@ class Dispatcher:
                 for storage in execution.inputs
                 if not storage.definition._done and storage.queue is not device.compute
             ]
-        if not missing:
-            self._release(executions, devices)
+        if not missing and len(executions) == 1:
+            _put(executions[0], devices[0])
             return
-        held = _Held(executions, devices)
-        self._waiting.add(held)
-        after(missing, lambda: self._release_held(held))
+        shares = _Shares(executions, devices)
+        if missing:
+            self._waiting.add(shares)
+            after(missing, lambda: self._stop_waiting(shares))
+        else:
+            self._release(shares)
 
     def finish(self, end_waiting: Callable[[], object]) -> None:
         """Waits for the work under way, cancels what waits for something that will not come, and ends the queues.
@@ -60,9 +64,9 @@ class Dispatcher:
         end_waiting()
         self._drain()
         while self._waiting:
-            held = self._waiting.pop()
-            for execution in held.executions:
-                execution.fail(CancelledError("the client was closed while the execution waited for its arguments"))
+            self._waiting.pop().fail(
+                CancelledError("the client was closed while the execution waited for its arguments")
+            )
             self._drain()
         for queue in self._queues:
             queue.close()
@@ -73,34 +77,51 @@ class Dispatcher:
             for queue in self._queues:
                 queue.drain()
 
-    def _release_held(self, held: _Held) -> None:
+    def _stop_waiting(self, shares: _Shares) -> None:
         try:
-            self._waiting.remove(held)
+            self._waiting.remove(shares)
         except KeyError:
             return  # cancelled
-        try:
-            self._release(held.executions, held.devices)
-        except PjrtError as error:
-            for execution in held.executions:
-                execution.fail(clean(error))
+        self._release(shares)
 
-    def _release(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
-        if len(executions) == 1:
-            _put(executions[0], devices[0])
-            return
-        with self._order:
-            for execution, device in zip(executions, devices, strict=True):
-                _put(execution, device)
+    def _release(self, shares: _Shares) -> None:
+        """Puts the executions of a launch on their queues.
+
+        It never waits for another who does that: the garbage collector may run while executions are being put, drop a
+        promise, and by that release another launch on the same thread. Whoever is at it puts that one too.
+        """
+        self._ready.append(shares)
+        while self._ready:
+            if not self._putting.acquire(blocking=False):
+                return
+            try:
+                while self._ready:
+                    self._ready.popleft().put()
+            finally:
+                self._putting.release()
 
 
-class _Held:
-    """The executions of a launch that wait for inputs."""
+class _Shares:
+    """The executions of one launch."""
 
-    __slots__ = ("devices", "executions")
+    __slots__ = ("_devices", "_executions")
 
     def __init__(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
-        self.executions = executions
-        self.devices = devices
+        self._executions = executions
+        self._devices = devices
+
+    def put(self) -> None:
+        """Puts them on their queues; if that cannot be, they fail."""
+        try:
+            for execution, device in zip(self._executions, self._devices, strict=True):
+                _put(execution, device)
+        except PjrtError as error:
+            self.fail(error.with_traceback(None))
+
+    def fail(self, error: PjrtError) -> None:
+        """Fails them."""
+        for execution in self._executions:
+            execution.fail(error)
 
 
 def _put(execution: Execution, device: HostDevice) -> None:

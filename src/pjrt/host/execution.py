@@ -67,9 +67,9 @@ class Execution:
         """Does the work, on the device's thread."""
         error: PjrtError | None
         try:
-            error = self._input_error()
-            if error is None:
-                self._compute()
+            error = self._input_error() or self._compute()
+        except PjrtError as raised:
+            error = raised.with_traceback(None)
         except BaseException as raised:
             error = clean(raised)
         if error is None:
@@ -117,13 +117,17 @@ class Execution:
                 return error
         return self.definition._error  # poisoned, or given up, while it was waiting
 
-    def _compute(self) -> None:
+    def _compute(self) -> PjrtError | None:
+        """Calls the function and takes its results over; returns the error that it raised."""
         compiled = self._compiled
         outputs = self.outputs
         if outputs is not None:
             self._reserve(outputs)
         arrays = self._arrays()
-        results = compiled.run(*arrays) if self._context is None else compiled.run(self._context, *arrays)
+        try:
+            results = compiled.run(*arrays) if self._context is None else compiled.run(self._context, *arrays)
+        except BaseException as error:
+            return clean(error)
         # From here on the results alone hold on to donated arrays that they reuse.
         arrays.clear()
         self.inputs = []
@@ -131,7 +135,7 @@ class Execution:
         exclusive = sys.getrefcount(results) == 2
         if outputs is None:
             self.outputs = self._adopt_undeclared(results, exclusive)
-            return
+            return None
         declared = compiled.outputs
         assert declared is not None
         if len(results) != len(declared):
@@ -140,6 +144,7 @@ class Execution:
             )
         for number, spec in enumerate(declared):
             outputs[number].array = adopt(results, number, spec, exclusive)
+        return None
 
     def _arrays(self) -> list[Array | None]:
         """What the function is called with; of donated arguments arrays that it may write to."""

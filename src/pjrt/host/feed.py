@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pjrt.api.errors import DeadlineExceededError
+from pjrt.host import process_life
 
 _WAIT_SLICE_SECONDS = 0.2
 
@@ -25,7 +26,7 @@ class Feed:
     def __init__(self, name: str) -> None:
         self._name = name
         self._values: deque[Any] = deque()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(process_life.lock)
 
     def put(self, value: Any) -> None:
         """Adds a value at the end; never waits."""

@@ -13,6 +13,7 @@ from pjrt.api.execute_options import RecvCallback, SendCallback
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.transfer import CopyToDeviceStream
+from pjrt.host import process_life
 from pjrt.host.layout import array_dtype
 from pjrt.host.raw_buffer import readable
 from pjrt.host.storage import Array, aligned_empty
@@ -57,7 +58,7 @@ def _no_callback(what: str, channel_id: int, known: list[int]) -> NotFoundError:
 class HostCopyToDeviceStream(CopyToDeviceStream):
     """Takes the bytes of one array, chunk by chunk, from whichever thread."""
 
-    __slots__ = ("_array", "_bytes", "_complete", "_current", "_granule", "_lock")
+    __slots__ = ("_array", "_bytes", "_complete", "_copied", "_current", "_granule")
 
     def __init__(self, spec: ShapeSpec) -> None:
         dtype = array_dtype(spec.element_type)
@@ -65,7 +66,7 @@ class HostCopyToDeviceStream(CopyToDeviceStream):
         self._bytes: Any = self._array.reshape(-1).view(np.uint8)
         self._granule = dtype.itemsize
         self._current = 0
-        self._lock = threading.Lock()
+        self._copied = 0
         self._complete = threading.Event()
         if not self._bytes.nbytes:
             self._complete.set()
@@ -84,18 +85,22 @@ class HostCopyToDeviceStream(CopyToDeviceStream):
 
     def add_chunk(self, data: Any) -> Future[None]:
         chunk = readable(data)
-        with self._lock:
+        with process_life.lock:
             left = self.total_bytes - self._current
             if chunk.nbytes % self._granule or chunk.nbytes > left:
                 raise InvalidArgumentError(
                     f"a chunk must be a multiple of {self._granule} bytes and at most the {left} that are left of "
                     f"{self.total_bytes}, found {chunk.nbytes}"
                 )
-            self._bytes[self._current : self._current + chunk.nbytes] = chunk
+            offset = self._current
             self._current += chunk.nbytes
-            if self._current == self.total_bytes:
-                self._bytes = None
-                self._complete.set()
+        self._bytes[offset : offset + chunk.nbytes] = chunk
+        with process_life.lock:
+            self._copied += chunk.nbytes
+            is_complete = self._copied == self.total_bytes
+        if is_complete:
+            self._bytes = None
+            self._complete.set()
         return Future.completed(None)
 
     def wait(self, check: Callable[[], object]) -> Array:

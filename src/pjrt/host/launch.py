@@ -10,6 +10,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from pjrt.api.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, PjrtError
+from pjrt.host import process_life
 
 _run_ids = itertools.count(1)
 
@@ -29,7 +30,7 @@ class Launch:
     def __init__(self, launch_id: int = 0) -> None:
         self.run_id = next(_run_ids)
         self.launch_id = launch_id
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(process_life.lock)
         self._meetings: dict[Hashable, _Meeting] = {}
         self._mail: dict[Hashable, deque[Any]] = {}
         self._error: PjrtError | None = None

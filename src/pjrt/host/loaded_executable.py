@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +13,7 @@ from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.host import process_life
 from pjrt.host.arguments import Arguments
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
@@ -55,7 +55,6 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         "_deleted",
         "_executable",
         "_launches",
-        "_lock",
         "_shares",
         "_started",
     )
@@ -77,7 +76,6 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         # For shares that are run one by one: how many each device has run, and launches that are not complete.
         self._started: dict[Device, int] = dict.fromkeys(self._shares, 0)
         self._launches: dict[int, Launch] = {}
-        self._lock = threading.Lock()
 
     # What it is.
 
@@ -179,7 +177,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
 
     def _join_launch(self, device: Device, launch_id: int) -> Launch:
         """The launch that a share belongs to which is run alone: the n-th share of each device are one launch."""
-        with self._lock:
+        with process_life.lock:
             number = self._started[device]
             self._started[device] = number + 1
             launch = self._launches.get(number)

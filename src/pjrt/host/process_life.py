@@ -38,8 +38,10 @@ class Worker(Protocol):
 
 
 lock = threading.RLock()
-"""For the short critical sections of all queues; made anew in the child of a fork. It can be entered again by its
-holder, because the garbage collector may run inside a section.
+"""For all short critical sections of the host runtime; nobody waits for anything inside.
+
+One lock for all, because it must be made anew in the child of a fork, where its holder does not exist. It can be
+entered again by its holder, because the garbage collector may run inside a section and end things there.
 """
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from pjrt.api.errors import (
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
+from pjrt.host import process_life
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copying import INLINE_BYTES
 from pjrt.host.device_errors import clean
@@ -126,7 +126,6 @@ class _Filling:
         "_definition",
         "_device",
         "_ended",
-        "_lock",
         "_storage",
         "_under_way",
         "size",
@@ -146,14 +145,13 @@ class _Filling:
         self._storage: Storage | None = storage
         self._array: Array | None = aligned_empty(spec.shape, array_dtype(spec.element_type), order)
         self._bytes: Array | None = writable_bytes(self._array)
-        self._lock = threading.Lock()
         self._under_way = 0
         self._ended = False
         self._buffer: HostBuffer | None = HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
 
     def retrieve(self) -> HostBuffer:
         """The buffer, once."""
-        with self._lock:
+        with process_life.lock:
             buffer, self._buffer = self._buffer, None
         if buffer is None:
             raise FailedPreconditionError("the buffer was retrieved already; it can be taken once")
@@ -167,7 +165,7 @@ class _Filling:
             size: how many bytes it copies.
             is_last: whether no further one comes.
         """
-        with self._lock:
+        with process_life.lock:
             array, memory = self._array, self._bytes
             if self._ended or array is None or memory is None:
                 raise FailedPreconditionError(
@@ -187,14 +185,14 @@ class _Filling:
 
     def fail(self, error: PjrtError) -> None:
         """The buffer fails with this error."""
-        with self._lock:
+        with process_life.lock:
             self._ended = True
         if not self._definition._complete(None, error):
             raise FailedPreconditionError("the buffer has its value or an error already")
 
     def abandon(self, error: PjrtError) -> None:
         """No more data will come: the buffer fails unless its last transfer was begun."""
-        with self._lock:
+        with process_life.lock:
             if self._ended:
                 return
             self._ended = True
@@ -211,7 +209,7 @@ class _Filling:
             self._one_done()
 
     def _one_done(self) -> None:
-        with self._lock:
+        with process_life.lock:
             self._under_way -= 1
             if not self._ended or self._under_way:
                 return
