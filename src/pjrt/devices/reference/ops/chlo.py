@@ -16,6 +16,7 @@ from pjrt.devices.reference import _registry, _special
 from pjrt.devices.reference._numbers import COMPLEX, FLOAT, INTEGER, lift_unary
 from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.ops.sorting import stable_order
 
 _UNARY: dict[str, tuple[frozenset[ElementType], Callable[[Any], Any]]] = {
     "acos": (FLOAT | COMPLEX, np.arccos),
@@ -178,9 +179,12 @@ def top_k(view: OpView) -> Kernel:
     positions = view.result(1).dtype
 
     def run(x: Any) -> Any:
+        if k == 0 or x.size == 0:
+            empty = (*x.shape[:-1], k)
+            return np.empty(empty, x.dtype), np.empty(empty, positions)
         keys = sortable(x.astype(wide) if wide else x)
         keys = np.invert(keys) if largest else keys
-        order = np.argsort(keys, axis=-1, kind="stable")[..., :k]
+        order = stable_order([keys.reshape(-1, keys.shape[-1])], k).reshape(*keys.shape[:-1], k)
         return np.take_along_axis(x, order, -1), order.astype(positions)
 
     return run

@@ -50,13 +50,13 @@ def sort(view: OpView) -> Kernel:
 
 def _as_table(x: Array, axis: int) -> Array:
     """What is to be sorted in rows."""
-    if x.ndim == 1:
-        return x.reshape(1, -1)
+    if axis == x.ndim - 1:
+        return x.reshape(-1, x.shape[axis])
     return np.moveaxis(x, axis, -1).reshape(-1, x.shape[axis])
 
 
 def _from_table(table: Array, shape: tuple[int, ...], axis: int) -> Array:
-    if len(shape) == 1:
+    if axis == len(shape) - 1:
         return table.reshape(shape)
     return np.moveaxis(table.reshape(*shape[:axis], *shape[axis + 1 :], shape[axis]), -1, axis)
 
@@ -122,22 +122,28 @@ def _rank(value: Array, key: Key) -> Array | None:
     return np.invert(rank) if key.descending else rank
 
 
-def stable_order(ranks: Sequence[Array]) -> Array:
-    """The order that sorts each row by integers, the first array the most significant one; stable."""
+def stable_order(ranks: Sequence[Array], first: int | None = None) -> Array:
+    """The order that sorts each row by integers, the first array the most significant one; stable.
+
+    ``first`` asks for so many positions of each row only, at least one.
+    """
     if len(ranks) > 1:
-        return np.lexsort(tuple(reversed(ranks)), axis=1)
+        return np.lexsort(tuple(reversed(ranks)), axis=1)[:, :first]
     rank = ranks[0]
     columns = rank.shape[1]
     if columns >= 1 << 32:
-        return np.argsort(rank, axis=1, kind="stable")
+        return np.argsort(rank, axis=1, kind="stable")[:, :first]
     if rank.dtype.itemsize == 8:
         rank = _dense(rank)
     # Sorting numbers that hold rank and position is several times faster than a stable argsort, and as stable.
     wide = np.uint64 if rank.dtype.kind == "u" else np.int64
     packed = np.left_shift(rank.astype(wide), wide(32))
     np.bitwise_or(packed, np.arange(columns, dtype=wide), out=packed)
+    if first is not None and first < columns // 4:
+        packed.partition(first - 1, axis=1)
+        packed = packed[:, :first]
     packed.sort(axis=1)
-    return np.bitwise_and(packed, wide(0xFFFFFFFF)).astype(np.int64)
+    return np.bitwise_and(packed[:, :first], wide(0xFFFFFFFF)).astype(np.int64)
 
 
 def _dense(rank: Array) -> Array:
