@@ -274,6 +274,16 @@ cdef class BufferCore(Handle):
         args.buffer = <PJRT_Buffer *>self.use()
         self.call_extension(<void *>extension.wait_stream, &args, "PJRT_Wait_Until_Buffer_Ready_On_Stream")
 
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        from pjrt.capi._dlpack import to_capsule
+
+        return to_capsule(self, stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self):
+        from pjrt.capi._dlpack import device_of
+
+        return device_of(self)
+
     def copy_to_remote_device(self, descriptor):
         from pjrt.capi._cross_host import send_buffer
 

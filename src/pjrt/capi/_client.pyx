@@ -214,6 +214,11 @@ cdef class ClientCore(ClientScope):
     ):
         return from_host(self, array, device, memory_space, layout, semantics, on_done_with_host_buffer)
 
+    def buffer_from_dlpack(self, source, *, device=None):
+        from pjrt.capi._dlpack import from_source
+
+        return from_source(self, source, device)
+
     def create_uninitialized_buffer(self, spec, *, memory_space=None):
         return uninitialized(self, spec, memory_space)
 

@@ -19,6 +19,7 @@ cdef struct ClientHandle:
 cdef class ClientRecord:
     cdef ClientHandle handle
     cdef readonly object client
+    cdef str platform_name
     cdef Texts texts
     cdef dict devices
     cdef dict memories
@@ -29,7 +30,7 @@ cdef class ClientRecord:
     cdef dict mapped
 
     @staticmethod
-    cdef ClientRecord of(object client)
+    cdef ClientRecord of(object client, str platform_name)
     cdef DeviceRecord device(self, object device)
     cdef MemoryRecord memory(self, object memory_space)
 

@@ -15,15 +15,16 @@ from pjrt.api.errors import InternalError, InvalidArgumentError
 
 cdef class ClientRecord:
     @staticmethod
-    cdef ClientRecord of(client):
+    cdef ClientRecord of(client, str platform_name):
         cdef ClientRecord record = ClientRecord.__new__(ClientRecord)
         record.client = client
+        record.platform_name = platform_name
         record.texts = Texts()
         record.mapped = {}
         record._read_places()
         cdef ClientHandle *handle = &record.handle
         handle.record = <void *>record
-        handle.platform_name = record.texts.add(client.platform_name)
+        handle.platform_name = record.texts.add(platform_name or client.platform_name)
         handle.platform_version = record.texts.add(client.platform_version)
         handle.process_index = client.process_index
         return record

@@ -124,7 +124,7 @@ cdef int _create_client(plugin, void *raw) except -1:
     options = read_named_values(args.create_options, args.num_options, "the create options")
     client = (<Table>plugin).plugin.client_for_framework(options, key_value_store(args))
     try:
-        record = ClientRecord.of(client)
+        record = ClientRecord.of(client, (<Table>plugin).plugin.platform_name)
     except BaseException:
         client.close()
         raise
@@ -137,17 +137,17 @@ cdef int _create_topology(plugin, void *raw) except -1:
     args = <PJRT_TopologyDescription_Create_Args *>raw
     name = args.topology_name[: args.topology_name_size].decode("utf-8", "replace") if args.topology_name_size else ""
     options = read_named_values(args.create_options, args.num_options, "the create options")
-    return _give_topology((<Table>plugin).plugin.topology(name, **options), &args.topology)
+    return _give_topology(plugin, (<Table>plugin).plugin.topology(name, **options), &args.topology)
 
 
 cdef int _deserialize_topology(plugin, void *raw) except -1:
     args = <PJRT_TopologyDescription_Deserialize_Args *>raw
     serialized = args.serialized_topology[: args.serialized_topology_size]
-    return _give_topology((<Table>plugin).plugin.deserialize_topology(serialized), &args.topology)
+    return _give_topology(plugin, (<Table>plugin).plugin.deserialize_topology(serialized), &args.topology)
 
 
-cdef int _give_topology(topology, PJRT_TopologyDescription **out) except -1:
-    record = TopologyRecord.of(topology)
+cdef int _give_topology(plugin, topology, PJRT_TopologyDescription **out) except -1:
+    record = TopologyRecord.of(topology, (<Table>plugin).plugin.platform_name)
     keep(record)
     out[0] = <PJRT_TopologyDescription *>&record.handle
     return 0

@@ -22,7 +22,7 @@ cdef class TopologyRecord:
     cdef Block kind_ids
 
     @staticmethod
-    cdef TopologyRecord of(object topology)
+    cdef TopologyRecord of(object topology, str platform_name)
 
 
 cdef int fill_table(PJRT_Api *table) except -1

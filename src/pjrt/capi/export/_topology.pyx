@@ -14,7 +14,7 @@ from pjrt.capi.export._text cimport Texts
 
 cdef class TopologyRecord:
     @staticmethod
-    cdef TopologyRecord of(topology):
+    cdef TopologyRecord of(topology, str platform_name):
         cdef TopologyRecord record = TopologyRecord.__new__(TopologyRecord)
         cdef DescriptionRecord description
         record.topology = topology
@@ -27,7 +27,7 @@ cdef class TopologyRecord:
         record.attributes = NamedValues(dict(topology.attributes), "the attributes of a topology")
         cdef TopologyHandle *handle = &record.handle
         handle.record = <void *>record
-        handle.platform_name = record.texts.add(topology.platform_name)
+        handle.platform_name = record.texts.add(platform_name or topology.platform_name)
         handle.platform_version = record.texts.add(topology.platform_version)
         handle.descriptions = <void **>record.pointers.data
         handle.num_descriptions = len(addresses)
@@ -130,7 +130,7 @@ cdef int _of_client(void *raw) except -1:
     args = <PJRT_Client_TopologyDescription_Args *>raw
     cdef ClientRecord record = client_record(args.client)
     if record.topology is None:
-        record.topology = TopologyRecord.of(record.client.topology)
+        record.topology = TopologyRecord.of(record.client.topology, record.platform_name)
     args.topology = <PJRT_TopologyDescription *>&(<TopologyRecord>record.topology).handle
     return 0
 

@@ -36,6 +36,7 @@ class Exported:
         name: str,
         attributes: Mapping[str, NamedValue],
         profiler: Callable[[bytes], Profiler] | None,
+        platform_name: str | None,
     ) -> None:
         if not callable(factory):
             raise InvalidArgumentError(f"expected a function that makes clients, found {type(factory).__name__}")
@@ -45,6 +46,7 @@ class Exported:
         self._name = name
         self._attributes = dict(attributes)
         self._profiler = profiler
+        self._platform_name = platform_name
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
         self._handlers: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
@@ -54,6 +56,11 @@ class Exported:
     def name(self) -> str:
         """The name it is exported under."""
         return self._name
+
+    @property
+    def platform_name(self) -> str | None:
+        """The platform's name that frameworks see; ``None`` leaves the client's own."""
+        return self._platform_name
 
     @property
     def attributes(self) -> Attributes:
@@ -162,6 +169,7 @@ def export(
     name: str,
     attributes: Mapping[str, NamedValue] | None = None,
     profiler: Callable[[bytes], Profiler] | None = None,
+    platform_name: str | None = None,
 ) -> Exported:
     """Shows clients of this package to the world as a PJRT plugin.
 
@@ -171,11 +179,12 @@ def export(
         attributes: what the plugin says of itself, besides the versions of StableHLO that are filled in where they are
             not given: frameworks send programs at ``stablehlo_current_version``.
         profiler: makes a profiling session from serialized ``tensorflow.ProfileOptions``, where the device has one.
+        platform_name: the platform's name that frameworks see instead of the client's own.
 
     Returns:
         The exported plugin: ``capsule`` for JAX, ``write_library`` for whoever loads a path.
     """
-    return Exported(factory, name, {**_default_attributes(), **(attributes or {})}, profiler)
+    return Exported(factory, name, {**_default_attributes(), **(attributes or {})}, profiler, platform_name)
 
 
 def _default_attributes() -> dict[str, NamedValue]:
