@@ -1,0 +1,163 @@
+"""What JAX must know of a platform of ours to lower programs for it.
+
+JAX keys some of its lowering on the platform's name: linear algebra, donation, and calls back into Python. A platform
+of ours gets the rules that JAX has for CPUs, which call LAPACK by name, but calls back into Python by a way of its own:
+JAX's own hands pointers of its process to XLA, which no other device could follow.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.errors import InternalError
+
+CALLBACK_TARGET = "pjrt_python_callback"
+"""The custom call that a callback into Python becomes; its attribute ``callback`` is the callback's number."""
+
+_platforms: set[str] = set()
+_lock = threading.Lock()
+_numbers = itertools.count(1)
+_callbacks: dict[int, _Callback] = {}
+_retired: collections.deque[int] = collections.deque()
+_NUM_RETIRED = 256
+
+
+def teach(platform: str, *, own_name: bool) -> None:
+    """Teaches JAX a platform of ours, which must be registered with it already.
+
+    Args:
+        platform: the name that it is registered by.
+        own_name: whether its clients say that name too, and JAX has no rules for it; otherwise they say ``cpu``.
+    """
+    from jax._src import callback, debugging
+    from jax._src.interpreters import mlir
+
+    with _lock:
+        if not _platforms:
+            callback.emit_python_callback = _emitter(callback.emit_python_callback)
+        if platform in _platforms:
+            return
+        _platforms.add(platform)
+    # A cached rule would give two callbacks one number.
+    mlir._uncacheable_primitives.update((debugging.debug_callback_p, debugging.debug_print_p))
+    if own_name:
+        mlir._platforms_with_donation.append(platform)
+        known = mlir._platform_specific_lowerings
+        for primitive, rule in known["cpu"].items():
+            known[platform].setdefault(primitive, rule)
+
+
+def _is_ours(context: Any) -> bool:
+    """Whether a module is lowered for a platform of ours: by its name, or by the backend where JAX has that name."""
+    from jax._src import xla_bridge
+
+    if len(context.platforms) != 1:
+        return False
+    if context.platforms[0] in _platforms:
+        return True
+    try:
+        backend = context.get_backend()
+    except Exception:  # lowering for a platform that is not here
+        return False
+    return any(xla_bridge._backends.get(name) is backend for name in _platforms)
+
+
+def call_back(*buffers: Any, callback: int) -> None:
+    """The FFI handler behind ``CALLBACK_TARGET``: operands, then results to fill."""
+    function = _callbacks.get(int(callback))
+    if function is None:
+        raise InternalError(
+            f"the program calls back into Python function {callback}, which is gone or of another process"
+        )
+    function.fill(buffers)
+
+
+class _Callback:
+    """A callback of a program: a function, and what it is given and must return."""
+
+    def __init__(
+        self, function: Callable[..., Sequence[Any]], num_operands: int, results: Sequence[Any], *, has_token: bool
+    ) -> None:
+        self._function = function
+        self._num_operands = num_operands
+        self._results = [(tuple(aval.shape), np.dtype(aval.dtype)) for aval in results]
+        self._has_token = int(has_token)
+
+    def fill(self, buffers: Sequence[Any]) -> None:
+        """Calls the function and fills the results; tokens, which stand first on both sides, are passed over."""
+        begin = self._has_token
+        end = begin + self._num_operands
+        # The device's memory is valid during the call only, and a callback may keep what it is given.
+        values = [np.asarray(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
+        found = [(v.shape, v.dtype) for v in values]
+        if found != self._results:
+            raise ValueError(f"the callback must return arrays of {self._results} (shape, dtype), found {found}")
+        for result, value in zip(buffers[end + begin :], values, strict=True):
+            result[...] = value
+
+
+class _KeepAlive:
+    """Retires a callback when the Python side of the program that calls it is gone."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def __del__(self) -> None:
+        # The program may still be running: the last few stay.
+        _retired.append(self._number)
+        if len(_retired) > _NUM_RETIRED:
+            _callbacks.pop(_retired.popleft(), None)
+
+
+def _emitter(original: Callable[..., Any]) -> Callable[..., Any]:
+    """JAX's function that emits a call back into Python, with ours for our platforms."""
+
+    def emit_python_callback(
+        ctx: Any,
+        callback: Callable[..., Sequence[Any]],
+        token: Any,
+        operands: Sequence[Any],
+        operand_avals: Sequence[Any],
+        result_avals: Sequence[Any],
+        **options: Any,
+    ) -> Any:
+        if not _is_ours(ctx.module_context):
+            return original(ctx, callback, token, operands, operand_avals, result_avals, **options)
+        return _emit(ctx, callback, token, operands, operand_avals, result_avals, options)
+
+    return emit_python_callback
+
+
+def _emit(
+    ctx: Any,
+    function: Callable[..., Sequence[Any]],
+    token: Any,
+    operands: Sequence[Any],
+    operand_avals: Sequence[Any],
+    result_avals: Sequence[Any],
+    options: dict[str, Any],
+) -> Any:
+    from jax._src import core, ffi
+    from jax._src.interpreters import mlir
+
+    number = next(_numbers)
+    _callbacks[number] = _Callback(function, len(operands), result_avals, has_token=token is not None)
+    ctx.module_context.add_keepalive(_KeepAlive(number))
+    # Tells JAX not to keep the compiled program beyond this process: the number means nothing in another.
+    ctx.module_context.add_host_callback(function)
+    tokens = [] if token is None else [core.abstract_token]
+    ctx = ctx.replace(avals_in=[*tokens, *operand_avals], avals_out=[*tokens, *result_avals])
+    rule = ffi.build_ffi_lowering_function(CALLBACK_TARGET, has_side_effect=options.get("has_side_effect", False))
+    call = rule(ctx, *([] if token is None else [token]), *operands, callback=np.int64(number))
+    if (sharding := options.get("sharding")) is not None:
+        mlir.set_sharding(ctx.module_context, call, sharding)
+    results = list(call.results)
+    if token is not None:
+        token, *results = results
+    return results, token, function
