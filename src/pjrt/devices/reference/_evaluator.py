@@ -11,6 +11,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.devices.reference._blocks import run_fast
 from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._lowering import ModuleLowering, function_attributes
+from pjrt.devices.reference._sharding import shardings_of
 from pjrt.devices.reference._types import TOKEN, TensorType, TokenType, TupleType, ValueType
 
 
@@ -27,7 +28,8 @@ class Evaluator:
         InvalidArgumentError: the module breaks a rule of the specification.
 
     ``arguments`` and ``results`` are the types; ``argument_attributes`` and ``result_attributes`` what the program says
-    of each (shardings, aliases, names).
+    of each (names, aliases), ``argument_shardings`` and ``result_shardings`` how each is spread over the partitions
+    (None where that is not said), ``ops`` the names of all ops and custom calls in it.
     """
 
     def __init__(self, module: Any, *, entry: str = "main", fold: bool = True) -> None:
@@ -38,6 +40,9 @@ class Evaluator:
         self.results: tuple[ValueType, ...] = self.region.results
         self.argument_attributes = function_attributes(operation, "arg_attrs")
         self.result_attributes = function_attributes(operation, "res_attrs")
+        self.ops = frozenset(lowering.ops)
+        self.argument_shardings = shardings_of(self.argument_attributes, self.arguments, lowering.symbol)
+        self.result_shardings = shardings_of(self.result_attributes, self.results, lowering.symbol)
 
     def run(self, args: Sequence[Any], context: Context | None = None) -> list[Any]:
         """The results of the program for these arguments.

@@ -16,9 +16,11 @@ from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._costs import costs
 from pjrt.devices.reference._evaluator import Evaluator
 from pjrt.devices.reference._types import TOKEN, TensorType, TokenType, TupleType, ValueType
+from pjrt.devices.reference._whole import WholeRun
 from pjrt.host import Compiled, ExecutionContext
 from pjrt.stablehlo import read, to_module
 
+Execute = Callable[[Sequence[Any], Context], Sequence[Any]]
 Loop = Callable[[Block, Environment], None]
 
 
@@ -39,7 +41,12 @@ def compile_program(program: Program, options: CompileOptions, loop: Loop, *, fo
         evaluator = Evaluator(module, fold=fold)
         name = _name_of(module)
     parameters, results = list(_leaves(evaluator.arguments)), list(_leaves(evaluator.results))
+    parameter_specs, result_specs = _specs(parameters), _specs(results)
     pack = _packer(evaluator.arguments)
+    execute: Execute = evaluator.run
+    if options.num_partitions > 1 and options.spmd and parameter_specs is not None and result_specs is not None:
+        whole = WholeRun(evaluator, options.num_partitions)
+        execute, parameter_specs, result_specs = whole.run, whole.parameters, whole.results
 
     def run(execution: ExecutionContext, *arrays: Any) -> list[Any]:
         context = Context(
@@ -50,13 +57,13 @@ def compile_program(program: Program, options: CompileOptions, loop: Loop, *, fo
             num_partitions=execution.device_assignment.num_partitions,
             host=execution,
         )
-        return list(_flatten(evaluator.run(pack(arrays), context)))
+        return list(_flatten(execute(pack(arrays), context)))
 
     aliases, donated = _donations(evaluator)
     return Compiled(
         run=run,
-        outputs=_specs(results),
-        parameters=_specs(parameters),
+        outputs=result_specs,
+        parameters=parameter_specs,
         name=name,
         takes_context=True,
         aliases=aliases,

@@ -100,8 +100,8 @@ class Meeting:
     Every process comes to its ops in the same order, so the meetings of one op are numbered by each process for itself.
     """
 
-    def __init__(self, view: OpView) -> None:
-        self._place = (view.name, next(_numbers))
+    def __init__(self, name: str) -> None:
+        self._place = (name, next(_numbers))
 
     def exchange(self, context: Context, group: Group, value: Any, *, timeout: float | None = None) -> list[Any]:
         """The values that all of a group bring, in the group's order; they are not to be written to.

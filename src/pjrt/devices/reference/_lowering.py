@@ -49,6 +49,7 @@ class ModuleLowering:
         importlib.import_module("pjrt.devices.reference.ops")  # registers the ops; not at the top: they need the core
         self.fold = fold
         self._root = _mlir.decompose(module, lambda name: _registry.find(name) is not None)
+        self.ops: set[str] = set()
         self._operations = {
             str(item.operation.attributes["sym_name"].value): item.operation
             for item in self._root.regions[0].blocks[0].operations
@@ -61,6 +62,18 @@ class ModuleLowering:
     def functions(self) -> tuple[str, ...]:
         """The names of all functions."""
         return tuple(self._operations)
+
+    def symbol(self, name: str) -> LazyAttributes:
+        """The attributes of a named op of the module that is not a function.
+
+        Raises:
+            InvalidArgumentError: there is none.
+        """
+        for item in self._root.regions[0].blocks[0].operations:
+            named = item.operation.attributes
+            if "sym_name" in named and str(named["sym_name"].value) == name:
+                return LazyAttributes(item.operation)
+        raise InvalidArgumentError(f"expected {name} in the module, found nothing of that name")
 
     def operation(self, name: str) -> Any:
         """The MLIR operation of a function.
@@ -183,6 +196,7 @@ class BlockLowering:
         if name == "func.call" and self._inline(operation, inputs):
             return
         view = self._view(operation, operand_types)
+        self._module.ops.add(name)
         rule = _registry.find(name)
         if rule is None:
             raise view.unimplemented("the reference device does not know this op")
@@ -231,7 +245,8 @@ class BlockLowering:
             attributes=LazyAttributes(operation),
             regions=regions,
             location=describe(operation.location),
-            function=self._module.function,
+            module=self._module,
+            source=lambda index: _attributes_of_owner(operation.operands[index]),
         )
 
     def _compile(self, rule: Rule, view: OpView) -> tuple[Kernel, bool]:
@@ -282,6 +297,12 @@ def function_attributes(operation: Any, which: str) -> list[dict[str, Any]]:
     if which not in operation.attributes:
         return [{} for _ in range(count)]
     return list(decode_attribute(operation.attributes[which]))
+
+
+def _attributes_of_owner(value: Any) -> LazyAttributes | None:
+    """The attributes of the operation that makes a value; None for the argument of a block."""
+    owner = getattr(value.owner, "operation", value.owner)
+    return LazyAttributes(owner) if hasattr(owner, "attributes") else None
 
 
 def _identity(value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.reference._attributes import decode_value_of
@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from pjrt.devices.reference._regions import Region
 
 _REQUIRED = object()
+
+
+class Module(Protocol):
+    """What an op may ask of the module that it is in. ``ops`` are the names of all ops compiled so far."""
+
+    ops: set[str]
+
+    def function(self, name: str) -> Region: ...
+
+    def symbol(self, name: str) -> Mapping[str, Any]: ...
 
 
 class OpView:
@@ -30,15 +40,17 @@ class OpView:
         attributes: Mapping[str, Any],
         regions: Sequence[Region] = (),
         location: str = "",
-        function: Callable[[str], Region] | None = None,
+        module: Module | None = None,
+        source: Callable[[int], Mapping[str, Any] | None] | None = None,
     ) -> None:
         self.name = name
         self.operands = tuple(operands)
         self.results = tuple(results)
         self.regions = tuple(regions)
         self.location = location
-        self._attributes = attributes
-        self._function = function
+        self.attributes = attributes
+        self._module = module
+        self._source = source
         self.called: list[Region] = []
 
     def operand(self, index: int = 0) -> TensorType:
@@ -56,28 +68,49 @@ class OpView:
             InvalidArgumentError: the op does not have it, and no default is given.
         """
         try:
-            return self._attributes[name]
+            return self.attributes[name]
         except KeyError:
             if default is _REQUIRED:
                 raise self.invalid(f"expected an attribute {name}, found none") from None
             return default
 
     def function(self, name: str) -> Region:
-        """A function of the module as a region without captured values: what ``call``, ``composite`` and custom calls
-        run.
-        """
-        if self._function is None:
-            raise self.invalid(f"expected a function {name}, and there is no module to find it in")
-        found = self._function(name)
+        """A function of the module as a region without captured values: what calls, composites and custom calls run."""
+        found = self._whole_module().function(name)
         self.called.append(found)
         return found
+
+    def symbol(self, name: str) -> Mapping[str, Any]:
+        """The attributes of another named op of the module, such as a mesh."""
+        return self._whole_module().symbol(name)
+
+    def note(self, name: str) -> None:
+        """Adds a name to those of the ops that the program uses: of what a custom call calls."""
+        if self._module is not None:
+            self._module.ops.add(name)
+
+    def source(self, index: int) -> Mapping[str, Any] | None:
+        """The attributes of the op that makes an operand; None for an argument of a function or region."""
+        return self._source(index) if self._source is not None else None
+
+    def _whole_module(self) -> Module:
+        if self._module is None:
+            raise self.invalid("it refers to another part of the module, and there is none")
+        return self._module
 
     def with_types(
         self, operands: Sequence[ValueType], results: Sequence[ValueType], name: str | None = None
     ) -> OpView:
         """The same op on other types: for a rule that reduces its op to a simpler one."""
         made = OpView(
-            name or self.name, operands, results, self._attributes, self.regions, self.location, self._function
+            name or self.name,
+            operands,
+            results,
+            self.attributes,
+            self.regions,
+            self.location,
+            self._module,
+            self._source,
         )
         made.called = self.called
         return made

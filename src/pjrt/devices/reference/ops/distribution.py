@@ -60,7 +60,7 @@ def _reduced(view: OpView) -> Any:
 @op("stablehlo.all_reduce")
 def all_reduce(view: OpView) -> Kernel:
     """Combines the values of a group's processes; everyone gets the result."""
-    find, meeting, reduced = finder_of(view), Meeting(view), _reduced(view)
+    find, meeting, reduced = finder_of(view), Meeting(view.name), _reduced(view)
     single = len(view.results) == 1
 
     def run(environment: Environment, *values: Array) -> Any:
@@ -75,7 +75,7 @@ def all_reduce(view: OpView) -> Kernel:
 @op("stablehlo.cross-replica-sum", environment=True, foldable=False)
 def cross_replica_sum(view: OpView) -> Kernel:
     """The sum over a group of replicas."""
-    find, meeting = one_way_finder_of(rows_of(view), 0), Meeting(view)
+    find, meeting = one_way_finder_of(rows_of(view), 0), Meeting(view.name)
     element = view.operand().element
     add, wide = np.logical_or if element in BOOLEAN else np.add, compute_dtype(element)
 
@@ -93,7 +93,7 @@ def cross_replica_sum(view: OpView) -> Kernel:
 @op("stablehlo.reduce_scatter")
 def reduce_scatter(view: OpView) -> Kernel:
     """Combines the values of a group's processes; each gets its part of the result."""
-    find, meeting, reduced = finder_of(view), Meeting(view), _reduced(view)
+    find, meeting, reduced = finder_of(view), Meeting(view.name), _reduced(view)
     dimension = view.attr("scatter_dimension")
 
     def run(environment: Environment, value: Array) -> Array:
@@ -115,7 +115,7 @@ def _parts_for(brought: Sequence[Array], dimension: int, group: Group, context: 
 @op("stablehlo.all_gather", environment=True, foldable=False)
 def all_gather(view: OpView) -> Kernel:
     """Puts the values of a group's processes side by side; everyone gets the result."""
-    find, meeting, dimension = finder_of(view), Meeting(view), view.attr("all_gather_dim")
+    find, meeting, dimension = finder_of(view), Meeting(view.name), view.attr("all_gather_dim")
     single = len(view.results) == 1
 
     def run(environment: Environment, *values: Array) -> Any:
@@ -130,7 +130,7 @@ def all_gather(view: OpView) -> Kernel:
 @op("stablehlo.all_to_all", environment=True, foldable=False)
 def all_to_all(view: OpView) -> Kernel:
     """Cuts each process's value into as many parts as there are processes; each gets its part of everyone's."""
-    find, meeting = one_way_finder_of(rows_of(view), channel_of(view)), Meeting(view)
+    find, meeting = one_way_finder_of(rows_of(view), channel_of(view)), Meeting(view.name)
     split, concat = view.attr("split_dimension"), view.attr("concat_dimension")
     single = len(view.results) == 1
 
@@ -149,7 +149,7 @@ def all_to_all(view: OpView) -> Kernel:
 @op("stablehlo.collective_broadcast", environment=True, foldable=False)
 def collective_broadcast(view: OpView) -> Kernel:
     """Gives everyone of a group the first one's value; who is in no group gets zeros."""
-    find, meeting = one_way_finder_of(rows_of(view), channel_of(view)), Meeting(view)
+    find, meeting = one_way_finder_of(rows_of(view), channel_of(view)), Meeting(view.name)
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)
@@ -166,7 +166,7 @@ def collective_permute(view: OpView) -> Kernel:
     """Sends values along pairs of source and target; who is no target gets zeros."""
     pairs = {target: source for source, target in rows_of(view, "source_target_pairs")}
     across_partitions = channel_of(view) > 0
-    find, meeting = one_way_finder_of([], channel_of(view)), Meeting(view)
+    find, meeting = one_way_finder_of([], channel_of(view)), Meeting(view.name)
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)
@@ -202,7 +202,7 @@ def _host(view: OpView, context: Context) -> Any:
 def send(view: OpView) -> Kernel:
     """Sends values to the host, or to another device, by a channel."""
     to_host, channel = view.attr("is_host_transfer", False), channel_of(view)
-    targets = dict(rows_of(view, "source_target_pairs"))
+    targets = {pair[0]: pair[1] for pair in rows_of(view, "source_target_pairs")}
 
     def run(environment: Environment, *values: Array) -> Any:
         context = context_of(environment)
