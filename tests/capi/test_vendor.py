@@ -203,3 +203,17 @@ except pjrt.UnimplementedError as error: found["cost"] = error.message
     assert found["serialized"] > 1000
     assert found["shapes"] == [[256, 64]]
     assert "GetCostAnalysis" in found["cost"]
+
+
+def test_the_first_lines_of_the_page_run_as_they_stand(libtpu: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "vendor.md").read_text()
+    code = page.split("```python\n")[1].split("```")[0]
+    library = (
+        f"import sys, types; sys.modules['libtpu'] = types.SimpleNamespace(get_library_path=lambda: {str(libtpu)!r})"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", f"{library}\n{code}"], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "arguments 163,840  results 65,536" in done.stdout
+    assert "floating-point operations" in done.stdout
