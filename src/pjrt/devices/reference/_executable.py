@@ -44,6 +44,7 @@ def compile_program(program: Program, options: CompileOptions, loop: Loop, *, fo
     parameter_specs, result_specs = _specs(parameters), _specs(results)
     pack = _packer(evaluator.arguments)
     execute: Execute = evaluator.run
+    whole = None
     if options.num_partitions > 1 and options.spmd and parameter_specs is not None and result_specs is not None:
         whole = WholeRun(evaluator, options.num_partitions)
         execute, parameter_specs, result_specs = whole.run, whole.parameters, whole.results
@@ -66,6 +67,8 @@ def compile_program(program: Program, options: CompileOptions, loop: Loop, *, fo
         parameters=parameter_specs,
         name=name,
         takes_context=True,
+        parameter_shardings=None if whole is None else [s.to_proto() for s in whole.argument_shardings],
+        output_shardings=None if whole is None else [s.to_proto() for s in whole.result_shardings],
         aliases=aliases,
         donated=donated,
         cost=lambda: costs(evaluator),

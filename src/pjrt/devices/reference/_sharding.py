@@ -65,6 +65,16 @@ class Sharding:
             out[tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))] = shard
         return out[tuple(slice(0, size) for size in shape)]
 
+    def to_proto(self) -> bytes:
+        """The sharding as a serialized ``xla.OpSharding``."""
+        if self.is_replicated:
+            return b"\x08\x00"  # type: REPLICATED
+        copies = len(self.places) // math.prod(self.tiles)
+        order = sorted(range(len(self.places)), key=lambda partition: self.places[partition])
+        dimensions = self.tiles if copies == 1 else (*self.tiles, copies)
+        replicated_last = b"" if copies == 1 else b"\x30\x01"
+        return b"\x08\x03" + _packed(3, dimensions) + _packed(4, order) + replicated_last
+
 
 REPLICATED = Sharding()
 
@@ -202,3 +212,17 @@ def shardings_of(
 
 def _numbers(text: str) -> Shape:
     return tuple(int(part) for part in text.split(",") if part.strip())
+
+
+def _packed(field: int, numbers: Sequence[int]) -> bytes:
+    """A packed repeated field of a protocol buffer."""
+    content = b"".join(map(_varint, numbers))
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])

@@ -47,15 +47,16 @@ _OWN_BUSINESS = frozenset(
 class WholeRun:
     """A program with shardings, for a number of partitions.
 
-    ``parameters`` and ``results`` are the types of one device's share; what the program does not say is replicated.
+    ``parameters`` and ``results`` are the types of one device's share, ``argument_shardings`` and ``result_shardings``
+    how they are shared out; what the program does not say is replicated.
     """
 
     def __init__(self, evaluator: Evaluator, num_partitions: int) -> None:
         self._evaluator = evaluator
-        self._arguments = _checked(evaluator.argument_shardings, evaluator.arguments, num_partitions)
-        self._results = _checked(evaluator.result_shardings, evaluator.results, num_partitions)
-        self.parameters = _shares(self._arguments, evaluator.arguments)
-        self.results = _shares(self._results, evaluator.results)
+        self.argument_shardings = _checked(evaluator.argument_shardings, evaluator.arguments, num_partitions)
+        self.result_shardings = _checked(evaluator.result_shardings, evaluator.results, num_partitions)
+        self.parameters = _shares(self.argument_shardings, evaluator.arguments)
+        self.results = _shares(self.result_shardings, evaluator.results)
         said = [*evaluator.argument_shardings, *evaluator.result_shardings]
         self._one_for_all = evaluator.ops.isdisjoint(_OWN_BUSINESS) and any(sharding is not None for sharding in said)
         self._gathering, self._scattering = Meeting("the arguments"), Meeting("the results")
@@ -69,10 +70,13 @@ class WholeRun:
             results = self._scattering.exchange(context, group, mine, timeout=_PATIENCE)[0]
         else:
             results = self._evaluator.run(whole, context)
-        return [np.array(s.cut(value, context.partition_id)) for value, s in zip(results, self._results, strict=True)]
+        return [
+            np.array(s.cut(value, context.partition_id))
+            for value, s in zip(results, self.result_shardings, strict=True)
+        ]
 
     def _gather(self, args: Sequence[Any], context: Context, group: Any) -> list[Any]:
-        if all(sharding.is_replicated for sharding in self._arguments):
+        if all(sharding.is_replicated for sharding in self.argument_shardings):
             return list(args)
         brought = self._gathering.exchange(context, group, args, timeout=_PATIENCE)
         if self._one_for_all and context.partition_id != 0:
@@ -80,7 +84,7 @@ class WholeRun:
         return [
             arg if sharding.is_replicated else sharding.put_together([row[i] for row in brought], _sizes(type_))
             for i, (arg, sharding, type_) in enumerate(
-                zip(args, self._arguments, self._evaluator.arguments, strict=True)
+                zip(args, self.argument_shardings, self._evaluator.arguments, strict=True)
             )
         ]
 
