@@ -72,14 +72,20 @@ def shifts(bits: int, kind: str) -> Any:
     """
 
     def left(x: Array, y: Array) -> Array:
+        one = _uniform(y, bits)
+        if one is not None:
+            return np.left_shift(x, x.dtype.type(one))
         amount, inside = _amount(y, bits)
         return np.where(inside, np.left_shift(x, amount.astype(x.dtype)), np.zeros((), x.dtype))
 
     def logical(x: Array, y: Array) -> Array:
-        amount, inside = _amount(y, bits)
         plain = np.asarray(x).view(unsigned(x.dtype))
         if bits < 8:
             plain = np.bitwise_and(plain, (1 << bits) - 1)
+        one = _uniform(y, bits)
+        if one is not None:
+            return np.right_shift(plain, plain.dtype.type(one)).view(x.dtype)
+        amount, inside = _amount(y, bits)
         moved = np.where(inside, np.right_shift(plain, amount), np.zeros((), plain.dtype))
         return moved.view(x.dtype)
 
@@ -94,6 +100,14 @@ def shifts(bits: int, kind: str) -> Any:
         return moved.view(x.dtype)
 
     return {"left": left, "logical": logical, "arithmetic": arithmetic}[kind]
+
+
+def _uniform(y: Array, bits: int) -> int | None:
+    """The one amount to shift by, where it is the same for every element and below the width: the usual case."""
+    if y.size == 0 or any(y.strides):
+        return None
+    amount = int(y[(0,) * y.ndim])
+    return amount if 0 <= amount < bits else None
 
 
 def _amount(y: Array, bits: int) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import _integers, _reals
+from pjrt.devices.reference._choice import choose
 from pjrt.devices.reference._numbers import (
     BOOLEAN,
     COMPLEX,
@@ -150,7 +151,7 @@ def total_order(element: ElementType) -> Function:
 @op("stablehlo.select", elementwise=True, quantized=True)
 def select(view: OpView) -> Kernel:
     """One of two values by a predicate for each element, or one for all."""
-    return np.where
+    return choose
 
 
 @op("stablehlo.clamp", elementwise=True)

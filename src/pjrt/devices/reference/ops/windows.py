@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.devices.reference._blocks import Environment
+from pjrt.devices.reference._choice import choose
 from pjrt.devices.reference._combining import Combiner, body_on_reals
 from pjrt.devices.reference._padding import PadPlan
 from pjrt.devices.reference._registry import Kernel, op
@@ -123,8 +124,8 @@ def select_and_scatter(view: OpView) -> Kernel:
         for candidate, place in _candidates(operand, source.shape, windows, strides, low):
             keeps = select(environment, chosen, candidate)[0]
             better = (place >= 0) & ((places < 0) | ~keeps)
-            places = np.where(better, place, places)
-            chosen = np.where(better, candidate, chosen)
+            places = choose(better, place, places)
+            chosen = choose(better, candidate, chosen)
         selected = (places >= 0).reshape(-1)
         rows, updates = places.reshape(-1)[selected], np.asarray(source).reshape(-1)[selected]
         combiner.accumulate(environment, [data], rows, combiner.open([updates]))
