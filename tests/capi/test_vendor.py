@@ -118,7 +118,7 @@ def test_compiling_for_a_tpu_that_is_not_here(libtpu: Path, name: str, devices: 
     assert found["argument"] == (256 * 128 + 128 * 64) * 4
     assert found["output"] == 256 * 64 * 4
     assert found["shapes"] == [[256, 64]]
-    assert found["layout"].startswith("{1,0:T(8,128)")
+    assert found["layout"] in ("{1,0:T(8,128)}", "{0,1:T(8,128)}")
     assert found["code"] > 1000
     assert found["serialized"] > 1000
     assert found["fingerprint"] == found["again"]
