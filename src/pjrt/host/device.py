@@ -130,6 +130,11 @@ class HostDevice(Device):
             )
         return self._memory_spaces[0]
 
+    def memory_space(self, kind: str) -> HostMemorySpace:
+        found = super().memory_space(kind)
+        assert isinstance(found, HostMemorySpace)
+        return found
+
     def memory_stats(self) -> AllocatorStats:
         return self.default_memory_space.account.stats()
 

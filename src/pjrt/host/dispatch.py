@@ -45,7 +45,11 @@ class Dispatcher:
                 if not storage.definition._done and storage.queue is not device.compute
             ]
         if not missing and len(executions) == 1:
-            _put(executions[0], devices[0])
+            try:
+                _put(executions[0], devices[0])
+            except PjrtError as error:
+                executions[0].fail(error)
+                raise
             return
         shares = _Shares(executions, devices)
         if missing:

@@ -1,0 +1,84 @@
+"""Shares: the places of a program's device assignment that are on devices of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from pjrt.api.buffer import Buffer
+from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.device import Device
+from pjrt.api.element_type import ElementType
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.host.buffer import HostBuffer
+from pjrt.host.compiled import Compiled
+from pjrt.host.device import HostDevice
+from pjrt.host.execution import Execution
+from pjrt.host.memory_space import HostMemorySpace
+
+Output = tuple[HostMemorySpace, tuple[int, ...], ElementType]
+"""Where an output goes, and what it is."""
+
+
+class Share(NamedTuple):
+    """The place of one device in a program's device assignment.
+
+    Attributes:
+        device: the device.
+        replica: which replica it runs.
+        partition: which partition of that.
+        spaces: the memory of each output; the last one serves for all further outputs.
+        outputs: the outputs; ``None`` where the program does not declare them.
+    """
+
+    device: HostDevice
+    replica: int
+    partition: int
+    spaces: tuple[HostMemorySpace, ...]
+    outputs: tuple[Output, ...] | None
+
+    @staticmethod
+    def of(compiled: Compiled, device: HostDevice, replica: int = 0, partition: int = 0) -> Share:
+        """A device's share of a program.
+
+        Raises:
+            NotFoundError: the device has no memory of a kind that the program's outputs go to.
+        """
+        kinds = compiled.output_memory_kinds
+        spaces = tuple(map(device.memory_space, kinds)) if kinds else (device.default_memory_space,)
+        specs = compiled.outputs
+        return Share(device, replica, partition, spaces, None if specs is None else _outputs(spaces, specs))
+
+    def buffers(self, execution: Execution) -> list[Buffer]:
+        """The buffers of the outputs of an execution; waits for it if nobody declared what they will be.
+
+        Raises:
+            PjrtError: it was waited for, and failed.
+        """
+        outputs = self.outputs
+        if outputs is None:
+            execution.definition.result()
+            outputs = _outputs(self.spaces, [ShapeSpec.of(storage.array) for storage in execution.outputs or ()])
+        device = self.device
+        return [
+            HostBuffer(device, space, shape, element_type, storage)
+            for (space, shape, element_type), storage in zip(outputs, execution.outputs or (), strict=True)
+        ]
+
+
+def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) -> tuple[Output, ...]:
+    last = len(spaces) - 1
+    return tuple((spaces[min(n, last)], spec.shape, spec.element_type) for n, spec in enumerate(specs))
+
+
+def shares_of(
+    compiled: Compiled, assignment: DeviceAssignment, devices: Sequence[HostDevice]
+) -> Mapping[Device, Share]:
+    """The shares of these devices, in the order of the assignment."""
+    by_id = {device.id: device for device in devices}
+    return {
+        by_id[device_id]: Share.of(compiled, by_id[device_id], replica, partition)
+        for replica, row in enumerate(assignment.device_ids)
+        for partition, device_id in enumerate(row)
+        if device_id in by_id
+    }
