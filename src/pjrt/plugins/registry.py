@@ -11,7 +11,7 @@ from pjrt.api.client import Client
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
-from pjrt.plugins import _builtin
+from pjrt.plugins import _builtin, _wheels
 
 DEFAULT = "cpu"
 """The device that is always at hand."""
@@ -21,11 +21,12 @@ def client(name: str | os.PathLike[str] | None = None, **options: Any) -> Client
     """A new client of a device (``PJRT_Client_Create``).
 
     Args:
-        name: one of ``pjrt.plugins.names()``, or the path of a plugin's library; the best device at hand if not said.
+        name: one of ``pjrt.plugins.names()``; ``cuda``, ``rocm`` or ``tpu``, where the vendor's wheel is installed; or
+            the path of a plugin's library. The best device at hand if not said.
         options: the device's own options, such as ``num_devices`` of ``cpu``.
 
     Raises:
-        NotFoundError: there is no plugin of that name and no file at that path.
+        NotFoundError: there is no plugin of that name, or its wheel is not installed, or no file is at that path.
         PjrtError: the plugin says why it cannot make a client.
     """
     return find(DEFAULT if name is None else name).client(**options)
@@ -49,16 +50,24 @@ def topology(plugin: str | os.PathLike[str], name: str = "", **options: Any) -> 
 def load_plugin(path: str | os.PathLike[str]) -> Plugin:
     """Loads a vendor's plugin, a shared library with ``GetPjrtApi``; the same library is loaded once.
 
+    For ``libtpu.so`` on a machine without a TPU, environment variables that keep it from looking for one are set first,
+    unless they are set already.
+
+    Args:
+        path: the library's path; or ``cuda``, ``rocm`` or ``tpu`` for the one in the vendor's wheel.
+
     Raises:
-        NotFoundError: there is no such file.
+        NotFoundError: there is no such file, or the wheel is not installed.
         PjrtError: it cannot be loaded, or is no PJRT plugin that this package can speak to.
     """
-    loaded: Plugin = importlib.import_module("pjrt.capi").load_plugin(path)
+    found = _wheels.library(path) if isinstance(path, str) and path in _wheels.WHEELS else path
+    _wheels.prepare(found)
+    loaded: Plugin = importlib.import_module("pjrt.capi").load_plugin(found)
     return loaded
 
 
 def names() -> Sequence[str]:
-    """The names that ``client`` knows, in alphabetical order."""
+    """The names of the devices in the box, in alphabetical order."""
     return tuple(sorted(_builtin.PLACES))
 
 
@@ -74,10 +83,11 @@ def find(name: str | os.PathLike[str]) -> Plugin:
         raise InvalidArgumentError(f"expected a device's name or a plugin's path, found {name!r}")
     if name in _builtin.PLACES:
         return _builtin.plugin(name)
-    if _is_path(name):
+    if name in _wheels.WHEELS or _is_path(name):
         return load_plugin(name)
     raise NotFoundError(
-        f"there is no device called {name!r}: expected one of {', '.join(names())}, or the path of a plugin's library"
+        f"there is no device called {name!r}: expected one of {', '.join(names())}, one from a vendor's wheel "
+        f"({', '.join(sorted(_wheels.WHEELS))}), or the path of a plugin's library"
     )
 
 
