@@ -156,8 +156,19 @@ def _emit(
     rule = ffi.build_ffi_lowering_function(CALLBACK_TARGET, has_side_effect=options.get("has_side_effect", False))
     call = rule(ctx, *([] if token is None else [token]), *operands, callback=np.int64(number))
     if (sharding := options.get("sharding")) is not None:
-        mlir.set_sharding(ctx.module_context, call, sharding)
+        mlir.set_sharding(ctx.module_context, call, _with_token(sharding) if token is not None else sharding)
     results = list(call.results)
     if token is not None:
         token, *results = results
     return results, token, function
+
+
+def _with_token(sharding: Any) -> Any:
+    """The sharding of a call that also returns a token, which Shardy wants to be told of, too."""
+    from jax._src.sharding_impls import SdyArray, SdyArrayList
+
+    if not isinstance(sharding, SdyArrayList):
+        return sharding
+    first = sharding.shardings[0]
+    token = SdyArray(mesh_shape=(), dim_shardings=(), logical_device_ids=first.logical_device_ids)
+    return SdyArrayList((token, *sharding.shardings))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import process_life
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
@@ -70,7 +72,7 @@ class Arguments:
             storages.append(buffer.use())
             if parameters is not None:
                 expected = parameters[number]
-                if buffer._shape != expected.shape or buffer._element_type is not expected.element_type:
+                if not _fits(buffer, expected):
                     raise InvalidArgumentError(
                         f"argument {number} of {self._name!r} must be {expected}, found {buffer.described}"
                     )
@@ -83,3 +85,12 @@ class Arguments:
                     f"argument {number} of {self._name!r} is donated and must not be another argument as well; name it "
                     "in non_donatable_input_indices or pass a copy"
                 )
+
+
+def _fits(buffer: HostBuffer, expected: ShapeSpec) -> bool:
+    if expected.element_type is ElementType.TOKEN:
+        # Frameworks begin a chain of tokens with an empty array of booleans, as XLA takes it.
+        return buffer._element_type is ElementType.TOKEN or (
+            buffer._element_type is ElementType.PRED and buffer._shape == (0,)
+        )
+    return buffer._shape == expected.shape and buffer._element_type is expected.element_type

@@ -11,7 +11,7 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, native_layout, read_int64s, read_layout
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._device cimport device_of, memory_space_of
-from pjrt.capi.export._entry cimport drop, entry, keep, put, python_error
+from pjrt.capi.export._entry cimport drop, entry, keep, put, python_error, quiet_entry
 from pjrt.capi.export._event cimport event_of
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
@@ -279,7 +279,7 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_Buffer_IsDeleted = _is_deleted
     table.PJRT_Buffer_Destroy = _destroy
     put(table, SLOT_PJRT_Buffer_UnpaddedDimensions, entry(_unpadded_dimensions))
-    put(table, SLOT_PJRT_Buffer_Delete, entry(_delete))
+    put(table, SLOT_PJRT_Buffer_Delete, quiet_entry(_delete))
     put(table, SLOT_PJRT_Buffer_ReadyEvent, entry(_ready_event))
     put(table, SLOT_PJRT_Buffer_CopyToDevice, entry(_copy_to_device))
     put(table, SLOT_PJRT_Buffer_CopyToMemory, entry(_copy_to_memory))
@@ -287,6 +287,6 @@ cdef int fill_table(PJRT_Api *table) except -1:
     put(table, SLOT_PJRT_Buffer_DonateWithControlDependency, entry(_donate_with_control_dependency))
     put(table, SLOT_PJRT_Buffer_UnsafePointer, entry(_unsafe_pointer))
     put(table, SLOT_PJRT_Buffer_IncreaseExternalReferenceCount, entry(_increase_references))
-    put(table, SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, entry(_decrease_references))
+    put(table, SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, quiet_entry(_decrease_references))
     put(table, SLOT_PJRT_Buffer_OpaqueDeviceMemoryDataPointer, entry(_device_pointer))
     return 0

@@ -7,7 +7,7 @@ from pjrt.capi._values cimport Block
 from pjrt.capi.export._buffer cimport BufferRecord, Facts, buffer_record
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport device_of, pointers
-from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put
+from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put, quiet_entry
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._executable cimport ExecutableRecord, executable_record
 from pjrt.capi.export._execute_options cimport read_execute_options
@@ -238,7 +238,7 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_LoadedExecutable_IsDeleted = _is_deleted
     table.PJRT_LoadedExecutable_Destroy = _destroy
     put(table, SLOT_PJRT_LoadedExecutable_Execute, entry(_execute))
-    put(table, SLOT_PJRT_LoadedExecutable_Delete, entry(_delete))
+    put(table, SLOT_PJRT_LoadedExecutable_Delete, quiet_entry(_delete))
     put(table, SLOT_PJRT_LoadedExecutable_GetExecutable, entry(_get_executable))
     put(table, SLOT_PJRT_LoadedExecutable_AddressableDeviceLogicalIds, entry(_logical_ids))
     put(table, SLOT_PJRT_LoadedExecutable_GetDeviceAssignment, entry(_device_assignment))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,9 @@ from pjrt.devices.xla._errors import converted
 
 _TYPED_API = 1
 """The version of custom calls that are FFI handlers."""
+
+_addresses: dict[tuple[Callable[..., Any], int], int] = {}
+_addresses_lock = threading.Lock()
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
@@ -26,9 +30,7 @@ def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) 
         AlreadyExistsError: there is another of that name.
     """
     if callable(handler):
-        from pjrt.devices.xla.ffi_function import handler_of
-
-        address = handler_of(handler, traits)
+        address = _address_of(handler, traits)
     elif isinstance(handler, int) and handler > 0:
         address = handler
     else:
@@ -39,3 +41,13 @@ def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) 
         )
     except Exception as error:
         raise converted(error) from error
+
+
+def _address_of(function: Callable[..., Any], traits: int) -> int:
+    """The handler of a Python function, the same one each time: XLA takes a name again if its handler is the same."""
+    from pjrt.devices.xla.ffi_function import handler_of
+
+    with _addresses_lock:
+        if (function, traits) not in _addresses:
+            _addresses[function, traits] = handler_of(function, traits)
+        return _addresses[function, traits]

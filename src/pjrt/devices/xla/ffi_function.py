@@ -20,6 +20,7 @@ _API_VERSION = (0, 1)
 """The oldest version of the interface with these structs; XLA takes handlers of older versions than its own."""
 
 _EXECUTE = 3
+_TOKEN = 17
 _METADATA_EXTENSION = 1
 _ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
 
@@ -172,6 +173,8 @@ def _view(values: Any, number: int, writable: bool) -> np.ndarray[Any, Any]:
 
 
 def _over(address: int | None, shape: tuple[int, ...], number: int, writable: bool) -> np.ndarray[Any, Any]:
+    if number == _TOKEN:
+        return np.empty(0, np.bool_)  # holds the token's place; it has no value
     dtype = _DTYPES.get(number)
     if dtype is None:
         raise NotImplementedError(f"elements of XLA's type number {number} cannot be seen by numpy")

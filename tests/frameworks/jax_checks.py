@@ -1,0 +1,348 @@
+"""What JAX must do on a device of ours: run as a script in a process of its own, prints one JSON object.
+
+    python jax_checks.py DEVICE
+
+Each check is a function; its result is null, or what went wrong. Numbers are compared with JAX's own CPU backend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P  # the name that all of JAX's users know it by
+
+import pjrt
+
+CHECKS: dict[str, Callable[[], None]] = {}
+DEVICES = 8
+platform = ""
+
+
+def check(function: Callable[[], None]) -> Callable[[], None]:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def on_cpu(function: Callable[..., Any], *arguments: Any) -> Any:
+    """The same computation on JAX's own CPU backend."""
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        return jax.tree.map(np.asarray, function(*arguments))
+
+
+def same(function: Callable[..., Any], *arguments: Any, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    got, want = jax.tree.map(np.asarray, function(*arguments)), on_cpu(function, *arguments)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=rtol, atol=atol), got, want)
+
+
+def mesh(*shape: int) -> Mesh:
+    return Mesh(np.array(jax.devices(platform)[: int(np.prod(shape))]).reshape(shape), ("x", "y")[: len(shape)])
+
+
+@check
+def it_is_not_the_default() -> None:
+    assert jax.default_backend() == "cpu"
+    assert jax.devices()[0].client is not jax.devices(platform)[0].client
+    assert len(jax.devices(platform)) == DEVICES
+
+
+@check
+def eager_ops() -> None:
+    x = jax.device_put(np.arange(6, dtype=np.float32).reshape(2, 3), jax.devices(platform)[0])
+    np.testing.assert_allclose(np.asarray((x + 1) * x.T.sum()), (np.arange(6).reshape(2, 3) + 1) * 15.0)
+
+
+@check
+def jit_grad_vmap() -> None:
+    def f(x: Any) -> Any:
+        return jnp.sum(jnp.tanh(x @ x.T))
+
+    x = np.random.default_rng(0).standard_normal((3, 4, 4)).astype(np.float32)
+    same(jax.jit(jax.vmap(jax.grad(f))), x, rtol=1e-4, atol=1e-5)
+
+
+@check
+def control_flow() -> None:
+    same(lambda x: jax.lax.scan(lambda c, y: (c + y, c * y), 0.0, x), np.arange(5.0, dtype=np.float32))
+    same(jax.jit(lambda n: jax.lax.while_loop(lambda s: s < n, lambda s: s * 2 + 1, 0)), 100)
+    same(jax.jit(lambda p: jax.lax.cond(p, lambda: 1.0, lambda: 2.0)), True)
+    same(jax.jit(lambda i: jax.lax.switch(i, [lambda: 1, lambda: 2, lambda: 3])), 2)
+
+
+@check
+def random_numbers() -> None:
+    same(lambda: jax.random.normal(jax.random.key(0), (100,)))
+    same(lambda: jax.random.randint(jax.random.key(1), (50,), 0, 1000))
+    same(lambda: jax.random.permutation(jax.random.key(2), 20))
+
+
+@check
+def donation() -> None:
+    f = jax.jit(lambda x: x + 1, donate_argnums=0)
+    x = jnp.arange(4.0)
+    y = f(x)
+    assert x.is_deleted()
+    np.testing.assert_array_equal(y, np.arange(4.0) + 1)
+    with pytest.raises(RuntimeError, match="deleted"):
+        x + 1
+
+
+@check
+def device_put_in_all_forms() -> None:
+    devices = jax.devices(platform)
+    x = jax.device_put(np.arange(8.0), devices[3])
+    assert x.devices() == {devices[3]}
+    y = jax.device_put(x, devices[5])
+    assert y.devices() == {devices[5]}
+    np.testing.assert_array_equal(y, np.arange(8.0))
+    split = NamedSharding(mesh(DEVICES), P("x"))
+    z = jax.device_put(np.arange(16.0), split)
+    assert len(z.addressable_shards) == DEVICES
+    np.testing.assert_array_equal(z, np.arange(16.0))
+    np.testing.assert_array_equal(jax.device_put(z, NamedSharding(mesh(DEVICES), P())), np.arange(16.0))
+    np.testing.assert_array_equal(jax.device_put(z, devices[1]), np.arange(16.0))
+    back = jax.device_put(z, jax.local_devices(backend="cpu")[0])
+    np.testing.assert_array_equal(back, np.arange(16.0))
+    for dtype in (np.bool_, np.int8, np.uint16, np.int32, np.float16, jnp.bfloat16, np.complex64):
+        value = np.array([[0, 1, 2]]).astype(dtype)
+        np.testing.assert_array_equal(np.asarray(jax.device_put(value, devices[0])), value)
+    strided = np.arange(24.0, dtype=np.float32).reshape(4, 6)[::-2, ::3]
+    np.testing.assert_array_equal(jax.device_put(strided, devices[0]), strided)
+
+
+@check
+def block_until_ready_and_async() -> None:
+    f = jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda _, v: v @ v / 8, x))
+    results = [f(jnp.eye(8) * i) for i in range(20)]
+    jax.block_until_ready(results)
+    assert all(r.is_ready() for r in results)
+
+
+@check
+def pmap_() -> None:
+    devices = jax.devices(platform)
+    f = jax.pmap(lambda x: jax.lax.psum(x, "i"), axis_name="i", devices=devices)
+    np.testing.assert_allclose(f(np.arange(8.0, dtype=np.float32)), np.full(8, 28.0))
+
+
+@check
+def shard_map_() -> None:
+    def f(a: Any) -> Any:
+        right = jax.lax.ppermute(a, "x", [(i, (i + 1) % DEVICES) for i in range(DEVICES)])
+        return jax.lax.psum(a, "x"), right, jax.lax.all_gather(a, "x", tiled=True)
+
+    specs = (P(), P("x"), P())
+    mapped = jax.jit(jax.shard_map(f, mesh=mesh(DEVICES), in_specs=P("x"), out_specs=specs, check_vma=False))
+    total, right, whole = mapped(np.arange(8.0, dtype=np.float32))
+    np.testing.assert_allclose(total, [28.0])
+    np.testing.assert_allclose(right, np.roll(np.arange(8.0), 1))
+    np.testing.assert_allclose(whole, np.arange(8.0))
+
+
+@check
+def sharded_jit() -> None:
+    split = NamedSharding(mesh(4, 2), P("x", "y"))
+    a = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    x = jax.device_put(a, split)
+    np.testing.assert_allclose(jax.jit(lambda v: (v @ v.T).sum())(x), (a @ a.T).sum(), rtol=1e-4)
+    y = jax.jit(lambda v: jnp.sin(v), out_shardings=split)(x)
+    assert y.sharding.is_equivalent_to(split, 2)
+    np.testing.assert_allclose(y, np.sin(a), rtol=1e-5)
+
+
+@check
+def memory_kinds() -> None:
+    device = jax.devices(platform)[0]
+    assert {m.kind for m in device.addressable_memories()} >= {"device", "pinned_host"}
+    assert device.default_memory().kind == "device"
+    x = jax.device_put(np.arange(4.0), SingleDeviceSharding(device, memory_kind="pinned_host"))
+    assert x.sharding.memory_kind == "pinned_host"
+    np.testing.assert_array_equal(jax.device_put(x, SingleDeviceSharding(device, memory_kind="device")), np.arange(4.0))
+
+
+@check
+def ahead_of_time() -> None:
+    lowered = jax.jit(lambda x: jnp.sin(x) @ x).lower(jnp.ones((4, 4)))
+    compiled = lowered.compile()
+    np.testing.assert_allclose(compiled(jnp.ones((4, 4))), np.full((4, 4), np.sin(1.0) * 4), rtol=1e-5)
+    assert compiled.cost_analysis()["flops"] >= 2 * 4**3 - 16
+    assert compiled.memory_analysis().argument_size_in_bytes == 64
+    assert "sin" in compiled.as_text()
+
+
+@check
+def export_and_import() -> None:
+    name = jax.devices(platform)[0].platform
+    exported = jax.export.export(jax.jit(lambda x: x * 2), platforms=[name])(jnp.ones(3))
+    again = jax.export.deserialize(exported.serialize())
+    np.testing.assert_array_equal(again.call(jnp.arange(3.0)), np.arange(3.0) * 2)
+
+
+@check
+def serialized_executables() -> None:
+    from jax.experimental import serialize_executable
+
+    compiled = jax.jit(lambda x: jnp.cos(x) + 1).lower(jnp.ones(5)).compile()
+    again = serialize_executable.deserialize_and_load(
+        *serialize_executable.serialize(compiled), backend=platform, execution_devices=jax.devices(platform)[:1]
+    )
+    np.testing.assert_allclose(again(jnp.zeros(5)), np.full(5, 2.0))
+
+
+@check
+def persistent_compilation_cache() -> None:
+    from jax.experimental.compilation_cache import compilation_cache
+
+    with tempfile.TemporaryDirectory() as folder:
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+        compilation_cache.reset_cache()
+        try:
+            for _ in range(2):
+                np.testing.assert_allclose(jax.jit(lambda x: x * 3 - 1)(jnp.ones(7)), np.full(7, 2.0))
+                jax.clear_caches()
+        finally:
+            jax.config.update("jax_compilation_cache_dir", None)
+            compilation_cache.reset_cache()
+
+
+@check
+def debug_print_and_callbacks() -> None:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        jax.jit(lambda x: jax.debug.print("value {}", x))(jnp.arange(2.0))
+        jax.effects_barrier()
+    assert "value [0. 1.]" in shown.getvalue(), shown.getvalue()
+    shape = jax.ShapeDtypeStruct((3,), np.float32)
+    f = jax.jit(lambda x: jax.pure_callback(lambda a: np.sin(a), shape, x) + 1)
+    np.testing.assert_allclose(f(jnp.arange(3.0)), np.sin(np.arange(3.0)) + 1, rtol=1e-5)
+    seen: list[float] = []
+
+    def note(x: Any) -> Any:
+        seen.append(float(x))
+        return np.float32(x)
+
+    def loop(n: Any) -> Any:
+        def body(i: Any, s: Any) -> Any:
+            return s + jax.experimental.io_callback(note, jax.ShapeDtypeStruct((), np.float32), i * 1.0, ordered=True)
+
+        return jax.lax.fori_loop(0, n, body, 0.0)
+
+    assert jax.jit(loop)(4) == 6.0
+    assert seen == [0.0, 1.0, 2.0, 3.0]
+
+
+@check
+def callback_that_fails() -> None:
+    def fail(_: Any) -> Any:
+        raise ValueError("the callback has had enough")
+
+    f = jax.jit(lambda x: jax.pure_callback(fail, jax.ShapeDtypeStruct((), np.float32), x))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="ValueError: the callback has had enough"):
+        f(jnp.float32(1)).block_until_ready()
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        jax.effects_barrier()
+    assert jnp.float32(2) + 1 == 3
+
+
+@check
+def linear_algebra() -> None:
+    a = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    s = a @ a.T + np.eye(4, dtype=np.float32)
+    same(jnp.linalg.cholesky, s, rtol=1e-4, atol=1e-4)
+    same(jnp.linalg.solve, s, a, rtol=1e-3, atol=1e-3)
+    same(jnp.linalg.inv, s, rtol=1e-3, atol=1e-3)
+    same(jnp.linalg.det, s, rtol=1e-3)
+    same(lambda x: jnp.linalg.eigh(x)[0], s, rtol=1e-3, atol=1e-3)
+    same(lambda x: jnp.linalg.svd(x)[1], a, rtol=1e-3, atol=1e-3)
+    q, r = jnp.linalg.qr(a)
+    np.testing.assert_allclose(np.asarray(q) @ np.asarray(r), a, atol=1e-4)
+
+
+@check
+def convolution_sort_fft() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((1, 8, 8, 3)).astype(np.float32)
+    w = generator.standard_normal((3, 3, 3, 4)).astype(np.float32)
+    numbers = ("NHWC", "HWIO", "NHWC")
+    same(partial(jax.lax.conv_general_dilated, window_strides=(1, 1), padding="SAME", dimension_numbers=numbers), x, w,
+         rtol=1e-4, atol=1e-4)  # fmt: skip
+    same(jnp.sort, x.reshape(-1))
+    same(jnp.argsort, x.reshape(-1))
+    same(jnp.fft.fft, x.reshape(-1), rtol=1e-3, atol=1e-3)
+
+
+@check
+def profiler() -> None:
+    with tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):
+        jnp.ones(3).block_until_ready()
+
+
+@check
+def training_loop() -> None:
+    def net(p: Any, x: Any) -> Any:
+        for w, b in p:
+            x = jnp.tanh(x @ w + b)
+        return x
+
+    def loss(p: Any, x: Any, y: Any) -> Any:
+        return jnp.mean((net(p, x) - y) ** 2)
+
+    def run() -> Any:
+        k = jax.random.key(1)
+        p = [
+            (jax.random.normal(k, (4, 8)) * 0.3, jnp.zeros(8)),
+            (jax.random.normal(k, (8, 2)) * 0.3, jnp.zeros(2)),
+        ]
+        x, y = jax.random.normal(k, (32, 4)), jax.random.normal(k, (32, 2))
+        step = jax.jit(lambda p: jax.tree.map(lambda a, g: a - 0.1 * g, p, jax.grad(loss)(p, x, y)))
+        for _ in range(30):
+            p = step(p)
+        return loss(p, x, y)
+
+    same(run, rtol=1e-4)
+
+
+@check
+def nothing_is_left() -> None:
+    gc.collect()
+    before = len(jax.live_arrays(platform))
+    for _ in range(50):
+        jnp.ones(10) + 1
+    gc.collect()
+    assert len(jax.live_arrays(platform)) <= before
+
+
+def main(device: str) -> None:
+    global platform
+    platform = pjrt.frameworks.jax.register(device, num_devices=DEVICES)
+    found: dict[str, str | None] = {}
+    CHECKS["it_is_not_the_default"]()
+    with jax.default_device(jax.devices(platform)[0]):
+        for name, function in CHECKS.items():
+            try:
+                function()
+                found[name] = None
+            except BaseException as error:
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                found[name] = f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,183 @@
+"""JAX on devices of ours. Each device's checks run once, in one process, because JAX makes its backends once."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+
+SCRIPT = Path(__file__).with_name("jax_checks.py")
+DEVICES = ("cpu", "reference")
+
+
+def python(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment,
+    )
+
+
+@functools.cache
+def results(device: str) -> dict[str, str | None]:
+    done = python(str(SCRIPT), device)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def checks() -> list[str]:
+    lines = SCRIPT.read_text().splitlines()
+    return [lines[i + 1].split("(")[0].removeprefix("def ") for i, line in enumerate(lines) if line == "@check"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", checks())
+def test_jax_runs(device: str, name: str) -> None:
+    assert results(device)[name] is None
+
+
+REGISTER = "import pjrt, jax; platform = pjrt.frameworks.jax.register({device!r}, num_devices=2)\n"
+
+
+def script(code: str, device: str = "cpu", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return python("-c", REGISTER.format(device=device) + code, timeout=timeout)
+
+
+def assert_clean(done: subprocess.CompletedProcess[str]) -> None:
+    assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
+    assert "Fatal" not in done.stderr
+
+
+def test_importing_changes_no_default() -> None:
+    done = python("-c", "import pjrt, jax; print(jax.default_backend(), len(jax.devices()))")
+    assert done.stdout.split() == ["cpu", "1"]
+
+
+def test_exit_with_live_arrays() -> None:
+    assert_clean(script("x = [jax.device_put(i * 1.0, jax.devices(platform)[i % 2]) for i in range(10)]"))
+
+
+def test_exit_with_work_in_flight() -> None:
+    code = """
+import jax.numpy as jnp
+f = jax.jit(lambda x: jax.lax.fori_loop(0, 200, lambda i, v: v @ v / 100, x))
+with jax.default_device(jax.devices(platform)[0]):
+    y = [f(jnp.ones((100, 100))) for _ in range(20)]
+"""
+    assert_clean(script(code))
+
+
+def test_clear_backends() -> None:
+    code = """
+import jax.extend, gc
+x = jax.device_put(1.0, jax.devices(platform)[0]) + 1
+del x
+jax.clear_caches()
+jax.extend.backend.clear_backends()
+gc.collect()
+print(jax.device_put(2.0, jax.devices(platform)[0]) + 1)
+"""
+    done = script(code)
+    assert_clean(done)
+    assert done.stdout.strip() == "3.0"
+
+
+def test_two_devices_at_once() -> None:
+    code = """
+other = pjrt.frameworks.jax.register("reference")
+a = jax.device_put(1.0, jax.devices(platform)[0])
+b = jax.device_put(2.0, jax.devices(other)[0])
+print(float(a + 1), float(b + 1), float(jax.device_put(a, jax.devices(other)[0]) + b))
+"""
+    done = script(code)
+    assert_clean(done)
+    assert done.stdout.split() == ["2.0", "3.0", "3.0"]
+
+
+def test_callers_on_many_threads() -> None:
+    code = """
+import concurrent.futures, jax.numpy as jnp
+f = jax.jit(lambda x: (x * 2).sum())
+def work(i):
+    with jax.default_device(jax.devices(platform)[i % 2]):
+        return float(f(jnp.full(100, i, jnp.float32)))
+with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    assert list(pool.map(work, range(64))) == [200.0 * i for i in range(64)]
+print("done")
+"""
+    done = script(code)
+    assert_clean(done)
+    assert done.stdout.strip() == "done"
+
+
+def test_registering_too_late_says_so() -> None:
+    code = """
+jax.devices()
+try:
+    pjrt.frameworks.jax.register("reference")
+except pjrt.PjrtError as error:
+    print(error.code.name, error.message)
+"""
+    done = script(code)
+    assert done.stdout.startswith("FAILED_PRECONDITION JAX has made its backends already")
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        ("LookupError('the device lost its way')", "LookupError: 'the device lost its way'"),
+        ("pjrt.ResourceExhaustedError('no room for it')", "RESOURCE_EXHAUSTED: no room for it"),
+        ("MemoryError('none left')", "RESOURCE_EXHAUSTED: MemoryError: none left"),
+    ],
+)
+def test_an_exception_in_a_device_is_a_jax_error(raised: str, told: str) -> None:
+    code = f"""
+import pjrt, jax
+from pjrt import host
+
+def compile(program, options):
+    def run(*arrays):
+        raise {raised}
+    return run
+
+exported = pjrt.export(lambda **o: host.HostClient("lost", compile=compile, **o), name="lost")
+platform = pjrt.frameworks.jax.register(exported)
+try:
+    x = jax.device_put(1.0, jax.devices(platform)[0])
+    (x + 1).block_until_ready()
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    done = python("-c", code)
+    assert_clean(done)
+    assert "JaxRuntimeError" in done.stdout
+    assert told in done.stdout
+
+
+def test_memory_stays_flat_over_many_calls() -> None:
+    code = """
+import resource, jax.numpy as jnp, gc
+def rss():
+    return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()
+f = jax.jit(lambda x: x + 1)
+x = jax.device_put(1.0, jax.devices(platform)[0])
+for _ in range(2000): x = f(x)
+gc.collect(); before = rss()
+for _ in range(20000): x = f(x)
+x.block_until_ready(); gc.collect()
+print(rss() - before)
+"""
+    done = script(code)
+    assert_clean(done)
+    assert int(done.stdout.strip()) < 4 << 20
