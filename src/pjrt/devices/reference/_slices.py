@@ -8,7 +8,8 @@ same for every slice.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -51,14 +52,15 @@ class SliceLayout:
         self.count = math.prod(self.batch_shape)
         self.limits = tuple(self.operand[d] - self.slice_sizes[d] for d in self.index_map)
         lead = len(self.operand) if unit_rows else self._leading(set(index_map) | set(operand_batching))
-        self.lead = lead
-        self.row_shape = self.operand[lead:]
-        self.row = math.prod(self.row_shape)
+        self._lead = lead
+        self.row = math.prod(self.operand[lead:])
         strides = [math.prod(self.operand[d + 1 : lead]) for d in range(lead)]
         self.table = (math.prod(self.operand[:lead]), self.row)
         self._strides = tuple(strides[d] for d in self.index_map)
-        self.offsets = _offsets(self.slice_sizes[:lead], strides)
-        self._base = self._batching_base(operand_batching, indices_batching, strides)
+        self.rows_of_slice = math.prod(self.slice_sizes[:lead])
+        self._lead_strides = strides
+        self.batching = self._batching_indices(operand_batching, indices_batching)
+        self._base = self._rows_of(self.batching.values(), [strides[d] for d in self.batching])
 
     def _leading(self, moving: set[int]) -> int:
         """The number of dimensions that are not part of a row."""
@@ -67,20 +69,21 @@ class SliceLayout:
             lead -= 1
         return lead
 
-    def _batching_base(self, operand_dims: Sequence[int], indices_dims: Sequence[int], strides: list[int]) -> Array:
-        base = np.zeros(self.count, np.int64)
+    def _batching_indices(self, operand_dims: Sequence[int], indices_dims: Sequence[int]) -> dict[int, Array]:
+        """For each dimension of the operand that is walked along: where each slice is on it."""
+        found = {}
         for operand_dim, indices_dim in zip(operand_dims, indices_dims, strict=True):
             position = indices_dim - (indices_dim > self.index_vector_dim)
             shape = [1] * len(self.batch_shape)
             shape[position] = self.batch_shape[position]
-            line = np.arange(shape[position], dtype=np.int64) * strides[operand_dim]
-            base = base + np.broadcast_to(line.reshape(shape), self.batch_shape).reshape(-1)
-        return base if operand_dims else None
+            line = np.arange(shape[position], dtype=np.int64).reshape(shape)
+            found[operand_dim] = np.broadcast_to(line, self.batch_shape).reshape(-1)
+        return found
 
-    @property
-    def is_batched(self) -> bool:
-        """Whether dimensions of the operand are walked along with the indices."""
-        return self._base is not None
+    @cached_property
+    def offsets(self) -> Array:
+        """The row numbers of a slice, from its first one on."""
+        return _offsets(self.slice_sizes[: self._lead], self._lead_strides)
 
     def vectors(self, indices: Array) -> Array:
         """The index vectors in a table: one row a slice, one column a component."""
@@ -95,33 +98,33 @@ class SliceLayout:
             table = np.minimum(table, np.uint64(np.iinfo(np.int64).max))
         return table.astype(np.int64)
 
-    def clamped(self, vectors: Array) -> Array:
-        """The starts of slices, moved as far as needed to lie inside the operand."""
-        columns = [np.minimum(np.maximum(vectors[:, i], 0), limit) for i, limit in enumerate(self.limits)]
-        return self._rows_of(columns)
+    def clamped(self, vectors: Array) -> list[Array]:
+        """The components of the starts of slices, moved as far as needed to lie inside the operand."""
+        return [np.minimum(np.maximum(vectors[:, i], 0), limit) for i, limit in enumerate(self.limits)]
 
-    def starts(self, vectors: Array) -> tuple[Array, Array | None]:
-        """The row number where each slice starts, and which slices lie wholly inside the operand: None where all do.
+    def inside(self, vectors: Array) -> Array | None:
+        """Which slices lie wholly inside the operand; None where all do."""
+        found = np.ones(self.count, np.bool_)
+        for i, limit in enumerate(self.limits):
+            found &= vectors[:, i].view(np.uint64) <= limit  # negative numbers are larger than any limit
+        return None if found.all() else found
 
-        The row numbers of the others mean nothing.
-        """
-        columns = [vectors[:, i] for i in range(len(self.limits))]
-        inside = np.ones(self.count, np.bool_)
-        for column, limit in zip(columns, self.limits, strict=True):
-            inside &= column.view(np.uint64) <= limit  # negative numbers are larger than any limit
-        return self._rows_of(columns), None if inside.all() else inside
+    def starts(self, components: Sequence[Array]) -> Array:
+        """The row number where each slice starts, by the components of its start."""
+        if self.batching:
+            return self._rows_of([*components, self._base], [*self._strides, 1])
+        return self._rows_of(components, self._strides)
 
-    def _rows_of(self, columns: Sequence[Array]) -> Array:
-        """The row numbers for starts given by their components."""
-        total: Array = self._base
-        for column, stride in zip(columns, self._strides, strict=True):
-            part = column if stride == 1 else column * stride
+    def _rows_of(self, components: Iterable[Array], strides: Iterable[int]) -> Array:
+        total: Array = None
+        for component, stride in zip(components, strides, strict=True):
+            part = component if stride == 1 else component * stride
             total = part if total is None else total + part
         return np.zeros(self.count, np.int64) if total is None else total
 
     def rows(self, starts: Array) -> Array:
         """The numbers of all rows of slices that start at these rows: a table with one line a slice."""
-        if len(self.offsets) == 1:
+        if self.rows_of_slice == 1:
             return starts.reshape(-1, 1)
         return starts.reshape(-1, 1) + self.offsets
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,14 +56,16 @@ def gatherer(
     if 0 in window or layout.count == 0:
         empty = arrange(np.empty((*layout.batch_shape, *window), np.bool_)).shape
         return lambda x, starts: np.empty(empty, x.dtype)
-    if layout.count == 1 and not layout.is_batched:
+    if layout.count == 1 and not layout.batching:
         return _single(layout, window, arrange)
-    if len(layout.index_map) == 1 and not layout.is_batched:
+    if len(layout.index_map) == 1 and not layout.batching:
         axis = layout.index_map[0]
         whole = all(size == operand[d] for d, size in enumerate(slice_sizes) if d != axis)
         if whole and axis > 0 and slice_sizes[axis] == 1:
             return _along(layout, axis, arrange, window)
-    return _by_rows(layout, window, arrange)
+    if layout.rows_of_slice == 1:
+        return _by_rows(layout, window, arrange)
+    return _by_windows(layout, window, arrange, dropped)
 
 
 def _arrangement(
@@ -112,12 +114,36 @@ def _along(layout: SliceLayout, axis: int, arrange: Callable[[Array], Array], wi
 
 
 def _by_rows(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Array], Array]) -> Kernel:
+    """Slices of one row each."""
     shape = (*layout.batch_shape, *window)
     table = layout.table if layout.row != 1 else (layout.table[0],)
 
     def run(x: Array, indices: Array) -> Array:
-        rows = layout.rows(layout.clamped(layout.vectors(indices)))
-        return arrange(x.reshape(table).take(rows.reshape(-1), 0).reshape(shape))
+        rows = layout.starts(layout.clamped(layout.vectors(indices)))
+        return arrange(x.reshape(table).take(rows, 0).reshape(shape))
+
+    return run
+
+
+def _by_windows(
+    layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Array], Array], dropped: Collection[int]
+) -> Kernel:
+    """Any slices: the operand is seen as a table of all slices that it has, which overlap, and some are picked."""
+    places = [limit + 1 for limit in layout.limits] + [layout.operand[d] for d in layout.batching]
+    moving = (*layout.index_map, *layout.batching)
+    inner = [d for d in range(len(layout.operand)) if d not in dropped]
+    strides = [math.prod(layout.operand[d + 1 :]) for d in range(len(layout.operand))]
+    steps = [strides[d] for d in (*moving, *inner)]
+    table = (*places, *window)
+    shape = (*layout.batch_shape, *window)
+    batching = tuple(layout.batching.values())
+
+    def run(x: Array, indices: Array) -> Array:
+        x = np.ascontiguousarray(x)
+        slices = np.ndarray(table, x.dtype, x, 0, [step * x.itemsize for step in steps])
+        index = (*layout.clamped(layout.vectors(indices)), *batching)
+        picked = slices[index] if index else np.broadcast_to(slices, (layout.count, *window))
+        return arrange(picked.reshape(shape))
 
     return run
 

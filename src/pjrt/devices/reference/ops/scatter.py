@@ -70,7 +70,7 @@ def scatterer(shapes: Sequence[tuple[int, ...]], numbers: Any, combiner: Combine
         unit_rows=not combiner.replaces or combiner.count > 1,
     )
     order = scatter_dims + window_dims
-    if layout.count == 1 and not layout.is_batched:
+    if layout.count == 1 and not layout.batching:
         return _single(layout, order, combiner)
     return _by_rows(layout, order, combiner, unique)
 
@@ -82,7 +82,7 @@ def _single(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> 
         environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array], owned: bool
     ) -> list[Array]:
         vectors = layout.vectors(indices)
-        if layout.starts(vectors)[1] is not None:
+        if layout.inside(vectors) is not None:
             return combiner.close(combiner.open(operands))
         index = [slice(0, size) for size in layout.slice_sizes]
         for dimension, start in zip(layout.index_map, vectors[0].tolist(), strict=True):
@@ -106,8 +106,9 @@ def _by_rows(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner, un
         environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array], owned: bool
     ) -> list[Array]:
         vectors = layout.vectors(indices)
-        new = [x.transpose(order).reshape(layout.count, len(layout.offsets), *tail) for x in combiner.open(updates)]
-        starts, inside = layout.starts(vectors)
+        new = [x.transpose(order).reshape(layout.count, layout.rows_of_slice, *tail) for x in combiner.open(updates)]
+        starts = layout.starts([vectors[:, i] for i in range(len(layout.limits))])
+        inside = layout.inside(vectors)
         if inside is not None:
             starts, new = starts[inside], [x[inside] for x in new]
         data = combiner.take(operands, owned)
