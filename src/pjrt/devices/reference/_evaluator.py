@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,8 @@ class Evaluator:
         entry: the function to run.
         fold: compute at compile time what depends on constants only. Off where every op is to be seen running.
 
+        handlers: names of functions of the host that custom calls may call, besides those that are built in.
+
     Raises:
         UnimplementedError: an op, type or attribute that this device does not do; says which, and where in the source.
         InvalidArgumentError: the module breaks a rule of the specification.
@@ -32,8 +34,8 @@ class Evaluator:
     (None where that is not said), ``ops`` the names of all ops and custom calls in it.
     """
 
-    def __init__(self, module: Any, *, entry: str = "main", fold: bool = True) -> None:
-        lowering = ModuleLowering(module, fold=fold)
+    def __init__(self, module: Any, *, entry: str = "main", fold: bool = True, handlers: Collection[str] = ()) -> None:
+        lowering = ModuleLowering(module, fold=fold, handlers=handlers)
         operation = lowering.operation(entry)
         self.region = lowering.function(entry)
         self.arguments: tuple[ValueType, ...] = self.region.arguments

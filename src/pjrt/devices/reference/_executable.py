@@ -4,7 +4,7 @@ launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
@@ -24,7 +24,9 @@ Execute = Callable[[Sequence[Any], Context], Sequence[Any]]
 Loop = Callable[[Block, Environment], None]
 
 
-def compile_program(program: Program, options: CompileOptions, loop: Loop, *, fold: bool, vet: bool) -> Compiled:
+def compile_program(
+    program: Program, options: CompileOptions, loop: Loop, *, fold: bool, vet: bool, handlers: Collection[str] = ()
+) -> Compiled:
     """Compiles a program for the reference device.
 
     Args:
@@ -32,13 +34,14 @@ def compile_program(program: Program, options: CompileOptions, loop: Loop, *, fo
         options: replicas and partitions.
         loop: what runs the steps.
         fold: compute at compile time what depends on constants only.
+        handlers: names of functions of the host that custom calls may call.
         vet: parse binary programs in a process of their own first, for those that may be damaged.
 
     Raises:
         UnimplementedError, InvalidArgumentError: as ``Evaluator``.
     """
     with to_module(read(program), trusted=not vet) as module:
-        evaluator = Evaluator(module, fold=fold)
+        evaluator = Evaluator(module, fold=fold, handlers=handlers)
         name = _name_of(module)
     parameters, results = list(_leaves(evaluator.arguments)), list(_leaves(evaluator.results))
     parameter_specs, result_specs = _specs(parameters), _specs(results)

@@ -7,7 +7,7 @@ result. What a region uses from the block around it becomes a pair of slots, cop
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,9 +45,10 @@ memory.
 class ModuleLowering:
     """Compiles the functions of a module, each at most once."""
 
-    def __init__(self, module: Any, *, fold: bool = True) -> None:
+    def __init__(self, module: Any, *, fold: bool = True, handlers: Collection[str] = ()) -> None:
         importlib.import_module("pjrt.devices.reference.ops")  # registers the ops; not at the top: they need the core
         self.fold = fold
+        self.handlers = handlers
         self._root = _mlir.decompose(module, lambda name: _registry.find(name) is not None)
         self.ops: set[str] = set()
         self._operations = {

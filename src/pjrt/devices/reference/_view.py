@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
@@ -16,9 +16,14 @@ _REQUIRED = object()
 
 
 class Module(Protocol):
-    """What an op may ask of the module that it is in. ``ops`` are the names of all ops compiled so far."""
+    """What an op may ask of the module that it is in.
+
+    ``ops`` are the names of all ops compiled so far, ``handlers`` those of the host's functions that custom calls may
+    call.
+    """
 
     ops: set[str]
+    handlers: Collection[str]
 
     def function(self, name: str) -> Region: ...
 
@@ -88,6 +93,10 @@ class OpView:
         """Adds a name to those of the ops that the program uses: of what a custom call calls."""
         if self._module is not None:
             self._module.ops.add(name)
+
+    def has_handler(self, name: str) -> bool:
+        """Whether the client has a function of the host for custom calls of a name."""
+        return self._module is not None and name in self._module.handlers
 
     def source(self, index: int) -> Mapping[str, Any] | None:
         """The attributes of the op that makes an operand; None for an argument of a function or region."""

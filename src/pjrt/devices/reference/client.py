@@ -55,7 +55,7 @@ class ReferenceClient(HostClient):
         loop, folding = loop_for(observers), not observers if fold is None else fold
 
         def compile_for_numpy(program: Program, options: CompileOptions) -> Compiled:
-            return compile_program(program, options, loop, fold=folding, vet=vet)
+            return compile_program(program, options, loop, fold=folding, vet=vet, handlers=self.ffi_handlers)
 
         super().__init__(
             PLATFORM,

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from pjrt.devices.reference import _registry
-from pjrt.devices.reference._blocks import Environment
+from pjrt.devices.reference._blocks import Environment, context_of
 from pjrt.devices.reference._custom_calls import config, custom_call, find_target, targets
 from pjrt.devices.reference._ordering import find_ordering
 from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._types import TensorType
+from pjrt.devices.reference._types import TOKEN, TensorType
 from pjrt.devices.reference._view import OpView
 from pjrt.devices.reference.ops.sorting import sorting_order
 
@@ -36,11 +36,49 @@ def call_outside(view: OpView) -> Kernel:
     target = view.attr("call_target_name")
     view.note(target)
     compile_call = find_target(target)
+    if compile_call is None and view.has_handler(target):
+        return call_handler(view, target)
     if compile_call is None:
         raise view.unimplemented(
             f"there is no custom call {target!r} on the reference device; it has {', '.join(targets())}"
         )
     return compile_call(view)
+
+
+def call_handler(view: OpView, target: str) -> Kernel:
+    """A function that the client was given: ``function(*operands, *results, **attributes)`` fills the results.
+
+    Tokens are empty arrays to it.
+    """
+    attributes = {name: np.array(value) if isinstance(value, tuple) else value for name, value in config(view).items()}
+    types = [t if isinstance(t, TensorType) else None for t in view.results]
+
+    def run(environment: Environment, *values: Any) -> Any:
+        host = context_of(environment).host
+        if host is None:
+            raise FailedPreconditionError(
+                f"the custom call {target!r} is a function of a client: run the program on it"
+            )
+        function = host.device.client.ffi_handlers.find(target).function
+        if not callable(function):
+            raise UnimplementedError(
+                f"the handler of the custom call {target!r} is native code: give a Python function"
+            )
+        operands = [_read_only(value) for value in values]
+        results = [np.empty(0, np.uint8) if t is None else np.empty(t.sizes, t.dtype) for t in types]
+        function(*operands, *results, **attributes)
+        made = [TOKEN if t is None else result for t, result in zip(types, results, strict=True)]
+        return made[0] if len(made) == 1 else made
+
+    return run
+
+
+def _read_only(value: Any) -> Any:
+    if value is TOKEN:
+        return np.empty(0, np.uint8)
+    array = np.asarray(value).view()
+    array.flags.writeable = False
+    return array
 
 
 @custom_call(

@@ -8,9 +8,31 @@ from typing import Any
 import numpy as np
 
 from pjrt.devices.reference._numbers import compute_dtype
-from pjrt.devices.reference._registry import Kernel, Rule
+from pjrt.devices.reference._registry import Kernel, Rule, op
 from pjrt.devices.reference._types import Quantization, TensorType, ValueType
 from pjrt.devices.reference._view import OpView
+
+
+@op("stablehlo.uniform_quantize", quantized=True)
+def uniform_quantize(view: OpView) -> Kernel:
+    """Real numbers, or integers that stand for some, as integers of another quantization."""
+    operand, result = view.operand(), view.result()
+    if result.quantization is None:
+        raise view.invalid(f"expected a quantized result, found {result}")
+    close = quantizer(result, result.quantization)
+    if operand.quantization is None:
+        return close
+    open_ = dequantizer(operand, operand.quantization)
+    return lambda x: close(open_(x))
+
+
+@op("stablehlo.uniform_dequantize", quantized=True)
+def uniform_dequantize(view: OpView) -> Kernel:
+    """The real numbers that integers stand for."""
+    operand = view.operand()
+    if operand.quantization is None:
+        raise view.invalid(f"expected a quantized operand, found {operand}")
+    return dequantizer(operand, operand.quantization)
 
 
 def on_expressed_types(view: OpView, rule: Rule) -> Kernel:
