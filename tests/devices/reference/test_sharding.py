@@ -1,0 +1,217 @@
+"""Shardings: how they are read, and programs that nobody partitioned, on eight devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt.devices.reference._sharding import Mesh, Sharding, parse_gspmd, parse_mesh, parse_sdy
+
+X = np.arange(32, dtype=np.float32).reshape(8, 4)
+Y = np.arange(24, dtype=np.float32).reshape(4, 6)
+
+
+@pytest.mark.parametrize("text", ["{replicated}", "{manual}", "{maximal device=3}", ""])
+def test_gspmd_without_tiles(text: str) -> None:
+    sharding = parse_gspmd(text, 2)
+    assert sharding.is_replicated
+    assert sharding.shard_shape((3, 5)) == (3, 5)
+    assert sharding.cut(X, 1) is X
+
+
+@pytest.mark.parametrize(
+    ("text", "tiles", "places"),
+    [
+        ("{devices=[2,2]<=[4]}", (2, 2), ((0, 0), (0, 1), (1, 0), (1, 1))),
+        ("{devices=[2,2]0,2,1,3}", (2, 2), ((0, 0), (1, 0), (0, 1), (1, 1))),
+        ("{devices=[2,2]<=[2,2]T(1,0)}", (2, 2), ((0, 0), (1, 0), (0, 1), (1, 1))),
+        ("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", (2, 1), ((0, 0), (0, 0), (1, 0), (1, 0))),
+        ("{devices=[2,1,2]<=[2,2]T(1,0) last_tile_dim_replicate}", (2, 1), ((0, 0), (1, 0), (0, 0), (1, 0))),
+        ("{devices=[1,2,2]<=[4] last_tile_dims={manual}}", (1, 2), ((0, 0), (0, 0), (0, 1), (0, 1))),
+    ],
+)
+def test_gspmd_with_tiles(text: str, tiles: Any, places: Any) -> None:
+    assert parse_gspmd(text, 2) == Sharding(tiles, places)
+
+
+def test_gspmd_that_is_not_known() -> None:
+    with pytest.raises(pjrt.UnimplementedError, match=r"expected a sharding such as .*found \{spiral\}"):
+        parse_gspmd("{spiral}", 1)
+
+
+def test_meshes() -> None:
+    assert parse_mesh('#sdy.mesh<["x"=2, "y"=3]>') == Mesh({"x": 2, "y": 3}, (0, 1, 2, 3, 4, 5))
+    turned = parse_mesh('#sdy.mesh<["x"=2], device_ids=[1, 0]>')
+    assert turned.coordinates() == [{"x": 1}, {"x": 0}]
+
+
+MESH = Mesh({"x": 2, "y": 4}, tuple(range(8)))
+
+
+@pytest.mark.parametrize(
+    ("dims", "tiles", "third"),
+    [
+        ('{"x"}, {}', (2, 1), (0, 0)),
+        ('{"y"}, {"x"}', (4, 2), (3, 0)),
+        ('{"x", "y"}, {}', (8, 1), (3, 0)),
+        ('{"y", "x"}, {?}', (8, 1), (6, 0)),
+        ('{"y":(1)2}, {"y":(2)2, ?}', (2, 2), (1, 1)),
+        ('{}, {"y":(2)2}p1', (1, 2), (0, 1)),
+    ],
+)
+def test_shardy(dims: str, tiles: Any, third: Any) -> None:
+    """Device 3 is at x = 0, y = 3."""
+    (sharding,) = parse_sdy(f"#sdy.sharding<@mesh, [{dims}], replicated={{}}>", lambda name: MESH)
+    assert sharding.tiles == tiles
+    assert sharding.places[3] == third
+
+
+def test_shardy_by_some_axes_only() -> None:
+    text = '#sdy.sharding_per_value<[<@m, [{"x", "y"}]>, <@m, [{"y"}]>]>'
+    assert [s.tiles for s in parse_sdy(text, lambda name: MESH, {"x"})] == [(2,), (1,)]
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected a sharding of Shardy"):
+        parse_sdy("#sdy.nothing", lambda name: MESH)
+
+
+def test_shardy_with_the_mesh_written_out() -> None:
+    (sharding,) = parse_sdy('#sdy.sharding<mesh<["z"=2]>, [{"z"}]>', lambda name: MESH)
+    assert sharding == Sharding((2,), ((0,), (1,)))
+
+
+@pytest.mark.parametrize("shape", [(8, 4), (7, 3), (3, 1)])
+@pytest.mark.parametrize("text", ["{devices=[4,2]<=[8]}", "{devices=[2,2,2]<=[2,4]T(1,0) last_tile_dim_replicate}"])
+def test_cut_and_put_together(shape: Any, text: str) -> None:
+    value = np.arange(np.prod(shape)).reshape(shape)
+    sharding = parse_gspmd(text, 2)
+    shards = [sharding.cut(value, device) for device in range(8)]
+    assert {shard.shape for shard in shards} == {sharding.shard_shape(shape)}
+    assert np.array_equal(sharding.put_together(shards, shape), value)
+
+
+def test_as_a_proto() -> None:
+    """The bytes that XLA writes, by its own definition of ``OpSharding``."""
+    assert Sharding().to_proto() == bytes.fromhex("0800")
+    tiled = parse_gspmd("{devices=[2,2]0,2,1,3}", 2).to_proto()
+    assert tiled == bytes([0x08, 3, 0x1A, 2, 2, 2, 0x22, 4, 0, 2, 1, 3])
+    copied = parse_gspmd("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", 2).to_proto()
+    assert copied == bytes([0x08, 3, 0x1A, 3, 2, 1, 2, 0x22, 4, 0, 1, 2, 3, 0x30, 1])
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    with pjrt.client("reference", num_devices=8, collective_timeout=20.0) as made:
+        yield made
+
+
+def launch(client: Any, text: str, shards: list[list[Any]]) -> list[list[Any]]:
+    exe = client.compile(text, pjrt.CompileOptions(num_partitions=8))
+    rows = [
+        [client.buffer_from_host(value, device=device) for value in values]
+        for values, device in zip(shards, client.devices, strict=True)
+    ]
+    return [[np.asarray(out) for out in row] for row in exe.execute(rows)]
+
+
+GSPMD_X, GSPMD_Y = "{devices=[4,2]<=[8]}", "{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}"
+ROWS = "{devices=[4,1,2]<=[8] last_tile_dim_replicate}"
+BODY = """
+  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+    : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
+  %1 = stablehlo.tanh %0 : tensor<8x6xf32>"""
+BY_GSPMD = f"""
+func.func @main(%x: tensor<8x4xf32> {{mhlo.sharding = "{GSPMD_X}"}},
+                %y: tensor<4x6xf32> {{mhlo.sharding = "{GSPMD_Y}"}})
+    -> (tensor<8x6xf32> {{mhlo.sharding = "{ROWS}"}}, tensor<8x6xf32>) {{{BODY}
+  return %0, %1 : tensor<8x6xf32>, tensor<8x6xf32>
+}}"""
+BY_SHARDY = f"""
+sdy.mesh @mesh = <["a"=4, "b"=2]>
+func.func @main(%x: tensor<8x4xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"a"}}, {{"b"}}]>}},
+                %y: tensor<4x6xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"b"}}, {{}}]>}})
+    -> (tensor<8x6xf32> {{sdy.sharding = #sdy.sharding<@mesh, [{{"a"}}, {{}}]>}}, tensor<8x6xf32>) {{{BODY}
+  %2 = sdy.sharding_constraint %0 <@mesh, [{{"a"}}, {{"b"}}]> : tensor<8x6xf32>
+  return %2, %1 : tensor<8x6xf32>, tensor<8x6xf32>
+}}"""
+
+
+def arguments() -> list[list[Any]]:
+    x, y = parse_gspmd(GSPMD_X, 2), parse_gspmd(GSPMD_Y, 2)
+    return [[x.cut(X, d), y.cut(Y, d)] for d in range(8)]
+
+
+@pytest.mark.parametrize("text", [BY_GSPMD, BY_SHARDY], ids=["gspmd", "shardy"])
+def test_a_program_with_shardings(client: Any, text: str) -> None:
+    """Each device gives its share of the whole program's results; what is not said is whole everywhere."""
+    rows = launch(client, text, arguments())
+    for device, (product, squashed) in enumerate(rows):
+        assert np.array_equal(product, parse_gspmd(ROWS, 2).cut(X @ Y, device))
+        assert np.allclose(squashed, np.tanh(X @ Y), rtol=1e-6)
+
+
+def test_an_executable_says_its_shardings(client: Any) -> None:
+    exe = client.compile(BY_SHARDY, pjrt.CompileOptions(num_partitions=8))
+    assert exe.parameter_shardings[0] == parse_gspmd(GSPMD_X, 2).to_proto()
+    assert exe.output_shardings == [parse_gspmd(ROWS, 2).to_proto(), Sharding().to_proto()]
+
+
+ADD = """({
+    ^bb0(%p: tensor<f32>, %q: tensor<f32>):
+      %s = stablehlo.add %p, %q : tensor<f32>
+      stablehlo.return %s : tensor<f32>
+  })"""
+PAIRS = """{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, use_global_device_ids,
+    replica_groups = dense<[[0, 1], [2, 3], [4, 5], [6, 7]]> : tensor<4x2xi64>}"""
+MANUAL_SHARDY = f"""
+sdy.mesh @mesh = <["a"=4, "b"=2]>
+func.func @main(%x: tensor<8x4xf32>, %y: tensor<4x6xf32>) -> tensor<8x6xf32> {{
+  %0 = sdy.manual_computation(%x, %y) in_shardings=[<@mesh, [{{"a"}}, {{"b"}}]>, <@mesh, [{{"b"}}, {{}}]>]
+      out_shardings=[<@mesh, [{{"a"}}, {{}}]>] manual_axes={{"a", "b"}} (%u: tensor<2x2xf32>, %v: tensor<2x6xf32>) {{
+    %1 = stablehlo.dot_general %u, %v, contracting_dims = [1] x [0]
+      : (tensor<2x2xf32>, tensor<2x6xf32>) -> tensor<2x6xf32>
+    %2 = "stablehlo.all_reduce"(%1) {ADD} {PAIRS} : (tensor<2x6xf32>) -> tensor<2x6xf32>
+    sdy.return %2 : tensor<2x6xf32>
+  }} : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
+  return %0 : tensor<8x6xf32>
+}}"""
+MANUAL_GSPMD = f"""
+func.func @main(%x: tensor<8x4xf32>, %y: tensor<4x6xf32>) -> tensor<8x6xf32> {{
+  %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{GSPMD_X}"}} : (tensor<8x4xf32>) -> tensor<8x4xf32>
+  %u = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}}
+    : (tensor<8x4xf32>) -> tensor<2x2xf32>
+  %1 = stablehlo.custom_call @Sharding(%y) {{mhlo.sharding = "{GSPMD_Y}"}} : (tensor<4x6xf32>) -> tensor<4x6xf32>
+  %v = stablehlo.custom_call @SPMDFullToShardShape(%1) {{mhlo.sharding = "{{manual}}"}}
+    : (tensor<4x6xf32>) -> tensor<2x6xf32>
+  %2 = stablehlo.dot_general %u, %v, contracting_dims = [1] x [0]
+    : (tensor<2x2xf32>, tensor<2x6xf32>) -> tensor<2x6xf32>
+  %3 = "stablehlo.all_reduce"(%2) {ADD} {PAIRS} : (tensor<2x6xf32>) -> tensor<2x6xf32>
+  %4 = stablehlo.custom_call @Sharding(%3) {{mhlo.sharding = "{{manual}}"}} : (tensor<2x6xf32>) -> tensor<2x6xf32>
+  %5 = stablehlo.custom_call @SPMDShardToFullShape(%4) {{mhlo.sharding = "{ROWS}"}}
+    : (tensor<2x6xf32>) -> tensor<8x6xf32>
+  return %5 : tensor<8x6xf32>
+}}"""
+
+
+@pytest.mark.parametrize("text", [MANUAL_SHARDY, MANUAL_GSPMD], ids=["shardy", "gspmd"])
+def test_parts_that_are_written_for_one_shard(client: Any, text: str) -> None:
+    rows = launch(client, text, [[X, Y]] * 8)
+    for (product,) in rows:
+        assert np.array_equal(product, X @ Y)
+
+
+def test_the_wrong_number_of_partitions(client: Any) -> None:
+    exe = client.compile(MANUAL_SHARDY)
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected 8 partitions, the program is run on 1"):
+        exe(X, Y)[0].to_host().result()
+
+
+def test_an_error_in_the_one_that_works_for_all_reaches_all(client: Any) -> None:
+    text = BY_GSPMD.replace(
+        "%1 = stablehlo.tanh",
+        "%n = stablehlo.constant dense<0> : tensor<i32>\n"
+        "  stablehlo.custom_call @shape_assertion(%n) : (tensor<i32>) -> ()\n  %1 = stablehlo.tanh",
+    )
+    with pytest.raises(pjrt.PjrtError, match="shape assertion"):
+        launch(client, text, arguments())
