@@ -90,6 +90,15 @@ class Combiner:
             return [self.ufunc(left[0], right[0], out=left[0]) if owned else self.ufunc(left[0], right[0])]
         return self._body(environment, *left, *right)
 
+    def update(self, environment: Environment, places: Sequence[Array], values: Sequence[Array]) -> None:
+        """Combines what is at each place, views of arrays in the working dtypes, with new values."""
+        if self.ufunc is not None:
+            self.ufunc(places[0], values[0], out=places[0])
+            return
+        found = values if self.replaces else self.combine(environment, places, values)
+        for place, value in zip(places, found, strict=True):
+            place[...] = value
+
     def fold(self, environment: Environment, arrays: Sequence[Array], axis: int) -> list[Array]:
         """All elements along an axis, which must not be empty, combined in their order: neighbours first, in rounds, so
         that it takes the logarithm of their number.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,29 +71,35 @@ def scatterer(shapes: Sequence[tuple[int, ...]], numbers: Any, combiner: Combine
         unit_rows=not combiner.replaces or combiner.count > 1,
     )
     order = scatter_dims + window_dims
-    if layout.count == 1 and not layout.batching:
-        return _single(layout, order, combiner)
+    if layout.count == 1 or math.prod(layout.slice_sizes) >= _LARGE:
+        return _by_slices(layout, order, combiner)
     return _by_rows(layout, order, combiner, unique)
 
 
-def _single(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> Scatter:
-    """One window of updates: a slice of the operand."""
+_LARGE = 2048
+"""Elements of a window from which on it is worth a turn of its own in a Python loop."""
+
+
+def _by_slices(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> Scatter:
+    """Few or large windows: one slice of the operand after the other."""
+    sizes, limits = layout.slice_sizes, layout.limits
+    batching = [(dimension, line.tolist()) for dimension, line in layout.batching.items()]
 
     def run(
         environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array], owned: bool
     ) -> list[Array]:
-        vectors = layout.vectors(indices)
-        if layout.inside(vectors) is not None:
-            return combiner.close(combiner.open(operands))
-        index = [slice(0, size) for size in layout.slice_sizes]
-        for dimension, start in zip(layout.index_map, vectors[0].tolist(), strict=True):
-            index[dimension] = slice(start, start + layout.slice_sizes[dimension])
-        place = tuple(index)
-        new = [x.transpose(order).reshape(layout.slice_sizes) for x in combiner.open(updates)]
         data = combiner.take(operands, owned)
-        found = new if combiner.replaces else combiner.combine(environment, [x[place] for x in data], new)
-        for target, values in zip(data, found, strict=True):
-            target[place] = values
+        new = [x.transpose(order).reshape(layout.count, *sizes) for x in combiner.open(updates)]
+        for number, vector in enumerate(layout.vectors(indices).tolist()):
+            if not all(0 <= start <= limit for start, limit in zip(vector, limits, strict=True)):
+                continue
+            index: list[Any] = [slice(0, size) for size in sizes]
+            for dimension, start in zip(layout.index_map, vector, strict=True):
+                index[dimension] = slice(start, start + sizes[dimension])
+            for dimension, line in batching:
+                index[dimension] = slice(line[number], line[number] + 1)
+            place = (*index, ...)  # with the dots it is a view, even of a scalar
+            combiner.update(environment, [x[place] for x in data], [x[number] for x in new])
         return combiner.close(data)
 
     return run
