@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BENCHMARKS = ["startup", "dispatch", "dispatch_without_jax", "transfers", "big_models", "soak"]
+BENCHMARKS = ["startup", "dispatch", "dispatch_without_jax", "transfers", "big_models", "soak", "reference"]
 PACKAGES = ["pjrt", "jaxlib", "jax", "numpy"]
 
 
