@@ -52,6 +52,9 @@ from pjrt.plugins.registry import client, load_plugin, topology
 if TYPE_CHECKING:
     from pjrt import frameworks, host, plugins, stablehlo
     from pjrt.capi.export import Exported, export
+    from pjrt.devices.stablehlo_client import StableHloClient
+    from pjrt.plugins.compilation_cache import CompilationCache
+    from pjrt.plugins.saved_executable import SavedExecutable, load_executable, save_executable
 
 __version__ = "0.1.0"
 
@@ -66,6 +69,7 @@ __all__ = [
     "Buffer",
     "CancelledError",
     "Client",
+    "CompilationCache",
     "CompileOptions",
     "CompiledMemoryStats",
     "CopyToDeviceStream",
@@ -106,8 +110,10 @@ __all__ = [
     "RawBuffer",
     "RecvCallback",
     "ResourceExhaustedError",
+    "SavedExecutable",
     "SendCallback",
     "ShapeSpec",
+    "StableHloClient",
     "StatusCode",
     "StridedLayout",
     "TiledLayout",
@@ -121,19 +127,26 @@ __all__ = [
     "export",
     "frameworks",
     "host",
+    "load_executable",
     "load_plugin",
     "plugins",
+    "save_executable",
     "stablehlo",
     "topology",
 ]
 
 # Imported when they are first asked for, so that a program that does without them starts without them.
 _LATER = {
+    "CompilationCache": "pjrt.plugins.compilation_cache",
     "Exported": "pjrt.capi.export",
+    "SavedExecutable": "pjrt.plugins.saved_executable",
+    "StableHloClient": "pjrt.devices.stablehlo_client",
     "export": "pjrt.capi.export",
     "frameworks": "pjrt",
     "host": "pjrt",
+    "load_executable": "pjrt.plugins.saved_executable",
     "plugins": "pjrt",
+    "save_executable": "pjrt.plugins.saved_executable",
     "stablehlo": "pjrt",
 }
 

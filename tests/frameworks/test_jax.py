@@ -144,14 +144,13 @@ except pjrt.PjrtError as error:
 def test_an_exception_in_a_device_is_a_jax_error(raised: str, told: str) -> None:
     code = f"""
 import pjrt, jax
-from pjrt import host
 
 def compile(program, options):
     def run(*arrays):
         raise {raised}
     return run
 
-exported = pjrt.export(lambda **o: host.HostClient("lost", compile=compile, **o), name="lost")
+exported = pjrt.export(lambda **o: pjrt.StableHloClient("lost", compile=compile, **o), name="lost")
 platform = pjrt.frameworks.jax.register(exported)
 try:
     x = jax.device_put(1.0, jax.devices(platform)[0])

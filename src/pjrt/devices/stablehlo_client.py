@@ -1,0 +1,140 @@
+"""A client for who writes a device that runs StableHLO: ``compile`` is given the program parsed, and gives a function.
+
+It joins the host runtime, which knows no programs, with the room that reads them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from pjrt.api.attributes import Attributes
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.host import Compiled, HostClient
+from pjrt.stablehlo import (
+    Function,
+    ParsedProgram,
+    TensorType,
+    TokenType,
+    ValueType,
+    Version,
+    current_version,
+    minimum_version,
+    parse,
+    read,
+)
+
+ParsedCompileFunction = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
+"""An author's ``compile(program, options)``."""
+
+_STRUCTURE = frozenset({"func.return", "stablehlo.return", "func.call"})
+"""Operations that every device has to follow; they are not asked for in ``operations``."""
+
+
+class StableHloClient(HostClient):
+    """The client of a device that is a function from a parsed program to a function on numpy arrays.
+
+    Args:
+        name: the platform's name.
+        compile: called with a ``pjrt.stablehlo.ParsedProgram`` and ``pjrt.CompileOptions``; returns a function that
+            takes one read-only numpy array a parameter and returns an array or a sequence of them, or a
+            ``pjrt.host.Compiled``. What it leaves unsaid of types and donation is taken from the program.
+        operations: the names of the operations that the device runs, such as ``stablehlo.add``; a program with another
+            is refused with the operation and where it comes from. All, if not said.
+        newest: the newest StableHLO version that it reads; frameworks send programs at that version. The newest there
+            is, if not said.
+        options: everything else that ``pjrt.host.HostClient`` takes: ``num_devices``, ``memory_kinds``,
+            ``memory_limit``, …
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        compile: ParsedCompileFunction,
+        operations: Collection[str] | None = None,
+        newest: Version | str | None = None,
+        attributes: Attributes | None = None,
+        **options: Any,
+    ) -> None:
+        known = None if operations is None else frozenset(operations)
+        super().__init__(
+            name,
+            compile=functools.partial(_compile, name, compile, known),
+            formats=(ProgramFormat.MLIR, ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG),
+            attributes={**_versions(newest), **(attributes or {})},
+            **options,
+        )
+
+
+def _versions(newest: Version | str | None) -> Attributes:
+    current = Version.parse(newest) if isinstance(newest, str) else newest or current_version()
+    oldest = minimum_version()
+    return {
+        "stablehlo_current_version": (current.major, current.minor, current.patch),
+        "stablehlo_minimum_version": (oldest.major, oldest.minor, oldest.patch),
+    }
+
+
+def _compile(
+    name: str,
+    compile: ParsedCompileFunction,
+    known: frozenset[str] | None,
+    program: Program,
+    options: CompileOptions,
+) -> Compiled:
+    parsed = parse(read(program), trusted=True)
+    if known is not None:
+        _check_operations(name, parsed, known)
+    compiled = Compiled.of(compile(parsed, options))
+    entry = parsed.entry
+    aliases, donated = _donations(entry)
+    return dataclasses.replace(
+        compiled,
+        name=entry.name if compiled.name in ("main", "run") else compiled.name,
+        parameters=_specs(entry.type.arguments) if compiled.parameters is None else compiled.parameters,
+        outputs=_specs(entry.type.results) if compiled.outputs is None else compiled.outputs,
+        aliases=compiled.aliases or aliases,
+        donated=compiled.donated or donated,
+    )
+
+
+def _check_operations(name: str, parsed: ParsedProgram, known: frozenset[str]) -> None:
+    for operation in parsed.walk():
+        if operation.name not in known and operation.name not in _STRUCTURE:
+            raise UnimplementedError(
+                f"the device '{name}' does not run {operation.name} ({operation.location}); "
+                f"it runs {', '.join(sorted(known))}"
+            )
+
+
+def _specs(types: Sequence[ValueType]) -> tuple[ShapeSpec, ...]:
+    specs = []
+    for type_ in types:
+        if isinstance(type_, TokenType):
+            specs.append(ShapeSpec((), ElementType.TOKEN))
+        elif isinstance(type_, TensorType) and type_.is_static:
+            specs.append(ShapeSpec(type_.sizes, type_.element))
+        else:
+            raise InvalidArgumentError(
+                f"expected arguments and results of static shape, found {type_}; give the program its sizes first"
+            )
+    return tuple(specs)
+
+
+def _donations(entry: Function) -> tuple[dict[int, int], tuple[int, ...]]:
+    """The parameters that the program gives away: to a result, or to whoever wants their memory."""
+    aliases: dict[int, int] = {}
+    donated: list[int] = []
+    for number, attributes in enumerate(entry.argument_attributes):
+        if (result := attributes.get("tf.aliasing_output")) is not None:
+            aliases[number] = int(result)
+        elif attributes.get("jax.buffer_donor"):
+            donated.append(number)
+    return aliases, tuple(donated)

@@ -1,0 +1,72 @@
+"""A device that is given its programs parsed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt.stablehlo import ParsedProgram
+
+OPERATIONS = {"stablehlo.add": np.add, "stablehlo.multiply": np.multiply, "stablehlo.tanh": np.tanh}
+
+PROGRAM = """
+func.func @main(%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %y: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
+  %0 = stablehlo.add %x, %y : tensor<4xf32>
+  %1 = stablehlo.tanh %0 : tensor<4xf32>
+  return %0, %1 : tensor<4xf32>, tensor<4xf32>
+}
+"""
+
+
+def compile_elementwise(program: ParsedProgram, options: pjrt.CompileOptions) -> Any:
+    main = program.entry
+    assert main.body is not None
+    *steps, _ = main.body.operations
+
+    def run(*arrays: Any) -> Any:
+        values: dict[Any, Any] = dict(zip(main.arguments, arrays, strict=True))
+        for step in steps:
+            values[step.results[0]] = OPERATIONS[step.name](*(values[v] for v in step.operands))
+        return [values[v] for v in main.body.outputs]
+
+    return run
+
+
+def client(**options: Any) -> pjrt.StableHloClient:
+    return pjrt.StableHloClient("elementwise", compile=compile_elementwise, operations=OPERATIONS, **options)
+
+
+def test_types_and_donation_come_from_the_program() -> None:
+    with client(num_devices=2) as made:
+        executable = made.compile(PROGRAM)
+        assert list(executable.output_shapes) == [(4,), (4,)]
+        assert list(executable.output_element_types) == [pjrt.ElementType.F32] * 2
+        x, y = (made.buffer_from_host(np.full(4, v, np.float32)) for v in (1, 2))
+        total, squashed = executable(x, y)
+        assert x.is_deleted
+        assert not y.is_deleted
+        np.testing.assert_array_equal(np.asarray(total), np.full(4, 3, np.float32))
+        np.testing.assert_array_equal(np.asarray(squashed), np.tanh(np.full(4, 3, np.float32)))
+
+
+def test_what_it_does_not_run_is_refused_with_its_place() -> None:
+    program = PROGRAM.replace("tanh", "sine")
+    with client() as made, pytest.raises(pjrt.UnimplementedError, match=r"stablehlo\.sine.*:4:.*stablehlo\.add"):
+        made.compile(program)
+
+
+def test_it_says_which_versions_it_reads() -> None:
+    with client(newest="1.5.0") as made:
+        assert made.attributes["stablehlo_current_version"] == (1, 5, 0)
+
+
+def test_exported_it_is_a_plugin() -> None:
+    from pjrt import capi
+
+    plugin = capi.load_capsule(pjrt.export(client, name="elementwise").capsule)
+    with plugin.client(num_devices=2) as made:
+        (_, squashed) = made.compile(PROGRAM)(np.zeros(4, np.float32), np.ones(4, np.float32))
+        np.testing.assert_array_equal(np.asarray(squashed), np.tanh(np.ones(4, np.float32)))
