@@ -1,0 +1,174 @@
+"""Executables in files: they come back as they were, and are refused with the reason where they do not fit."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny import TinyProgram
+from tiny.control import Control
+
+import pjrt
+from pjrt.plugins.saved_executable import FORMAT_VERSION, SavedExecutable
+
+ADD = """
+module @adder {
+  func.func @main(%x: tensor<4xf32> loc("x"), %y: tensor<4xf32> loc("y")) -> tensor<4xf32> {
+    %0 = stablehlo.add %x, %y : tensor<4xf32>
+    return %0 : tensor<4xf32>
+  }
+}
+"""
+X = np.arange(4, dtype=np.float32)
+
+
+def adder() -> pjrt.Program:
+    program = TinyProgram("adder")
+    x, y = program.parameter("f32[4]"), program.parameter("f32[4]")
+    return pjrt.Program(program.result(program.let("add", x, y)).code, format="tiny")
+
+
+@pytest.fixture
+def tiny(tiny_library: Path) -> Iterator[pjrt.Client]:
+    with pjrt.client(tiny_library, num_devices=2) as client:
+        yield client
+
+
+@pytest.fixture
+def saved(tiny: pjrt.Client, tmp_path: Path) -> Path:
+    """The adder of the tiny plugin, in a file."""
+    pjrt.save_executable(tiny.compile(adder()), tmp_path / "adder.executable")
+    return tmp_path / "adder.executable"
+
+
+def test_it_runs_as_before(tiny: pjrt.Client, saved: Path) -> None:
+    executable = pjrt.load_executable(tiny, saved)
+    (z,) = executable(X, X)
+    np.testing.assert_array_equal(np.asarray(z), 2 * X)
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_devices_in_the_box_save_and_load(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "adder"
+    with pjrt.client(name) as client:
+        pjrt.save_executable(client.compile(ADD), path, program=ADD)
+    with pjrt.client(name) as client:
+        np.testing.assert_array_equal(np.asarray(pjrt.load_executable(client, path)(X, X)[0]), 2 * X)
+    assert SavedExecutable.read(path).arguments == (("x", "tensor<4xf32>"), ("y", "tensor<4xf32>"))
+
+
+def test_a_program_of_many_devices_comes_back_to_many_devices(tmp_path: Path) -> None:
+    options = pjrt.CompileOptions(num_replicas=2)
+    with pjrt.client("cpu", num_devices=2) as client:
+        pjrt.save_executable(client.compile(ADD, options), tmp_path / "adder")
+        again = pjrt.load_executable(client, tmp_path / "adder")
+        assert [device.id for device in again.addressable_devices] == [0, 1]
+    with (
+        pjrt.client("cpu") as client,
+        pytest.raises(pjrt.FailedPreconditionError, match=r"'adder' .* runs on 2 devices, the client has 1; compile"),
+    ):
+        pjrt.load_executable(client, tmp_path / "adder")
+
+
+def test_what_was_known_is_known(tiny: pjrt.Client, saved: Path) -> None:
+    compiled, read = tiny.compile(adder()), SavedExecutable.read(saved)
+    for name in ("name", "num_replicas", "num_partitions", "num_outputs", "size_of_generated_code", "platform_name"):
+        assert getattr(read, name) == getattr(compiled, name), name
+    for name in ("output_element_types", "output_shapes", "output_memory_kinds", "parameter_memory_kinds"):
+        assert getattr(read, name) == getattr(compiled, name), name
+    for name in ("memory_stats", "cost_analysis", "fingerprint", "serialize"):
+        assert getattr(read, name)() == getattr(compiled, name)(), name
+    assert read.compile_options().num_partitions == 1
+    assert (read.platform_version, read.device_kind) == (tiny.platform_version, tiny.devices[0].kind)
+    with pytest.raises(pjrt.UnimplementedError, match=r"Executable\.arguments; it was not noted"):
+        _ = read.arguments
+    with pytest.raises(pjrt.UnimplementedError):
+        read.optimized_program()
+
+
+def test_what_the_plugin_does_not_say_is_left_out(tiny: pjrt.Client, tiny_control: Control) -> None:
+    compiled = tiny.compile(adder())
+    tiny_control.fault("Executable_GetCompiledMemoryStats", 12, "not here")
+    with pytest.raises(pjrt.UnimplementedError, match="memory_stats"):
+        SavedExecutable.of(compiled).memory_stats()
+
+
+def test_an_executable_for_a_topology_says_what_it_is_for(
+    tiny: pjrt.Client, tiny_library: Path, tmp_path: Path
+) -> None:
+    topology = pjrt.topology(tiny_library, "2")
+    compiled = topology.compile(adder())
+    with pytest.raises(pjrt.InvalidArgumentError, match="give the topology as compiled_for"):
+        pjrt.save_executable(compiled, tmp_path / "x")
+    pjrt.save_executable(compiled, tmp_path / "x", compiled_for=topology)
+    np.testing.assert_array_equal(np.asarray(pjrt.load_executable(tiny, tmp_path / "x")(X, X)[0]), 2 * X)
+    again = SavedExecutable.of(SavedExecutable.read(tmp_path / "x"))
+    assert again.to_bytes() == (tmp_path / "x").read_bytes()
+
+
+def changed(path: Path, **facts: object) -> Path:
+    """A copy of a saved executable that says something else of itself."""
+    read = SavedExecutable.read(path)
+    copy = path.with_name("changed")
+    copy.write_bytes(SavedExecutable({**read._header, **facts}, read.serialize()).to_bytes())
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("fact", "reason"),
+    [
+        ({"platform_name": "abacus"}, "compiled for platform name 'abacus', the client has 'tiny'"),
+        ({"platform_version": "0.0"}, "compiled for platform version '0.0', the client has "),
+        ({"device_kind": "bead"}, "compiled for device kind 'bead', the client has "),
+    ],
+    ids=["platform", "version", "kind"],
+)
+def test_one_that_does_not_fit_is_refused_with_the_reason(
+    tiny: pjrt.Client, saved: Path, fact: dict[str, str], reason: str
+) -> None:
+    path = changed(saved, **fact)
+    with pytest.raises(pjrt.FailedPreconditionError, match=reason) as caught:
+        pjrt.load_executable(tiny, path)
+    assert str(path) in caught.value.message
+    assert "compile it again" in caught.value.message
+
+
+def test_another_version_may_be_tried(tiny: pjrt.Client, saved: Path) -> None:
+    assert pjrt.load_executable(tiny, changed(saved, platform_version="0.0"), any_version=True).name == "adder"
+
+
+def test_a_damaged_file_is_refused(tiny: pjrt.Client, saved: Path) -> None:
+    whole = saved.read_bytes()
+    for damaged in (whole[:-1], whole[: len(whole) // 2], whole[:40], whole[:-50] + b"\0" + whole[-49:]):
+        saved.write_bytes(damaged)
+        with pytest.raises(pjrt.DataLossError, match="damaged or cut off"):
+            pjrt.load_executable(tiny, saved)
+
+
+def test_other_files_are_refused(tiny: pjrt.Client, tmp_path: Path) -> None:
+    with pytest.raises(pjrt.NotFoundError, match="nowhere: there is no such file"):
+        pjrt.load_executable(tiny, tmp_path / "nowhere")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected a saved executable, found 5 bytes"):
+        pjrt.load_executable(tiny, tmp_path / "text")
+    with pytest.raises(pjrt.InvalidArgumentError, match="cannot be read"):
+        pjrt.load_executable(tiny, tmp_path)
+
+
+def test_a_newer_format_is_refused_with_both_versions(tiny: pjrt.Client, saved: Path) -> None:
+    content = saved.read_bytes()[:-32].replace(b'"format_version": 1', b'"format_version": 9')
+    saved.write_bytes(content + hashlib.sha256(content).digest())
+    with pytest.raises(pjrt.FailedPreconditionError, match=f"expected format {FORMAT_VERSION} .* found 9"):
+        pjrt.load_executable(tiny, saved)
+
+
+def test_a_place_that_cannot_be_written(tiny: pjrt.Client, tmp_path: Path) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match="cannot be written"):
+        pjrt.save_executable(tiny.compile(adder()), tmp_path / "no" / "adder")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(pjrt.InvalidArgumentError, match="cannot be written"):
+        pjrt.save_executable(tiny.compile(adder()), tmp_path / "folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
