@@ -46,7 +46,12 @@ def reduce(view: OpView) -> Kernel:
 def _by_ufunc(view: OpView, combiner: Combiner, axes: tuple[int, ...]) -> Kernel:
     assert combiner.ufunc is not None
     (dtype,) = combiner.working
+    rank = view.operand().rank
     reduction: Any = combiner.ufunc.reduce
+    if len(axes) > 1 and axes == tuple(range(rank - len(axes), rank)):
+        reduction = _of_last_dimensions(reduction, rank - len(axes))
+    elif combiner.ufunc is np.add and dtype.kind in "fc" and axes == tuple(range(len(axes))) and len(axes) < rank:
+        reduction = _sum_of_rows
     axis = axes if len(axes) > 1 else axes[0]
 
     def run_native(environment: Environment, x: Array, initial: Array) -> Array:
@@ -57,6 +62,38 @@ def _by_ufunc(view: OpView, combiner: Combiner, axes: tuple[int, ...]) -> Kernel
         return combiner.close((reduction(wide, axis, dtype, None, False, start),))[0]
 
     return run_native if combiner.is_native and view.operand().dtype == dtype else run
+
+
+def _of_last_dimensions(reduction: Any, kept: int) -> Any:
+    """A ufunc's ``reduce`` along several trailing dimensions, made one: faster, and sums are pairwise throughout."""
+
+    def run(x: Array, axis: Any, dtype: Any, out: None, keepdims: bool, initial: Array) -> Array:
+        if not x.flags.c_contiguous or x.size == 0:
+            return reduction(x, axis, dtype, out, keepdims, initial)
+        return reduction(x.reshape(*x.shape[:kept], -1), kept, dtype, out, keepdims, initial)
+
+    return run
+
+
+_ADD: Any = np.add.reduce
+_LONG = 512
+"""More rows than this are summed in two rounds."""
+
+
+def _sum_of_rows(x: Array, axis: Any, dtype: Any, out: None, keepdims: bool, initial: Array) -> Array:
+    """``np.add.reduce`` along the leading dimensions. Of many rows it adds up blocks, and then the blocks: numpy's own
+    sum adds one row after the other, with an error that grows with their number.
+    """
+    count = math.prod(x.shape[: len(axis)] if isinstance(axis, tuple) else x.shape[:1])
+    if count <= _LONG or not x.flags.c_contiguous or x.size == 0:
+        return _ADD(x, axis, dtype, out, keepdims, initial)
+    kept = x.shape[len(axis) if isinstance(axis, tuple) else 1 :]
+    rows = x.reshape(count, -1)
+    size = math.isqrt(count)
+    whole = count - count % size
+    blocks = _ADD(rows[:whole].reshape(-1, size, rows.shape[1]), 1)
+    rest = _ADD(rows[whole:], 0, dtype, None, False, initial)
+    return np.add(_ADD(blocks, 0), rest).reshape(kept)
 
 
 @op("stablehlo.map", quantized=True)
