@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -34,19 +35,25 @@ def reduce_window(view: OpView) -> Kernel:
     dilations = tuple(view.attr("window_dilations", None) or ones)
     low, high = padding_of(view, rank)
 
+    @lru_cache(maxsize=8)
+    def plan(sizes: tuple[int, ...]) -> tuple[PadPlan, list[_Slide]]:
+        padding = PadPlan.of(sizes, low, high, between)
+        shape = (
+            max(0, (extent - (window - 1) * dilation - 1) // stride + 1) if extent and window else 0
+            for extent, window, dilation, stride in zip(padding.shape, windows, dilations, strides, strict=True)
+        )
+        parts = zip(range(rank), windows, dilations, strides, shape, strict=True)
+        return padding, [_Slide(*part) for part in parts]
+
     def run(environment: Environment, *values: Array) -> Any:
         operands, initial = combiner.open(values[:count]), combiner.open(values[count:])
-        plan = PadPlan.of(operands[0].shape, low, high, between)
-        shape = tuple(
-            max(0, (extent - (window - 1) * dilation - 1) // stride + 1) if extent and window else 0
-            for extent, window, dilation, stride in zip(plan.shape, windows, dilations, strides, strict=True)
-        )
+        padding, slides = plan(operands[0].shape)
+        shape = tuple(slide.size for slide in slides)
         if 0 in shape:
             found = [np.empty(shape, dtype) for dtype in combiner.working]
         else:
-            found = [plan.run(np.asarray(x), value) for x, value in zip(operands, initial, strict=True)]
-            for axis in reversed(range(rank)):
-                slide = _Slide(axis, windows[axis], dilations[axis], strides[axis], shape[axis])
+            found = [padding.run(np.asarray(x), value) for x, value in zip(operands, initial, strict=True)]
+            for slide in reversed(slides):
                 found = slide.run(combiner, environment, found)
             found = combiner.combine(environment, initial, found)
         results = combiner.close(found)
