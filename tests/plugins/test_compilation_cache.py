@@ -1,4 +1,4 @@
-"""The persistent compilation cache: what counts as the same, what becomes of bad entries, and many processes at once."""
+"""The persistent compilation cache: what is the same, what becomes of bad entries, and many processes at once."""
 
 from __future__ import annotations
 
