@@ -77,6 +77,14 @@ class Programs:
         }}"""
 
 
+@pytest.fixture(autouse=True)
+def _jax_is_left_alone() -> Iterator[None]:
+    """jaxlib imports jax, where it is installed, for whoever does not keep it from doing so; these tests do not."""
+    before = "jax" in sys.modules
+    yield
+    assert ("jax" in sys.modules) == before
+
+
 @pytest.fixture(scope="session")
 def programs() -> type[Programs]:
     return Programs

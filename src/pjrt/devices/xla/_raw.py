@@ -8,6 +8,7 @@ where jaxlib leaves no way to say it, looking for jax is kept from it (``_NoJax`
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -28,7 +29,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 _PURPOSE = "run programs on XLA's CPU device"
 jax: Any = load("_jax", _PURPOSE)
-hlo: Any = load("_hlo", _PURPOSE)
+# What is about HLO moved into a module of its own with 0.10.
+hlo: Any = jax if hasattr(jax, "HloSharding") else load("_hlo", _PURPOSE)
 FFI_PLATFORM = "cpu"
 VERSION: str = load("version", _PURPOSE).__version__
 
@@ -104,6 +106,11 @@ def copy(array: Array, space: XlaMemorySpace) -> Array:
 def view(array: Array) -> np.ndarray[Any, Any]:
     """The array's memory as a read-only numpy array (a copy where elements are packed); waits for the value."""
     made: np.ndarray[Any, Any]
+    try:
+        return np.asarray(memoryview(array))
+    except BufferError:  # an element type that Python's buffer protocol has no letter for, such as bf16
+        pass
+    # Not for all of them: the first call imports jax where it is installed, which takes longer than all else.
     made, _ = array._single_device_array_to_np_array_did_copy()
     if made.flags.writeable:
         made.flags.writeable = False
@@ -118,6 +125,22 @@ def capsule(array: Array) -> Any:
 def collect_released() -> None:
     """Drops what jaxlib's runtime let go of: it does so itself only when it is called the next time."""
     jax.collect_garbage()
+
+
+def pointer(array: Array) -> int:
+    """The address of an array's memory."""
+    with _no_jax():
+        address: int = array.unsafe_buffer_pointer()
+    return address
+
+
+def size_on_device(array: Array) -> int:
+    """The bytes of an array of one device."""
+    try:
+        size: int = array.on_device_size_in_bytes()
+    except AttributeError:  # before 0.10 jaxlib asks jax's shardings, which these are not; nothing is packed there
+        size = array.aval.dtype.itemsize * math.prod(array.aval.shape)
+    return size
 
 
 # Several devices.
@@ -162,6 +185,16 @@ def _no_jax() -> Iterator[None]:
 
 
 # Executables.
+
+
+def start(executable_start: Any, arguments: list[Array], with_token: bool, launch_id: int) -> Any:
+    """Starts an executable by its ``execute_sharded``; before 0.10 jaxlib knows no launch ids."""
+    if launch_id and _HAS_LAUNCH_IDS:
+        return executable_start(arguments, with_tokens=with_token, launch_id=launch_id)
+    return executable_start(arguments, with_tokens=with_token)
+
+
+_HAS_LAUNCH_IDS = "launch_id" in (jax.LoadedExecutable.execute_sharded.__doc__ or "")
 
 
 def result_handler(aval: Aval, sharding: Any) -> Any:

@@ -68,10 +68,10 @@ def raw_bytes(array: _raw.Array) -> _HostArray:
     """The memory of an array that is ready, as bytes that keep it alive."""
     from pjrt.host.foreign import ForeignMemory
 
-    size = array.on_device_size_in_bytes()
+    size = _raw.size_on_device(array)
     if not size:
         return np.empty(0, np.uint8)
-    return ForeignMemory(array.unsafe_buffer_pointer(), size, (array, _raw.view(array))).bytes()
+    return ForeignMemory(_raw.pointer(array), size, (array, _raw.view(array))).bytes()
 
 
 def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_raw.Array], Any]:

@@ -13,7 +13,7 @@ from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future
-from pjrt.api.layout import Layout
+from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.devices.xla import _memory, _raw, _reading
 from pjrt.devices.xla._errors import converted
@@ -84,8 +84,7 @@ class XlaBuffer(Buffer):
     def on_device_size(self) -> int:
         self.check_usable()
         if self.array is not None:
-            size: int = self.array.on_device_size_in_bytes()
-            return size
+            return _raw.size_on_device(self.array)
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -169,6 +168,9 @@ class XlaBuffer(Buffer):
     def copy_to(self, destination: Device | MemorySpace) -> XlaBuffer:
         self.check_usable()
         client = self.client
+        if not self.type.is_row_major:  # jaxlib before 0.10 copies the bytes and forgets how they lie
+            straight = client.relaid(self, TiledLayout.row_major(self.ndim))
+            return client.relaid(straight.copy_to(destination), self.type.layout)
         kind = client.array_type_like(self.type, client.space_of(destination))
         try:
             return XlaBuffer(_raw.copy(self.array, kind.memory_space), kind)
@@ -190,8 +192,7 @@ class XlaBuffer(Buffer):
             raise FailedPreconditionError(
                 "the buffer has no memory yet: what makes its value has not begun; wait for buffer.ready() first"
             )
-        pointer: int = self.array.unsafe_buffer_pointer()
-        return pointer
+        return _raw.pointer(self.array)
 
     def raw(self) -> _memory.XlaRawBuffer:
         return _memory.XlaRawBuffer(self)

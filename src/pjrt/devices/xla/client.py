@@ -45,6 +45,7 @@ class XlaClient(Client):
     __slots__ = ("_closed", "_devices", "_executables", "_lock", "_raw", "_relayouts", "_types", "notifier")
 
     def __init__(self, num_devices: int = 1, asynchronous: bool = True) -> None:
+        lifetime.check_not_forked()
         self._closed = ""
         self._lock = threading.Lock()
         self._raw = _raw.make_client(num_devices, asynchronous)
@@ -189,28 +190,38 @@ class XlaClient(Client):
             if self._closed:
                 return
             self._closed = "the client was closed; make a new one with pjrt.client('cpu')"
-        for array in self._raw.live_arrays():
-            with contextlib.suppress(Exception):  # a failed or deleted one is as good as done
-                array.block_until_ready()
+        self._wait()
         self._let_go()
 
-    def abandon(self, reason: str) -> Any:
+    def abandon(self, reason: str) -> list[Any]:
         """Ends the client without waiting, because there is nobody left to wait for: in the child of a fork.
 
         Returns:
             What must not be taken apart.
         """
-        kept = (self._raw, [executable.raw for executable in self._executables])
         self._lock = threading.Lock()  # whoever held it is not here
-        self._closed = self.notifier.lost = reason
-        self._let_go()
-        return kept
+        raw = self._devices[0].raw.client
+        if not self._closed:
+            self._closed = reason
+        self.notifier.lost = reason
+        return [raw, *raw.live_arrays(), *raw.live_executables(), *self._let_go()]
 
-    def _let_go(self) -> None:
-        for executable in list(self._executables):
-            executable.unload()
+    def finish(self) -> None:
+        """Waits for work under way and ends the thread that notices, because the interpreter ends."""
+        if self._raw is not None:
+            self._wait()
+        self.notifier.stop()
+
+    def _wait(self) -> None:
+        for array in self._raw.live_arrays():
+            with contextlib.suppress(Exception):  # a failed or deleted one is as good as done
+                array.block_until_ready()
+
+    def _let_go(self) -> list[Any]:
+        """Lets go of jaxlib's client and executables, and returns the latter."""
         self._relayouts = {}
         self._raw = None
+        return [executable.unload(self._closed) for executable in list(self._executables)]
 
     # What the other modules of this room need.
 
@@ -300,7 +311,7 @@ class XlaClient(Client):
         for array in self.raw.live_arrays():
             devices = array._sharding._internal_device_list
             if device.raw in devices and not array.is_deleted():
-                total += array.on_device_size_in_bytes()
+                total += _raw.size_on_device(array)
         return total
 
     def _space(self, device: Device | None, memory_space: MemorySpace | None) -> XlaMemorySpace:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.device import AllocatorStats, Device, DeviceDescription
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import PjrtError, unimplemented
 from pjrt.api.memory_space import MemorySpaceDescription
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted
@@ -100,6 +100,8 @@ class XlaDevice(Device):
 
     def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
         self._client.check_open()
+        if not hasattr(self.raw, "poison_execution"):
+            raise unimplemented("cpu", "Device.poison_execution with this jaxlib", "use 0.10 or newer")
         try:
             poisoned: bool = self.raw.poison_execution(launch_id, error.message)
         except Exception as failure:

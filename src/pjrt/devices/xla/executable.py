@@ -37,10 +37,11 @@ class XlaExecutable(Executable):
         assignment: the devices it was compiled for.
     """
 
-    __slots__ = ("__dict__", "_options", "_raw", "assignment")
+    __slots__ = ("__dict__", "_gone", "_options", "_raw", "assignment")
 
     def __init__(self, raw: Any, assignment: DeviceAssignment, options: CompileOptions) -> None:
         self._raw = raw
+        self._gone = ""
         self._options = options
         self.assignment = assignment
 
@@ -52,12 +53,14 @@ class XlaExecutable(Executable):
             FailedPreconditionError: its client was closed.
         """
         if self._raw is None:
-            raise FailedPreconditionError("the executable's client was closed; compile it again with another client")
+            raise FailedPreconditionError(self._gone)
         return self._raw
 
-    def unload(self) -> None:
-        """Lets go of the code."""
-        self._raw = None
+    def unload(self, reason: str) -> Any:
+        """Lets go of the code for a reason, and returns it."""
+        raw, self._raw = self._raw, None
+        self._gone = reason
+        return raw
 
     @functools.cached_property
     def signature(self) -> Signature:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future, Promise
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _raw, lifetime
 from pjrt.devices.xla._errors import converted
 
 T = TypeVar("T")
@@ -149,28 +149,35 @@ class Notifier:
         self._watched: dict[int, Future[Any]] = {}
         self._changed = False
         self._running = False
+        self._stopped = False
+        self._thread: threading.Thread | None = None
 
     def watch(self, future: Future[Any]) -> None:
         """Has the future asked whether it is done until it is."""
         with self._lock:
-            if id(future) in self._watched:
+            if self._stopped or id(future) in self._watched:
                 return
             self._watched[id(future)] = future
             self._changed = True
             if self._running:
                 return
             self._running = True
-        try:
-            threading.Thread(target=self._run, name="pjrt-cpu-notifier", daemon=True).start()
-        except RuntimeError:
-            with self._lock:
-                self._running = False  # the interpreter is ending: nobody is left to be told
+            self._thread = threading.Thread(target=self._run, name="pjrt-cpu-notifier", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread for good: nobody is left to be told."""
+        with self._lock:
+            self._stopped = True
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     def _run(self) -> None:
         since = time.monotonic()
         while True:
             with self._lock:
-                if not self._watched:
+                if not self._watched or self._stopped:
                     self._running = False
                     return
                 if self._changed:
@@ -224,5 +231,7 @@ def in_thread(wait: Callable[[], object]) -> Future[None]:
         except Exception as error:
             promise.set_error(converted(error))
 
-    threading.Thread(target=run, name="pjrt-cpu-completion", daemon=True).start()
+    thread = threading.Thread(target=run, name="pjrt-cpu-completion", daemon=True)
+    lifetime.register_waiting(thread)
+    thread.start()
     return promise.future

@@ -105,6 +105,7 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
             pass  # not all of them are buffers, or one has no array: the long path knows what to do
         except Exception as error:
             return tuple(self._executor.failed(converted(error), [arguments])[0])
+        self._check(None)
         return super().__call__(*arguments)
 
     def execute_sharded(
@@ -169,10 +170,10 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
         self._deleted = True
         self._stop()
 
-    def unload(self) -> None:
+    def unload(self, reason: str) -> Any:
         self.delete()
-        self._executable.unload()
-        super().unload()
+        self._executable.unload(reason)
+        return super().unload(reason)
 
     def _stop(self) -> None:
         """Sees to it that nothing is started any more. The code stays for as long as it runs or can be asked about."""

@@ -132,7 +132,7 @@ def _lent(client: XlaClient, given: _HostArray, kind: ArrayType, on_done: Callab
 
 def shares_memory(buffer: XlaBuffer, array: _HostArray) -> bool:
     """Whether a buffer uses an array's memory in place."""
-    return buffer.array is not None and buffer.array.unsafe_buffer_pointer() == array.ctypes.data
+    return buffer.array is not None and _raw.pointer(buffer.array) == array.ctypes.data
 
 
 def _host_array(array: Any) -> _HostArray:

@@ -13,7 +13,7 @@ from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.loaded_executable import Argument, LoadedExecutable
 from pjrt.devices.xla._compile import deserialize
 from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
@@ -84,6 +84,10 @@ class XlaPortableExecutable(XlaExecutable, LoadedExecutable):
     ) -> list[Buffer]:
         raise FailedPreconditionError("a portable executable runs on a device of choice; use execute_portable")
 
+    def __call__(self, *arguments: Argument) -> tuple[Buffer, ...]:
+        self._client.check_open()
+        return super().__call__(*arguments)
+
     def execute_portable(
         self,
         arguments: Sequence[Buffer],
@@ -103,10 +107,10 @@ class XlaPortableExecutable(XlaExecutable, LoadedExecutable):
         self._deleted = True
         self._stop()
 
-    def unload(self) -> None:
+    def unload(self, reason: str) -> Any:
         self.delete()
-        self._executable.unload()
-        super().unload()
+        self._executable.unload(reason)
+        return super().unload(reason)
 
     def _stop(self) -> None:
         for loaded in self._loaded.values():

@@ -1,0 +1,107 @@
+"""Functions of the host inside programs."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+
+X = np.arange(4, dtype=np.float32)
+
+
+def test_a_python_function(client: pjrt.Client, programs: Any) -> None:
+    seen: list[Any] = []
+
+    def scale(x: Any, out: Any, *, by: float, times: int, words: str, table: Any, on: bool, inner: Any) -> None:
+        seen.extend([x.flags.writeable, by, times, words, table.tolist(), on, inner])
+        out[...] = x * by
+
+    client.register_ffi_handler("test_ffi.scale", scale)
+    attributes = 'by = 2.5 : f64, times = 3 : i32, words = "good", table = array<i64: 7, 8>, on = true, inner = {a = 1 : i8}'
+    (result,) = client.compile(programs.call("test_ffi.scale", attributes))(X)
+    assert np.asarray(result).tolist() == [0, 2.5, 5, 7.5]
+    assert seen == [False, 2.5, 3, "good", [7, 8], True, {"a": 1}]
+
+
+def test_several_operands_and_results_of_several_types(client: pjrt.Client) -> None:
+    def swap(x: Any, y: Any, first: Any, second: Any) -> None:
+        first[...], second[...] = y, x
+
+    client.register_ffi_handler("test_ffi.swap", swap)
+    executable = client.compile("""
+        func.func public @main(%x: tensor<2xbf16>, %y: tensor<2x2xi32>) -> (tensor<2x2xi32>, tensor<2xbf16>) {
+          %0:2 = stablehlo.custom_call @test_ffi.swap(%x, %y) {api_version = 4 : i32}
+            : (tensor<2xbf16>, tensor<2x2xi32>) -> (tensor<2x2xi32>, tensor<2xbf16>)
+          return %0#0, %0#1 : tensor<2x2xi32>, tensor<2xbf16>
+        }""")
+    bf16 = pjrt.ElementType.BF16.dtype
+    first, second = executable(np.array([1, 2], bf16), np.array([[1, 2], [3, 4]], np.int32))
+    assert np.asarray(first).tolist() == [[1, 2], [3, 4]]
+    assert np.asarray(second).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (pjrt.DataLossError("lost"), pjrt.DataLossError),
+        (ValueError("bad"), pjrt.InvalidArgumentError),
+        (ZeroDivisionError("none"), pjrt.InternalError),
+        (MemoryError(), pjrt.ResourceExhaustedError),
+    ],
+)
+def test_an_exception_is_the_error_of_the_results(
+    client: pjrt.Client, programs: Any, raised: Exception, expected: type[pjrt.PjrtError]
+) -> None:
+    def fail(x: Any, out: Any) -> None:
+        raise raised
+
+    name = f"test_ffi.fail.{type(raised).__name__}"
+    client.register_ffi_handler(name, fail)
+    executable = client.compile(programs.call(name))
+    futures: list[pjrt.Future[None]] = []
+    (result,) = executable(X)
+    with pytest.raises(expected):
+        result.to_host().result()
+    executable.execute([[client.buffer_from_host(X)]], returned_futures=futures)
+    assert isinstance(futures[0].exception(), expected)
+
+
+def test_an_address(client: pjrt.Client, programs: Any) -> None:
+    """A handler that returns null at once has succeeded: the result is what was in its memory."""
+    handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_describe)
+    test_an_address.keep = handler  # type: ignore[attr-defined]  # XLA keeps the address for ever
+    address = ctypes.cast(handler, ctypes.c_void_p).value
+    assert address
+    client.register_ffi_handler("test_ffi.address", address)
+    assert np.asarray(client.compile(programs.call("test_ffi.address"))(X)[0]).shape == (4,)
+
+
+def _describe(frame: int) -> None:
+    """Answers XLA's question for the handler's version, the first and third word of the frame's extension."""
+    extension = ctypes.c_void_p.from_address(frame + 8).value
+    if extension:
+        metadata = ctypes.c_void_p.from_address(extension + 24).value
+        assert metadata
+        ctypes.c_int.from_address(metadata + 8 + 16).value = 0
+        ctypes.c_int.from_address(metadata + 8 + 20).value = 1
+
+
+@pytest.mark.parametrize("wrong", [0, -1, None, "name"])
+def test_what_is_no_handler(client: pjrt.Client, wrong: Any) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected the address of an FFI handler or a Python function"):
+        client.register_ffi_handler("test_ffi.wrong", wrong)
+
+
+def test_a_target_that_is_not_there(client: pjrt.Client, programs: Any) -> None:
+    with pytest.raises(pjrt.NotFoundError, match="test_ffi.nobody"):
+        client.compile(programs.call("test_ffi.nobody"))
+
+
+def test_a_second_handler_of_a_name(client: pjrt.Client) -> None:
+    client.register_ffi_handler("test_ffi.twice", lambda *_: None)
+    with pytest.raises(pjrt.PjrtError, match="test_ffi.twice"):
+        client.register_ffi_handler("test_ffi.twice", lambda *_: None)

@@ -1,0 +1,337 @@
+"""Bad luck, each in a process of its own: threads, many clients, ends with work in flight, forks, leaks, and no jax."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+
+import pytest
+
+Script = Callable[..., str]
+
+IN_FLIGHT = """
+client = pjrt.client("cpu", num_devices=2)
+power = client.compile(POWER)
+eye = np.eye(512, dtype=np.float32)
+def go(steps=300):
+    return power(eye, np.int64(steps))[0]
+"""
+
+
+def test_two_threads_share_a_client(run_script: Script) -> None:
+    said = run_script(
+        IN_FLIGHT
+        + """
+import threading
+add = client.compile(ADD)
+in_place = client.compile(ADD.replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}"))
+errors = []
+def work(seed):
+    try:
+        for number in range(300):
+            x = np.full(4, seed * 1000 + number, np.float32)
+            (a,) = add(x, x)
+            (b,) = in_place(client.buffer_from_host(x), a)
+            read = b.to_host()
+            other = client.compile(ADD) if number % 100 == 0 else add
+            (c,) = other(b, b)
+            a.delete()
+            assert (read.result() == 3 * x).all() and (np.asarray(c) == 6 * x).all(), (x, read.result())
+    except BaseException as error:
+        errors.append(repr(error))
+threads = [threading.Thread(target=work, args=(seed,)) for seed in range(2)]
+for t in threads: t.start()
+for t in threads: t.join()
+print(errors)
+"""
+    )
+    assert said.strip() == "[]"
+
+
+def test_one_buffer_donated_by_two_threads_goes_to_one(run_script: Script) -> None:
+    said = run_script(
+        """
+import threading
+client = pjrt.client("cpu")
+in_place = client.compile(ADD.replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}"))
+y = client.buffer_from_host(np.ones(4, np.float32))
+outcomes = []
+def donate(x, together):
+    together.wait()
+    try:
+        outcomes.append(float(np.asarray(in_place(x, y)[0])[0]))
+    except pjrt.FailedPreconditionError:
+        outcomes.append("refused")
+for _ in range(100):
+    x = client.buffer_from_host(np.ones(4, np.float32))
+    together = threading.Barrier(2)
+    pair = [threading.Thread(target=donate, args=(x, together)) for _ in range(2)]
+    for t in pair: t.start()
+    for t in pair: t.join()
+print(outcomes.count(2.0), outcomes.count("refused"))
+"""
+    )
+    assert said.split() == ["100", "100"]
+
+
+def test_a_hundred_clients(run_script: Script) -> None:
+    said = run_script(
+        """
+import threading
+x = np.ones(4, np.float32)
+kept = []
+for number in range(100):
+    client = pjrt.client("cpu", num_devices=2)
+    result = client.compile(ADD)(x, x)[0] if number % 10 == 0 else client.buffer_from_host(x)
+    kept.append(result)
+    if number % 2:
+        client.close()
+    client = None
+threads = len(threading.enumerate())
+print(threads, np.asarray(kept[0])[0])
+"""
+    )
+    assert said.split() == ["1", "2.0"]
+
+
+def test_a_client_closed_with_work_in_flight_waits_for_it(run_script: Script) -> None:
+    said = run_script(
+        IN_FLIGHT
+        + """
+a, b = go(), go()
+ready, read = a.ready(), b.to_host()
+told = []
+ready.add_done_callback(lambda f: told.append(f.exception()))
+del a
+client.close()
+print(ready.result(), read.result()[3, 3], ready.done())
+try:
+    b.to_host()
+except pjrt.FailedPreconditionError as error:
+    print("closed" in str(error))
+"""
+    )
+    assert said.split() == ["None", "1.0", "True", "True"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        "r = go()",
+        "go()",
+        "r = go(); f = r.ready(); f.add_done_callback(lambda _: print('late'))",
+        "r = go(); out = np.zeros((512, 512), np.float32); f = r.to_host(out)",
+        "r = go(); client.close",
+        "r = go(); s = r.copy_to(client.devices[1])",
+        "r = go(); import sys; sys.exit(0)",
+        "p = [go() for _ in range(8)]",
+        "alias, said = client.create_alias_buffer(pjrt.ShapeSpec((4,), pjrt.ElementType.F32)); r = alias.ready()",
+        "b = client.buffer_from_host(eye, semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,"
+        " on_done_with_host_buffer=lambda: None); r = power(b, np.int64(300))",
+    ],
+)
+def test_the_interpreter_ends_with_work_in_flight(run_script: Script, end: str) -> None:
+    assert run_script(IN_FLIGHT + "print('begin', flush=True)\n" + end).split()[0] == "begin"
+
+
+FORK = """
+import os, signal, sys
+def child(work):
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(30)
+        try:
+            work()
+        finally:
+            sys.stdout.flush()
+        sys.exit(0)
+    _, status = os.waitpid(pid, 0)
+    print("status", status, flush=True)
+def refused(use):
+    try:
+        use()
+        print("not refused", use, flush=True)
+    except pjrt.FailedPreconditionError as error:
+        assert 'forked' in str(error), error
+"""
+
+
+def test_a_forked_child_is_told(run_script: Script) -> None:
+    said = run_script(
+        IN_FLIGHT
+        + FORK
+        + """
+x = client.buffer_from_host(np.ones(4, np.float32))
+add = client.compile(ADD)
+add(x, x)[0].ready().result()
+slow = go()
+ready, told = slow.ready(), slow.to_host()
+told.add_done_callback(lambda _: None)
+def work():
+    refused(lambda: add(x, x))
+    refused(lambda: add.execute([[x, x]]))
+    refused(lambda: client.buffer_from_host(eye))
+    refused(lambda: client.compile(ADD))
+    refused(lambda: x.to_host())
+    refused(lambda: ready.result())
+    refused(lambda: told.result(timeout=20))
+    refused(lambda: add.cost_analysis())
+    client.close()
+child(work)
+print(np.asarray(slow)[1, 1], np.asarray(add(x, x)[0])[0])
+"""
+    )
+    assert said.split() == ["status", "0", "1.0", "2.0"]
+
+
+def test_a_forked_child_cannot_use_what_its_parent_used(run_script: Script) -> None:
+    """XLA's own locks and threads do not survive a fork: compiling in the child would end it."""
+    said = run_script(
+        IN_FLIGHT
+        + FORK
+        + """
+go(1).ready().result()
+client.close()
+child(lambda: refused(lambda: pjrt.client("cpu")))
+"""
+    )
+    assert said.split() == ["status", "0"]
+
+
+def test_a_child_forked_before_the_first_client_has_one(run_script: Script) -> None:
+    said = run_script(
+        FORK
+        + """
+def work():
+    with pjrt.client("cpu") as own:
+        x = np.ones(4, np.float32)
+        print(np.asarray(own.compile(ADD)(x, x)[0])[0])
+child(work)
+with pjrt.client("cpu") as own:
+    print(len(own.devices))
+"""
+    )
+    assert said.split() == ["2.0", "status", "0", "1"]
+
+
+@pytest.mark.parametrize("keep", ["result, = ", ""])
+def test_the_interpreter_ends_with_a_function_of_the_host_under_way(run_script: Script, keep: str) -> None:
+    said = run_script(
+        f"""
+import threading
+client = pjrt.client("cpu")
+inside, go_on = threading.Event(), threading.Event()
+def handler(x, y):
+    inside.set()
+    go_on.wait(30)
+    y[...] = x
+client.register_ffi_handler("test_process.wait", handler)
+program = POWER.replace(
+    "return %r#1 :",
+    "%h = stablehlo.custom_call @test_process.wait(%r#1) {{api_version = 4 : i32}}"
+    " : (tensor<512x512xf32>) -> tensor<512x512xf32> return %h :",
+)
+{keep}client.compile(program)(np.eye(512, dtype=np.float32), np.int64(2))
+inside.wait(30)
+threading.Timer(0.2, go_on.set).start()
+print("end", flush=True)
+"""
+    )
+    assert said.split() == ["end"]
+
+
+def test_memory_stays_flat_over_ten_thousand_executions(run_script: Script) -> None:
+    said = run_script(
+        """
+import gc
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * 4096
+client = pjrt.client("cpu", num_devices=2)
+add = client.compile(ADD)
+in_place = client.compile(ADD.replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}"))
+x = client.buffer_from_host(np.ones(4, np.float32))
+lent = np.zeros(4, np.float32)
+def step():
+    (a,) = add(x, x)
+    (b,) = in_place(a, x)
+    futures = []
+    ((c,),) = add.execute([[b, x]], returned_futures=futures)
+    futures[0].add_done_callback(lambda _: None)
+    np.asarray(c); c.ready().result(); c.to_host().result()
+    client.buffer_from_host(lent, semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,
+                            on_done_with_host_buffer=lambda: None)
+    c.copy_to(client.devices[1]).ready().result()
+for _ in range(1000): step()
+gc.collect(); before = resident()
+for _ in range(3400): step()
+gc.collect(); grown = resident() - before
+print(grown)
+""",
+        seconds=120,
+    )
+    assert int(said) < 4 << 20, f"{int(said)} bytes more after 10,200 executions"
+
+
+def test_memory_stays_flat_over_executions_on_many_devices_and_compilations(run_script: Script) -> None:
+    said = run_script(
+        """
+import gc
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * 4096
+client = pjrt.client("cpu", num_devices=2)
+both = client.compile(ADD, pjrt.CompileOptions(num_replicas=2))
+rows = [[client.buffer_from_host(np.ones(4, np.float32), device=d)] * 2 for d in client.devices]
+def step():
+    out = both.execute(rows)
+    out = both.execute([[r[0], r[0]] for r in out])
+    np.asarray(out[1][0])
+    a, = both.execute_sharded(rows[1], client.devices[1])
+    b, = both.execute_sharded(rows[0], client.devices[0])
+    np.asarray(a)
+def compile_once(number):
+    client.compile(ADD.replace("4xf32", f"{number % 7 + 1}xf32"))
+for n in range(300): step()
+for n in range(20): compile_once(n)
+gc.collect(); before = resident()
+for n in range(700): step()
+for n in range(40): compile_once(n)
+gc.collect(); print(resident() - before)
+""",
+        seconds=120,
+    )
+    assert int(said) < 16 << 20, f"{int(said)} bytes more"
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="shows that an installed jax is left alone")
+def test_an_installed_jax_is_not_imported(run_script: Script) -> None:
+    said = run_script(
+        """
+import sys
+client = pjrt.client("cpu", num_devices=2)
+x = np.ones(4, np.float32)
+result, = client.compile(ADD)(x, x)
+np.asarray(result); result.copy_to(client.devices[1]).ready().result()
+client.deserialize(client.compile(ADD).serialize())(x, x)
+both = client.compile(ADD, pjrt.CompileOptions(num_replicas=2))
+rows = both.execute([[client.buffer_from_host(x, device=d)] * 2 for d in client.devices])
+print([np.asarray(row[0])[0] for row in rows] == [2, 2])
+np.from_dlpack(result)
+client.buffer_from_dlpack(result)
+print([name for name in sys.modules if name.partition(".")[0] == "jax"])
+import jax
+print(jax.numpy.ones(3).sum())
+"""
+    )
+    assert said.split() == ["True", "[]", "3.0"]
+
+
+def test_nothing_is_said_on_standard_error(run_script: Script) -> None:
+    import subprocess
+    import sys
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import pjrt; pjrt.client('cpu').close()"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
