@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -27,7 +27,28 @@ def reduce_window(view: OpView) -> Kernel:
     window combined.
     """
     combiner = Combiner(view.regions[0], view.results)
-    count, rank = combiner.count, view.operand().rank
+    count, plan = combiner.count, _planner(view)
+
+    def run(environment: Environment, *values: Array) -> Any:
+        operands, initial = combiner.open(values[:count]), combiner.open(values[count:])
+        padding, slides = plan(operands[0].shape)
+        shape = tuple(slide.size for slide in slides)
+        if 0 in shape:
+            found = [np.empty(shape, dtype) for dtype in combiner.working]
+        else:
+            found = [padding.run(np.asarray(x), value) for x, value in zip(operands, initial, strict=True)]
+            for slide in reversed(slides):
+                found = slide.run(combiner, environment, found)
+            found = combiner.combine(environment, initial, found)
+        results = combiner.close(found)
+        return results[0] if count == 1 else results
+
+    return run
+
+
+def _planner(view: OpView) -> Callable[[tuple[int, ...]], tuple[PadPlan, list[_Slide]]]:
+    """What works out the padding, and the windows of each dimension, for operands of a shape."""
+    rank = view.operand().rank
     ones = (1,) * rank
     windows = tuple(view.attr("window_dimensions"))
     strides = tuple(view.attr("window_strides", None) or ones)
@@ -45,21 +66,7 @@ def reduce_window(view: OpView) -> Kernel:
         parts = zip(range(rank), windows, dilations, strides, shape, strict=True)
         return padding, [_Slide(*part) for part in parts]
 
-    def run(environment: Environment, *values: Array) -> Any:
-        operands, initial = combiner.open(values[:count]), combiner.open(values[count:])
-        padding, slides = plan(operands[0].shape)
-        shape = tuple(slide.size for slide in slides)
-        if 0 in shape:
-            found = [np.empty(shape, dtype) for dtype in combiner.working]
-        else:
-            found = [padding.run(np.asarray(x), value) for x, value in zip(operands, initial, strict=True)]
-            for slide in reversed(slides):
-                found = slide.run(combiner, environment, found)
-            found = combiner.combine(environment, initial, found)
-        results = combiner.close(found)
-        return results[0] if count == 1 else results
-
-    return run
+    return plan
 
 
 def padding_of(view: OpView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
