@@ -40,17 +40,13 @@ def test_a_result_is_waited_for_and_stays() -> None:
     assert promise.future.exception() is None
 
 
-def test_many_threads_wait_for_one_future() -> None:
+def test_many_threads_wait_for_one_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pjrt.api.future._WAIT_SLICE_SECONDS", 10 * TIMEOUT)  # nobody looks by himself
     promise: pjrt.Promise[int] = pjrt.Promise()
-    about_to_wait = threading.Barrier(9)
     found: list[int] = []
-
-    def wait() -> None:
-        about_to_wait.wait(TIMEOUT)
-        found.append(promise.future.result(TIMEOUT))
-
-    threads = [in_thread(wait) for _ in range(8)]
-    about_to_wait.wait(TIMEOUT)
+    threads = [in_thread(lambda: found.append(promise.future.result(TIMEOUT))) for _ in range(8)]
+    while promise.future._waiter is None:  # until somebody waits
+        threads[0].join(0.001)
     promise.set_result(5)
     for thread in threads:
         thread.join(TIMEOUT)
@@ -374,7 +370,10 @@ def test_a_task_that_is_cancelled_or_whose_loop_is_closed_harms_nobody(caplog: p
 
 
 def test_a_cancelled_task_whose_future_is_done_later_in_the_same_loop() -> None:
+    mishaps: list[Any] = []
+
     async def main() -> int:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: mishaps.append(context))
         promise: pjrt.Promise[int] = pjrt.Promise()
 
         async def one() -> int:
@@ -390,6 +389,7 @@ def test_a_cancelled_task_whose_future_is_done_later_in_the_same_loop() -> None:
         return await promise.future
 
     assert asyncio.run(main()) == 3
+    assert not mishaps
 
 
 # Subclasses: where the value comes from elsewhere.

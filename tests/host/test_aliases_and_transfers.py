@@ -12,6 +12,7 @@ import toys
 
 import pjrt
 from pjrt.host import HostClient
+from pjrt.host.queue import Call
 
 
 @pytest.fixture(name="client")
@@ -162,6 +163,20 @@ def test_transfers_in_pieces_from_several_threads(client: HostClient) -> None:
         manager.add_metadata({"step": 3})
         manager.transfer_literal(1, toys.floats()).result(toys.TIMEOUT)
         np.testing.assert_array_equal(np.asarray(out), -toys.floats())
+
+
+def test_the_value_is_there_when_all_pieces_are_whichever_comes_last(client: HostClient) -> None:
+    values = np.arange(1 << 18, dtype=np.float32)
+    manager = client.create_buffers_for_async_host_to_device([pjrt.ShapeSpec(values.shape, pjrt.ElementType.F32)])
+    buffer = manager.retrieve_buffer(0)
+    gate = threading.Event()
+    client.devices[0].transfers.put(Call(lambda: gate.wait(toys.TIMEOUT)))
+    large = manager.transfer_data(0, values[:-4], is_last_transfer=False)
+    manager.transfer_data(0, values[-4:], values[:-4].nbytes, is_last_transfer=True).result(toys.TIMEOUT)
+    assert not large.done()
+    assert not buffer.ready().done()
+    gate.set()
+    np.testing.assert_array_equal(np.asarray(buffer), values)
 
 
 def test_a_transferred_buffer_has_its_memory_for_itself(client: HostClient) -> None:

@@ -47,6 +47,20 @@ def test_declared_facts() -> None:
     client.close()
 
 
+def test_each_output_goes_to_its_own_kind_of_memory() -> None:
+    kinds = ["unpinned_host", "device", "pinned_host"]
+    facts = {"output_memory_kinds": kinds}
+    with toys.client(lambda x: (x + 1, x + 2, x + 3), outputs="f32[4] f32[4] f32[4]", facts=facts) as client:
+        outs = client.compile("program")(toys.floats())
+        assert [out.memory_space.kind for out in outs] == kinds
+        for out in outs:
+            out.ready().result(toys.TIMEOUT)
+        assert [space.account.in_use for space in client.memory_spaces] == [16, 16, 16]
+    with toys.client(lambda x: x, facts={"output_memory_kinds": ["hbm"]}) as client:
+        with pytest.raises(pjrt.NotFoundError, match="'hbm'"):
+            client.compile("program")
+
+
 def test_defaults() -> None:
     client = toys.client(lambda x: -x, "f32[4] s8[2]", "f32[4]", facts={"aliases": {0: 0}})
     exe = client.compile("the program")

@@ -35,15 +35,31 @@ def test_all_devices_of_a_launch_meet() -> None:
 
 
 def test_shares_that_are_run_one_by_one_are_one_launch() -> None:
-    with toys.collective(2) as client:
+    run_ids: dict[int, list[int]] = {0: [], 1: []}
+
+    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+        run_ids[context.device.id].append(context.run_id)
+        return np.sum(context.rendezvous("all_reduce", x), axis=0, dtype=x.dtype)
+
+    with with_context(run, 2) as client:
         exe = client.compile("program", toys.replicas(2))
         outs = []
         for n in range(3):
-            outs += [
-                exe.execute_sharded(row, device)[0]
-                for row, device in zip(rows(client, n, 10), client.devices, strict=True)
-            ]
+            for row, device in zip(rows(client, n, 10), client.devices, strict=True):
+                outs += exe.execute_sharded(row, device)
         assert [float(np.asarray(out)[0]) for out in outs] == [10, 10, 11, 11, 12, 12]
+    assert run_ids[0] == run_ids[1]
+    assert len(set(run_ids[0])) == 3
+
+
+def test_shares_that_lack_the_others_for_ever_do_not_pile_up() -> None:
+    with toys.negate(num_devices=2) as client:
+        exe = client.compile("program", toys.replicas(2))
+        (arguments, _) = rows(client, 1, 2)
+        for _ in range(1100):
+            (out,) = exe.execute_sharded(arguments, client.devices[0])
+        out.ready().result(toys.TIMEOUT)
+        assert len(exe._launches) <= 1024
 
 
 def test_shares_from_many_threads() -> None:

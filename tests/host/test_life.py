@@ -191,6 +191,29 @@ def test_the_end_of_the_interpreter_waits_for_work_in_flight() -> None:
     assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, ["finished"] * 2, "")
 
 
+def test_the_end_of_the_interpreter_waits_for_what_the_work_sets_going() -> None:
+    done = run_python(
+        """
+        import threading, toys, pjrt
+
+        def run(x):
+            begun.set()
+            threading.Event().wait(0.2)
+            print("finished", flush=True)
+            return x
+
+        begun = threading.Event()
+        client = toys.client(run, num_devices=2)
+        on = [client.compile("p", pjrt.CompileOptions(device_ordinal=n)) for n in (0, 1)]
+        (out,) = on[0](toys.floats())
+        (out,) = on[1].execute_sharded([out.copy_to(client.devices[1])], client.devices[1])
+        (out,) = on[0].execute_sharded([out.copy_to(client.devices[0])], client.devices[0])
+        begun.wait()
+        """
+    )
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, ["finished"] * 3, "")
+
+
 def test_an_error_during_the_end_of_the_interpreter_is_not_lost() -> None:
     done = run_python(
         """

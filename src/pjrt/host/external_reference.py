@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from pjrt.api.buffer import ExternalReference
 from pjrt.api.errors import FailedPreconditionError
-from pjrt.host.storage import Array, Storage
+from pjrt.host.storage import Storage
 
 
 class HostExternalReference(ExternalReference):
     """Keeps a buffer's memory alive and in place until it is released, whatever becomes of the buffer."""
 
-    __slots__ = ("_array", "_pointer", "_storage")
+    __slots__ = ("_pointer", "_storage")
 
     def __init__(self, storage: Storage) -> None:
         storage.definition.result()
         assert storage.array is not None
         self._storage: Storage | None = storage
-        # Of its own, so that a program which the buffer is donated to sees that somebody else looks at the memory.
-        self._array: Array | None = storage.array
         self._pointer = int(storage.array.ctypes.data)
 
     @property
@@ -27,5 +25,4 @@ class HostExternalReference(ExternalReference):
         return self._pointer
 
     def release(self) -> None:
-        self._array = None
         self._storage = None

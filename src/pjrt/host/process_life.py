@@ -30,6 +30,10 @@ class Worker(Protocol):
     def name(self) -> str:
         """Its name, for messages."""
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has work under way."""
+
     def drain(self, timeout: float | None = None) -> bool:
         """Waits until its work is done; returns whether it is."""
 
@@ -84,14 +88,22 @@ def _at_exit() -> None:
     global _exiting
     _exiting = True
     deadline = time.monotonic() + EXIT_GRACE_SECONDS
-    for worker in list(_workers):
-        if not worker.drain(max(deadline - time.monotonic(), 0)):
-            _log.warning(
-                "the interpreter ends although %s is still at work after %g s; the work is given up",
-                worker.name,
-                EXIT_GRACE_SECONDS,
-            )
-            worker.abandon(CancelledError("the interpreter ended before the work was done"))
+    busy = _busy_workers()
+    while busy and time.monotonic() < deadline:
+        for worker in busy:
+            worker.drain(max(deadline - time.monotonic(), 0))
+        busy = _busy_workers()  # what was done may have set others to work
+    for worker in busy:
+        _log.warning(
+            "the interpreter ends although %s is still at work after %g s; the work is given up",
+            worker.name,
+            EXIT_GRACE_SECONDS,
+        )
+        worker.abandon(CancelledError("the interpreter ended before the work was done"))
+
+
+def _busy_workers() -> list[Worker]:
+    return [worker for worker in list(_workers) if worker.is_busy]
 
 
 if hasattr(os, "register_at_fork"):

@@ -72,7 +72,11 @@ class WorkQueue:
     @property
     def is_busy(self) -> bool:
         """Whether something was put that is not finished, and the caller may wait for it."""
-        return bool(self._pending) and self._thread is not threading.current_thread()
+        return (
+            bool(self._pending)
+            and self._generation == process_life.generation()
+            and self._thread is not threading.current_thread()
+        )
 
     @property
     def is_current_thread(self) -> bool:
