@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -128,39 +129,74 @@ def select_and_scatter(view: OpView) -> Kernel:
     ones = (1,) * rank
     windows = tuple(view.attr("window_dimensions", None) or ones)
     strides = tuple(view.attr("window_strides", None) or ones)
-    low, _ = padding_of(view, rank)
+    low, high = padding_of(view, rank)
+
+    @lru_cache(maxsize=8)
+    def plan(sizes: tuple[int, ...], shape: tuple[int, ...]) -> _Selection:
+        return _Selection(sizes, shape, windows, strides, low, high)
 
     def run(environment: Environment, operand: Array, source: Array, initial: Array) -> Array:
-        operand = np.asarray(operand)
-        (data,) = combiner.open([np.full(operand.shape, initial, operand.dtype).reshape(-1)])
-        places = np.full(source.shape, -1, np.int64)
-        chosen = np.zeros(source.shape, operand.dtype)
-        for candidate, place in _candidates(operand, source.shape, windows, strides, low):
-            keeps = select(environment, chosen, candidate)[0]
-            better = (place >= 0) & ((places < 0) | ~keeps)
-            places = choose(better, place, places)
-            chosen = choose(better, candidate, chosen)
-        selected = (places >= 0).reshape(-1)
-        rows, updates = places.reshape(-1)[selected], np.asarray(source).reshape(-1)[selected]
-        combiner.accumulate(environment, [data], rows, combiner.open([updates]))
+        (data,) = combiner.take([np.full(operand.size, initial, operand.dtype)], owned=True)
+        updates = np.asarray(source).reshape(-1)
+        if source.size:
+            rows, inside = plan(operand.shape, source.shape).run(select, environment, np.asarray(operand))
+            if inside is not None:
+                rows, updates = rows[inside], updates[inside]
+            combiner.accumulate(environment, [data], rows, combiner.open([updates]))
         return combiner.close([data])[0].reshape(operand.shape)
 
     return run
 
 
-def _candidates(
-    operand: Array, shape: tuple[int, ...], windows: tuple[int, ...], strides: tuple[int, ...], low: tuple[int, ...]
-) -> Iterator[tuple[Array, Array]]:
-    """For each offset in the windows, in order: the element of every window there, and its place in the flat operand,
-    -1 for padding.
-    """
-    flat = operand.reshape(-1)
-    for offsets in product(*(range(window) for window in windows)):
-        place, inside = np.zeros((), np.int64), np.ones((), np.bool_)
-        for dimension, (size, offset) in enumerate(zip(operand.shape, offsets, strict=True)):
-            line = np.arange(shape[dimension]) * strides[dimension] + offset - low[dimension]
-            line = line.reshape((-1,) + (1,) * (len(shape) - dimension - 1))
-            inside = inside & (line >= 0) & (line < size)
-            place = place * size + np.clip(line, 0, max(size - 1, 0))
-        place = np.broadcast_to(place, shape)
-        yield flat[place], np.where(inside, place, -1)
+class _Selection:
+    """Windows of an operand, of which each selects an element."""
+
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        shape: tuple[int, ...],
+        windows: tuple[int, ...],
+        strides: tuple[int, ...],
+        low: tuple[int, ...],
+        high: tuple[int, ...],
+    ) -> None:
+        self._shape = shape
+        self._padding = PadPlan.of(sizes, low, high, (0,) * len(sizes))
+        self._offsets = list(product(*(range(window) for window in windows)))
+        self._cuts = [
+            tuple(
+                slice(offset, offset + (count - 1) * stride + 1, stride)
+                for offset, count, stride in zip(offsets, shape, strides, strict=True)
+            )
+            for offsets in self._offsets
+        ]
+        steps = [math.prod(sizes[d + 1 :]) for d in range(len(sizes))]
+        self._distances = np.array(
+            [sum(offset * step for offset, step in zip(offsets, steps, strict=True)) for offsets in self._offsets]
+        )
+        self._origins = [
+            ((np.arange(count) * stride - before) * step).reshape((-1,) + (1,) * (len(shape) - d - 1))
+            for d, (count, stride, before, step) in enumerate(zip(shape, strides, low, steps, strict=True))
+        ]
+
+    def run(self, select: Any, environment: Environment, operand: Array) -> tuple[Array, Array | None]:
+        """The place of each window's selected element in the flat operand; and which windows have one, or None where
+        all do: those of padding only have not.
+        """
+        padded = self._padding.run(operand, operand.dtype.type(0))
+        real = None if self._padding.whole else self._padding.run(np.ones(operand.shape, np.bool_), False)
+        chosen, numbers = padded[self._cuts[0]], np.zeros(self._shape, np.int32)
+        found: Array = None if real is None else real[self._cuts[0]]
+        for number, cut in enumerate(self._cuts[1:], 1):
+            candidate = padded[cut]
+            better = np.logical_not(select(environment, chosen, candidate)[0])
+            if real is not None:
+                better = real[cut] & (better | ~found)
+                found = found | real[cut]
+            chosen = choose(better, candidate, chosen)
+            numbers = choose(better, np.full((), number, np.int32), numbers)
+        places = self._distances[numbers]
+        for line in self._origins:
+            places += line
+        inside = None if found is None or found.all() else found.reshape(-1)
+        return places.reshape(-1), inside
