@@ -44,7 +44,7 @@ def test_many_threads_wait_for_one_future(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("pjrt.api.future._WAIT_SLICE_SECONDS", 10 * TIMEOUT)  # nobody looks by himself
     promise: pjrt.Promise[int] = pjrt.Promise()
     found: list[int] = []
-    threads = [in_thread(lambda: found.append(promise.future.result(TIMEOUT))) for _ in range(8)]
+    threads = [in_thread(lambda: found.append(promise.future.result(2 * TIMEOUT))) for _ in range(8)]
     while promise.future._waiter is None:  # until somebody waits
         threads[0].join(0.001)
     promise.set_result(5)
