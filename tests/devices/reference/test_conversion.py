@@ -265,10 +265,9 @@ def test_reduce_precision(run: Any, t: ElementType, exponent_bits: int, mantissa
     assert np.array_equal(found.astype(np.float64), expected, equal_nan=True)
 
 
-@pytest.mark.parametrize("t", TYPES, ids=lambda t: t.mlir)
+@pytest.mark.parametrize("t", [t for t in TYPES if not (t.is_complex or t is T.F8E8M0FNU)], ids=lambda t: t.mlir)
 def test_conversion_agrees_with_the_other_interpreter(run: Any, interpret: Any, t: ElementType) -> None:
-    if t.is_complex or t is T.F8E8M0FNU:
-        pytest.skip("the other interpreter's bindings give no such values")
+    """The other interpreter's bindings give no complex values, and it knows no f8E8M0FNU."""
     x = np.array([0.0, 1.0, 1.5, 0.75], np.float32)
     text = program("convert", "tensor<4xf32>", f"tensor<4x{t.mlir}>")
     assert run(text, x)[0].tobytes() == interpret(text, x)[0].tobytes()

@@ -148,25 +148,6 @@ def test_is_finite(run: Any, t: ElementType) -> None:
     assert (apply(run, "is_finite", x, result=T.PRED) == np.isfinite(exact(x))).all()
 
 
-@pytest.mark.parametrize("op", ["exponential", "sqrt", "floor", "abs", "add", "multiply", "maximum"])
-def test_powers_of_two_alone(run: Any, nearest: Any, op: str) -> None:
-    """f8E8M0FNU: what is not positive is NaN, all else is rounded to a power of two."""
-    x = values(T.F8E8M0FNU)
-    function = {"exponential": np.exp, "sqrt": np.sqrt, "floor": np.floor, "abs": np.abs}.get(op)
-    with np.errstate(all="ignore"):
-        if function is None:
-            y = x[::-1].copy()
-            wide = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum}[op](exact(x), exact(y))
-            found = apply(run, op, x, y)
-        else:
-            wide, found = function(exact(x)), apply(run, op, x)
-        log = np.log2(wide)
-        inside = (wide > 0) & (log > -126.4) & (log < 127)
-    assert np.isnan(exact(found)[np.isnan(wide) | (wide <= 0)]).all()
-    ratio = exact(found)[inside] / wide[inside]
-    assert ((ratio > 0.66) & (ratio < 1.34)).all()
-
-
 COMPLEX_FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "abs": np.abs,
     "cbrt": lambda x: np.power(x, L(1) / 3),
@@ -316,6 +297,25 @@ def test_two_floats(run: Any, nearest: Any, op: str, t: ElementType) -> None:
     with np.errstate(all="ignore"):
         expected = nearest(ON_FLOATS[op](exact(x), exact(y)), t.dtype)
     assert ulps(apply(run, op, x, y), expected) <= (tolerance(t) if op in ("power", "atan2") else 0)
+
+
+@pytest.mark.parametrize("op", [*EXACT, *FUNCTIONS, *ON_FLOATS])
+def test_powers_of_two_alone(run: Any, op: str) -> None:
+    """f8E8M0FNU: what is not positive is NaN, all else is rounded to a power of two."""
+    x = values(T.F8E8M0FNU)
+    y = x[::-1].copy()
+    with np.errstate(all="ignore"):
+        if op in ON_FLOATS:
+            wide, found = ON_FLOATS[op](exact(x), exact(y)), apply(run, op, x, y)
+        else:
+            wide, found = {**EXACT, **FUNCTIONS}[op](exact(x)), apply(run, op, x)
+        log = np.log2(wide)
+        inside = (wide > 0) & (log > -126.4) & (log < 127)
+    assert np.isnan(exact(found)[np.isnan(wide) | (wide <= 0)]).all()
+    # Large arguments of periodic functions differ by the rounding of f32, which a power of two cannot hide near a zero.
+    inside &= (np.abs(exact(x)) < 1e4) | (op not in ("sine", "cosine", "tan"))
+    ratio = exact(found)[inside] / wide[inside]
+    assert ((ratio > 0.66) & (ratio < 1.34)).all()
 
 
 ON_COMPLEX: dict[str, Callable[[Any, Any], Any]] = {

@@ -1,0 +1,155 @@
+"""Writes the table of ops of the reference device: op by element type, tested or not.
+
+``python tools/gen_op_table.py`` runs the device's tests and writes docs/devices/reference_ops.md; with ``--check`` it
+writes nothing and fails if the page is out of date. A cell is filled if a test that passed compiled the op with that
+element type (of its first operand, or of its first result where it has none). Whether StableHLO allows the op on a type
+is asked of its own verifier: an op that was tested on another type is written down with this one, and parsed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pjrt.api.element_type import ElementType
+from pjrt.devices.reference import Evaluator, _lowering, _mlir, rules
+from pjrt.devices.reference._types import TensorType
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "devices" / "reference_ops.md"
+TESTS = ROOT / "tests" / "devices" / "reference"
+TYPES = [t for t in ElementType if t not in (ElementType.INVALID, ElementType.TOKEN, ElementType.S1, ElementType.U1)]
+TESTED, DEFINED, NOT_DEFINED = "✓", "·", " "
+SAMPLES = 6
+"""So many ways of writing an op down are tried with another type."""
+
+
+class Recorder:
+    """A pytest plugin that notes what tests compile, and keeps it if they pass."""
+
+    def __init__(self) -> None:
+        self.tested: defaultdict[str, set[str]] = defaultdict(set)
+        self.quantized: set[str] = set()
+        self.samples: defaultdict[str, dict[tuple[str, str], None]] = defaultdict(dict)
+        self._now: list[tuple[str, str, bool, str]] = []
+        original = _lowering.BlockLowering._add
+
+        def add(lowering: Any, operation: Any) -> None:
+            original(lowering, operation)
+            self._note(operation)
+
+        _lowering.BlockLowering._add = add  # type: ignore[method-assign]
+
+    def _note(self, operation: Any) -> None:
+        values = [*operation.operands, *operation.results]
+        types = [t for t in (_lowering.decode_type(v.type) for v in values) if isinstance(t, TensorType)]
+        if types:
+            quantized = any(t.quantization for t in types)
+            self._now.append((operation.name, types[0].element.name, quantized, written_down(operation)))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keeps what a test compiled, or drops it."""
+        if report.when == "setup":
+            self._now.clear()
+        elif report.when == "call" and report.passed:
+            for name, element, quantized, text in self._now:
+                self.tested[name].add(element)
+                if quantized:
+                    self.quantized.add(name)
+                elif len(self.samples[name]) < SAMPLES:
+                    self.samples[name][text, element] = None
+
+
+def written_down(operation: Any) -> str:
+    """An operation as a function of its own, with its operands as arguments; empty if it needs its surroundings."""
+    text = operation.get_asm(print_generic_op_form=True)
+    if "callee" in text or "@" in text:
+        return ""
+    head = re.match(r"(?:%[\w#:]+ = )?(\"[\w.-]+\")\(([^)]*)\)", text)
+    if head is None:
+        return ""
+    params = ", ".join(f"%x{i}: {value.type}" for i, value in enumerate(operation.operands))
+    names = ", ".join(f"%x{i}" for i in range(len(operation.operands)))
+    return f"func.func @main({params}) {{\n {head[1]}({names}){text[head.end() :]}\n return }}"
+
+
+def is_defined(recorder: Recorder, name: str, element: ElementType) -> bool:
+    """Whether StableHLO's verifier takes the op with this type in the place of one that it was tested with."""
+    for text, given in recorder.samples[name]:
+        if not text:
+            continue
+        old, new = ElementType[given].mlir, element.mlir
+        changed = text.replace(f"x{old}>", f"x{new}>").replace(f"tensor<{old}>", f"tensor<{new}>")
+        try:
+            _mlir.parse(changed)
+        except Exception:  # whatever the verifier says: not with this type
+            continue
+        return True
+    return False
+
+
+def page(recorder: Recorder) -> str:
+    """The page as Markdown."""
+    Evaluator(_mlir.parse("func.func @main() { return }"))  # registers the ops
+    chapters: defaultdict[str, list[str]] = defaultdict(list)
+    for rule in rules():
+        chapters[rule.chapter].append(rule.name)
+    counts = dict.fromkeys((TESTED, DEFINED), 0)
+    parts = []
+    for chapter, names in sorted(chapters.items()):
+        rows = [row(recorder, name, counts) for name in names]
+        head = ["op", *(t.mlir for t in TYPES), "quantized"]
+        parts.append(f"## {chapter.replace('_', ' ')}\n")
+        parts.append("\n".join([f"| {' | '.join(head)} |", f"|---{'|:-:' * (len(head) - 1)}|", *rows]) + "\n")
+    total = sum(counts.values())
+    return (
+        "<!-- Generated by tools/gen_op_table.py from the tests; do not edit. -->\n\n# Ops of the reference device\n\n"
+        "Every op, by the element type of its first operand (of its result where it has none): "
+        f"`{TESTED}` is tested on it, `{DEFINED}` is defined on it by StableHLO and not tested, an empty cell is not "
+        f"defined. {counts[TESTED]} of {total} are tested.\n\n" + "\n".join(parts)
+    )
+
+
+def row(recorder: Recorder, name: str, counts: dict[str, int]) -> str:
+    """One op's row."""
+    cells = []
+    for element in TYPES:
+        cell = NOT_DEFINED
+        if element.name in recorder.tested[name]:
+            cell = TESTED
+        elif is_defined(recorder, name, element):
+            cell = DEFINED
+        if cell in counts:
+            counts[cell] += 1
+        cells.append(cell)
+    return f"| `{name}` | {' | '.join([*cells, TESTED if name in recorder.quantized else NOT_DEFINED])} |"
+
+
+def main() -> int:
+    """Runs the tests and writes the page, or checks it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
+    check = parser.parse_args().check
+    recorder = Recorder()
+    if status := pytest.main([str(TESTS), "-q", "-p", "no:cacheprovider"], plugins=[recorder]):
+        print("the tests must pass first", file=sys.stderr)
+        return int(status)
+    text = page(recorder)
+    if check:
+        if PAGE.exists() and PAGE.read_text() == text:
+            return 0
+        print(f"{PAGE} is out of date: run python tools/gen_op_table.py", file=sys.stderr)
+        return 1
+    PAGE.parent.mkdir(exist_ok=True)
+    PAGE.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
