@@ -12,6 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import pjrt as pjrt_package
+
 PROGRAM = """
 module @sum_and_scale {
   func.func @main(%x: tensor<2x3xf32> loc("x"), %w: tensor<2x3xf32> loc("w")) -> (tensor<2x3xf32>, tensor<f32>) {
@@ -142,7 +144,28 @@ def test_compile_for_a_topology(program: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["memory"]["argument_size_in_bytes"] == 48
-    assert report["serialized_size_in_bytes"] == out.stat().st_size > 0
+    assert report["output_size_in_bytes"] == out.stat().st_size > 0
+    with pjrt_package.client("cpu") as client:
+        assert pjrt_package.load_executable(client, out).name == "sum_and_scale"
+
+
+def test_compile_prints_tables(program: Path) -> None:
+    done = pjrt("compile", program, "-t", "cpu", "-O", "num_devices=2", "--num-replicas", "2")
+    assert done.returncode == 0, done.stderr
+    assert "2 × cpu (cpu)" in done.stdout
+    assert "2 of them: 2 replicas × 1 partitions" in done.stdout
+    (arguments,) = (line for line in done.stdout.splitlines() if line.strip().startswith("arguments"))
+    assert "48 B" in arguments
+    assert "█" in arguments
+
+
+def test_an_option_from_a_file(program: Path, tmp_path: Path) -> None:
+    (tmp_path / "number").write_text("three")
+    done = pjrt("compile", program, "-t", "cpu", "-O", f"num_devices=@{tmp_path / 'number'}")
+    assert_refused(done, "num_devices", "three")
+    done = pjrt("compile", program, "-t", "cpu", "-O", "num_devices=@nowhere")
+    assert done.returncode == 2
+    assert "@nowhere" in done.stderr
 
 
 def test_export_writes_a_library_that_loads(tmp_path: Path, program: Path) -> None:
@@ -203,6 +226,19 @@ class TestWrongInput:
         path = tmp_path / "p.mlir"
         path.write_text("func.func @main(%x: tensor<f32>) -> tensor<f32> {\n return %y : tensor<f32>\n}")
         assert_refused(pjrt("run", path, "-i", "zeros"), "line 2", "undeclared")
+
+    def test_a_topology_that_is_too_small(self, program: Path) -> None:
+        done = pjrt("compile", program, "-t", "cpu", "--num-partitions", "4")
+        assert_refused(done, "1 replicas × 4 partitions need 4 devices", "has 1")
+
+    def test_a_plugin_that_is_not_installed(self, program: Path) -> None:
+        assert_refused(pjrt("compile", program, "-t", "rocm:x"), "rocm", "pip install")
+
+    @pytest.mark.parametrize("flag", ["fast", "=1", "x=1,2"])
+    def test_a_compiler_option_without_one_value(self, program: Path, flag: str) -> None:
+        done = pjrt("compile", program, "-t", "cpu", "-C", flag)
+        assert done.returncode == 2
+        assert "expected KEY=VALUE with one value" in done.stderr
 
     def test_an_export_of_nothing(self, tmp_path: Path) -> None:
         assert_refused(pjrt("export", "nowhere:make", "-o", tmp_path / "x.so"), "no module 'nowhere'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,8 +23,15 @@ def _parse_options(_: click.Context, __: click.Parameter, values: tuple[str, ...
         name, equals, text = value.partition("=")
         if not equals or not name:
             raise click.BadParameter(f"expected KEY=VALUE, such as num_devices=8, found {value!r}")
-        options[name] = option_value(text)
+        options[name] = _file_text(text[1:]) if text.startswith("@") else option_value(text)
     return options
+
+
+def _file_text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"@{path}: expected a file with text: {error}") from error
 
 
 def option_value(text: str) -> NamedValue:
@@ -53,5 +61,6 @@ client_options = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=_parse_options,
-    help="An option of the client, such as num_devices=8; may be given several times.",
+    help="An option of the client or topology, such as num_devices=8; @PATH takes the text of a file. "
+    "May be given several times.",
 )

@@ -10,8 +10,8 @@ import click
 
 import pjrt
 from pjrt import stablehlo
-from pjrt.cli._console import print_facts, print_json, progress, readable_bytes
-from pjrt.cli._options import client_options
+from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
+from pjrt.cli._options import client_options, option_value
 from pjrt.cli._timing import readable
 
 _BAR_WIDTH = 40
@@ -20,8 +20,9 @@ _EXAMPLES = """
 \b
 Examples:
   pjrt compile model.stablehlo --topology tpu:v5e:2x2
-  pjrt compile model.stablehlo --topology cpu -o model.bin
-  pjrt compile model.mlir --topology /path/to/plugin.so:2x2 --num-partitions 4 --json
+  pjrt compile model.mlir --topology tpu:v5e:2x2 --num-partitions 4 --shardy -o model.bin
+  pjrt compile model.stablehlo --topology cuda:cuda -O target_config=@h100.txtpb -O topology=1x1x1
+  pjrt compile model.mlir --topology /path/to/plugin.so:2x2 --json
 """
 
 
@@ -38,7 +39,9 @@ Examples:
 @client_options
 @click.option("--num-replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Copies of the program.")
 @click.option("--num-partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Pieces of each copy.")
-@click.option("--output", "-o", metavar="PATH", help="Write the serialized executable to a file.")
+@click.option("--shardy", is_flag=True, help="Partition by the program's sdy annotations.")
+@click.option("--compiler-option", "-C", "flags", multiple=True, metavar="KEY=VALUE", help="A flag of the compiler.")
+@click.option("--output", "-o", metavar="PATH", help="Save the executable, for pjrt.load_executable.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def compile_(
     program: str,
@@ -46,6 +49,8 @@ def compile_(
     options: dict[str, Any],
     num_replicas: int,
     num_partitions: int,
+    shardy: bool,
+    flags: tuple[str, ...],
     output: str | None,
     as_json: bool,
 ) -> None:
@@ -53,37 +58,55 @@ def compile_(
     read = stablehlo.read_file(program)
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise pjrt.NotFoundError(f"--output {output}: there is no folder {str(Path(output).parent)!r}")
+    compile_options = pjrt.CompileOptions(
+        num_replicas=num_replicas,
+        num_partitions=num_partitions,
+        use_shardy_partitioner=shardy,
+        option_overrides=_overrides(flags),
+    )
     plugin, _, name = place.partition(":")
     with progress(f"asking {plugin} for the topology"):
         topology = pjrt.topology(plugin, name, **options)
+    _check_size(topology, num_replicas, num_partitions)
     begin = time.perf_counter()
     with progress(f"compiling for {topology.device_descriptions[0].kind}"):
-        executable = topology.compile(
-            read, pjrt.CompileOptions(num_replicas=num_replicas, num_partitions=num_partitions)
-        )
-    seconds = time.perf_counter() - begin
-    size = None if output is None else _write(executable, output)
-    facts = _facts(topology, executable, seconds, size)
+        executable = topology.compile(read, compile_options)
+    facts = _facts(topology, executable, time.perf_counter() - begin)
+    if output is not None:
+        pjrt.save_executable(executable, output, compiled_for=topology)
+        facts |= {"output": output, "output_size_in_bytes": Path(output).stat().st_size}
     if as_json:
         print_json(facts)
     else:
-        _print(facts, output)
+        _print(facts)
 
 
-def _write(executable: pjrt.Executable, path: str) -> int:
-    serialized = executable.serialize()
-    try:
-        Path(path).write_bytes(serialized)
-    except OSError as error:
-        raise pjrt.InvalidArgumentError(f"--output {path}: cannot be written: {error.strerror}") from error
-    return len(serialized)
+def _overrides(flags: tuple[str, ...]) -> dict[str, Any]:
+    overrides: dict[str, Any] = {}
+    for flag in flags:
+        name, equals, text = flag.partition("=")
+        value = option_value(text)
+        if not equals or not name or isinstance(value, tuple):
+            raise click.BadParameter(
+                f"expected KEY=VALUE with one value, found {flag!r}", param_hint="--compiler-option"
+            )
+        overrides[name] = value
+    return overrides
 
 
-def _facts(
-    topology: pjrt.TopologyDescription, executable: pjrt.Executable, seconds: float, size: int | None
-) -> dict[str, Any]:
+def _check_size(topology: pjrt.TopologyDescription, num_replicas: int, num_partitions: int) -> None:
+    there = len(topology.device_descriptions)
+    if num_replicas * num_partitions > there:
+        raise pjrt.InvalidArgumentError(
+            f"{num_replicas} replicas × {num_partitions} partitions need {num_replicas * num_partitions} devices, the "
+            f"topology has {there}; choose a larger one"
+        )
+
+
+def _facts(topology: pjrt.TopologyDescription, executable: pjrt.Executable, seconds: float) -> dict[str, Any]:
     device = topology.device_descriptions[0]
     stats = _if_offered(executable.memory_stats)
+    memory = None if stats is None else {name: getattr(stats, name) for name in stats.__dataclass_fields__}
     return {
         "platform": topology.platform_name,
         "platform_version": topology.platform_version,
@@ -94,9 +117,9 @@ def _facts(
         "num_partitions": executable.num_partitions,
         "compile_seconds": seconds,
         "memory_limit_in_bytes": device.attributes.get("device_memory_bytes_limit"),
-        "memory": None if stats is None else {f: getattr(stats, f) for f in stats.__dataclass_fields__},
+        "memory_needed_in_bytes": None if memory is None else _needed(memory),
+        "memory": memory,
         "cost": _if_offered(lambda: dict(executable.cost_analysis())),
-        "serialized_size_in_bytes": size,
     }
 
 
@@ -108,52 +131,69 @@ def _if_offered(question: Any) -> Any:
         return None
 
 
-def _print(facts: dict[str, Any], output: str | None) -> None:
-    devices = f"{facts['num_devices']} × {facts['device_kind']} ({facts['platform']})"
+_PARTS = (
+    ("arguments", "argument_size_in_bytes"),
+    ("results", "output_size_in_bytes"),
+    ("temporaries", "temp_size_in_bytes"),
+    ("code", "generated_code_size_in_bytes"),
+)
+
+
+def _needed(memory: dict[str, int]) -> int:
+    """The bytes that one run needs on a device: the compiler's peak, or the sum of all parts where that is more."""
+    # What a result takes over from an argument is in both of them.
+    parts = sum(memory[field] for _, field in _PARTS) - memory["alias_size_in_bytes"]
+    return max(parts, memory["peak_memory_in_bytes"])
+
+
+def _print(facts: dict[str, Any]) -> None:
+    replicas, partitions = facts["num_replicas"], facts["num_partitions"]
     lines: list[tuple[str, object]] = [
         ("program", facts["executable"]),
-        ("devices", devices),
-        ("replicas × partitions", f"{facts['num_replicas']} × {facts['num_partitions']}"),
+        ("topology", f"{facts['num_devices']} × {facts['device_kind']} ({facts['platform']})"),
+        ("runs on", f"{replicas * partitions} of them: {replicas} replicas × {partitions} partitions"),
         ("compiled in", readable(facts["compile_seconds"])),
     ]
-    lines += _memory_lines(facts["memory"], facts["memory_limit_in_bytes"])
-    cost = facts["cost"] or {}
-    for name, label in (("flops", "FLOPs"), ("transcendentals", "transcendentals"), ("bytes accessed", "bytes moved")):
-        if name in cost:
-            amount = readable_bytes(cost[name]) if name == "bytes accessed" else _readable_count(cost[name])
-            lines.append((label, amount))
-    if output is not None:
-        lines.append(("written to", f"{output} ({readable_bytes(facts['serialized_size_in_bytes'])})"))
+    if "output" in facts:
+        lines.append(("saved as", f"{facts['output']} ({readable_bytes(facts['output_size_in_bytes'])})"))
     print_facts(lines)
+    _print_memory(facts["memory"], facts["memory_needed_in_bytes"], facts["memory_limit_in_bytes"])
+    _print_cost(facts["cost"])
 
 
-def _memory_lines(memory: dict[str, int] | None, limit: int | None) -> list[tuple[str, object]]:
-    if memory is None:
-        return [("memory", "this compiler does not say")]
-    parts = [
-        ("arguments", "argument_size_in_bytes"),
-        ("results", "output_size_in_bytes"),
-        ("aliased", "alias_size_in_bytes"),
-        ("temporaries", "temp_size_in_bytes"),
-        ("code", "generated_code_size_in_bytes"),
+def _print_memory(memory: dict[str, int] | None, needed: int | None, limit: int | None) -> None:
+    if memory is None or needed is None:
+        click.echo("\nThis compiler does not say what memory the program needs.")
+        return
+    of = f"of {readable_bytes(limit)}" if limit else "of what it needs"
+    whole = limit or needed
+    rows = [(label, readable_bytes(memory[field]), *_bar(memory[field], whole)) for label, field in _PARTS]
+    if memory["alias_size_in_bytes"]:
+        rows.insert(2, ("both at once", readable_bytes(memory["alias_size_in_bytes"]), "", ""))
+    rows.append(("needed", readable_bytes(needed), *_bar(needed, whole)))
+    print_table(["memory of each device", "size", of, "share"], rows, right=["size", "share"])
+
+
+def _print_cost(cost: dict[str, float] | None) -> None:
+    shown = [
+        ("FLOPs", "flops", _readable_count),
+        ("transcendentals", "transcendentals", _readable_count),
+        ("bytes moved", "bytes accessed", readable_bytes),
+        ("time at best", "optimal_seconds", readable),
     ]
-    lines: list[tuple[str, object]] = [(label, readable_bytes(memory[field])) for label, field in parts]
-    if memory["peak_memory_in_bytes"]:
-        lines.append(("peak", readable_bytes(memory["peak_memory_in_bytes"])))
-    # What a result takes over from an argument is in both of them.
-    total = sum(memory[field] for _, field in parts) - 2 * memory["alias_size_in_bytes"]
-    lines.append(("together", _bar(total, limit)))
-    return lines
+    rows = [(label, convert(cost[key])) for label, key, convert in shown if cost and key in cost]
+    if rows:
+        print_table(["work of each device", "a run"], rows, right=["a run"])
+    else:
+        click.echo("This compiler does not say what work the program does.")
 
 
-def _bar(needed: int, limit: int | None) -> str:
-    """An amount of memory beside what there is, as a bar."""
-    if not limit:
-        return readable_bytes(needed)
-    share = needed / limit
-    filled = min(_BAR_WIDTH, round(share * _BAR_WIDTH))
-    bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
-    return f"{readable_bytes(needed)} {bar} {share:.1%} of {readable_bytes(limit)}"
+def _bar(amount: int, whole: int) -> tuple[str, str]:
+    """A part as a bar and as a percentage; what is not nothing shows at least as one mark."""
+    share = amount / whole if whole else 0.0
+    filled = min(_BAR_WIDTH, max(round(share * _BAR_WIDTH), 1 if amount else 0))
+    percent = "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
+    return "█" * filled + "░" * (_BAR_WIDTH - filled), percent
 
 
 def _readable_count(count: float) -> str:
