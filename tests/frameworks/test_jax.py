@@ -64,6 +64,20 @@ def test_importing_changes_no_default() -> None:
     assert done.stdout.split() == ["cpu", "1"]
 
 
+def test_devices_from_the_environment() -> None:
+    code = """
+import os
+from pjrt.frameworks import jax_plugin
+os.environ[jax_plugin.VARIABLE] = "reference, cpu"
+jax_plugin.initialize()
+import jax
+print(jax.default_backend(), jax.devices("reference")[0].platform, len(jax.devices("pjrt_cpu")))
+"""
+    done = python("-c", code)
+    assert_clean(done)
+    assert done.stdout.split() == ["cpu", "reference", "1"]
+
+
 def test_exit_with_live_arrays() -> None:
     assert_clean(script("x = [jax.device_put(i * 1.0, jax.devices(platform)[i % 2]) for i in range(10)]"))
 

@@ -17,6 +17,7 @@ _COMMANDS = {
     "devices": "pjrt.cli.devices:devices",
     "info": "pjrt.cli.info:info",
     "inspect": "pjrt.cli.inspect:inspect",
+    "new-plugin": "pjrt.cli.new_plugin:new_plugin",
     "run": "pjrt.cli.run:run",
 }
 

@@ -11,7 +11,7 @@ from pjrt.api.client import Client
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
-from pjrt.plugins import _builtin, _wheels
+from pjrt.plugins import _builtin, _installed, _wheels
 
 DEFAULT = "cpu"
 """The device that is always at hand."""
@@ -67,8 +67,8 @@ def load_plugin(path: str | os.PathLike[str]) -> Plugin:
 
 
 def names() -> Sequence[str]:
-    """The names of the devices in the box, in alphabetical order."""
-    return tuple(sorted(_builtin.PLACES))
+    """The names of the devices in the box and of those that installed packages bring, in alphabetical order."""
+    return tuple(sorted({*_builtin.PLACES, *_installed.entry_points()}))
 
 
 def find(name: str | os.PathLike[str]) -> Plugin:
@@ -83,6 +83,8 @@ def find(name: str | os.PathLike[str]) -> Plugin:
         raise InvalidArgumentError(f"expected a device's name or a plugin's path, found {name!r}")
     if name in _builtin.PLACES:
         return _builtin.plugin(name)
+    if name in _installed.entry_points():
+        return _installed.plugin(name)
     if name in _wheels.WHEELS or _is_path(name):
         return load_plugin(name)
     raise NotFoundError(

@@ -175,6 +175,7 @@ def test_dlpack_to_numpy(client: pjrt.Client) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool", "uint8", "complex64"])
+@pytest.mark.torch
 def test_dlpack_with_torch(client: pjrt.Client, dtype: str) -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.tensor([[1, 0, 3], [4, 5, 6]]).to(getattr(torch, dtype))

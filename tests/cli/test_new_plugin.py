@@ -1,0 +1,79 @@
+"""``pjrt new-plugin``: what it writes works, from Python and from JAX, without a change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+
+def run(*command: str, path: Path | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, text=True, timeout=180, env=environment, cwd=cwd
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    done = run("-m", "pjrt", "new-plugin", "gadget", "--folder", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    return tmp_path / "gadget"
+
+
+def install(package: Path) -> None:
+    """What installing leaves behind, as far as entry points go: metadata beside the package."""
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    metadata = package / "src" / "gadget-0.1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_its_own_tests_pass(package: Path) -> None:
+    install(package)
+    done = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", path=package / "src", cwd=package)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+def test_it_is_listed(package: Path) -> None:
+    install(package)
+    done = run("-m", "pjrt", "devices", "gadget", path=package / "src")
+    assert done.returncode == 0, done.stderr
+    assert "gadget" in done.stdout
+
+
+def test_a_broken_one_says_whose_it_is(package: Path) -> None:
+    install(package)
+    (package / "src" / "gadget" / "__init__.py").write_text("import nothing_of_this_name\n")
+    done = run("-m", "pjrt", "devices", "gadget", path=package / "src")
+    assert done.returncode == 2
+    assert "package gadget" in done.stderr
+    assert "nothing_of_this_name" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", ["My-Device", "1st", "a b"])
+def test_a_name_that_is_none(tmp_path: Path, name: str) -> None:
+    done = run("-m", "pjrt", "new-plugin", name, "--folder", str(tmp_path))
+    assert done.returncode == 2
+    assert "mydevice" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_overwritten(package: Path) -> None:
+    done = run("-m", "pjrt", "new-plugin", "gadget", "--folder", str(package.parent))
+    assert done.returncode == 2
+    assert "exists already" in done.stderr
