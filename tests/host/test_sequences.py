@@ -15,30 +15,12 @@ from pjrt.host import Compiled, ExecutionContext, HostClient
 
 SPEC = toys.spec("f32[4]")
 
+MAKE = ["put", "share", "alias", "transfer"]
+USE = ["negate", "both", "sum", "copy", "fulfill", "view", "reference"]
+USE_UP = ["in_place", "depend", "cast", "delete"]
+
 steps = st.lists(
-    st.tuples(
-        st.sampled_from(
-            [
-                "put",
-                "share",
-                "negate",
-                "both",
-                "in_place",
-                "sum",
-                "copy",
-                "alias",
-                "fulfill",
-                "transfer",
-                "depend",
-                "cast",
-                "delete",
-                "view",
-                "reference",
-            ]
-        ),
-        st.integers(0, 30),
-        st.integers(0, 30),
-    ),
+    st.tuples(st.sampled_from(MAKE + USE + USE_UP), st.integers(0, 30), st.integers(0, 30)),
     max_size=30,
 )
 
@@ -84,7 +66,7 @@ class Machine:
 
     def step(self, name: str, a: int, b: int) -> None:
         device = self.client.devices[a % 2]
-        if name in ("put", "share", "transfer", "alias"):
+        if name in MAKE:
             self.make(name, device)
         elif self.buffers:
             self.use(name, *self.buffers[a % len(self.buffers)], b)
@@ -131,7 +113,7 @@ class Machine:
             self.seen.append((buffer.to_host(), value))
         elif name == "reference":
             self.seen.append((buffer.raw(), value))
-        elif name in ("in_place", "depend", "cast", "delete"):
+        elif name in USE_UP:
             self.use_up(name, buffer, value)
 
     def fulfill(self, buffer: pjrt.Buffer, value: np.ndarray) -> None:
