@@ -35,7 +35,9 @@ cdef class RuntimeVersionCore(Handle):
         cdef PJRT_RuntimeAbiVersion_ToProto_Args args
         start(&args, PJRT_RuntimeAbiVersion_ToProto_Args_STRUCT_SIZE)
         args.abi_version = <PJRT_RuntimeAbiVersion *>self.use()
-        self.call_extension(<void *>_extension(self.scope).runtime_abi_version_to_proto, &args, "PJRT_RuntimeAbiVersion_ToProto")
+        self.call_extension(
+            <void *>_extension(self.scope).runtime_abi_version_to_proto, &args, "PJRT_RuntimeAbiVersion_ToProto"
+        )
         try:
             return blob(args.serialized_proto, args.serialized_proto_size, "an ABI version")
         finally:
@@ -98,7 +100,9 @@ cdef class ExecutableVersionCore(Handle):
         start(&args, PJRT_ExecutableAbiVersion_PlatformId_Args_STRUCT_SIZE)
         args.abi_version = <PJRT_ExecutableAbiVersion *>self.use()
         self.call_extension(
-            <void *>_extension(self.scope).executable_abi_version_platform_id, &args, "PJRT_ExecutableAbiVersion_PlatformId"
+            <void *>_extension(self.scope).executable_abi_version_platform_id,
+            &args,
+            "PJRT_ExecutableAbiVersion_PlatformId",
         )
         return args.platform_id
 
@@ -188,5 +192,7 @@ def executable_version_from_proto(Scope scope, serialized):
     start(&args, PJRT_ExecutableAbiVersion_FromProto_Args_STRUCT_SIZE)
     args.serialized_proto = data
     args.serialized_proto_size = len(data)
-    scope.call_extension(<void *>extension.executable_abi_version_from_proto, &args, "PJRT_ExecutableAbiVersion_FromProto")
+    scope.call_extension(
+        <void *>extension.executable_abi_version_from_proto, &args, "PJRT_ExecutableAbiVersion_FromProto"
+    )
     return _executable(scope, args.abi_version)

@@ -34,12 +34,14 @@ cdef class Api:
         cdef Api api = Api.__new__(Api)
         if table == NULL:
             raise FailedPreconditionError(
-                f"{path}: GetPjrtApi returned null, so the plugin has no functions; it may need settings or hardware, see its documentation"
+                f"{path}: GetPjrtApi returned null, so the plugin has no functions; it may need settings or hardware, "
+                "see its documentation"
             )
         cdef size_t least = _HEAD
         if table.struct_size < least:
             raise FailedPreconditionError(
-                f"{path}: the plugin's PJRT_Api is {table.struct_size} bytes long, expected at least {least}; it is no PJRT plugin, or a broken one"
+                f"{path}: the plugin's PJRT_Api is {table.struct_size} bytes long, expected at least {least}; it is "
+                "no PJRT plugin, or a broken one"
             )
         api.table = table
         api.path = path
@@ -105,10 +107,15 @@ cdef class Api:
         """An extension's struct, if the plugin has it and it reaches as far as the function that is to be called."""
         entry = self._extensions.get(kind)
         if entry is None:
-            raise UnimplementedError(f"{self.path}: the plugin has no {name} extension; see plugin.extensions for those it has")
+            raise UnimplementedError(
+                f"{self.path}: the plugin has no {name} extension; see plugin.extensions for those it has"
+            )
         address, size = entry
         if size < needed:
-            raise UnimplementedError(f"{self.path}: the plugin's {name} extension is an older one ({size} bytes), which does not offer this; use a newer plugin")
+            raise UnimplementedError(
+                f"{self.path}: the plugin's {name} extension is an older one ({size} bytes), which does not offer "
+                "this; use a newer plugin"
+            )
         return <void *><size_t>address
 
     cdef function_t find(self, size_t slot) except NULL:
@@ -123,9 +130,13 @@ cdef class Api:
         name, since = FUNCTIONS[(slot - _HEAD) // sizeof(void *)]
         version = f"{self.major_version}.{self.minor_version}"
         if slot + sizeof(void *) <= self.readable:
-            raise UnimplementedError(f"{self.path}: the plugin (PJRT C API {version}) leaves {name} out; ask its vendor, or do without")
+            raise UnimplementedError(
+                f"{self.path}: the plugin (PJRT C API {version}) leaves {name} out; ask its vendor, or do without"
+            )
         exists = "is not among its functions" if since is None else f"exists since PJRT C API 0.{since}"
-        raise UnimplementedError(f"{self.path}: the plugin speaks PJRT C API {version}, and {name} {exists}; use a newer plugin")
+        raise UnimplementedError(
+            f"{self.path}: the plugin speaks PJRT C API {version}, and {name} {exists}; use a newer plugin"
+        )
 
     cdef int call(self, size_t slot, void *args) except -1:
         """The funnel. ``args`` was started and filled by the caller."""
@@ -204,7 +215,9 @@ cdef class Api:
             self.table.PJRT_Error_Destroy(&args)  # PjrtError: when it is raised
 
 
-cdef void _visit_payload(const char *key, size_t key_size, const char *value, size_t value_size, void *found) noexcept with gil:
+cdef void _visit_payload(
+    const char *key, size_t key_size, const char *value, size_t value_size, void *found
+) noexcept with gil:
     # Called inside Error_ForEachPayload, in a thread that Python knows.
     try:
         (<dict>found)[text(key, key_size, "the key of a payload")] = blob(value, value_size, "a payload")
@@ -223,7 +236,10 @@ cdef str text(const char *data, size_t size, str what):
     if size == 0:
         return ""
     if data == NULL or size > _LONGEST_TEXT:
-        raise InternalError(f"the plugin gave {what} as {size} bytes at {<size_t>data:#x}, which cannot be right; report it to the plugin's vendor")
+        raise InternalError(
+            f"the plugin gave {what} as {size} bytes at {<size_t>data:#x}, which cannot be right; report it to the "
+            "plugin's vendor"
+        )
     return PyUnicode_DecodeUTF8(data, size, "replace")
 
 
@@ -232,12 +248,18 @@ cdef bytes blob(const char *data, size_t size, str what):
     if size == 0:
         return b""
     if data == NULL or size > _LARGEST_BLOB:
-        raise InternalError(f"the plugin gave {what} as {size} bytes at {<size_t>data:#x}, which cannot be right; report it to the plugin's vendor")
+        raise InternalError(
+            f"the plugin gave {what} as {size} bytes at {<size_t>data:#x}, which cannot be right; report it to the "
+            "plugin's vendor"
+        )
     return PyBytes_FromStringAndSize(data, size)
 
 
 cdef size_t count(size_t number, const void *array, str what) except? 1:
     """The length of an array of the plugin, if it can be one."""
     if number and (array == NULL or number > _MOST_ITEMS):
-        raise InternalError(f"the plugin gave {what} as {number} items at {<size_t>array:#x}, which cannot be right; report it to the plugin's vendor")
+        raise InternalError(
+            f"the plugin gave {what} as {number} items at {<size_t>array:#x}, which cannot be right; report it to the "
+            "plugin's vendor"
+        )
     return number

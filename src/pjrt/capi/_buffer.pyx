@@ -1,4 +1,7 @@
-"""Buffers: what they are, their life, and copies of them on devices. (To the host: ``_to_host``; new ones: ``_new_buffer``.)"""
+"""Buffers: what they are, their life, and copies of them on devices.
+
+Copies to the host are in ``_to_host``, new buffers in ``_new_buffer``.
+"""
 
 cimport cython
 from cpython.object cimport PyObject, PyTypeObject
@@ -192,7 +195,9 @@ cdef class BufferCore(Handle):
             return self._copy_to_device(destination)
         if isinstance(destination, MemorySpaceCore):
             return self._copy_to_memory(destination)
-        raise InvalidArgumentError(f"a buffer is copied to a device or a memory space of its client, found {destination!r}")
+        raise InvalidArgumentError(
+            f"a buffer is copied to a device or a memory space of its client, found {destination!r}"
+        )
 
     def _copy_to_device(self, device):
         cdef PJRT_Buffer_CopyToDevice_Args args
@@ -333,7 +338,7 @@ class PluginExternalReference(ExternalReferenceCore, ExternalReference):
 
 
 cdef class _Dependency:
-    """Tells the plugin, once, that the dependency of a donation is done. It is the callback of the dependency's future."""
+    """Tells the plugin, once, that the dependency of a donation is done: the callback of the dependency's future."""
 
     cdef void (*callback)(PJRT_Buffer_DonateWithControlDependency_Callback_Args *args) noexcept nogil
     cdef void *data

@@ -61,16 +61,23 @@ cdef class ClientCore(ClientScope):
         start(&version, PJRT_Client_PlatformVersion_Args_STRUCT_SIZE)
         version.client = self.native
         self.call(SLOT_PJRT_Client_PlatformVersion, &version)  # Client.platform_version
-        self.platform_version = text(version.platform_version, version.platform_version_size, "the version of a platform")
+        self.platform_version = text(
+            version.platform_version, version.platform_version_size, "the version of a platform"
+        )
         start(&all_devices, PJRT_Client_Devices_Args_STRUCT_SIZE)
         all_devices.client = self.native
         self.call(SLOT_PJRT_Client_Devices, &all_devices)  # Client.devices
-        self.devices = devices_in(self, <PJRT_Device **>all_devices.devices, all_devices.num_devices, "the devices of a client")
+        self.devices = devices_in(
+            self, <PJRT_Device **>all_devices.devices, all_devices.num_devices, "the devices of a client"
+        )
         start(&ours, PJRT_Client_AddressableDevices_Args_STRUCT_SIZE)
         ours.client = self.native
         self.call(SLOT_PJRT_Client_AddressableDevices, &ours)  # Client.addressable_devices
         self.addressable_devices = devices_in(
-            self, <PJRT_Device **>ours.addressable_devices, ours.num_addressable_devices, "the addressable devices of a client"
+            self,
+            <PJRT_Device **>ours.addressable_devices,
+            ours.num_addressable_devices,
+            "the addressable devices of a client",
         )
 
     @property
@@ -89,7 +96,10 @@ cdef class ClientCore(ClientScope):
             args.client = self.native
             self.call(SLOT_PJRT_Client_AddressableMemories, &args)
             self._memory_spaces = memories_in(
-                self, <PJRT_Memory **>args.addressable_memories, args.num_addressable_memories, "the memories of a client"
+                self,
+                <PJRT_Memory **>args.addressable_memories,
+                args.num_addressable_memories,
+                "the memories of a client",
             )
         return self._memory_spaces
 
@@ -130,7 +140,9 @@ cdef class ClientCore(ClientScope):
     def default_device_assignment(self, num_replicas, num_partitions):
         cdef PJRT_Client_DefaultDeviceAssignment_Args args
         if num_replicas < 1 or num_partitions < 1:
-            raise InvalidArgumentError(f"a device assignment has at least 1 replica and 1 partition, found {num_replicas} and {num_partitions}")
+            raise InvalidArgumentError(
+                f"a device assignment has at least 1 replica and 1 partition, found {num_replicas} and {num_partitions}"
+            )
         cdef Block ids = Block.of(num_replicas * num_partitions * sizeof(int))
         start(&args, PJRT_Client_DefaultDeviceAssignment_Args_STRUCT_SIZE)
         args.client = self.native
@@ -139,9 +151,8 @@ cdef class ClientCore(ClientScope):
         args.default_assignment_size = num_replicas * num_partitions
         args.default_assignment = <int *>ids.data
         self.call(SLOT_PJRT_Client_DefaultDeviceAssignment, &args)
-        return DeviceAssignment(
-            tuple([tuple([(<int *>ids.data)[r * args.num_partitions + p] for p in range(num_partitions)]) for r in range(num_replicas)])
-        )
+        rows = [_row(<int *>ids.data, replica, num_partitions) for replica in range(num_replicas)]
+        return DeviceAssignment(tuple(rows))
 
     def default_layout(self, element_type, shape):
         return client_layout(self, self.native, element_type, shape)
@@ -180,7 +191,9 @@ cdef class ClientCore(ClientScope):
         cdef PJRT_Client_Load_Args args
         cdef bytes serialized = b"" if options is None else options.to_proto()
         if not isinstance(executable, ExecutableCore) or (<ExecutableCore>executable).scope.api is not self.api:
-            raise InvalidArgumentError(f"a client loads executables of its own plugin, found {executable!r}; use deserialize for bytes")
+            raise InvalidArgumentError(
+                f"a client loads executables of its own plugin, found {executable!r}; use deserialize for bytes"
+            )
         start(&args, PJRT_Client_Load_Args_STRUCT_SIZE)
         args.client = self.native
         args.executable = <PJRT_Executable *>(<ExecutableCore>executable).use()
@@ -210,7 +223,14 @@ cdef class ClientCore(ClientScope):
     # Buffers.
 
     def buffer_from_host(
-        self, array, *, device=None, memory_space=None, layout=None, semantics=HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, on_done_with_host_buffer=None
+        self,
+        array,
+        *,
+        device=None,
+        memory_space=None,
+        layout=None,
+        semantics=HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
+        on_done_with_host_buffer=None
     ):
         return from_host(self, array, device, memory_space, layout, semantics, on_done_with_host_buffer)
 
@@ -228,7 +248,9 @@ cdef class ClientCore(ClientScope):
     def create_alias_buffer(self, spec, *, memory_space=None):
         return alias(self, spec, memory_space)
 
-    def create_view_of_device_buffer(self, pointer, spec, *, device=None, memory_space=None, on_delete=None, stream=None):
+    def create_view_of_device_buffer(
+        self, pointer, spec, *, device=None, memory_space=None, on_delete=None, stream=None
+    ):
         return view_of_device(self, pointer, spec, device, memory_space, on_delete, stream)
 
     def create_buffers_for_async_host_to_device(self, specs, *, memory_space=None):
@@ -355,7 +377,7 @@ cdef class ClientCore(ClientScope):
             self._mapped = {}
 
     def _close_at_exit(self):
-        """Ends the client while Python still works; one that another thread is inside of is left to the process's end."""
+        """Ends the client while Python still works; one that another thread is inside of is left as it is."""
         if not self.in_flight:
             self.close()
 
@@ -366,7 +388,7 @@ cdef class ClientCore(ClientScope):
             self.api.drop(SLOT_PJRT_Client_Destroy, native)  # Client: when it is dropped
 
     cdef object explain(self, error):
-        """An out-of-memory error with what the devices' allocators say and what the client was made with, as payloads."""
+        """An out-of-memory error with the state of the allocators and the client's options as payloads."""
         payloads = dict(error.payloads)
         payloads["pjrt.client_options"] = json.dumps(self.options, default=str).encode()
         payloads["pjrt.allocator_stats"] = json.dumps(self._allocator_stats()).encode()
@@ -379,8 +401,15 @@ cdef class ClientCore(ClientScope):
                 stats = device.memory_stats()
             except PjrtError:
                 continue
-            found[str(device)] = {name: getattr(stats, name) for name in stats.__slots__ if getattr(stats, name) is not None}
+            values = {name: getattr(stats, name) for name in stats.__slots__}
+            found[str(device)] = {name: value for name, value in values.items() if value is not None}
         return found
+
+
+cdef tuple _row(int *ids, int replica, int num_partitions):
+    """The device ids of one replica."""
+    cdef int index
+    return tuple([ids[replica * num_partitions + index] for index in range(num_partitions)])
 
 
 class PluginClient(ClientCore, Client):

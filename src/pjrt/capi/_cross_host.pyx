@@ -23,7 +23,9 @@ cdef size_t _FIRST_SIZE = PJRT_CrossHostTransfers_Extension_STRUCT_SIZE - 2 * si
 
 
 cdef PJRT_CrossHostTransfers_Extension *_extension(Scope scope, size_t size) except NULL:
-    return <PJRT_CrossHostTransfers_Extension *>scope.api.extension(PJRT_Extension_Type_CrossHostTransfers, size, "CrossHostTransfers")
+    return <PJRT_CrossHostTransfers_Extension *>scope.api.extension(
+        PJRT_Extension_Type_CrossHostTransfers, size, "CrossHostTransfers"
+    )
 
 
 cdef class _Shapes:
@@ -66,7 +68,9 @@ def send_buffers(ClientScope client, buffers, destinations, keys):
     cdef Block events = Block.of(number * sizeof(void *))
     cdef Block ids = int64_block(destinations)
     cdef Block tags = int64_block(keys)
-    cdef PJRT_CrossHostTransfers_Extension *extension = _extension(client, PJRT_CrossHostTransfers_Extension_STRUCT_SIZE)
+    cdef PJRT_CrossHostTransfers_Extension *extension = _extension(
+        client, PJRT_CrossHostTransfers_Extension_STRUCT_SIZE
+    )
     _check_lengths(number, destinations, keys)
     for index in range(number):
         buffer = buffers[index]
@@ -82,7 +86,9 @@ def send_buffers(ClientScope client, buffers, destinations, keys):
     args.transfer_keys = <int64_t *>tags.data
     args.send_events = <PJRT_Event **>events.data
     client.call_extension(
-        <void *>extension.PJRT_Transfers_PJRT_Client_CrossHostSendBuffers, &args, "PJRT_Transfers_PJRT_Client_CrossHostSendBuffers"
+        <void *>extension.PJRT_Transfers_PJRT_Client_CrossHostSendBuffers,
+        &args,
+        "PJRT_Transfers_PJRT_Client_CrossHostSendBuffers",
     )
     return [lazy_future(client, (<PJRT_Event **>events.data)[index], None) for index in range(number)]
 
@@ -95,7 +101,9 @@ def receive_buffers(ClientScope client, specs, device, sources, keys):
     cdef Block buffers = Block.of(shapes.number * sizeof(void *))
     cdef Block ids = int64_block(sources)
     cdef Block tags = int64_block(keys)
-    cdef PJRT_CrossHostTransfers_Extension *extension = _extension(client, PJRT_CrossHostTransfers_Extension_STRUCT_SIZE)
+    cdef PJRT_CrossHostTransfers_Extension *extension = _extension(
+        client, PJRT_CrossHostTransfers_Extension_STRUCT_SIZE
+    )
     _check_lengths(shapes.number, sources, keys)
     start(&args, PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args_STRUCT_SIZE)
     args.client = client.native
@@ -109,14 +117,18 @@ def receive_buffers(ClientScope client, specs, device, sources, keys):
     args.transfer_keys = <int64_t *>tags.data
     args.buffers = <PJRT_Buffer **>buffers.data
     client.call_extension(
-        <void *>extension.PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers, &args, "PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers"
+        <void *>extension.PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers,
+        &args,
+        "PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers",
     )
     return [new_buffer(client, (<PJRT_Buffer **>buffers.data)[index]) for index in range(shapes.number)]
 
 
 def _check_lengths(number, devices, keys):
     if len(devices) != number or len(keys) != number:
-        raise InvalidArgumentError(f"each buffer has one device and one key: found {number} buffers, {len(devices)} devices, {len(keys)} keys")
+        raise InvalidArgumentError(
+            f"each buffer has one device and one key: found {number} buffers, {len(devices)} devices, {len(keys)} keys"
+        )
 
 
 # The first generation: the receiver hands out descriptors, which the caller brings to the sender.
@@ -146,7 +158,9 @@ cdef class ReceiveCore:
         if not 0 <= index < len(self.buffers):
             raise OutOfRangeError(f"there is no buffer {index} among {len(self.buffers)}")
         if notifier == NULL:
-            raise FailedPreconditionError("a transfer can be cancelled when its descriptors are there, and they are not yet")
+            raise FailedPreconditionError(
+                "a transfer can be cancelled when its descriptors are there, and they are not yet"
+            )
         descriptor = self.promise.future.result()[index]
         data, size = descriptor, len(descriptor)
         done = Promise()
@@ -196,7 +210,9 @@ def make_receive_buffers(ClientScope client, specs, device):
         Py_DECREF(receive)
         raise
     number = count(min(args.num_buffers, shapes.number), args.buffers, "the buffers of a transfer")
-    (<ReceiveCore>receive).buffers = tuple([new_buffer(client, (<PJRT_Buffer **>buffers.data)[index]) for index in range(number)])
+    (<ReceiveCore>receive).buffers = tuple(
+        [new_buffer(client, (<PJRT_Buffer **>buffers.data)[index]) for index in range(number)]
+    )
     return receive
 
 
@@ -224,7 +240,10 @@ cdef void _tell_descriptors(
         receive.cancel_notifier = cancel_notifier
         receive.cancel_arg = cancel_arg
         receive.promise.set_result(
-            [blob(descriptors[index], sizes[index], "a descriptor") for index in range(count(number, descriptors, "the descriptors"))]
+            [
+                blob(descriptors[index], sizes[index], "a descriptor")
+                for index in range(count(number, descriptors, "the descriptors"))
+            ]
         )
     except Exception as failure:
         receive.promise.set_error(failure)
@@ -287,7 +306,10 @@ def send_buffer(BufferCore buffer, descriptor):
     cdef descriptor_t *slot
     cdef _DescriptorSetter setter = _DescriptorSetter()
     if extension.PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice == NULL:
-        raise UnimplementedError(f"{buffer.scope.api.path}: the plugin leaves PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice out of its extension")
+        raise UnimplementedError(
+            f"{buffer.scope.api.path}: the plugin leaves PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice out of its "
+            "extension"
+        )
     start(&args, PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args_STRUCT_SIZE)
     args.buffer = <PJRT_Buffer *>buffer.use()
     start(&created, PJRT_Event_Create_Args_STRUCT_SIZE)

@@ -74,11 +74,15 @@ cdef class DescriptionCore:
         start(&args, PJRT_DeviceDescription_MemoryDescriptions_Args_STRUCT_SIZE)
         args.device_description = self.native
         self.scope.call_extension(
-            <void *>extension.PJRT_DeviceDescription_MemoryDescriptions, &args, "PJRT_DeviceDescription_MemoryDescriptions"
+            <void *>extension.PJRT_DeviceDescription_MemoryDescriptions,
+            &args,
+            "PJRT_DeviceDescription_MemoryDescriptions",
         )
         found = [
             self._memory(<size_t>args.memory_descriptions[index])
-            for index in range(count(args.num_memory_descriptions, args.memory_descriptions, "the memories of a device"))
+            for index in range(
+                count(args.num_memory_descriptions, args.memory_descriptions, "the memories of a device")
+            )
         ]
         if args.default_memory_index != _NO_DEFAULT and args.default_memory_index < <size_t>len(found):
             found.insert(0, found.pop(args.default_memory_index))
@@ -141,7 +145,9 @@ cdef class DeviceCore:
             start(&args, PJRT_Device_AddressableMemories_Args_STRUCT_SIZE)
             args.device = self.native
             self.scope.call(SLOT_PJRT_Device_AddressableMemories, &args)
-            self._memory_spaces = memories_in(self.scope, <PJRT_Memory **>args.memories, args.num_memories, "the memories of a device")
+            self._memory_spaces = memories_in(
+                self.scope, <PJRT_Memory **>args.memories, args.num_memories, "the memories of a device"
+            )
         return self._memory_spaces
 
     @property
@@ -294,7 +300,9 @@ cdef class MemorySpaceCore:
             start(&args, PJRT_Memory_AddressableByDevices_Args_STRUCT_SIZE)
             args.memory = self.native
             self.scope.call(SLOT_PJRT_Memory_AddressableByDevices, &args)
-            self._devices = devices_in(self.scope, <PJRT_Device **>args.devices, args.num_devices, "the devices of a memory")
+            self._devices = devices_in(
+                self.scope, <PJRT_Device **>args.devices, args.num_devices, "the devices of a memory"
+            )
         return self._devices
 
     @property
@@ -380,7 +388,9 @@ cdef PJRT_Memory *native_memory(ClientScope scope, memory_space) except? NULL:
     if memory_space is None:
         return NULL
     if not isinstance(memory_space, MemorySpaceCore) or (<MemorySpaceCore>memory_space).scope is not scope:
-        raise InvalidArgumentError(f"{memory_space!r} is no memory space of this client; use one of client.memory_spaces")
+        raise InvalidArgumentError(
+            f"{memory_space!r} is no memory space of this client; use one of client.memory_spaces"
+        )
     return (<MemorySpaceCore>memory_space).native
 
 

@@ -97,11 +97,15 @@ def to_capsule(BufferCore buffer, stream, max_version, dl_device, copy):
     if dl_device is not None and tuple(dl_device) != place:
         raise BufferError(f"the buffer is on DLPack's device {place}, not on {dl_device}; copy it there first")
     if copy:
-        raise BufferError("a plugin's buffer is shared by DLPack, not copied; copy with buffer.copy_to or numpy.asarray")
+        raise BufferError(
+            "a plugin's buffer is shared by DLPack, not copied; copy with buffer.copy_to or numpy.asarray"
+        )
     if stream is not None and place[0] == DLPACK_CPU:
         raise BufferError(f"memory of the host has no streams: expected stream=None, found {stream!r}")
     if buffer.element_type not in _TYPES:
-        raise UnimplementedError(f"DLPack has no type {buffer.element_type.name} as it lies on devices; copy with numpy.asarray(buffer)")
+        raise UnimplementedError(
+            f"DLPack has no type {buffer.element_type.name} as it lies on devices; copy with numpy.asarray(buffer)"
+        )
     strides = _strides(buffer.shape, buffer.layout)
     if stream is None or stream in (-1, 1, 2):
         buffer.ready().result()
@@ -210,16 +214,19 @@ def _strides(shape, layout):
 
 
 def from_source(ClientScope client, source, device):
-    """``Client.buffer_from_dlpack``: a view of the other library's memory, which is given back when the buffer is gone."""
+    """``Client.buffer_from_dlpack``: a view of the other library's memory, given back when the buffer is gone."""
     try:
         kind, number = source.__dlpack_device__()
     except AttributeError as error:
-        raise InvalidArgumentError(f"expected an object with __dlpack__, found {type(source).__name__}; use buffer_from_host") from error
+        raise InvalidArgumentError(
+            f"expected an object with __dlpack__, found {type(source).__name__}; use buffer_from_host"
+        ) from error
     place = client.addressable_devices[0] if device is None else device
     expected = _DEVICE_TYPES.get(client.platform, DLPACK_CPU)
     if kind != expected or (expected != DLPACK_CPU and number != place.local_hardware_id):
         raise InvalidArgumentError(
-            f"the memory is on DLPack's device ({int(kind)}, {number}), and {place} takes memory of device type {expected}; copy it there first"
+            f"the memory is on DLPack's device ({int(kind)}, {number}), and {place} takes memory of device type "
+            f"{expected}; copy it there first"
         )
     stream = place.stream_for_external_ready_events() if expected != DLPACK_CPU else None
     capsule = source.__dlpack__() if stream is None else source.__dlpack__(stream=stream)
@@ -231,7 +238,9 @@ cdef object _view(ClientScope client, _Taken taken, place, stream):
     cdef int index
     kind = _OF_TYPE.get((tensor.type_code, tensor.type_bits))
     if kind is None or tensor.type_lanes != 1:
-        raise UnimplementedError(f"no element type has DLPack's code {tensor.type_code} and {tensor.type_bits} bits × {tensor.type_lanes}")
+        raise UnimplementedError(
+            f"no element type has DLPack's code {tensor.type_code} and {tensor.type_bits} bits × {tensor.type_lanes}"
+        )
     shape = tuple([tensor.shape[index] for index in range(tensor.ndim)])
     strides = None if tensor.strides == NULL else [tensor.strides[index] for index in range(tensor.ndim)]
     spec = ShapeSpec(shape, kind, _dense_order(shape, strides))
@@ -252,7 +261,9 @@ def _dense_order(shape, strides):
     step = 1
     for dimension in order:
         if shape[dimension] > 1 and strides[dimension] != step:
-            raise UnimplementedError(f"an array of shape {shape} with strides {strides} is not dense; make it contiguous first")
+            raise UnimplementedError(
+                f"an array of shape {shape} with strides {strides} is not dense; make it contiguous first"
+            )
         step *= max(shape[dimension], 1)
     layout = TiledLayout(tuple(order))
     return None if layout.is_row_major else layout

@@ -88,7 +88,7 @@ cdef class Event:
             pjrt_wait_block(self.wait, seconds)
 
     cdef int register(self, watcher) except -1:
-        """Has the plugin tell when the event is ready; ``watcher``, if any, is then called ``_poll``. May be called again."""
+        """Has the plugin tell when the event is ready; ``watcher._poll`` is then called. May be called again."""
         cdef PJRT_Event_OnReady_Args args
         if self.wait == NULL:
             start(&args, PJRT_Event_OnReady_Args_STRUCT_SIZE)
@@ -172,14 +172,14 @@ class EventFuture(Future):
 
 
 cdef object lazy_future(Scope scope, PJRT_Event *event, value):
-    """A future for an event that the plugin shares no memory with us for; takes the event over. A null event is done."""
+    """A future for an event behind which no memory of ours is in use; takes the event over. A null event is done."""
     if event == NULL:
         return Future.completed(value)
     return EventFuture(Event.of(scope, event), value, None)
 
 
 cdef object eager_future(Scope scope, PJRT_Event *event, value, keep):
-    """A future that keeps ``value`` and ``keep`` alive until the event is ready, whoever drops it; takes the event over."""
+    """A future that keeps ``value`` and ``keep`` until the event is ready, whoever drops it; takes the event over."""
     if event == NULL:
         return Future.completed(value)
     future = EventFuture(Event.of(scope, event), value, keep)

@@ -121,7 +121,9 @@ cdef class ExecutableCore(Handle):
         start(&args, PJRT_Shardings_PJRT_Executable_OutputShardings_Args_STRUCT_SIZE)
         args.executable = <PJRT_Executable *>self.use()
         self.call_extension(
-            <void *>extension.PJRT_Shardings_PJRT_Executable_OutputShardings, &args, "PJRT_Shardings_PJRT_Executable_OutputShardings"
+            <void *>extension.PJRT_Shardings_PJRT_Executable_OutputShardings,
+            &args,
+            "PJRT_Shardings_PJRT_Executable_OutputShardings",
         )
         return _blobs(args.shardings, args.sharding_sizes, args.num_outputs, "the shardings of the results")
 
@@ -181,12 +183,15 @@ cdef class ExecutableCore(Handle):
         args.program = &program
         self.call(SLOT_PJRT_Executable_OptimizedProgram, &args)
         if program.code_size > _LARGEST_PROGRAM:
-            raise InternalError(f"the plugin gave an optimized program of {program.code_size} bytes, which cannot be right")
+            raise InternalError(
+                f"the plugin gave an optimized program of {program.code_size} bytes, which cannot be right"
+            )
         code = Block.of(program.code_size)
         program.code = <char *>code.data
         self.call(SLOT_PJRT_Executable_OptimizedProgram, &args)
         return Program(
-            blob(program.code, program.code_size, "the optimized program"), text(program.format, program.format_size, "a program's format")
+            blob(program.code, program.code_size, "the optimized program"),
+            text(program.format, program.format_size, "a program's format"),
         )
 
     def serialize(self):
@@ -228,16 +233,23 @@ cdef class ExecutableCore(Handle):
     def metadata(self):
         cdef PJRT_ExecutableMetadata_GetExecutableMetadata_Args args
         cdef PJRT_ExecutableMetadata_DestroySerializedMetadata_Args destroy
-        cdef PJRT_ExecutableMetadata_Extension *extension = <PJRT_ExecutableMetadata_Extension *>self.scope.api.extension(
+        cdef PJRT_ExecutableMetadata_Extension *extension
+        extension = <PJRT_ExecutableMetadata_Extension *>self.scope.api.extension(
             PJRT_Extension_Type_ExecutableMetadata, PJRT_ExecutableMetadata_Extension_STRUCT_SIZE, "ExecutableMetadata"
         )
         args.executable = <PJRT_Executable *>self.use()
         args.metadata = NULL
-        self.call_extension(<void *>extension.get_executable_metadata, &args, "PJRT_ExecutableMetadata_GetExecutableMetadata")
+        self.call_extension(
+            <void *>extension.get_executable_metadata, &args, "PJRT_ExecutableMetadata_GetExecutableMetadata"
+        )
         if args.metadata == NULL:
             return b""
         try:
-            return blob(args.metadata.serialized_metadata, args.metadata.serialized_metadata_size, "the metadata of an executable")
+            return blob(
+                args.metadata.serialized_metadata,
+                args.metadata.serialized_metadata_size,
+                "the metadata of an executable",
+            )
         finally:
             destroy.metadata = args.metadata
             if extension.destroy_serialized_metadata != NULL:

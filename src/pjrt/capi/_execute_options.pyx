@@ -72,7 +72,9 @@ cdef ExecuteCall execute_call(ClientScope scope, options, size_t num_devices):
 cdef int _add_context(ExecuteCall call, ClientScope scope, context) except -1:
     """The context must live until the execution is complete, closed or not."""
     if not isinstance(context, ContextCore) or (<ContextCore>context).scope is not scope:
-        raise InvalidArgumentError(f"{context!r} is no execute context of this client; make one with client.create_execute_context()")
+        raise InvalidArgumentError(
+            f"{context!r} is no execute context of this client; make one with client.create_execute_context()"
+        )
     call.options.context = <PJRT_ExecuteContext *>(<ContextCore>context).use()
     (<ContextCore>context).hold()
     call.held = context
@@ -125,7 +127,9 @@ cdef int _add_send_callbacks(ExecuteCall call, callbacks, size_t num_devices) ex
     return 0
 
 
-cdef PJRT_Error *_on_send(PJRT_Chunk *chunk, PJRT_CallbackError *make_error, size_t total, c_bool done, void *user_arg) noexcept nogil:
+cdef PJRT_Error *_on_send(
+    PJRT_Chunk *chunk, PJRT_CallbackError *make_error, size_t total, c_bool done, void *user_arg
+) noexcept nogil:
     # A thread of the plugin's, without the GIL. The chunk is ours to free, whatever happens.
     cdef PJRT_Error *error = NULL
     if gate_enter():
@@ -138,7 +142,9 @@ cdef PJRT_Error *_on_send(PJRT_Chunk *chunk, PJRT_CallbackError *make_error, siz
     return error
 
 
-cdef PJRT_Error *_take_chunk(PJRT_Chunk *chunk, PJRT_CallbackError *make_error, size_t total, c_bool done, void *user_arg) noexcept with gil:
+cdef PJRT_Error *_take_chunk(
+    PJRT_Chunk *chunk, PJRT_CallbackError *make_error, size_t total, c_bool done, void *user_arg
+) noexcept with gil:
     cdef bytes message
     try:
         (<object>user_arg)(PyBytes_FromStringAndSize(<char *>chunk.data, chunk.size), total, bool(done))
@@ -182,7 +188,9 @@ cdef void _give_stream(PJRT_CopyToDeviceStream *native, void *user_arg) noexcept
     scope, callback = <tuple>user_arg
     stream = PluginCopyToDeviceStream()
     try:
-        (<Handle>stream).open(<ClientScope>scope, native, SLOT_PJRT_CopyToDeviceStream_Destroy)  # CopyToDeviceStream: when it is dropped
+        (<Handle>stream).open(
+            <ClientScope>scope, native, SLOT_PJRT_CopyToDeviceStream_Destroy  # CopyToDeviceStream: when it is dropped
+        )
         callback(stream)
     except BaseException:
         _log.exception("the callback of a receive raised; the program receives no more from it")
@@ -208,7 +216,14 @@ cdef int _add_hlo_output_callbacks(ExecuteCall call, callbacks) except -1:
 
 
 cdef void _on_hlo_output(
-    int64_t replica, int64_t partition, const void *data, const int64_t *dims, size_t num_dims, PJRT_Buffer_Type kind, int64_t operand, void *user_arg
+    int64_t replica,
+    int64_t partition,
+    const void *data,
+    const int64_t *dims,
+    size_t num_dims,
+    PJRT_Buffer_Type kind,
+    int64_t operand,
+    void *user_arg
 ) noexcept nogil:
     # A thread of the plugin's, without the GIL; the data is the plugin's and lives only during the call.
     if gate_enter():
@@ -217,7 +232,14 @@ cdef void _on_hlo_output(
 
 
 cdef void _give_output(
-    int64_t replica, int64_t partition, const void *data, const int64_t *dims, size_t num_dims, PJRT_Buffer_Type kind, int64_t operand, void *user_arg
+    int64_t replica,
+    int64_t partition,
+    const void *data,
+    const int64_t *dims,
+    size_t num_dims,
+    PJRT_Buffer_Type kind,
+    int64_t operand,
+    void *user_arg
 ) noexcept with gil:
     try:
         shape = read_int64s(dims, num_dims, "the shape of an intermediate value")

@@ -24,7 +24,9 @@ cdef object _read(Scope scope, PJRT_Layouts_MemoryLayout *layout):
     start(&args, PJRT_Layouts_MemoryLayout_Serialize_Args_STRUCT_SIZE)
     args.layout = layout
     scope.call_extension(
-        <void *>_extension(scope, _FIRST_SIZE).PJRT_Layouts_MemoryLayout_Serialize, &args, "PJRT_Layouts_MemoryLayout_Serialize"
+        <void *>_extension(scope, _FIRST_SIZE).PJRT_Layouts_MemoryLayout_Serialize,
+        &args,
+        "PJRT_Layouts_MemoryLayout_Serialize",
     )
     try:
         return TiledLayout.parse(text(args.serialized_bytes, args.serialized_bytes_size, "a layout"))
@@ -43,7 +45,9 @@ cdef object _take(Scope scope, PJRT_Layouts_MemoryLayout *layout):
         start(&args, PJRT_Layouts_MemoryLayout_Destroy_Args_STRUCT_SIZE)
         args.layout = layout
         scope.call_extension(
-            <void *>_extension(scope, _FIRST_SIZE).PJRT_Layouts_MemoryLayout_Destroy, &args, "PJRT_Layouts_MemoryLayout_Destroy"
+            <void *>_extension(scope, _FIRST_SIZE).PJRT_Layouts_MemoryLayout_Destroy,
+            &args,
+            "PJRT_Layouts_MemoryLayout_Destroy",
         )
 
 
@@ -53,7 +57,9 @@ cdef object buffer_layout(Handle buffer):
     cdef PJRT_Layouts_Extension *extension = _extension(buffer.scope, _FIRST_SIZE)
     start(&args, PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args_STRUCT_SIZE)
     args.buffer = <PJRT_Buffer *>buffer.use()
-    buffer.call_extension(<void *>extension.PJRT_Layouts_PJRT_Buffer_MemoryLayout, &args, "PJRT_Layouts_PJRT_Buffer_MemoryLayout")
+    buffer.call_extension(
+        <void *>extension.PJRT_Layouts_PJRT_Buffer_MemoryLayout, &args, "PJRT_Layouts_PJRT_Buffer_MemoryLayout"
+    )
     return _take(buffer.scope, args.layout)
 
 
@@ -84,7 +90,9 @@ cdef object topology_layout(Scope scope, PJRT_TopologyDescription *topology, ele
     args.dims = <int64_t *>dims.data
     args.num_dims = len(shape)
     scope.call_extension(
-        <void *>extension.PJRT_Layouts_PJRT_Topology_GetDefaultLayout, &args, "PJRT_Layouts_PJRT_Topology_GetDefaultLayout"
+        <void *>extension.PJRT_Layouts_PJRT_Topology_GetDefaultLayout,
+        &args,
+        "PJRT_Layouts_PJRT_Topology_GetDefaultLayout",
     )
     return _take(scope, args.layout)
 
@@ -97,7 +105,9 @@ cdef tuple output_layouts(Handle executable):
     start(&args, PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args_STRUCT_SIZE)
     args.executable = <PJRT_Executable *>executable.use()
     executable.call_extension(
-        <void *>extension.PJRT_Layouts_PJRT_Executable_GetOutputLayouts, &args, "PJRT_Layouts_PJRT_Executable_GetOutputLayouts"
+        <void *>extension.PJRT_Layouts_PJRT_Executable_GetOutputLayouts,
+        &args,
+        "PJRT_Layouts_PJRT_Executable_GetOutputLayouts",
     )
     number = count(args.num_outputs, args.layouts, "the layouts of the results")
     return tuple([_read(executable.scope, args.layouts[index]) for index in range(number)])
@@ -111,7 +121,9 @@ cdef tuple parameter_layouts(Handle executable):
     start(&args, PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args_STRUCT_SIZE)
     args.executable = <PJRT_Executable *>executable.use()
     executable.call_extension(
-        <void *>extension.PJRT_Layouts_PJRT_Executable_GetParameterLayouts, &args, "PJRT_Layouts_PJRT_Executable_GetParameterLayouts"
+        <void *>extension.PJRT_Layouts_PJRT_Executable_GetParameterLayouts,
+        &args,
+        "PJRT_Layouts_PJRT_Executable_GetParameterLayouts",
     )
     number = count(args.num_parameters, args.layouts, "the layouts of the parameters")
     return tuple([_read(executable.scope, args.layouts[index]) for index in range(number)])

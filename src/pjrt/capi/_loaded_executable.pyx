@@ -48,7 +48,10 @@ cdef class LoadedExecutableCore(Handle):
             args.executable = <PJRT_LoadedExecutable *>self.use()
             self.call(SLOT_PJRT_LoadedExecutable_AddressableDevices, &args)
             self._devices = devices_in(
-                <ClientScope>self.scope, <PJRT_Device **>args.addressable_devices, args.num_addressable_devices, "the devices of an executable"
+                <ClientScope>self.scope,
+                <PJRT_Device **>args.addressable_devices,
+                args.num_addressable_devices,
+                "the devices of an executable",
             )
         return self._devices
 
@@ -64,7 +67,11 @@ cdef class LoadedExecutableCore(Handle):
         except UnimplementedError:
             assignment = self.device_assignment
             return tuple([assignment.logical_ids(device.id) for device in self.addressable_devices])
-        number = count(args.num_addressable_device_logical_ids, args.addressable_device_logical_ids, "the logical ids of an executable")
+        number = count(
+            args.num_addressable_device_logical_ids,
+            args.addressable_device_logical_ids,
+            "the logical ids of an executable",
+        )
         ids = args.addressable_device_logical_ids
         return tuple([(ids[index].replica, ids[index].partition) for index in range(number)])
 
@@ -75,7 +82,9 @@ cdef class LoadedExecutableCore(Handle):
         args.executable = <PJRT_LoadedExecutable *>self.use()
         self.call(SLOT_PJRT_LoadedExecutable_GetDeviceAssignment, &args)
         try:
-            return DeviceAssignment.from_proto(blob(args.serialized_bytes, args.serialized_bytes_size, "a device assignment"))
+            return DeviceAssignment.from_proto(
+                blob(args.serialized_bytes, args.serialized_bytes_size, "a device assignment")
+            )
         finally:
             if args.serialized_device_assignment_deleter != NULL:
                 with nogil:
@@ -107,11 +116,14 @@ cdef class LoadedExecutableCore(Handle):
     def execute(self, arguments, options=None, *, returned_futures=None):
         rows = [list(row) for row in arguments]
         if len({len(row) for row in rows}) > 1:
-            raise InvalidArgumentError(f"every device takes the same number of arguments, found {[len(row) for row in rows]}")
+            raise InvalidArgumentError(
+                f"every device takes the same number of arguments, found {[len(row) for row in rows]}"
+            )
         devices = self.addressable_devices
         if len(rows) != len(devices):
             raise InvalidArgumentError(
-                f"execute takes one list of arguments for each of the executable's {len(devices)} devices, found {len(rows)} lists"
+                f"execute takes one list of arguments for each of the executable's {len(devices)} devices, found "
+                f"{len(rows)} lists"
             )
         return self.run(rows, None, options, returned_futures)
 
@@ -151,9 +163,14 @@ cdef class LoadedExecutableCore(Handle):
         return self._take_outputs(args.output_lists, num_devices)
 
     cdef int _lay_out(
-        self, PJRT_LoadedExecutable_Execute_Args *args, void **pointers, list arguments, size_t num_devices, size_t num_args
+        self,
+        PJRT_LoadedExecutable_Execute_Args *args,
+        void **pointers,
+        list arguments,
+        size_t num_devices,
+        size_t num_args
     ) except -1:
-        """The pointers: a list of argument lists, a list of output lists, the events, the arguments, room for the outputs."""
+        """The pointers: the argument lists, the output lists, the events; the arguments; room for the outputs."""
         cdef PJRT_Buffer ***argument_lists = <PJRT_Buffer ***>pointers
         cdef PJRT_Buffer ***output_lists = argument_lists + num_devices
         cdef PJRT_Buffer **next_pointer = <PJRT_Buffer **>(pointers + 3 * num_devices)
@@ -179,7 +196,8 @@ cdef class LoadedExecutableCore(Handle):
     cdef PJRT_Buffer *_argument(self, argument, size_t device, size_t position) except NULL:
         if not isinstance(argument, BufferCore) or (<BufferCore>argument).scope is not self.scope:
             raise InvalidArgumentError(
-                f"argument {position} of device {device} must be a buffer of this executable's client, found {argument!r}; "
+                f"argument {position} of device {device} must be a buffer of this executable's client, found "
+                f"{argument!r}; "
                 "client.buffer_from_host makes one"
             )
         return <PJRT_Buffer *>(<BufferCore>argument).use()
@@ -208,7 +226,10 @@ cdef class LoadedExecutableCore(Handle):
                     row.append(new_buffer(<ClientScope>self.scope, lists[device][index]))
             rows.append(row)
         if missing:
-            raise InternalError(f"the plugin ran the program but gave fewer than the {self.outputs} results it has; report it to its vendor")
+            raise InternalError(
+                f"the plugin ran the program but gave fewer than the {self.outputs} results it has; report it to its "
+                "vendor"
+            )
         return rows
 
     # Its end.
@@ -275,7 +296,9 @@ cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *nati
     if native == NULL:
         raise InternalError("the plugin gave no executable where one was expected; report it to its vendor")
     executable = PluginLoadedExecutable()
-    (<LoadedExecutableCore>executable).open(scope, native, SLOT_PJRT_LoadedExecutable_Destroy)  # LoadedExecutable: when it is dropped
+    (<LoadedExecutableCore>executable).open(
+        scope, native, SLOT_PJRT_LoadedExecutable_Destroy  # LoadedExecutable: when it is dropped
+    )
     (<LoadedExecutableCore>executable).outputs = executable.executable.num_outputs
     return executable
 
@@ -288,6 +311,8 @@ cdef object _explained(error, list arguments):
         for position, argument in enumerate(row):
             if argument.is_deleted:
                 return FailedPreconditionError(
-                    f"argument {position} of device {device} was deleted or donated; make a new buffer ({error.message})", payloads=error.payloads
+                    f"argument {position} of device {device} was deleted or donated; make a new buffer "
+                    f"({error.message})",
+                    payloads=error.payloads
                 )
     return error

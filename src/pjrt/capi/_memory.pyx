@@ -20,7 +20,8 @@ cdef class HostMemory:
             PyObject_GetBuffer(source, &memory.view, PyBUF_WRITABLE if writable else PyBUF_SIMPLE)
         except (BufferError, TypeError, ValueError) as error:
             raise InvalidArgumentError(
-                f"{what} must be an object with {'writable ' if writable else ''}contiguous memory, such as a numpy array or a bytearray; "
+                f"{what} must be an object with {'writable ' if writable else ''}contiguous memory, such as a numpy "
+                "array or a bytearray; "
                 f"found {type(source).__name__}: {error}"
             ) from error
         memory.held = True

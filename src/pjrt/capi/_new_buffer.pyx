@@ -191,7 +191,11 @@ cdef class FulfillmentCore(Handle):
         self.scope.api.call(SLOT_PJRT_Client_FulfillAliasBuffer, &args)  # AliasFulfillment.fulfill
 
     cdef int destroy(self, void *native) except -1:
-        self._fulfill(<size_t>native, None, FailedPreconditionError("the alias was dropped before it was said what it is an alias of"))
+        self._fulfill(
+            <size_t>native,
+            None,
+            FailedPreconditionError("the alias was dropped before it was said what it is an alias of"),
+        )
         return 0
 
 

@@ -51,7 +51,8 @@ cdef class PluginCore:
     @property
     def extensions(self):
         """The names of the plugin's extensions in the order of its chain; one of an unknown type goes by its number."""
-        return tuple([EXTENSIONS[kind] if 0 <= kind < len(EXTENSIONS) else f"extension {kind}" for kind in self.api.extension_types])
+        known = dict(enumerate(EXTENSIONS))
+        return tuple([known.get(kind, f"extension {kind}") for kind in self.api.extension_types])
 
     def _read(self):
         cdef PJRT_Plugin_Initialize_Args initialize
@@ -60,14 +61,21 @@ cdef class PluginCore:
         try:
             self.api.call(SLOT_PJRT_Plugin_Initialize, &initialize)  # load_plugin
         except PjrtError as error:
-            raise _located(error, self.path, "the plugin failed to initialize", "see its documentation for the hardware, drivers and settings it needs") from None
+            raise _located(
+                error,
+                self.path,
+                "the plugin failed to initialize",
+                "see its documentation for the hardware, drivers and settings it needs",
+            ) from None
         start(&attributes, PJRT_Plugin_Attributes_Args_STRUCT_SIZE)
         try:
             self.api.call(SLOT_PJRT_Plugin_Attributes, &attributes)  # Plugin.attributes
         except UnimplementedError:
             self.attributes = {}
             return
-        self.attributes = read_named_values(attributes.attributes, attributes.num_attributes, "the attributes of a plugin")
+        self.attributes = read_named_values(
+            attributes.attributes, attributes.num_attributes, "the attributes of a plugin"
+        )
 
     def client(self, *, key_value_store=None, **options):
         """A new client (``PJRT_Client_Create``).
@@ -82,7 +90,11 @@ cdef class PluginCore:
             raise
         except PjrtError as error:
             raise _located(
-                error, self.path, "no client could be made", f"check that the device and its driver are there, and the options ({', '.join(options) or 'none given'})"
+                error,
+                self.path,
+                "no client could be made",
+                "check that the device and its driver are there, and the options "
+                f"({', '.join(options) or 'none given'})",
             ) from None
 
     def topology(self, name="", **options):
@@ -144,11 +156,14 @@ def load_plugin(path):
         reason = dlerror()
         said = (<bytes>reason).decode("utf-8", "replace") if reason != NULL else "no reason given"
         raise FailedPreconditionError(
-            f"{text}: the library could not be opened: {said}; install what it names as missing, or check that it is a shared library for this machine"
+            f"{text}: the library could not be opened: {said}; install what it names as missing, or check that it is "
+            "a shared library for this machine"
         )
     get_api = <get_api_t>dlsym(library, b"GetPjrtApi")
     if get_api == NULL:
-        raise FailedPreconditionError(f"{text}: the library has no function GetPjrtApi, so it is no PJRT plugin; give the path of one")
+        raise FailedPreconditionError(
+            f"{text}: the library has no function GetPjrtApi, so it is no PJRT plugin; give the path of one"
+        )
     with nogil:
         table = get_api()
     return _plugin_of(<size_t>table, text, found.stem)

@@ -117,7 +117,9 @@ def new_profiler(Scope scope, options):
         PJRT_Extension_Type_Profiler, sizeof(PJRT_Extension_Base) + sizeof(void *), "Profiler"
     )
     if extension.profiler_api == NULL or extension.profiler_api.struct_size < PLUGIN_Profiler_Api_STRUCT_SIZE:
-        raise UnimplementedError(f"{scope.api.path}: the plugin's Profiler extension has no table of functions, or an older one")
+        raise UnimplementedError(
+            f"{scope.api.path}: the plugin's Profiler extension has no table of functions, or an older one"
+        )
     profiler = PluginProfiler()
     (<ProfilerCore>profiler).scope = scope
     (<ProfilerCore>profiler).table = extension.profiler_api

@@ -28,7 +28,9 @@ cdef class RawBufferCore(Handle):
         cdef PJRT_RawBuffer_GetMemorySpace_Args args
         start(&args, PJRT_RawBuffer_GetMemorySpace_Args_STRUCT_SIZE)
         args.buffer = <PJRT_RawBuffer *>self.use()
-        self.call_extension(<void *>_extension(self.scope).PJRT_RawBuffer_GetMemorySpace, &args, "PJRT_RawBuffer_GetMemorySpace")
+        self.call_extension(
+            <void *>_extension(self.scope).PJRT_RawBuffer_GetMemorySpace, &args, "PJRT_RawBuffer_GetMemorySpace"
+        )
         return memory_at(<ClientScope>self.scope, args.memory_space)
 
     @property
@@ -37,7 +39,9 @@ cdef class RawBufferCore(Handle):
         start(&args, PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args_STRUCT_SIZE)
         args.buffer = <PJRT_RawBuffer *>self.use()
         self.call_extension(
-            <void *>_extension(self.scope).PJRT_RawBuffer_GetOnDeviceSizeInBytes, &args, "PJRT_RawBuffer_GetOnDeviceSizeInBytes"
+            <void *>_extension(self.scope).PJRT_RawBuffer_GetOnDeviceSizeInBytes,
+            &args,
+            "PJRT_RawBuffer_GetOnDeviceSizeInBytes",
         )
         return args.on_device_size_in_bytes
 
@@ -60,7 +64,9 @@ cdef class RawBufferCore(Handle):
         args.offset = offset
         args.transfer_size = memory.view.len
         self.call_extension(
-            <void *>_extension(self.scope).PJRT_RawBuffer_CopyRawHostToDevice, &args, "PJRT_RawBuffer_CopyRawHostToDevice"
+            <void *>_extension(self.scope).PJRT_RawBuffer_CopyRawHostToDevice,
+            &args,
+            "PJRT_RawBuffer_CopyRawHostToDevice",
         )
         return eager_future(self.scope, args.event, None, (memory, self))
 
@@ -73,7 +79,9 @@ cdef class RawBufferCore(Handle):
         args.dst = memory.at(0, args.transfer_size)
         args.offset = offset
         self.call_extension(
-            <void *>_extension(self.scope).PJRT_RawBuffer_CopyRawDeviceToHost, &args, "PJRT_RawBuffer_CopyRawDeviceToHost"
+            <void *>_extension(self.scope).PJRT_RawBuffer_CopyRawDeviceToHost,
+            &args,
+            "PJRT_RawBuffer_CopyRawDeviceToHost",
         )
         return eager_future(self.scope, args.event, None, (memory, self))
 
@@ -101,7 +109,9 @@ def raw_alias(BufferCore buffer):
     cdef PJRT_RawBuffer_Extension *extension = _extension(buffer.scope)
     start(&args, PJRT_RawBuffer_CreateRawAliasOfBuffer_Args_STRUCT_SIZE)
     args.buffer = <PJRT_Buffer *>buffer.use()
-    buffer.call_extension(<void *>extension.PJRT_RawBuffer_CreateRawAliasOfBuffer, &args, "PJRT_RawBuffer_CreateRawAliasOfBuffer")
+    buffer.call_extension(
+        <void *>extension.PJRT_RawBuffer_CreateRawAliasOfBuffer, &args, "PJRT_RawBuffer_CreateRawAliasOfBuffer"
+    )
     raw = PluginRawBuffer()
     (<Handle>raw).open(buffer.scope, args.raw_buffer, 0)
     return raw

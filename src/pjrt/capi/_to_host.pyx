@@ -34,7 +34,8 @@ cdef object read_array(Handle buffer, out, layout):
         return _copy(buffer, _empty(shape, dtype, layout), _order(layout, shape))
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype or not out.flags.writeable:
         raise InvalidArgumentError(
-            f"out must be a writable numpy array of shape {shape} and dtype {dtype}, found {getattr(out, 'dtype', type(out).__name__)} {getattr(out, 'shape', '')}"
+            f"out must be a writable numpy array of shape {shape} and dtype {dtype}, found "
+            f"{getattr(out, 'dtype', type(out).__name__)} {getattr(out, 'shape', '')}"
         )
     if out.flags.c_contiguous:
         return _copy(buffer, out, None)
@@ -47,7 +48,9 @@ cdef object _copy(Handle buffer, array, order):
     cdef PJRT_Buffer_MemoryLayout row_major
     cdef NativeLayout other
     cdef int rank = array.ndim
-    cdef HostMemory memory = HostMemory.of(array if order is None else array.transpose(order.minor_to_major[::-1]), True, "out")
+    cdef HostMemory memory = HostMemory.of(
+        array if order is None else array.transpose(order.minor_to_major[::-1]), True, "out"
+    )
     start(&args, PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE)
     args.src = <PJRT_Buffer *>buffer.use()
     args.dst = memory.at(0, memory.view.len)
@@ -83,7 +86,10 @@ cdef object _order(layout, shape):
         order = sorted(range(len(shape)), key=lambda d: (abs(layout.byte_strides[d]), -d))
         return TiledLayout(tuple(order))
     if layout.tiles or len(layout.minor_to_major) != len(shape):
-        raise InvalidArgumentError(f"the host's layout for shape {tuple(shape)} is one of {len(shape)} dimensions without tiles, found {layout}")
+        raise InvalidArgumentError(
+            f"the host's layout for shape {tuple(shape)} is one of {len(shape)} dimensions without tiles, found "
+            f"{layout}"
+        )
     return layout
 
 
@@ -94,7 +100,9 @@ cdef object _empty(shape, dtype, layout):
     lying = np.empty([shape[d] for d in major_to_minor], dtype)
     array = lying.transpose(np.argsort(major_to_minor))
     if isinstance(layout, StridedLayout) and array.size and array.strides != layout.byte_strides:
-        raise InvalidArgumentError(f"the strides {layout.byte_strides} leave gaps or overlap; give an array as out instead")
+        raise InvalidArgumentError(
+            f"the strides {layout.byte_strides} leave gaps or overlap; give an array as out instead"
+        )
     return array
 
 
@@ -129,7 +137,7 @@ cdef object copy_raw_later(Handle buffer, out, offset, size):
 
 
 cdef class _Destination:
-    """Tells the plugin, once, where to copy to. It is the callback of the future of the memory, and keeps the memory."""
+    """Tells the plugin, once, where to copy to: the callback of the future of the memory, which it keeps."""
 
     cdef void (*callback)(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args) noexcept nogil
     cdef void *data

@@ -37,7 +37,9 @@ cdef class TopologyCore:
             args.topology = <PJRT_TopologyDescription *>self.handle.use()
             self.handle.call(SLOT_PJRT_TopologyDescription_GetDeviceDescriptions, &args)
             number = count(args.num_descriptions, args.descriptions, "the devices of a topology")
-            self._descriptions = tuple([description_at(self.scope, args.descriptions[index]) for index in range(number)])
+            self._descriptions = tuple(
+                [description_at(self.scope, args.descriptions[index]) for index in range(number)]
+            )
         return self._descriptions
 
     @property
@@ -69,7 +71,9 @@ cdef class TopologyCore:
         args.compile_options_size = len(serialized_options)
         if client is not None:
             if not isinstance(client, ClientScope) or (<ClientScope>client).api is not self.scope.api:
-                raise InvalidArgumentError(f"compiling can be tuned on a client of the same plugin only, found {client!r}")
+                raise InvalidArgumentError(
+                    f"compiling can be tuned on a client of the same plugin only, found {client!r}"
+                )
             args.client = (<ClientScope>client).native
             (<ClientScope>client).enter()
         try:
@@ -180,7 +184,9 @@ cdef object _own(Scope scope, PJRT_TopologyDescription *native, attributes):
     """A topology of our own."""
     cdef _DescribedBy described = _DescribedBy.__new__(_DescribedBy)
     described.api = scope.api
-    described.topology = _handle(free_scope(scope), native, SLOT_PJRT_TopologyDescription_Destroy)  # TopologyDescription: when it is dropped
+    described.topology = _handle(
+        free_scope(scope), native, SLOT_PJRT_TopologyDescription_Destroy  # TopologyDescription: when it is dropped
+    )
     return _new(described, described.topology, attributes)
 
 

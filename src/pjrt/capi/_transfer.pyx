@@ -140,7 +140,11 @@ cdef object transfer_manager(ClientScope scope, specs, memory_space):
     args.memory = native_memory(scope, memory_space)
     scope.call(SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, &args)
     manager = PluginTransferManager()
-    (<Handle>manager).open(scope, args.transfer_manager, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy)  # AsyncHostToDeviceTransferManager.close
+    (<Handle>manager).open(
+        scope,
+        args.transfer_manager,
+        SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy,  # AsyncHostToDeviceTransferManager.close
+    )
     return manager
 
 

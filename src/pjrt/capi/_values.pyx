@@ -75,7 +75,8 @@ cdef class NamedValues:
             target.value_size = len(value)
         else:
             raise InvalidArgumentError(
-                f"{what}: the value of {name!r} must be a str (or bytes), bool, int, float or a list of int, found {type(value).__name__}"
+                f"{what}: the value of {name!r} must be a str (or bytes), bool, int, float or a list of int, found "
+                f"{type(value).__name__}"
             )
         return 0
 
@@ -95,7 +96,10 @@ cdef dict read_named_values(const PJRT_NamedValue *values, size_t number, str wh
     for index in range(count(number, values, what)):
         value = &values[index]
         if value.struct_size < PJRT_NamedValue_STRUCT_SIZE:
-            raise InternalError(f"the plugin gave {what} with a named value of {value.struct_size} bytes, expected {<size_t>PJRT_NamedValue_STRUCT_SIZE}; report it to its vendor")
+            raise InternalError(
+                f"the plugin gave {what} with a named value of {value.struct_size} bytes, expected "
+                f"{<size_t>PJRT_NamedValue_STRUCT_SIZE}; report it to its vendor"
+            )
         found[text(value.name, value.name_size, what)] = _read_value(value, what)
     return found
 
@@ -133,7 +137,9 @@ cdef NativeLayout native_layout(layout):
         native.value.strides.num_byte_strides = len(layout.byte_strides)
         return native
     if not isinstance(layout, TiledLayout):
-        raise InvalidArgumentError(f"a layout is a pjrt.TiledLayout or a pjrt.StridedLayout, found {type(layout).__name__}")
+        raise InvalidArgumentError(
+            f"a layout is a pjrt.TiledLayout or a pjrt.StridedLayout, found {type(layout).__name__}"
+        )
     _fill_tiled(native, layout)
     return native
 
@@ -166,7 +172,9 @@ cdef object read_layout(const PJRT_Buffer_MemoryLayout *layout):
         size = count(layout.tiled.tile_dim_sizes[tile], layout.tiled.tile_dims, "a tile of a layout")
         tiles.append(tuple(layout.tiled.tile_dims[position + i] for i in range(size)))
         position += size
-    return TiledLayout(read_int64s(layout.tiled.minor_to_major, layout.tiled.minor_to_major_size, "a layout"), tuple(tiles))
+    return TiledLayout(
+        read_int64s(layout.tiled.minor_to_major, layout.tiled.minor_to_major_size, "a layout"), tuple(tiles)
+    )
 
 
 cdef Block int64_block(numbers):
@@ -193,4 +201,7 @@ cdef object element_type(int number):
     """
     if 0 <= number < len(_ELEMENT_TYPES):
         return _ELEMENT_TYPES[number]
-    raise InternalError(f"the plugin gave the element type {number}, which this package does not know; it knows 0 to {len(_ELEMENT_TYPES) - 1}")
+    raise InternalError(
+        f"the plugin gave the element type {number}, which this package does not know; it knows 0 to "
+        f"{len(_ELEMENT_TYPES) - 1}"
+    )
