@@ -106,7 +106,9 @@ def test_places_of_another_client_are_refused(client: pjrt.Client) -> None:
         with pytest.raises(pjrt.InvalidArgumentError, match="belongs to another client"):
             client.buffer_from_host(np.ones(4)).copy_to(other.devices[0])
         with pytest.raises(pjrt.InvalidArgumentError, match="cannot address the memory space"):
-            client.buffer_from_host(np.ones(4), device=client.devices[0], memory_space=client.devices[1].memory_spaces[0])
+            client.buffer_from_host(
+                np.ones(4), device=client.devices[0], memory_space=client.devices[1].memory_spaces[0]
+            )
 
 
 def test_what_the_device_lacks_is_named(client: pjrt.Client) -> None:
@@ -116,7 +118,10 @@ def test_what_the_device_lacks_is_named(client: pjrt.Client) -> None:
         (lambda: client.runtime_abi_version(), "Client.runtime_abi_version"),
         (lambda: client.devices[0].clear_memory_stats(), "Device.clear_memory_stats"),
         (lambda: client.devices[0].stream_for_external_ready_events(), "Device.stream_for_external_ready_events"),
-        (lambda: client.buffer_from_host(np.ones(1)).copy_to_remote_device(pjrt.Future.completed(b"")), "copy_to_remote"),
+        (
+            lambda: client.buffer_from_host(np.ones(1)).copy_to_remote_device(pjrt.Future.completed(b"")),
+            "copy_to_remote",
+        ),
     ]
     for use, operation in lacks:
         with pytest.raises(pjrt.UnimplementedError, match=rf"device 'cpu' does not offer .*{operation}"):

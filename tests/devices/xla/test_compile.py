@@ -94,7 +94,9 @@ def test_an_artifact_that_is_too_new_names_both_versions(client: pjrt.Client, pr
 
 
 def test_a_program_with_tokens_at_its_ends(client: pjrt.Client) -> None:
-    with pytest.raises(pjrt.UnimplementedError, match="'cpu' does not offer programs whose arguments or results are tok"):
+    with pytest.raises(
+        pjrt.UnimplementedError, match="'cpu' does not offer programs whose arguments or results are tok"
+    ):
         client.compile(
             "func.func public @main(%t: !stablehlo.token) -> !stablehlo.token { return %t : !stablehlo.token }"
         )

@@ -76,7 +76,9 @@ def test_serialization_of_a_program_for_many_devices(client: pjrt.Client, progra
 def test_damaged_bytes(client: pjrt.Client, add: pjrt.LoadedExecutable, cut: int) -> None:
     blob = add.serialize()
     damaged = b"junk" if cut == 0 else blob[:-cut]
-    with pytest.raises(pjrt.InvalidArgumentError, match=f"serialized by this version of XLA.*found {len(damaged)} bytes"):
+    with pytest.raises(
+        pjrt.InvalidArgumentError, match=f"serialized by this version of XLA.*found {len(damaged)} bytes"
+    ):
         client.deserialize(damaged)
 
 

@@ -137,7 +137,7 @@ def test_a_donation_does_not_disturb_those_who_read(client: pjrt.Client, program
 
 def test_a_donation_does_not_disturb_those_who_wait(client: pjrt.Client, power: pjrt.LoadedExecutable) -> None:
     in_place = client.compile(
-        'func.func public @main(%x: tensor<512x512xf32> {tf.aliasing_output = 0 : i32}) -> tensor<512x512xf32> {'
+        "func.func public @main(%x: tensor<512x512xf32> {tf.aliasing_output = 0 : i32}) -> tensor<512x512xf32> {"
         " %0 = stablehlo.add %x, %x : tensor<512x512xf32> return %0 : tensor<512x512xf32> }"
     )
     for read_first in (False, True):

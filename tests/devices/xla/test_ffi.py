@@ -21,7 +21,9 @@ def test_a_python_function(client: pjrt.Client, programs: Any) -> None:
         out[...] = x * by
 
     client.register_ffi_handler("test_ffi.scale", scale)
-    attributes = 'by = 2.5 : f64, times = 3 : i32, words = "good", table = array<i64: 7, 8>, on = true, inner = {a = 1 : i8}'
+    attributes = (
+        'by = 2.5 : f64, times = 3 : i32, words = "good", table = array<i64: 7, 8>, on = true, inner = {a = 1 : i8}'
+    )
     (result,) = client.compile(programs.call("test_ffi.scale", attributes))(X)
     assert np.asarray(result).tolist() == [0, 2.5, 5, 7.5]
     assert seen == [False, 2.5, 3, "good", [7, 8], True, {"a": 1}]

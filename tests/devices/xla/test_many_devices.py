@@ -56,9 +56,7 @@ def test_replicas(client: pjrt.Client, all_reduce: pjrt.LoadedExecutable) -> Non
 
 def test_a_device_assignment(client: pjrt.Client, programs: Any) -> None:
     order = pjrt.DeviceAssignment.of([3, 1, 0, 2])
-    executable = client.compile(
-        programs.all_reduce, pjrt.CompileOptions(num_replicas=4, device_assignment=order)
-    )
+    executable = client.compile(programs.all_reduce, pjrt.CompileOptions(num_replicas=4, device_assignment=order))
     devices = [client.devices[number] for number in (3, 1, 0, 2)]
     assert list(executable.addressable_devices) == devices
     assert executable.device_assignment == order
@@ -74,9 +72,7 @@ def test_partitions(client: pjrt.Client, program: str, shardy: bool) -> None:
     assert executable.parameter_shardings is not None
     assert executable.output_shardings is not None
     x = np.arange(8, dtype=np.float32)
-    rows = executable.execute(
-        [[client.buffer_from_host(x[2 * d.id : 2 * d.id + 2], device=d)] for d in client.devices]
-    )
+    rows = executable.execute([[client.buffer_from_host(x[2 * d.id : 2 * d.id + 2], device=d)] for d in client.devices])
     assert [float(np.asarray(total)) for total, _ in rows] == [28.0] * 4
     assert np.concatenate([np.asarray(part) for _, part in rows]).tolist() == x.tolist()
 
@@ -141,7 +137,9 @@ def test_shares_wait_for_each_other(client: pjrt.Client, all_reduce: pjrt.Loaded
 
 
 def test_shares_of_two_launches_are_told_apart(client: pjrt.Client, all_reduce: pjrt.LoadedExecutable) -> None:
-    ones, twos = ([[client.buffer_from_host(np.full(4, v, np.float32), device=d)] for d in client.devices] for v in (1, 2))
+    ones, twos = (
+        [[client.buffer_from_host(np.full(4, v, np.float32), device=d)] for d in client.devices] for v in (1, 2)
+    )
     first, second = pjrt.ExecuteOptions(launch_id=1), pjrt.ExecuteOptions(launch_id=2)
     made = {1: [], 2: []}  # type: dict[int, list[pjrt.Buffer]]
     for d in client.devices:

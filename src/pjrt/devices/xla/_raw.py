@@ -12,8 +12,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,6 +42,28 @@ ZERO_COPY = jax.HostBufferSemantics.ZERO_COPY
 
 _REPLICATED = hlo.HloSharding.replicate()
 _COPY = [jax.ArrayCopySemantics.ALWAYS_COPY]
+
+
+class _NoJax:
+    """A finder of modules that says, in a thread that asks for it, that there is no jax: ``with _no_jax: …``."""
+
+    def __init__(self) -> None:
+        self._denying = threading.local()
+
+    def __enter__(self) -> None:
+        self._denying.now = True
+
+    def __exit__(self, *_: object) -> None:
+        self._denying.now = False
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Finds nothing; raises where jax must not be found."""
+        if getattr(self._denying, "now", False) and name.partition(".")[0] == "jax":
+            raise ModuleNotFoundError("jax is not needed here", name="jax")
+
+
+_no_jax = _NoJax()
+sys.meta_path.insert(0, _no_jax)
 
 
 class Aval:
@@ -105,13 +126,17 @@ def copy(array: Array, space: XlaMemorySpace) -> Array:
 
 def view(array: Array) -> np.ndarray[Any, Any]:
     """The array's memory as a read-only numpy array (a copy where elements are packed); waits for the value."""
-    made: np.ndarray[Any, Any]
     try:
         return np.asarray(memoryview(array))
-    except BufferError:  # an element type that Python's buffer protocol has no letter for, such as bf16
-        pass
-    # Not for all of them: the first call imports jax where it is installed, which takes longer than all else.
-    made, _ = array._single_device_array_to_np_array_did_copy()
+    except BufferError:  # an element type that Python's buffer protocol has no letter for, such as bf16, or a layout
+        return view_of_dynamic(array)
+
+
+def view_of_dynamic(array: Array) -> np.ndarray[Any, Any]:
+    """As ``view``, in the sizes that dynamic dimensions have; slower."""
+    made: np.ndarray[Any, Any]
+    with _no_jax:
+        made, _ = array._single_device_array_to_np_array_did_copy()
     if made.flags.writeable:
         made.flags.writeable = False
     return made
@@ -119,7 +144,8 @@ def view(array: Array) -> np.ndarray[Any, Any]:
 
 def capsule(array: Array) -> Any:
     """A DLPack capsule over the array's memory; waits for the value."""
-    return jax.buffer_to_dlpack_managed_tensor(array)
+    with _no_jax:
+        return jax.buffer_to_dlpack_managed_tensor(array)
 
 
 def collect_released() -> None:
@@ -129,7 +155,7 @@ def collect_released() -> None:
 
 def pointer(array: Array) -> int:
     """The address of an array's memory."""
-    with _no_jax():
+    with _no_jax:
         address: int = array.unsafe_buffer_pointer()
     return address
 
@@ -137,7 +163,8 @@ def pointer(array: Array) -> int:
 def size_on_device(array: Array) -> int:
     """The bytes of an array of one device."""
     try:
-        size: int = array.on_device_size_in_bytes()
+        with _no_jax:
+            size: int = array.on_device_size_in_bytes()
     except AttributeError:  # before 0.10 jaxlib asks jax's shardings, which these are not; nothing is packed there
         size = array.aval.dtype.itemsize * math.prod(array.aval.shape)
     return size
@@ -153,35 +180,9 @@ def assembled(shards: Sequence[Array], aval: Aval, sharding: Any) -> Array:
 
 def shards(array: Array) -> list[Array]:
     """The shards of an array of several devices."""
-    with _no_jax():
+    with _no_jax:
         made: list[Array] = array._arrays
     return made
-
-
-class _NoJax:
-    """A finder of modules that says, in a thread that asks for it, that there is no jax."""
-
-    def __init__(self) -> None:
-        self.denying = threading.local()
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Finds nothing; raises where jax must not be found."""
-        if getattr(self.denying, "now", False) and name.partition(".")[0] == "jax":
-            raise ModuleNotFoundError("jax is not needed here", name="jax")
-
-
-_finder = _NoJax()
-
-
-@contextmanager
-def _no_jax() -> Iterator[None]:
-    if _finder not in sys.meta_path:
-        sys.meta_path.insert(0, _finder)
-    _finder.denying.now = True
-    try:
-        yield
-    finally:
-        _finder.denying.now = False
 
 
 # Executables.

@@ -154,7 +154,7 @@ class XlaBuffer(Buffer):
         self, out: np.ndarray[Any, Any] | None = None, *, layout: Layout | None = None
     ) -> Future[np.ndarray[Any, Any]]:
         if out is None and layout is None:
-            return self.when_there(_raw.view)
+            return self.when_there(_raw.view_of_dynamic if self.type.dynamic_dimensions else _raw.view)
         return _reading.to_host(self, out, layout)
 
     def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:

@@ -189,9 +189,7 @@ def _over(address: int | None, shape: tuple[int, ...], number: int, writable: bo
 def _attributes(attributes: Any) -> Mapping[str, Any]:
     read: dict[str, Any] = {}
     for number in range(attributes.size):
-        read[_text(attributes.names[number].contents)] = _attribute(
-            attributes.types[number], attributes.values[number]
-        )
+        read[_text(attributes.names[number].contents)] = _attribute(attributes.types[number], attributes.values[number])
     return read
 
 
