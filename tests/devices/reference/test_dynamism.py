@@ -34,7 +34,7 @@ def test_dynamic_reshape(run: Any, t: ElementType) -> None:
 @pytest.mark.parametrize("shape", [(5, 1, 1), (-3, -4, 1), (0, 1, 1)])
 def test_a_shape_of_other_elements_is_refused(run: Any, shape: Any) -> None:
     text = program("dynamic_reshape", [unknown(2, T.S32), tensor((3,), T.S64)], unknown(3, T.S32))
-    with pytest.raises(InvalidArgumentError, match="expected a shape of 12 elements"):
+    with pytest.raises(InvalidArgumentError, match="expected a shape of (12 elements|sizes)"):
         run(text, np.zeros((2, 6), np.int32), i64(*shape))
 
 
@@ -62,6 +62,8 @@ def test_dynamic_iota(run: Any, t: ElementType, along: int) -> None:
     expected = np.indices((3, 4))[along].astype(t.dtype)
     same(run(text, i64(3, 4))[0], expected)
     assert run(text, i64(0, 4))[0].shape == (0, 4)
+    with pytest.raises(InvalidArgumentError, match="zero or more"):
+        run(text, i64(3, -1))
 
 
 @every_type
@@ -121,7 +123,7 @@ def test_a_dimension_grows_up_to_its_bound(run: Any) -> None:
 
 
 def test_static_ops_on_sizes_known_when_the_program_runs(run: Any) -> None:
-    """Pad, gather, scatter, reduce, sort and transpose take their sizes from the values."""
+    """Pad, reduce, transpose, reverse, concatenate and gather take their sizes from the values."""
     u = unknown(2, T.S32)
     text = f"""func.func @main(%x: {u}, %i: tensor<?x1xi32>, %zero: tensor<i32>) -> (tensor<?xi32>, {u}, {u}, {u}) {{
       %p = stablehlo.pad %x, %zero, low = [1, 0], high = [0, 0], interior = [0, 0] : ({u}, tensor<i32>) -> {u}
@@ -142,3 +144,34 @@ def test_static_ops_on_sizes_known_when_the_program_runs(run: Any) -> None:
     same(turned, padded.T)
     same(joined, np.concatenate([padded.T[::-1], padded.T]))
     same(picked, joined[rows[:, 0]])
+
+
+def test_bodies_on_sizes_known_when_the_program_runs(run: Any) -> None:
+    """Scatter, sort and reduce_window too."""
+    u, c = unknown(1, T.S32), "tensor<?x1xi32>"
+    text = f"""func.func @main(%x: {u}, %i: {c}, %u: {u}, %zero: tensor<i32>) -> ({u}, {u}, {u}) {{
+      %s = "stablehlo.scatter"(%x, %i, %u) ({{
+        ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+          %r = stablehlo.add %a, %b : tensor<i32>
+          stablehlo.return %r : tensor<i32>
+      }}) {{scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0],
+        scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}} : ({u}, {c}, {u}) -> {u}
+      %o = "stablehlo.sort"(%s) ({{
+        ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+          %p = stablehlo.compare GT, %a, %b, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+          stablehlo.return %p : tensor<i1>
+      }}) {{dimension = 0 : i64}} : ({u}) -> {u}
+      %w = "stablehlo.reduce_window"(%o, %zero) ({{
+        ^bb0(%a: tensor<i32>, %b: tensor<i32>):
+          %r = stablehlo.add %a, %b : tensor<i32>
+          stablehlo.return %r : tensor<i32>
+      }}) {{window_dimensions = array<i64: 2>}} : ({u}, tensor<i32>) -> {u}
+      return %s, %o, %w : {u}, {u}, {u} }}"""
+    for size in (5, 3):
+        x = np.arange(size, dtype=np.int32)
+        places = np.array([[0], [2], [0], [9]], np.int32)
+        added, ordered, sums = run(text, x, places, np.array([10, 20, 30, 40], np.int32), np.int32(0))
+        expected = x + np.array([40, 0, 20, 0, 0][:size], np.int32)
+        same(added, expected)
+        same(ordered, np.sort(expected)[::-1].copy())
+        same(sums, ordered[1:] + ordered[:-1])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from programs import TYPES, array, program, same, sample, tensor
 
 from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError
 
 T = ElementType
 every_type = pytest.mark.parametrize("t", TYPES, ids=lambda t: t.mlir)
@@ -135,6 +136,17 @@ def test_the_same_with_slice_sizes_that_are_computed(run: Any, g: Gather, seed: 
     operands = [tensor(g.operand), tensor(g.indices), tensor((len(g.operand),), T.S64)]
     text = program("dynamic_gather", operands, tensor(g.result), numbers)
     same(run(text, x, starts, np.array(g.slice_sizes, np.int64))[0], g.expected(x, starts))
+
+
+def test_slice_sizes_beyond_the_operand_are_refused(run: Any) -> None:
+    numbers, _, _ = Gather((5,), (2,), [0], [], [0], 1, [1]).attributes().partition(", slice_sizes")
+    text = program("dynamic_gather", [tensor((5,)), tensor((2,)), tensor((1,), T.S64)], "tensor<?x?xi32>", numbers)
+    text = text.replace("offset_dims = [0]", "offset_dims = [1]")
+    x, starts = np.arange(5, dtype=np.int32), np.zeros(2, np.int32)
+    same(run(text, x, starts, np.array([2]))[0], np.array([[0, 1], [0, 1]], np.int32))
+    for width in (6, -1):
+        with pytest.raises(InvalidArgumentError, match="within the operand's shape"):
+            run(text, x, starts, np.array([width]))
 
 
 EMBEDDING = Gather((6, 4), (2, 3, 1), [2], [0], [0], 2, [1, 4])

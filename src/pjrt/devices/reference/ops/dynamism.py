@@ -22,8 +22,8 @@ def dynamic_reshape(view: OpView) -> Kernel:
     """The same elements in a shape that is computed."""
 
     def run(x: Array, shape: Array) -> Array:
-        sizes = _sizes(shape)
-        if math.prod(sizes) != x.size or min(sizes, default=0) < 0:
+        sizes = _shape(shape)
+        if math.prod(sizes) != x.size:
             raise InvalidArgumentError(
                 f"expected a shape of {x.size} elements, found {sizes}: the operand has {x.shape}"
             )
@@ -38,7 +38,7 @@ def dynamic_broadcast_in_dim(view: OpView) -> Kernel:
     dimensions = tuple(view.attr("broadcast_dimensions"))
 
     def run(x: Array, shape: Array) -> Array:
-        sizes = _sizes(shape)
+        sizes = _shape(shape)
         for size, dimension in zip(x.shape, dimensions, strict=True):
             if size not in (1, sizes[dimension]):
                 raise InvalidArgumentError(
@@ -53,7 +53,7 @@ def dynamic_broadcast_in_dim(view: OpView) -> Kernel:
 def dynamic_iota(view: OpView) -> Kernel:
     """Counts along one dimension of a shape that is computed."""
     along, element = view.attr("iota_dimension"), view.result().element
-    return lambda shape: counted(_sizes(shape), along, element)
+    return lambda shape: counted(_shape(shape), along, element)
 
 
 @op("stablehlo.dynamic_pad", quantized=True)
@@ -110,6 +110,13 @@ def set_dimension_size(view: OpView) -> Kernel:
         return out
 
     return run
+
+
+def _shape(values: Array) -> tuple[int, ...]:
+    sizes = _sizes(values)
+    if min(sizes, default=0) < 0:
+        raise InvalidArgumentError(f"expected a shape of sizes that are zero or more, found {sizes}")
+    return sizes
 
 
 def _sizes(values: Array) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._slices import SliceLayout
 from pjrt.devices.reference._view import OpView
@@ -32,7 +33,10 @@ def dynamic_gather(view: OpView) -> Kernel:
     numbers = view.attr("dimension_numbers")
 
     def run(x: Array, starts: Array, sizes: Array) -> Array:
-        return gatherer(x.shape, starts.shape, tuple(int(size) for size in sizes), numbers)(x, starts)
+        widths = tuple(int(size) for size in sizes)
+        if not all(0 <= width <= size for width, size in zip(widths, x.shape, strict=True)):
+            raise InvalidArgumentError(f"expected slice sizes within the operand's shape {x.shape}, found {widths}")
+        return gatherer(x.shape, starts.shape, widths, numbers)(x, starts)
 
     return run
 
