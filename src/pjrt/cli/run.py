@@ -24,6 +24,7 @@ Examples:
   pjrt run model.mlir --input weights.safetensors --input images.npy --output scores.npz
   pjrt run model.mlir --input random:0 --repeat 100
   pjrt run model.mlir --input zeros --device reference --json
+  pjrt run model.mlir --input zeros --device reference --profile
 """
 
 
@@ -42,6 +43,7 @@ Examples:
 )
 @click.option("--output", "-o", metavar="PATH", help="Write the results to a .npy, .npz or .safetensors file.")
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
+@click.option("--profile", is_flag=True, help="Print the time per operation, where the device tells it (reference).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def run(
     program: str,
@@ -50,6 +52,7 @@ def run(
     inputs: tuple[str, ...],
     output: str | None,
     repeat: int | None,
+    profile: bool,
     as_json: bool,
 ) -> None:
     """Compile PROGRAM (StableHLO text, bytecode, portable artifact or HLO proto) and run it."""
@@ -60,6 +63,8 @@ def run(
         if output is not None:
             check_output_path(output, len(info.results))
         arguments = make_arguments(parameters, inputs)
+    if profile:
+        options = {**options, "profile": True}
     with pjrt.client(device, **options) as client:
         with progress(f"compiling for {client.platform_name}"):
             executable, compile_seconds = _timed(lambda: client.compile(read))
@@ -74,7 +79,8 @@ def run(
         timing = Timing(compile_seconds, first, repeats)
         if output is not None:
             write_results(output, arrays)
-        _report(client.platform_name, arrays, timing, output, as_json)
+        # A client that took the option ``profile`` has one.
+        _report(client.platform_name, arrays, timing, output, as_json, getattr(client, "profile", None))
 
 
 def _run_once(executable: pjrt.LoadedExecutable, buffers: Sequence[pjrt.Buffer]) -> tuple[pjrt.Buffer, ...]:
@@ -90,10 +96,13 @@ def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
     return value, time.perf_counter() - begin
 
 
-def _report(platform: str, arrays: Sequence[Any], timing: Timing, output: str | None, as_json: bool) -> None:
+def _report(
+    platform: str, arrays: Sequence[Any], timing: Timing, output: str | None, as_json: bool, profile: Any
+) -> None:
     if as_json:
         results = [{"element_type": pjrt.ElementType.of(a.dtype).name, "shape": list(a.shape)} for a in arrays]
-        print_json({"device": platform, "results": results, "output": output, **timing.as_dict()})
+        told = {} if profile is None else {"profile": profile.as_dict()}
+        print_json({"device": platform, "results": results, "output": output, **timing.as_dict(), **told})
         return
     facts: list[tuple[str, object]] = [(f"result {i}", describe(a)) for i, a in enumerate(arrays)]
     if output is not None:
@@ -104,3 +113,5 @@ def _report(platform: str, arrays: Sequence[Any], timing: Timing, output: str | 
         spread = f"median {readable(median)}, 10% to 90% within {readable(low)} to {readable(high)}"
         facts.append((f"{len(timing.repeats)} runs", spread))
     print_facts(facts)
+    if profile is not None:
+        click.echo(f"\n{profile.table()}")
