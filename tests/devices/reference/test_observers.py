@@ -87,6 +87,7 @@ def test_a_profile_adds_up_time_without_what_runs_inside() -> None:
     assert all(entry.seconds > 0 for entry in profile.by_op.values())
     assert "stablehlo.log [layers.py:12:5]" in profile.table(by_location=True)
     assert len(profile.table().splitlines()) == 5
+    assert profile.as_dict()["stablehlo.log"]["calls"] == 3
 
 
 @pytest.mark.parametrize(("at", "times"), [("log", 3), ("layers.py:12", 3), ("stablehlo.while", 1), ("sine", 0)])

@@ -163,6 +163,13 @@ class Profile(Observer):
         """The time of all steps together."""
         return sum(entry.seconds for entry in self.by_op.values())
 
+    def as_dict(self) -> dict[str, dict[str, float]]:
+        """The profile per op, for machines."""
+        return {
+            name: {"calls": entry.calls, "seconds": entry.seconds, "bytes_out": entry.bytes_out}
+            for name, entry in sorted(self.by_op.items(), key=lambda item: -item[1].seconds)
+        }
+
     def table(self, by_location: bool = False) -> str:
         """The profile as text, the most expensive first."""
         rows: list[tuple[str, Entry]] = list(self.by_op.items())
