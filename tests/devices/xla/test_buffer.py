@@ -195,7 +195,7 @@ def test_dlpack_of_what_cannot_be_shared(client: pjrt.Client) -> None:
     raw = np.zeros(256, np.uint8)
     start = -raw.ctypes.data % 64
     odd = raw[start + 4 : start + 20].view(np.float32)
-    with pytest.raises(pjrt.InvalidArgumentError, match="aligned to 64 bytes; this is at .*buffer_from_host"):
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"aligned to 64 bytes; this is at .*buffer_from_host"):
         client.buffer_from_dlpack(odd)
     strided = raw[start : start + 64].view(np.float32)[::2]
     with pytest.raises(pjrt.InvalidArgumentError, match="row-major"):

@@ -132,7 +132,8 @@ def test_the_compiler_is_told_what_travels_in_base(client: pjrt.Client, programs
 def test_layouts_in_a_program_are_kept_apart(client: pjrt.Client) -> None:
     column_major = '{mhlo.layout_mode = "{0,1}"}'
     executable = client.compile(
-        f"func.func public @main(%x: tensor<2x3xf32> {column_major}) -> (tensor<2x3xf32> {column_major}, tensor<2x3xf32>) {{"
+        f"func.func public @main(%x: tensor<2x3xf32> {column_major})"
+        f" -> (tensor<2x3xf32> {column_major}, tensor<2x3xf32>) {{"
         " %0 = stablehlo.add %x, %x : tensor<2x3xf32> return %0, %0 : tensor<2x3xf32>, tensor<2x3xf32> }"
     )
     order = pjrt.TiledLayout((0, 1))

@@ -99,11 +99,11 @@ def test_what_is_no_handler(client: pjrt.Client, wrong: Any) -> None:
 
 
 def test_a_target_that_is_not_there(client: pjrt.Client, programs: Any) -> None:
-    with pytest.raises(pjrt.NotFoundError, match="test_ffi.nobody"):
+    with pytest.raises(pjrt.NotFoundError, match=r"test_ffi.nobody"):
         client.compile(programs.call("test_ffi.nobody"))
 
 
 def test_a_second_handler_of_a_name(client: pjrt.Client) -> None:
     client.register_ffi_handler("test_ffi.twice", lambda *_: None)
-    with pytest.raises(pjrt.PjrtError, match="test_ffi.twice"):
+    with pytest.raises(pjrt.PjrtError, match=r"test_ffi.twice"):
         client.register_ffi_handler("test_ffi.twice", lambda *_: None)

@@ -30,7 +30,7 @@ def test_executions_return_before_they_are_done(power: pjrt.LoadedExecutable) ->
 
 def test_a_limit(power: pjrt.LoadedExecutable) -> None:
     ready = slow(power, 200).ready()
-    with pytest.raises(pjrt.DeadlineExceededError, match="was not there within 0.01 s"):
+    with pytest.raises(pjrt.DeadlineExceededError, match=r"was not there within 0.01 s"):
         ready.result(timeout=0.01)
     with pytest.raises(TimeoutError):
         ready.exception(timeout=0.01)

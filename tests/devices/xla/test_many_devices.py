@@ -11,7 +11,8 @@ import pjrt
 
 GSPMD = """
 module attributes {mhlo.num_partitions = 4 : i32} {
-  func.func public @main(%x: tensor<8xf32> {mhlo.sharding = "{devices=[4]<=[4]}"}) -> (tensor<f32>, tensor<8xf32> {mhlo.sharding = "{devices=[4]<=[4]}"}) {
+  func.func public @main(%x: tensor<8xf32> {mhlo.sharding = "{devices=[4]<=[4]}"})
+      -> (tensor<f32>, tensor<8xf32> {mhlo.sharding = "{devices=[4]<=[4]}"}) {
     %zero = stablehlo.constant dense<0.0> : tensor<f32>
     %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0]
       : (tensor<8xf32>, tensor<f32>) -> tensor<f32>

@@ -43,7 +43,7 @@ def test_serialization() -> None:
 
 
 def test_a_wrong_name() -> None:
-    with pytest.raises(pjrt.InvalidArgumentError, match="named by the number of its devices, such as '8'.*'2x2'"):
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"named by the number of its devices, such as '8'.*'2x2'"):
         pjrt.topology("cpu", "2x2")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -39,7 +39,10 @@ _DTYPES: dict[int, AnyDType] = {
 
 
 class _Header(ctypes.Structure):
-    _fields_ = (("struct_size", ctypes.c_size_t), ("extension_start", ctypes.c_void_p))
+    _fields_: ClassVar[tuple[tuple[str, Any], ...]] = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+    )
 
 
 class _Span(ctypes.Structure):
@@ -181,7 +184,8 @@ def _over(address: int | None, shape: tuple[int, ...], number: int, writable: bo
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if not size or address is None:
         return np.empty(shape, dtype)
-    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, (ctypes.c_char * size).from_address(address))
+    memory: Any = (ctypes.c_char * size).from_address(address)
+    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, memory)
     array.flags.writeable = writable
     return array
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
 
 _FORKED = (
-    "this process was forked from one that used XLA, whose threads stayed with the parent; start processes that use the "
-    "device 'cpu' with the 'spawn' method of multiprocessing, or fork before the first client is made"
+    "this process was forked from one that used XLA, whose threads stayed with the parent; start processes that use "
+    "the device 'cpu' with the 'spawn' method of multiprocessing, or fork before the first client is made"
 )
 
 _clients: weakref.WeakSet[Any] = weakref.WeakSet()
