@@ -39,8 +39,10 @@ WHEELS = {
 
 # Where a TPU is, libtpu asks the machine's metadata server for its place in the slice. Where none is, that server
 # does not exist, and libtpu keeps asking it for minutes. These settings answer in its place: do not ask, you are the
-# only worker of a small slice. Topologies and compiling do not depend on which slice they name.
+# only worker of a small slice. Topologies and compiling do not depend on which slice they name. Besides, libtpu refuses
+# to be loaded by two processes at once, to keep them off one TPU; where there is none, several may well compile.
 _WITHOUT_TPU = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",

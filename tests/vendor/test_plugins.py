@@ -1,30 +1,16 @@
-"""Real vendors' plugins, without their hardware: the TPU and CUDA wheels from PyPI.
-
-The wheels are found where they are installed, or by the environment variables PJRT_TEST_LIBTPU and
-PJRT_TEST_CUDA_PLUGIN; without them these tests are skipped. Each runs in a process of its own: such a library handles
-signals and starts threads.
-"""
+"""Plugins of the TPU and CUDA wheels as they answer without their hardware."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-DATA = Path(__file__).parent / "data"
+Ask = Callable[..., dict[str, Any]]
 
-TPU_ENVIRONMENT = {
-    "TPU_SKIP_MDS_QUERY": "1",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-    "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_WORKER_ID": "0",
-}
+pytestmark = pytest.mark.vendor
 
 MATMUL = """
 module @matmul {
@@ -37,52 +23,8 @@ module @matmul {
 """
 
 
-def find(variable: str, package: str, library: str) -> Path:
-    """The plugin's library, or a skip."""
-    if variable in os.environ:
-        return Path(os.environ[variable])
-    try:
-        spec = importlib.util.find_spec(package)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        pytest.skip(f"{package} is not installed, and {variable} is not set")
-    return Path(next(iter(spec.submodule_search_locations))) / library
-
-
-@pytest.fixture(scope="module")
-def libtpu() -> Path:
-    """The library of the TPU plugin."""
-    return find("PJRT_TEST_LIBTPU", "libtpu", "libtpu.so")
-
-
-@pytest.fixture(scope="module")
-def cuda_plugin() -> Path:
-    """The library of the CUDA plugin."""
-    return find("PJRT_TEST_CUDA_PLUGIN", "jax_plugins.xla_cuda13", "xla_cuda_plugin.so")
-
-
-def ask(library: Path, body: str, **values: Any) -> dict[str, Any]:
-    """Runs code that fills ``found``, with ``plugin``, ``MATMUL`` and the values at hand, and gives what it found."""
-    script = (
-        "import json, pjrt\nfound = {}\n"
-        f"values = json.loads({json.dumps(json.dumps(values | {'MATMUL': MATMUL}))})\nglobals().update(values)\n"
-        f"plugin = pjrt.load_plugin({str(library)!r})\n{body}\nprint('\\n' + json.dumps(found))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | TPU_ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 COMPILE = """
+plugin = pjrt.load_plugin("tpu")
 topology = plugin.topology(name)
 devices = topology.device_descriptions
 executable = topology.compile(MATMUL)
@@ -110,8 +52,8 @@ TPUS = [
 
 
 @pytest.mark.parametrize(("name", "devices", "kind"), TPUS, ids=[name for name, _, _ in TPUS])
-def test_compiling_for_a_tpu_that_is_not_here(libtpu: Path, name: str, devices: int, kind: str) -> None:
-    found = ask(libtpu, COMPILE, name=name)
+def test_compiling_for_a_tpu_that_is_not_here(ask: Ask, libtpu: Path, name: str, devices: int, kind: str) -> None:
+    found = ask(COMPILE, name=name, MATMUL=MATMUL)
     assert found["devices"] == devices
     assert (found["kind"], found["kinds"], found["platform"], found["name"]) == (kind, 1, "tpu", "matmul")
     assert found["flops"] == pytest.approx(2 * 256 * 128 * 64, rel=0.05)
@@ -126,19 +68,21 @@ def test_compiling_for_a_tpu_that_is_not_here(libtpu: Path, name: str, devices: 
     assert found["memories"][0] == "device"
 
 
-def test_what_the_tpu_plugin_says_of_itself(libtpu: Path) -> None:
+def test_what_the_tpu_plugin_says_of_itself(ask: Ask, libtpu: Path) -> None:
     body = """
+plugin = pjrt.load_plugin("tpu")
 found = dict(version=plugin.api_version, extensions=plugin.extensions)
 found["stablehlo"] = plugin.attributes["stablehlo_current_version"]
 """
-    found = ask(libtpu, body)
+    found = ask(body, MATMUL=MATMUL)
     assert found["version"][0] == 0
     assert {"Layouts", "TpuTopology", "Megascale", "Shardings"} <= set(found["extensions"])
     assert found["stablehlo"] >= [1, 0, 0]
 
 
-def test_a_topology_survives_serializing_and_a_wrong_one_is_refused(libtpu: Path) -> None:
+def test_a_topology_survives_serializing_and_a_wrong_one_is_refused(ask: Ask, libtpu: Path) -> None:
     body = """
+plugin = pjrt.load_plugin("tpu")
 topology = plugin.topology("v5e:2x2")
 again = plugin.deserialize_topology(topology.serialize())
 texts = [[str(d) for d in each.device_descriptions] for each in (topology, again)]
@@ -149,35 +93,37 @@ for name in ("v5e:99x99", "nonsense"):
 try: topology.compile("module { func.func @main() { return %x } }")
 except pjrt.PjrtError as error: found["program"] = error.message
 """
-    found = ask(libtpu, body)
+    found = ask(body, MATMUL=MATMUL)
     assert (found["same"], found["devices"], found["texts"]) == (True, 4, True)
     assert found["v5e:99x99"]
     assert found["nonsense"]
     assert found["program"]
 
 
-def test_descriptions_and_executables_outlive_their_topology(libtpu: Path) -> None:
+def test_descriptions_and_executables_outlive_their_topology(ask: Ask, libtpu: Path) -> None:
     body = """
+plugin = pjrt.load_plugin("tpu")
 import gc
 executable = plugin.topology("v5e:2x2").compile(MATMUL)
 descriptions = plugin.topology("v5e:2x2").device_descriptions
 gc.collect()
 found = dict(name=executable.name, attributes=list(descriptions[3].attributes), debug=descriptions[3].debug_string)
 """
-    found = ask(libtpu, body)
+    found = ask(body, MATMUL=MATMUL)
     assert found["name"] == "matmul"
     assert "coords" in found["attributes"]
     assert found["debug"]
 
 
-def test_the_cuda_plugin_without_a_gpu(cuda_plugin: Path) -> None:
+def test_the_cuda_plugin_without_a_gpu(ask: Ask, cuda_plugin: Path) -> None:
     body = """
+plugin = pjrt.load_plugin("cuda")
 found = dict(version=plugin.api_version, extensions=plugin.extensions, errors=[])
 for _ in range(2):
     try: plugin.client()
     except pjrt.FailedPreconditionError as error: found["errors"].append(error.message)
 """
-    found = ask(cuda_plugin, body)
+    found = ask(body)
     assert {"FFI", "Stream", "Triton", "Gpu_Custom_Call"} <= set(found["extensions"])
     if not found["errors"]:
         pytest.skip("there is a GPU")
@@ -185,9 +131,10 @@ for _ in range(2):
     assert all("No visible GPU devices" in text and str(cuda_plugin) in text for text in found["errors"])
 
 
-def test_compiling_for_a_gpu_that_is_not_here(cuda_plugin: Path) -> None:
+def test_compiling_for_a_gpu_that_is_not_here(ask: Ask, cuda_plugin: Path, h100: Path) -> None:
     """By the description of its hardware, which a machine with such a GPU gives as its topology's ``target_config``."""
     body = """
+plugin = pjrt.load_plugin("cuda")
 topology = plugin.topology("cuda", target_config=target, topology="1x1x2")
 executable = topology.compile(MATMUL)
 stats = executable.memory_stats()
@@ -196,24 +143,10 @@ found = dict(devices=[d.kind for d in topology.device_descriptions], argument=st
 try: executable.cost_analysis()
 except pjrt.UnimplementedError as error: found["cost"] = error.message
 """
-    found = ask(cuda_plugin, body, target=(DATA / "h100.txtpb").read_text())
+    found = ask(body, target=h100.read_text(), MATMUL=MATMUL)
     assert found["devices"] == ["NVIDIA H100 80GB HBM3"] * 2
     assert found["argument"] == (256 * 128 + 128 * 64) * 4
     assert found["output"] == 256 * 64 * 4
     assert found["serialized"] > 1000
     assert found["shapes"] == [[256, 64]]
     assert "GetCostAnalysis" in found["cost"]
-
-
-def test_the_first_lines_of_the_page_run_as_they_stand(libtpu: Path) -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "vendor.md").read_text()
-    code = page.split("```python\n")[1].split("```")[0]
-    library = (
-        f"import sys, types; sys.modules['libtpu'] = types.SimpleNamespace(get_library_path=lambda: {str(libtpu)!r})"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", f"{library}\n{code}"], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "arguments 163,840  results 65,536" in done.stdout
-    assert "floating-point operations" in done.stdout
