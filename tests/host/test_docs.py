@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,3 +29,12 @@ def test_the_examples_run_in_order_and_print_what_they_say(capsys: Any) -> None:
     printed = capsys.readouterr().out
     for comment in re.findall(r"print\(.*\) +# ([A-Z]\w+: .*|out of memory.*)$", PAGE.read_text(), re.MULTILINE):
         assert comment.removesuffix("…") in printed
+
+
+def test_jax_runs_on_the_first_device() -> None:
+    (framework,) = re.findall(r"^```py\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    script = examples()[0] + framework
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (said,) = re.findall(r"print\(.*\) +# (\[.*)$", framework, re.MULTILINE)
+    assert done.stdout.strip() == said

@@ -249,8 +249,11 @@ def test_tokens_are_none_both_ways() -> None:
         out, x = exe(token, toys.floats())
         out, x = exe(out, x)
         np.testing.assert_array_equal(np.asarray(x), toys.floats() + 2)
-        assert seen == [None, None]
+        exe(np.empty(0, np.bool_), toys.floats())[1].ready().result(toys.TIMEOUT)  # as frameworks begin a chain
+        assert seen == [None, None, None]
         assert out.on_device_size == 0
+        failed = client.create_error_buffer(pjrt.DataLossError("gone"), toys.spec("pred[0]"))
+        assert isinstance(exe(failed, toys.floats())[1].ready().exception(toys.TIMEOUT), pjrt.DataLossError)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pjrt.host import process_life
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
-from pjrt.host.storage import Storage
+from pjrt.host.storage import TOKEN, Storage
 
 
 class Arguments:
@@ -69,13 +69,16 @@ class Arguments:
                     f"argument {number} of {self._name!r} is on {buffer._device}, the program runs on {device}; use "
                     "buffer.copy_to(device)"
                 )
-            storages.append(buffer.use())
+            storage = buffer.use()
             if parameters is not None:
                 expected = parameters[number]
                 if not _fits(buffer, expected):
                     raise InvalidArgumentError(
                         f"argument {number} of {self._name!r} must be {expected}, found {buffer.described}"
                     )
+                if expected.element_type is ElementType.TOKEN:
+                    storage = _as_token(storage)
+            storages.append(storage)
         return storages
 
     def _check_used_once(self, arguments: Sequence[Buffer], donated: frozenset[int]) -> None:
@@ -94,3 +97,10 @@ def _fits(buffer: HostBuffer, expected: ShapeSpec) -> bool:
             buffer._element_type is ElementType.PRED and buffer._shape == (0,)
         )
     return buffer._shape == expected.shape and buffer._element_type is expected.element_type
+
+
+def _as_token(source: Storage) -> Storage:
+    """The token that an empty array stands for: there, or failed, when the array is."""
+    token = Storage(source.definition, TOKEN)
+    token.queue = source.queue
+    return token
