@@ -151,7 +151,7 @@ class Machine:
             np.testing.assert_array_equal(found, value)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(steps)
 def test_any_sequence_gives_what_numpy_gives(sequence: list[tuple[str, int, int]]) -> None:
     machine = Machine()
