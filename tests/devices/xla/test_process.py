@@ -13,7 +13,7 @@ IN_FLIGHT = """
 client = pjrt.client("cpu", num_devices=2)
 power = client.compile(POWER)
 eye = np.eye(512, dtype=np.float32)
-def go(steps=300):
+def go(steps=60):
     return power(eye, np.int64(steps))[0]
 """
 
@@ -127,7 +127,7 @@ except pjrt.FailedPreconditionError as error:
         "p = [go() for _ in range(8)]",
         "alias, said = client.create_alias_buffer(pjrt.ShapeSpec((4,), pjrt.ElementType.F32)); r = alias.ready()",
         "b = client.buffer_from_host(eye, semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,"
-        " on_done_with_host_buffer=lambda: None); r = power(b, np.int64(300))",
+        " on_done_with_host_buffer=lambda: None); r = power(b, np.int64(60))",
     ],
 )
 def test_the_interpreter_ends_with_work_in_flight(run_script: Script, end: str) -> None:

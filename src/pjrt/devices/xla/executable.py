@@ -37,11 +37,12 @@ class XlaExecutable(Executable):
         assignment: the devices it was compiled for.
     """
 
-    __slots__ = ("__dict__", "_gone", "_options", "_raw", "assignment")
+    __slots__ = ("__dict__", "_gone", "_name", "_options", "_raw", "assignment")
 
     def __init__(self, raw: Any, assignment: DeviceAssignment, options: CompileOptions) -> None:
         self._raw = raw
         self._gone = ""
+        self._name: str = raw.hlo_modules()[0].name
         self._options = options
         self.assignment = assignment
 
@@ -76,10 +77,9 @@ class XlaExecutable(Executable):
     def platform_name(self) -> str:
         return PLATFORM
 
-    @functools.cached_property
+    @property
     def name(self) -> str:
-        name: str = self._module.name
-        return name
+        return self._name
 
     @property
     def num_replicas(self) -> int:

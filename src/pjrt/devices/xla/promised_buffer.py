@@ -38,6 +38,7 @@ class PromisedBuffer(XlaBuffer):
 
     @property
     def array(self) -> _raw.Array | None:  # type: ignore[override]  # the slot of the base class is not used
+        """The array if it has arrived."""
         arrival = self._arrival
         if arrival is None or not arrival.done() or arrival.exception() is not None:
             return None

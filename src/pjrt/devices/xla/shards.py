@@ -68,6 +68,7 @@ class ShardBuffer(XlaBuffer):
 
     @property
     def array(self) -> _raw.Array | None:  # type: ignore[override]  # the slot of the base class is not used
+        """The array of this device, which takes the result apart."""
         part = self._part
         return None if part is None else part.shards.part(part.index)
 
