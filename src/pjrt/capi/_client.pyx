@@ -25,6 +25,7 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, ResourceExhaustedError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.capi._ffi_handler import address_of
 from pjrt.capi._gate import close_at_exit
 from pjrt.capi._program import doubted, prepared
 
@@ -327,12 +328,11 @@ cdef class ClientCore(ClientScope):
         cdef PJRT_FFI_Extension *extension = <PJRT_FFI_Extension *>self.api.extension(
             PJRT_Extension_Type_FFI, PJRT_FFI_Extension_STRUCT_SIZE, "FFI"
         )
-        if not isinstance(handler, int):
-            raise InvalidArgumentError(f"an FFI handler is the address of a function of the XLA FFI, found {handler!r}")
+        address = address_of(handler, traits, self.platform_name)
         start(&args, PJRT_FFI_Register_Handler_Args_STRUCT_SIZE)
         args.target_name = target
         args.target_name_size = len(target)
-        args.handler = <void *><size_t>handler
+        args.handler = <void *><size_t>address
         args.platform_name = platform
         args.platform_name_size = len(platform)
         args.traits = <PJRT_FFI_Handler_TraitsBits><int>traits

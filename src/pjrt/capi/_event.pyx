@@ -22,6 +22,9 @@ from pjrt.api.errors import PjrtError, ResourceExhaustedError, UnimplementedErro
 from pjrt.api.future import Future
 
 
+cdef list _LOST = []
+
+
 @cython.no_gc_clear
 cdef class Event:
     """A ``PJRT_Event`` that is destroyed with the object."""
@@ -147,7 +150,8 @@ class EventFuture(Future):
         try:
             ready, error = self._event.is_ready()
         except PjrtError as failure:
-            ready, error = True, failure
+            self._lose(failure)
+            return
         if ready:
             # Given up only afterwards: the plugin's thread and one that waits may both be here.
             self._complete(None if error is not None else self._given, error)
@@ -157,7 +161,7 @@ class EventFuture(Future):
         try:
             self._event.block(timeout)
         except PjrtError as failure:
-            self._complete(None, failure)
+            self._lose(failure)
             return
         self._poll()
 
@@ -168,7 +172,13 @@ class EventFuture(Future):
             self._event.wait_for()
             self._poll()
         except PjrtError as failure:
-            self._complete(None, failure)
+            self._lose(failure)
+
+    def _lose(self, failure):
+        """The plugin cannot say when it is done: the future fails, and memory that may still be in use stays for good."""
+        if self._keep is not None:
+            _LOST.append((self._event, self._given, self._keep))
+        self._complete(None, failure)
 
 
 cdef object lazy_future(Scope scope, PJRT_Event *event, value):

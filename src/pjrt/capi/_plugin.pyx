@@ -103,6 +103,20 @@ cdef class PluginCore:
     def deserialize_topology(self, serialized):
         return deserialize_topology(self.scope, serialized, self.attributes)
 
+    def runtime_abi_version(self, serialized):
+        """The runtime's ABI version that ``RuntimeAbiVersion.to_proto`` gave (``PJRT_RuntimeAbiVersion_FromProto``)."""
+        from pjrt.capi._abi_version import runtime_version_from_proto
+
+        return runtime_version_from_proto(self.scope, serialized)
+
+    def executable_abi_version(self, serialized):
+        """The executable's ABI version that ``ExecutableAbiVersion.to_proto`` gave
+        (``PJRT_ExecutableAbiVersion_FromProto``).
+        """
+        from pjrt.capi._abi_version import executable_version_from_proto
+
+        return executable_version_from_proto(self.scope, serialized)
+
     def profiler(self, options=b""):
         from pjrt.capi._profiler import new_profiler
 

@@ -1,0 +1,40 @@
+"""FFI handlers: addresses as they are; Python functions where programs run in the memory of the host."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+
+_DEVICES = ("cuda", "rocm", "tpu")
+"""The platforms whose buffers a Python function could not read."""
+
+_addresses: dict[tuple[Callable[..., Any], int], int] = {}
+_lock = threading.Lock()
+
+
+def address_of(handler: Callable[..., Any] | int, traits: int, platform: str) -> int:
+    """The address of a handler; of a Python function the same one each time, so that it can be registered again.
+
+    Raises:
+        InvalidArgumentError: it is neither an address nor a function.
+        UnimplementedError: it is a function, and programs of this platform do not run in the host's memory.
+    """
+    if isinstance(handler, int) and handler > 0:
+        return handler
+    if not callable(handler):
+        raise InvalidArgumentError(f"expected the address of an FFI handler or a Python function, found {handler!r}")
+    if platform in _DEVICES:
+        raise UnimplementedError(
+            f"a Python function cannot be a handler on '{platform}', whose buffers are not in the host's memory; "
+            "give the address of a compiled handler"
+        )
+    from pjrt.devices.xla.ffi_function import handler_of
+
+    with _lock:
+        key = (handler, traits)
+        if key not in _addresses:
+            _addresses[key] = handler_of(handler, traits)
+        return _addresses[key]
