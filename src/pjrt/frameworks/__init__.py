@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pjrt.frameworks import jax
+    from pjrt.frameworks import jax, torch_xla
 
-__all__ = ["jax"]
+__all__ = ["jax", "torch_xla"]
 
 
 def __getattr__(name: str) -> Any:
