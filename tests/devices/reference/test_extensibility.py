@@ -310,3 +310,47 @@ def test_functions_of_the_host_with_tokens_and_errors() -> None:
         assert np.asarray(exe(np.float32(2))[0]) == 2
         with pytest.raises(pjrt.InvalidArgumentError, match=r"negative.*stablehlo.custom_call"):
             exe(np.float32(-1))[0].to_host().result()
+
+
+def test_reduce_window_with_sizes_as_operands(run: Any) -> None:
+    """Sums of two neighbours, in a window that the caller chooses."""
+    text = """func.func @main(%x: tensor<?xf32>, %w: tensor<1xi32>) -> tensor<?xf32> {
+      %z = stablehlo.constant dense<0.0> : tensor<f32>
+      %o = stablehlo.constant dense<1> : tensor<1xi32>
+      %p = stablehlo.constant dense<0> : tensor<1x2xi32>
+      %0 = stablehlo.custom_call @stablehlo.dynamic_reduce_window(%x, %z, %w, %o, %o, %o, %p)
+        {called_computations = [@body]} : (tensor<?xf32>, tensor<f32>, tensor<1xi32>, tensor<1xi32>, tensor<1xi32>,
+          tensor<1xi32>, tensor<1x2xi32>) -> tensor<?xf32>
+      return %0 : tensor<?xf32> }
+    func.func private @body(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {
+      %0 = stablehlo.add %a, %b : tensor<f32>
+      return %0 : tensor<f32> }"""
+    evaluator = Evaluator(_mlir.parse(text))
+    x = np.array([1, 2, 4, 8], np.float32)
+    for window in (1, 2, 3, 2):
+        (found,) = evaluator(x, np.array([window], np.int32))
+        assert found.tolist() == np.convolve(x, np.ones(window), "valid").tolist()
+
+
+def test_random_bits_with_a_shape_as_operand(run: Any) -> None:
+    dynamic = """func.func @main(%k: tensor<2xui64>, %s: tensor<2xi64>) -> (tensor<2xui64>, tensor<?x?xui32>) {
+      %0:2 = stablehlo.custom_call @stablehlo.dynamic_rng_bit_generator(%k, %s)
+        {rng_algorithm = #stablehlo<rng_algorithm THREE_FRY>} : (tensor<2xui64>, tensor<2xi64>)
+          -> (tensor<2xui64>, tensor<?x?xui32>)
+      return %0#0, %0#1 : tensor<2xui64>, tensor<?x?xui32> }"""
+    static = """func.func @main(%k: tensor<2xui64>) -> (tensor<2xui64>, tensor<3x5xui32>) {
+      %0:2 = stablehlo.rng_bit_generator %k, algorithm = THREE_FRY : (tensor<2xui64>)
+        -> (tensor<2xui64>, tensor<3x5xui32>)
+      return %0#0, %0#1 : tensor<2xui64>, tensor<3x5xui32> }"""
+    key = np.array([1, 2], np.uint64)
+    for found, expected in zip(run(dynamic, key, np.array([3, 5])), run(static, key), strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_top_k_with_its_number_as_operand(run: Any) -> None:
+    text = """func.func @main(%x: tensor<4xf32>, %k: tensor<i32>) -> (tensor<?xf32>, tensor<?xi32>) {
+      %0:2 = stablehlo.custom_call @stablehlo.dynamic_top_k(%x, %k) : (tensor<4xf32>, tensor<i32>)
+        -> (tensor<?xf32>, tensor<?xi32>)
+      return %0#0, %0#1 : tensor<?xf32>, tensor<?xi32> }"""
+    values, where = run(text, np.array([1, 4, 3, 2], np.float32), np.int32(3))
+    assert (values.tolist(), where.tolist()) == ([4, 3, 2], [1, 2, 3])

@@ -110,7 +110,7 @@ def as_chlo(view: OpView) -> Kernel:
     return lambda environment, *values: kernel(*values)
 
 
-@custom_call("mhlo.topk", "TopK", "stablehlo.dynamic_top_k")
+@custom_call("mhlo.topk", "TopK")
 def top_k(view: OpView) -> Kernel:
     """``chlo.top_k``; ``k`` is the last size of the result where it is not said."""
     rule = _registry.find("chlo.top_k")
@@ -118,7 +118,7 @@ def top_k(view: OpView) -> Kernel:
     parameters = {"k": view.result().shape[-1], **config(view)}
     types = view.operands[:1], view.results
     kernel = rule.compile(OpView("chlo.top_k", *types, parameters, location=view.location))
-    return lambda environment, x, *rest: kernel(x)
+    return lambda environment, x: kernel(x)
 
 
 @custom_call("ApproxTopK")
