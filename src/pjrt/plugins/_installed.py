@@ -7,22 +7,26 @@ asked for; listing the names imports nothing.
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.client import Client
 from pjrt.api.errors import InternalError, PjrtError
 from pjrt.api.plugin import Plugin
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 GROUP = "pjrt.plugins"
 
 
 @functools.cache
-def entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+def entry_points() -> dict[str, EntryPoint]:
     """The entry points by name; of two packages with one name, the one that the path has first counts."""
-    found: dict[str, importlib.metadata.EntryPoint] = {}
+    import importlib.metadata  # here, because it takes as long to import as all else of this package
+
+    found: dict[str, EntryPoint] = {}
     for point in importlib.metadata.entry_points(group=GROUP):
         found.setdefault(point.name, point)
     return found
@@ -55,7 +59,7 @@ def plugin(name: str) -> Plugin:
     return FactoryPlugin(name, made)
 
 
-def _package(point: importlib.metadata.EntryPoint) -> str:
+def _package(point: EntryPoint) -> str:
     return "an unknown package" if point.dist is None else f"the package {point.dist.name}"
 
 
