@@ -12,7 +12,6 @@ from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted, status_of
 from pjrt.devices.xla.executable import XlaExecutable
-from pjrt.stablehlo import Version, artifact_version
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -93,6 +92,8 @@ def _explained(error: Exception, program: Program) -> PjrtError:
     code, message = status_of(error)
     if code is not StatusCode.UNKNOWN:
         return converted(error)
+    from pjrt.stablehlo import Version, artifact_version
+
     problem, _, _ = message.partition("<unknown>:0: error: Failed to parse")
     version = artifact_version(program.code)
     newest = _NEWEST.search(message)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.client import AliasFulfillment, Client, choose_place
@@ -29,10 +29,12 @@ from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.future import Notifier
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
 from pjrt.devices.xla.memory_space import XlaMemorySpace
-from pjrt.devices.xla.portable_executable import XlaPortableExecutable
 from pjrt.devices.xla.relayout import compile_relayout
 from pjrt.devices.xla.topology import XlaTopology
 from pjrt.devices.xla.transfer import XlaTransferManager
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.portable_executable import XlaPortableExecutable
 
 
 class XlaClient(Client):
@@ -120,6 +122,8 @@ class XlaClient(Client):
 
     def _loaded(self, executable: XlaExecutable, options: CompileOptions) -> LoadedExecutable:
         if options.compile_portable_executable:
+            from pjrt.devices.xla.portable_executable import XlaPortableExecutable
+
             return XlaPortableExecutable(self, executable)
         return XlaLoadedExecutable(self, executable)
 

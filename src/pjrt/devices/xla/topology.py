@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -65,6 +63,8 @@ class XlaTopology(TopologyDescription):
             return self._client
 
     def serialize(self) -> bytes:
+        import json  # here and below: start-up would feel it
+
         return json.dumps({"platform": PLATFORM, "num_devices": len(self._descriptions)}).encode()
 
     @staticmethod
@@ -74,6 +74,8 @@ class XlaTopology(TopologyDescription):
         Raises:
             InvalidArgumentError: the bytes are none of those.
         """
+        import json
+
         try:
             read = json.loads(serialized)
             number = read["num_devices"]
@@ -86,6 +88,8 @@ class XlaTopology(TopologyDescription):
         return XlaTopology(number, version)
 
     def fingerprint(self) -> int:
+        import hashlib
+
         return int.from_bytes(hashlib.sha256(self.serialize() + self._version.encode()).digest()[:8], "little")
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
