@@ -82,7 +82,9 @@ class Execution:
         self._give_up()
         if self._launch is not None:
             self._launch.abort(error)
-        if self.definition._complete(None, error) and is_exiting():
+        # Asked before anybody is told: who is told may be quick to end the interpreter.
+        nobody_will_see = is_exiting()
+        if self.definition._complete(None, error) and nobody_will_see:
             _log.error("an execution of %r failed while the interpreter ended: %s", self._compiled.name, error)
 
     def poison(self, error: PjrtError) -> bool:
