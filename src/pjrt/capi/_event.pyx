@@ -2,9 +2,10 @@
 
 Events are the caller's, and outlive the client they come from: closing it does not end them.
 
-An event is asked (``IsReady``) when somebody asks, and watched (``OnReady``) only from the first callback or the first
-wait on: nothing is spent on a future that nobody looks at, and no thread waits for an event. The plugin's callback
-runs on any thread without the GIL; it takes it only where Python is to be told, and never once the gate is shut.
+An event that is ready at once gets no future of its own. Any other is asked (``IsReady``) when somebody asks, and
+watched (``OnReady``) only from the first callback or the first wait on: nothing is spent on a future that nobody looks
+at, and no thread waits for an event. The plugin's callback runs on any thread without the GIL; it takes it only where
+Python is to be told, and never once the gate is shut.
 
 Where the plugin uses memory of Python's until the event is ready, the future is watched from the start: the watch keeps
 it, and what it keeps, alive however soon the caller drops it.
@@ -18,11 +19,10 @@ from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport Scope
 
+import threading
+
 from pjrt.api.errors import PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.future import Future
-
-
-cdef list _LOST = []
 
 
 @cython.no_gc_clear
@@ -150,12 +150,11 @@ class EventFuture(Future):
         try:
             ready, error = self._event.is_ready()
         except PjrtError as failure:
-            self._lose(failure)
+            self._complete(None, failure)  # and keeps what it keeps: the event may still be pending
             return
         if ready:
-            # Given up only afterwards: the plugin's thread and one that waits may both be here.
-            self._complete(None if error is not None else self._given, error)
-            self._given = self._keep = None
+            value, self._given, self._keep = self._given, None, None
+            self._complete(None if error is not None else value, error)
 
     def _block(self, timeout):
         try:
@@ -172,28 +171,53 @@ class EventFuture(Future):
             self._event.wait_for()
             self._poll()
         except PjrtError as failure:
-            self._lose(failure)
+            self._event.wait_for()  # memory may be in use until then
+            self._complete(None, failure)
 
-    def _lose(self, failure):
-        """The plugin cannot say when it is done: the future fails, and memory that may still be in use stays for good."""
-        if self._keep is not None:
-            _LOST.append((self._event, self._given, self._keep))
-        self._complete(None, failure)
+
+_DONE = Future.completed(None)
 
 
 cdef object lazy_future(Scope scope, PJRT_Event *event, value):
     """A future for an event behind which no memory of ours is in use; takes the event over. A null event is done."""
-    if event == NULL:
-        return Future.completed(value)
+    try:
+        if event == NULL or _is_over(scope, event):
+            return _DONE if value is None else Future.completed(value)
+    except PjrtError as failure:
+        Event.of(scope, event)  # dropped at once, and the event with it
+        return Future.failed(failure)
     return EventFuture(Event.of(scope, event), value, None)
 
 
 cdef object eager_future(Scope scope, PJRT_Event *event, value, keep):
     """A future that keeps ``value`` and ``keep`` until the event is ready, whoever drops it; takes the event over."""
-    if event == NULL:
-        return Future.completed(value)
+    failure = None
+    try:
+        if event == NULL or _is_over(scope, event):
+            return _DONE if value is None else Future.completed(value)
+    except PjrtError as error:
+        failure = error
     future = EventFuture(Event.of(scope, event), value, keep)
-    future._poll()
-    if not future._done:
-        future._watch()
+    future._watch()
+    if failure is not None:
+        future._complete(None, failure)
     return future
+
+
+cdef bint _is_over(Scope scope, PJRT_Event *event) except? True:
+    """Whether an event is ready already, and without an error: then it needs no future of its own, and is destroyed."""
+    cdef PJRT_Event_IsReady_Args ready
+    cdef PJRT_Event_Error_Args error
+    start(&ready, PJRT_Event_IsReady_Args_STRUCT_SIZE)
+    ready.event = event
+    start(&error, PJRT_Event_Error_Args_STRUCT_SIZE)
+    error.event = event
+    scope.api.call(SLOT_PJRT_Event_IsReady, &ready)  # Future.done
+    if not ready.is_ready:
+        return False
+    try:
+        scope.api.call(SLOT_PJRT_Event_Error, &error)  # Future.exception
+    except PjrtError:
+        return False  # it ended with an error: a future tells that
+    Event.of(scope, event)  # dropped at once, and the event with it
+    return True
