@@ -72,8 +72,10 @@ NOT_TOLD = {
     "Plugin_Attributes": "was called when the plugin was loaded",
     "Event_Await": "is for plugins that leave OnReady out",
     "LoadedExecutable_Fingerprint": "is for plugins that leave Executable_Fingerprint out",
-    "Event_OnReady": "is called where an event is late, which may be nowhere",
-    "Event_Error": "is called where an event is asked before it is watched, which may be nowhere",
+    **{
+        f"Event_{name}": "may be called for a future that nobody looks at, or not at all: events differ in their pace"
+        for name in ("IsReady", "OnReady", "Error")
+    },
     "Error_GetCode": "what an error cannot tell is left out of it",
     "Error_ForEachPayload": "what an error cannot tell is left out of it",
     **{

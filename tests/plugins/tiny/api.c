@@ -20,6 +20,16 @@ static bool destroys(const char *name) {
   }
 TINY_ERROR_FUNCTIONS(GUARD)
 
+static void guard_Error_Destroy(PJRT_Error_Destroy_Args *args) {
+  fault_count(F_Error_Destroy);
+  tiny_Error_Destroy(args);
+}
+
+static void guard_Error_Message(PJRT_Error_Message_Args *args) {
+  fault_count(F_Error_Message);
+  tiny_Error_Message(args);
+}
+
 /* Room for functions of a newer version behind ours. */
 enum { EXTRA_FUNCTIONS = 32 };
 static struct {
@@ -94,8 +104,8 @@ static void fill_table(void) {
   api->extension_start = settings.no_extensions ? NULL : extensions_chain(wanted);
   api->pjrt_api_version = (PJRT_Api_Version){.struct_size = PJRT_Api_Version_STRUCT_SIZE,
                                              .major_version = settings.major, .minor_version = settings.minor};
-  api->PJRT_Error_Destroy = tiny_Error_Destroy;
-  api->PJRT_Error_Message = tiny_Error_Message;
+  api->PJRT_Error_Destroy = guard_Error_Destroy;
+  api->PJRT_Error_Message = guard_Error_Message;
 #define FILL(name) api->PJRT_##name = guard_##name;
   TINY_ERROR_FUNCTIONS(FILL)
   void **slots = (void **)(void *)&api->PJRT_Error_Destroy;

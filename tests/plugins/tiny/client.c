@@ -243,6 +243,7 @@ PJRT_Error *tiny_Client_Destroy(PJRT_Client_Destroy_Args *args) {
       return error_make(PJRT_Error_Code_FAILED_PRECONDITION, "A client cannot be destroyed by one of its own callbacks");
   }
   break_promises(client);
+  transfers_forget(client);
   for (size_t i = 0; i < client->num_local; ++i) queue_drain(client->local_handles[i]->queue);
   for (size_t i = 0; i < client->num_local; ++i) {
     queue_stop(client->local_handles[i]->queue);

@@ -66,6 +66,28 @@ static void post(letter *owned) {
   if (other) deliver(owned->sends ? owned : other, owned->sends ? other : owned);
 }
 
+void transfers_forget(PJRT_Client *client) {
+  letter *forgotten = NULL;
+  pthread_mutex_lock(&mutex);
+  for (letter **place = &mailbox; *place;) {
+    letter *each = *place;
+    if (each->storage->memory->device->client != client) {
+      place = &each->next;
+      continue;
+    }
+    *place = each->next;
+    each->next = forgotten;
+    forgotten = each;
+  }
+  pthread_mutex_unlock(&mutex);
+  while (forgotten) {
+    letter *each = forgotten;
+    forgotten = each->next;
+    promise_set(each->done, status_make(PJRT_Error_Code_CANCELLED, "The client of a transfer was destroyed"));
+    letter_free(each);
+  }
+}
+
 static tiny_status *post_send(PJRT_Buffer *buffer, const char *key, tiny_promise *done) {
   tiny_storage *storage;
   tiny_status *status = buffer_use(buffer, done, &storage);

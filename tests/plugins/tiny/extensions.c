@@ -118,6 +118,7 @@ static PJRT_Error *get_metadata(PJRT_ExecutableMetadata_GetExecutableMetadata_Ar
   tiny_bytes out = {0};
   const char *fingerprint = args->executable->core->fingerprint;
   proto_bytes(&out, 1, fingerprint, strlen(fingerprint));
+  args->metadata = tiny_calloc(1, sizeof *args->metadata);
   args->metadata->serialized_metadata = out.data;
   args->metadata->serialized_metadata_size = out.size;
   live_add(LIVE_METADATA, 1);
@@ -125,10 +126,9 @@ static PJRT_Error *get_metadata(PJRT_ExecutableMetadata_GetExecutableMetadata_Ar
 }
 
 static void destroy_metadata(PJRT_ExecutableMetadata_DestroySerializedMetadata_Args *args) {
-  if (args->metadata == NULL || args->metadata->serialized_metadata == NULL) return;
+  if (args->metadata == NULL) return;
   free((char *)args->metadata->serialized_metadata);
-  args->metadata->serialized_metadata = NULL;
-  args->metadata->serialized_metadata_size = 0;
+  free(args->metadata);
   live_add(LIVE_METADATA, -1);
 }
 

@@ -138,8 +138,12 @@ static tiny_status *take_fault(fault *each) {
   return status;
 }
 
-PJRT_Error *fault_before(tiny_function function, size_t struct_size, size_t expected_size) {
+void fault_count(tiny_function function) {
   if (atomic_load_explicit(&counting, memory_order_relaxed)) atomic_fetch_add(&calls[function], 1);
+}
+
+PJRT_Error *fault_before(tiny_function function, size_t struct_size, size_t expected_size) {
+  fault_count(function);
   if (atomic_load_explicit(&strict, memory_order_relaxed) && struct_size != expected_size) {
     violation("%s was given a struct of %zu bytes instead of %zu", names[function], struct_size, expected_size);
     return error_make(INVALID, "%s was given a struct of %zu bytes, expected %zu", names[function], struct_size,

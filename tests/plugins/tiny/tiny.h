@@ -424,6 +424,7 @@ extern PJRT_CrossHostTransfers_Extension transfers_extension;
 extern PJRT_Profiler_Extension profiler_extension;
 #define TINY_EXTENSION(extension, kind) \
   .base = {.struct_size = extension##_STRUCT_SIZE, .type = PJRT_Extension_Type_##kind}
+void transfers_forget(PJRT_Client *client); /* ends transfers that wait for their other end */
 void layouts_free(PJRT_Layouts_MemoryLayout **layouts, size_t count);
 extern atomic_llong executions_started; /* what the profiler counts */
 
@@ -434,6 +435,7 @@ typedef enum {
   LIVE_LAYOUT, LIVE_RAW_BUFFER, LIVE_ABI_VERSION, LIVE_PROFILER, LIVE_METADATA, LIVE_STORAGE, LIVE_COUNT
 } tiny_live;
 void live_add(tiny_live kind, int delta);
+void fault_count(tiny_function function);
 PJRT_Error *fault_before(tiny_function function, size_t struct_size, size_t expected_size);
 tiny_status *fault_event(tiny_function function); /* null: no such fault */
 bool fault_legacy_errors(void);

@@ -19,7 +19,9 @@ FIRST_MISSING = {
 @cache
 def function_names() -> tuple[str, ...]:
     """The functions of PJRT_Api in table order, without the PJRT_ prefix."""
-    return tuple(re.findall(r"\bX\((\w+)\)", (HERE / "functions.h").read_text().partition("#define TINY_FUNCTIONS(X)")[0]))
+    return tuple(
+        re.findall(r"\bX\((\w+)\)", (HERE / "functions.h").read_text().partition("#define TINY_FUNCTIONS(X)")[0])
+    )
 
 
 def number_of_functions(minor: int) -> int:
