@@ -25,6 +25,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "devices" / "reference_ops.md"
 TESTS = ROOT / "tests" / "devices" / "reference"
 TYPES = [t for t in ElementType if t not in (ElementType.INVALID, ElementType.TOKEN, ElementType.S1, ElementType.U1)]
+BY_RESULT = frozenset({"stablehlo.rng_bit_generator", "stablehlo.dynamic_iota", "stablehlo.rng"})
+"""Ops whose operands are of one type always."""
+
+OF_ANYTHING = frozenset({"stablehlo.while", "func.call", "stablehlo.custom_call", "sdy.manual_computation"})
+"""Ops that take operands of several types, and treat them alike."""
+
 TESTED, DEFINED, NOT_DEFINED = "✓", "·", " "
 SAMPLES = 6
 """So many ways of writing an op down are tried with another type."""
@@ -48,10 +54,12 @@ class Recorder:
 
     def _note(self, operation: Any) -> None:
         values = [*operation.operands, *operation.results]
+        if operation.name in BY_RESULT:
+            values.reverse()
         types = [t for t in (_lowering.decode_type(v.type) for v in values) if isinstance(t, TensorType)]
-        if types:
-            quantized = any(t.quantization for t in types)
-            self._now.append((operation.name, types[0].element.name, quantized, written_down(operation)))
+        quantized, text = any(t.quantization for t in types), written_down(operation) if types else ""
+        for type_ in types if operation.name in OF_ANYTHING else types[:1]:
+            self._now.append((operation.name, type_.element.name, quantized, text))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keeps what a test compiled, or drops it."""

@@ -320,6 +320,48 @@ def test_chlo_on_small_floats(run: Any, nearest: Any, op: str, t: ElementType) -
 
 
 @every_small_float
+def test_inverse_and_slope_on_small_floats(run: Any, nearest: Any, t: ElementType) -> None:
+    """``erf_inv`` of ``erf`` of points far from where it is flat, and ``digamma`` at whole numbers, in f64."""
+    x = np.array([0.5, -0.5] if t.bits == 4 else [0.25, -0.75]).astype(t.dtype)
+    whole = np.array([1, 2, 4]).astype(t.dtype)
+    two, three = f"tensor<2x{t.mlir}>", f"tensor<3x{t.mlir}>"
+    text = f"""func.func @main(%a: {two}, %b: {three}) -> ({two}, {three}) {{
+      %0 = chlo.erf_inv %a : {two} -> {two}
+      %1 = chlo.digamma %b : {three} -> {three}
+      return %0, %1 : {two}, {three} }}"""
+    inverse, slope = run(text, x, whole)
+    wide = x.astype(np.float32).astype(np.float64)
+    exact = [_root(lambda z, y=y: math.erf(z) - y) for y in wide]
+    same(inverse, nearest(np.array(exact), t.dtype))
+    gamma = 0.5772156649015329
+    values = whole.astype(np.float32).astype(int)
+    expected = [-gamma + math.fsum(1 / k for k in range(1, n)) for n in values]
+    same(slope, nearest(np.array(expected), t.dtype))
+
+
+def _root(function: Callable[[float], float]) -> float:
+    low, high = -3.0, 3.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < 0 else (low, middle)
+    return low
+
+
+@every_small_float
+def test_precision_of_small_floats(run: Any, nearest: Any, t: ElementType) -> None:
+    """Rounded to two bits of mantissa: what has no more stays, and 1.125, where there is one, goes to the even 1."""
+    x = np.array([0.5, 1.0, 1.5, 1.125, -2.0]).astype(t.dtype)
+    type_ = f"tensor<5x{t.mlir}>"
+    text = f"""func.func @main(%a: {type_}) -> {type_} {{
+      %0 = stablehlo.reduce_precision %a, format = e8m2 : {type_}
+      return %0 : {type_} }}"""
+    (found,) = run(text, x)
+    wide = [float(v) for v in x.astype(np.float32)]
+    rounded = [math.ldexp(round(math.ldexp(m, 3)), e - 3) for m, e in map(math.frexp, wide)]
+    same(found, nearest(np.array(rounded), t.dtype))
+
+
+@every_small_float
 def test_solvers_on_small_floats(run: Any, t: ElementType) -> None:
     a = np.array([[4, 2], [2, 2]]).astype(t.dtype)
     b = np.array([[4], [3]]).astype(t.dtype)
