@@ -181,3 +181,24 @@ def test_more_devices_than_there_are(client: pjrt.Client, programs: Any) -> None
 def test_the_short_form_is_for_one_device(all_reduce: pjrt.LoadedExecutable) -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="this program runs on 4"):
         all_reduce(np.ones(4, np.float32))
+
+
+def test_waiting_for_a_part_survives_the_donation_of_the_whole(client: pjrt.Client) -> None:
+    in_place = """
+    func.func public @main(%x: tensor<256x256xf32> {tf.aliasing_output = 0 : i32}) -> tensor<256x256xf32> {
+      %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+        : (tensor<256x256xf32>, tensor<256x256xf32>) -> tensor<256x256xf32>
+      return %0 : tensor<256x256xf32>
+    }"""
+    executable = client.compile(in_place, pjrt.CompileOptions(num_replicas=4))
+    eye = np.eye(256, dtype=np.float32)
+    rows = [[client.buffer_from_host(eye, device=d)] for d in client.devices]
+    futures: list[pjrt.Future[None]] = []
+    reads = []
+    for _ in range(10):
+        rows = executable.execute(rows, returned_futures=futures)
+        futures.append(rows[1][0].ready())
+        reads.append(rows[2][0].to_host())
+    assert [f.result(timeout=60) for f in futures] == [None] * 50
+    assert all(read.result()[5, 5] == 1 for read in reads)
+    assert np.asarray(rows[3][0]).tolist() == eye.tolist()

@@ -22,9 +22,10 @@ class ArrayType:
         dynamic_dimensions: the dimensions of which ``shape`` has the bound.
         memory_space: where the memory is.
         aval: shape and dtype for jaxlib.
+        client: whose memory it is.
     """
 
-    __slots__ = ("aval", "dynamic_dimensions", "element_type", "layout", "memory_space", "shape")
+    __slots__ = ("aval", "client", "dynamic_dimensions", "element_type", "layout", "memory_space", "shape")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class ArrayType:
         self.layout = layout
         self.dynamic_dimensions = dynamic_dimensions
         self.memory_space = memory_space
+        self.client = memory_space.client
         self.aval = _raw.Aval(shape, element_type.dtype)
 
     @property

@@ -55,7 +55,7 @@ class XlaBuffer(Buffer):
 
     @property
     def client(self) -> XlaClient:
-        return self.type.memory_space.client
+        return self.type.client
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -141,6 +141,13 @@ class XlaBuffer(Buffer):
         return taken
 
     def ready(self) -> Future[None]:
+        array = self.array
+        try:
+            if not self.type.client.ended and array.is_ready():  # type: ignore[union-attr]  # None has no is_ready
+                array.block_until_ready()  # type: ignore[union-attr]  # raises what the execution failed with
+                return READY
+        except Exception:
+            pass  # the long way tells what it is
         return self.when_there(nothing)
 
     def when_there(self, take: Callable[[_raw.Array], T]) -> Future[T]:

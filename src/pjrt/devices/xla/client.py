@@ -41,14 +41,15 @@ class XlaClient(Client):
     """XLA's CPU runtime with a number of virtual devices.
 
     Attributes:
+        ended: why the client cannot be used any more; empty as long as it can.
         notifier: notices that arrays have their values.
     """
 
-    __slots__ = ("_closed", "_devices", "_executables", "_lock", "_raw", "_relayouts", "_types", "notifier")
+    __slots__ = ("_devices", "_executables", "_lock", "_raw", "_relayouts", "_types", "ended", "notifier")
 
     def __init__(self, num_devices: int = 1, asynchronous: bool = True) -> None:
         lifetime.check_not_forked()
-        self._closed = ""
+        self.ended = ""
         self._lock = threading.Lock()
         self._raw = _raw.make_client(num_devices, asynchronous)
         self._devices = tuple(XlaDevice(self, device) for device in self._raw.local_devices())
@@ -187,13 +188,13 @@ class XlaClient(Client):
 
     @property
     def is_closed(self) -> bool:
-        return bool(self._closed)
+        return bool(self.ended)
 
     def close(self) -> None:
         with self._lock:
-            if self._closed:
+            if self.ended:
                 return
-            self._closed = "the client was closed; make a new one with pjrt.client('cpu')"
+            self.ended = "the client was closed; make a new one with pjrt.client('cpu')"
         self._wait()
         self._let_go()
 
@@ -205,8 +206,8 @@ class XlaClient(Client):
         """
         self._lock = threading.Lock()  # whoever held it is not here
         raw = self._devices[0].raw.client
-        if not self._closed:
-            self._closed = reason
+        if not self.ended:
+            self.ended = reason
         self.notifier.lost = reason
         return [raw, *raw.live_arrays(), *raw.live_executables(), *self._let_go()]
 
@@ -225,7 +226,7 @@ class XlaClient(Client):
         """Lets go of jaxlib's client and executables, and returns the latter."""
         self._relayouts = {}
         self._raw = None
-        return [executable.unload(self._closed) for executable in list(self._executables)]
+        return [executable.unload(self.ended) for executable in list(self._executables)]
 
     # What the other modules of this room need.
 
@@ -241,8 +242,8 @@ class XlaClient(Client):
         Raises:
             FailedPreconditionError: it was closed, or made in another process.
         """
-        if self._closed:
-            raise FailedPreconditionError(self._closed)
+        if self.ended:
+            raise FailedPreconditionError(self.ended)
 
     def adopt(self, executable: XlaLoadedExecutable | XlaPortableExecutable) -> None:
         """Has an executable unloaded when the client is closed."""

@@ -114,7 +114,7 @@ class Launcher:
     def _start_donating(self, arrays: list[_raw.Array], sources: Sequence[Source], launch_id: int) -> Results:
         donations = self._client.notifier.donations
         with donations.lock:
-            followers = donations.begin([array for array in map(held, sources) if array is not None])
+            followers = donations.begin([array for source in sources for array in held(source)])
             results = self._start(arrays, launch_id)
             for follower in followers:
                 follower.follow(results.arrays[0])

@@ -10,6 +10,7 @@ from pjrt.api.future import Future
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import Source, XlaBuffer, waiting
+from pjrt.devices.xla.future import nothing
 
 T = TypeVar("T")
 
@@ -89,6 +90,11 @@ class ShardBuffer(XlaBuffer):
         self._part = Part(Shards(_raw.DONATED), 0)
         return taken
 
+    def ready(self) -> Future[None]:
+        # All parts of a result are ready together, so the whole can be asked, and need not be taken apart.
+        self.check_usable()
+        return waiting(self.source().shards.array, self.client, nothing)
+
     def when_there(self, take: Callable[[_raw.Array], T]) -> Future[T]:
         self.check_usable()
         return waiting(self.array, self.client, take)
@@ -103,13 +109,14 @@ def array_of(source: Source) -> _raw.Array:
     return source
 
 
-def held(source: Source) -> _raw.Array | None:
-    """The array behind a source that is there, if it was made yet."""
+def held(source: Source) -> list[_raw.Array]:
+    """The arrays by which somebody may hold the memory behind a source that is there."""
     if isinstance(source, Future):
         source = source.result()
-    if isinstance(source, Part) and not source.shards.is_apart:
-        return None
-    return array_of(source)
+    if not isinstance(source, Part):
+        return [source]
+    whole = source.shards.array
+    return [whole, array_of(source)] if source.shards.is_apart else [whole]
 
 
 def gathered(column: Sequence[Source], aval: _raw.Aval, sharding: Any) -> _raw.Array:
