@@ -18,6 +18,11 @@ func.func @main(%x: tensor<f32>) -> tensor<f32> {
 }
 """
 X = np.array(2, np.float32)
+REASONS = {
+    "returning": "What we add is a check of the arguments' types and a buffer object for each result.",
+    "waiting": "Of what we add, 1 µs is `ready().result()`: it looks whether buffer and client are alive, and asks "
+    "jaxlib whether the result is there before it asks whether it failed; raw jaxlib's wait only asks the latter.",
+}
 OURS, SHARDED, RAW, JIT = "pjrt exe(x)", "pjrt execute_sharded", "raw jaxlib", "jax.jit"
 
 
@@ -79,7 +84,7 @@ def measure(quick: bool, with_jax: bool = True) -> Report:
         timings = take_turns(calls, rounds=3 if quick else 25)
         report.tables.append(timing_table(timings, ours=SHARDED))
         ratio = timings[SHARDED].ratio_to(timings[RAW])
-        report.aims.append(Aim(f"{where}, {how}: within 1.3× of raw jaxlib", ratio, 1.3))
+        report.aims.append(Aim(f"{how}: within 1.3× of raw jaxlib", ratio, 1.3, reason=REASONS[how]))
     return report
 
 

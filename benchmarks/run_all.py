@@ -14,7 +14,16 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent
-BENCHMARKS = ["startup", "dispatch", "dispatch_without_jax", "transfers", "big_models", "soak", "reference"]
+BENCHMARKS = [
+    "startup",
+    "dispatch",
+    "dispatch_without_jax",
+    "plugin_boundary",
+    "transfers",
+    "big_models",
+    "soak",
+    "reference",
+]
 PACKAGES = ["pjrt", "jaxlib", "jax", "numpy"]
 
 
@@ -31,9 +40,10 @@ def main() -> None:
     if unknown:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
 
-    busy_before = os.getloadavg()[0]
+    busy = [os.getloadavg()[0]]
     reports = [run(name, arguments.quick) for name in arguments.names]
-    arguments.output.write_text(document(reports, busy_before))
+    busy.append(os.getloadavg()[0])
+    arguments.output.write_text(document(reports, busy))
     print(f"wrote {arguments.output}")
 
 
@@ -46,14 +56,16 @@ def run(name: str, quick: bool) -> dict:
         return json.loads(path.read_text())
 
 
-def document(reports: list[dict], busy_before: float) -> str:
+def document(reports: list[dict], busy: list[float]) -> str:
     """All of `RESULTS.md`: the machine, the aims in short, and each report."""
     aims = [f"- {report['title']}: {aim['text']}" for report in reports for aim in report["aims"]]
     met = sum(aim["met"] for report in reports for aim in report["aims"])
     head = [
         "# Benchmark results",
         "Written by `python -m benchmarks.run_all`; how it is measured is in [README.md](README.md).",
-        "\n".join(f"- {fact}" for fact in [*machine(), f"load average before the run {busy_before:.2f}"]),
+        "\n".join(
+            f"- {fact}" for fact in [*machine(), f"load average before the run {busy[0]:.1f}, after it {busy[1]:.1f}"]
+        ),
         f"## Aims: {met} of {len(aims)} met",
         "\n".join(aims),
     ]
@@ -70,7 +82,7 @@ def machine() -> list[str]:
     versions = ", ".join(f"{package} {importlib.metadata.version(package)}" for package in PACKAGES)
     today = datetime.datetime.now(tz=datetime.UTC).date()
     return [
-        f"{today}, {platform.system()} {platform.release()} on {platform.machine()}",
+        f"{today}, {platform.system()} {platform.release().partition('-')[0]} on {platform.machine()}",
         f"processor: {model}, {len(os.sched_getaffinity(0))} cores; memory {memory / 2**20:.0f} GiB",
         f"Python {platform.python_version()}, {versions}",
     ]
