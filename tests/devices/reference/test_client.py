@@ -89,6 +89,22 @@ def test_costs(client: Any) -> None:
     assert costs == {"flops": 8.0, "transcendentals": 8.0, "bytes accessed": 2 * 32 + 3 * 32}
 
 
+def test_memory(client: Any) -> None:
+    """Of a chain of four values two are alive at a time; a constant is kept, and a loop's values count inside of it."""
+    text = """func.func @main(%x: tensor<256xf32>) -> tensor<256xf32> {
+      %c = stablehlo.constant dense<"0xCCCC"> : tensor<256xf32>
+      %0 = stablehlo.exponential %x : tensor<256xf32>
+      %1 = stablehlo.add %0, %c : tensor<256xf32>
+      %2 = stablehlo.tanh %1 : tensor<256xf32>
+      %3 = stablehlo.negate %2 : tensor<256xf32>
+      return %3 : tensor<256xf32> }""".replace("CCCC", np.arange(256, dtype=np.float32).tobytes().hex())
+    stats = client.compile(text).memory_stats()
+    assert (stats.argument_size_in_bytes, stats.output_size_in_bytes) == (1024, 1024)
+    assert stats.generated_code_size_in_bytes == 1024
+    assert stats.peak_memory_in_bytes == 3 * 1024
+    assert stats.temp_size_in_bytes == 1024
+
+
 def test_two_devices_run_the_same_program(client: Any) -> None:
     exe = client.compile(DIVIDE, pjrt.CompileOptions(num_replicas=2))
     rows = exe.execute(

@@ -15,6 +15,7 @@ from pjrt.devices.reference._blocks import Block, Environment
 from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._costs import costs
 from pjrt.devices.reference._evaluator import Evaluator
+from pjrt.devices.reference._memory import memory_stats
 from pjrt.devices.reference._types import TOKEN, TensorType, TokenType, TupleType, ValueType
 from pjrt.devices.reference._whole import WholeRun
 from pjrt.host import Compiled, ExecutionContext
@@ -75,6 +76,7 @@ def compile_program(
         aliases=aliases,
         donated=donated,
         cost=lambda: costs(evaluator),
+        memory=None if whole is not None else lambda: memory_stats(evaluator, aliases),
     )
 
 

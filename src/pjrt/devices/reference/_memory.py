@@ -1,0 +1,67 @@
+"""What memory a run needs, from the types in the program and from when each value is freed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from pjrt.api.executable import CompiledMemoryStats
+from pjrt.devices.reference._blocks import Block
+from pjrt.devices.reference._evaluator import Evaluator
+from pjrt.devices.reference._types import TensorType, TokenType, ValueType
+
+_VIEWS = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
+"""Ops whose result takes no memory of its own, as a rule."""
+
+
+def memory_stats(evaluator: Evaluator, aliased: Iterable[int]) -> CompiledMemoryStats:
+    """The memory of one run: arguments, results, constants, and the most that steps hold at one time.
+
+    Args:
+        evaluator: the program.
+        aliased: the numbers of the arguments whose memory goes to a result.
+    """
+    block = evaluator.region.block
+    arguments, outputs = size_of(evaluator.arguments), size_of(evaluator.results)
+    peak = _peak(block) + arguments
+    return CompiledMemoryStats(
+        generated_code_size_in_bytes=_constants(block),
+        argument_size_in_bytes=arguments,
+        output_size_in_bytes=outputs,
+        alias_size_in_bytes=size_of(evaluator.arguments[number] for number in aliased),
+        temp_size_in_bytes=max(peak - arguments - outputs, 0),
+        peak_memory_in_bytes=peak,
+        total_size_in_bytes=max(peak, arguments + outputs),
+    )
+
+
+def size_of(types: Iterable[ValueType]) -> int:
+    """The bytes of values of these types; what is not known before the program runs counts as nothing."""
+    total = 0
+    for type_ in types:
+        if isinstance(type_, TensorType):
+            total += math.prod(type_.sizes) * type_.dtype.itemsize if type_.is_static else 0
+        elif not isinstance(type_, TokenType):
+            total += size_of(type_.elements)
+    return total
+
+
+def _peak(block: Block) -> int:
+    """The most bytes that the steps of a block, and of those inside, hold at one time; without its arguments."""
+    held: dict[int, int] = {}
+    now = most = 0
+    for step, (*_, dead) in zip(block.steps, block.code, strict=True):
+        inside = max((_peak(inner) for inner in step.blocks), default=0)
+        made = 0 if step.name in _VIEWS else size_of(step.output_types)
+        most = max(most, now + max(inside, made))
+        for slot, type_ in zip(step.outputs, step.output_types, strict=True):
+            held[slot] = 0 if step.name in _VIEWS else size_of([type_])
+        now += made
+        now -= sum(held.pop(slot, 0) for slot in dead)
+    return most
+
+
+def _constants(block: Block) -> int:
+    """The bytes of all constants of a block and those inside: what a compiled program holds on to."""
+    own = sum(getattr(value, "nbytes", 0) for value in block.template)
+    return own + sum(_constants(inner) for step in block.steps for inner in step.blocks)
