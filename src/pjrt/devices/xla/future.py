@@ -64,13 +64,19 @@ class ArrayFuture(Future[T]):
         return self._array is array
 
     @property
+    def is_settled(self) -> bool:
+        """Whether it is done and known to be."""
+        return self._array is None
+
+    @property
     def needs_value(self) -> bool:
         """Whether the array's memory is going to be looked at."""
         return self._take is not nothing
 
     def follow(self, array: _raw.Array) -> None:
-        """Waits for another array instead, one that is made of the first."""
-        self._array = array
+        """Waits for another array instead, one that is made of the first; if it still waits."""
+        if self._array is not None:
+            self._array = array
 
     def _moved_on(self, array: _raw.Array) -> bool:
         with self._notifier.donations.lock:  # a donation that is under way comes to its end
@@ -115,17 +121,27 @@ class Donations:
         with self.lock:
             self._waiting.add(future)
 
-    def begin(self, donated: Sequence[_raw.Array]) -> list[ArrayFuture[Any]]:
-        """Before the execution, under the lock: has the donated arrays read by those who want to.
+    def carry_out(self, donated: Sequence[_raw.Array], execute: Callable[[], tuple[_raw.Array, T]]) -> T:
+        """Donates arrays to an execution.
 
-        Returns:
-            Those who only want to know when they are ready.
+        Args:
+            donated: the arrays.
+            execute: starts the execution; gives one of its results, and what is returned.
         """
-        concerned = [f for f in self._waiting if not f.done() and any(f.waits_for(array) for array in donated)]
-        for future in concerned:
-            if future.needs_value:
-                future.settle()
-        return [future for future in concerned if not future.needs_value]
+        while True:
+            with self.lock:
+                for future in [f for f in self._waiting if f.is_settled]:
+                    self._waiting.discard(future)
+                concerned = [f for f in self._waiting if any(f.waits_for(array) for array in donated)]
+                readers = [future for future in concerned if future.needs_value and not future.done()]
+                if not readers:
+                    successor, outcome = execute()
+                    for future in concerned:
+                        future.follow(successor)
+                    return outcome
+            # Without the lock: what they wait for may be a function of the host that needs it.
+            for future in readers:
+                future.exception()
 
 
 class Notifier:

@@ -112,13 +112,12 @@ class Launcher:
         return Results(started.consume_with_handlers(self.handlers), token)
 
     def _start_donating(self, arrays: list[_raw.Array], sources: Sequence[Source], launch_id: int) -> Results:
-        donations = self._client.notifier.donations
-        with donations.lock:
-            followers = donations.begin([array for source in sources for array in held(source)])
+        def execute() -> tuple[_raw.Array, Results]:
             results = self._start(arrays, launch_id)
-            for follower in followers:
-                follower.follow(results.arrays[0])
-        return results
+            return results.arrays[0], results
+
+        donated = [array for source in sources for array in held(source)]
+        return self._client.notifier.donations.carry_out(donated, execute)
 
 
 def _type(client: XlaClient, described: Described, device: XlaDevice) -> ArrayType:
