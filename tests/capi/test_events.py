@@ -183,3 +183,13 @@ def test_a_donation_waits_for_its_dependency(client: Client) -> None:
     poisoned = donated.donate_with_control_dependency(pjrt.Future.failed(pjrt.AbortedError("given up")))
     with pytest.raises(pjrt.AbortedError, match="given up"):
         poisoned.ready().result(30)
+
+
+def test_the_value_arrives_whoever_is_first(
+    client: Client, tiny_control: Control, pending: Callable[[], pjrt.Buffer]
+) -> None:
+    """The thread that waits and the plugin's thread, which watches, learn of the end at the same time."""
+    for _ in range(300):
+        with tiny_control.held():
+            future = pending().to_host()
+        assert isinstance(future.result(30), np.ndarray)

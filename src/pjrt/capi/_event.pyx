@@ -153,8 +153,9 @@ class EventFuture(Future):
             self._complete(None, failure)  # and keeps what it keeps: the event may still be pending
             return
         if ready:
-            value, self._given, self._keep = self._given, None, None
-            self._complete(None if error is not None else value, error)
+            # Two threads may come here at once: what the future gives is let go only when it is complete.
+            self._complete(self._given if error is None else None, error)
+            self._given = self._keep = None
 
     def _block(self, timeout):
         try:
