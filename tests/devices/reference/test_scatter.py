@@ -42,13 +42,18 @@ class Scatter:
         return f"scatter_dimension_numbers = #stablehlo.scatter<{numbers}>, unique_indices = {str(self.unique).lower()}"
 
     def targets(self, indices: Any) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """For each update whose whole window lies inside: its index, and that of the element it is for."""
+        """For each update whose whole window lies inside: its index, and that of the element it is for.
+
+        The specification leaves the order open; it is window after window, as XLA does it.
+        """
         outside = {*self.inserted, *self.input_batching}
         widths = iter(self.update[d] for d in self.window_dims)
         sizes = [1 if d in outside else next(widths) for d in range(len(self.operand))]
         found = []
-        for place in itertools.product(*(range(size) for size in self.update)):
-            batch = [i for d, i in enumerate(place) if d not in self.window_dims]
+        scatter_dims = [d for d in range(len(self.update)) if d not in self.window_dims]
+        everywhere = itertools.product(*(range(size) for size in self.update))
+        for place in sorted(everywhere, key=lambda p: [p[d] for d in (*scatter_dims, *self.window_dims)]):
+            batch = [place[d] for d in scatter_dims]
             where: list[Any] = list(batch)
             if self.index_vector_dim < len(self.indices):
                 where.insert(self.index_vector_dim, slice(None))

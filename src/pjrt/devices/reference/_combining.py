@@ -99,11 +99,11 @@ class Combiner:
         for place, value in zip(places, found, strict=True):
             place[...] = value
 
-    def fold(self, environment: Environment, arrays: Sequence[Array], axis: int) -> list[Array]:
-        """All elements along an axis, which must not be empty, combined in their order: neighbours first, in rounds, so
-        that it takes the logarithm of their number.
+    def fold(self, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
+        """All elements along the first dimension, which must not be empty, combined in their order: neighbours first,
+        in rounds, so that it takes the logarithm of their number.
         """
-        current = [np.moveaxis(x, axis, 0) for x in arrays] if axis else list(arrays)
+        current = list(arrays)
         while (size := current[0].shape[0]) > 1:
             even = size - size % 2
             paired = self.combine(environment, [x[0:even:2] for x in current], [x[1:even:2] for x in current])

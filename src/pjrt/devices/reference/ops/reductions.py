@@ -36,7 +36,7 @@ def reduce(view: OpView) -> Kernel:
             found = [np.broadcast_to(value, shape) for value in initial]
         else:
             lines = [x.transpose(axes + kept).reshape(size, *shape) for x in operands]
-            found = combiner.combine(environment, initial, combiner.fold(environment, lines, 0))
+            found = combiner.combine(environment, initial, combiner.fold(environment, lines))
         results = combiner.close(found)
         return results[0] if count == 1 else results
 

@@ -22,7 +22,7 @@ Scatter = Callable[[Environment, Sequence[Array], Array, Sequence[Array], bool],
 
 @op("stablehlo.scatter")
 def scatter(view: OpView) -> Kernel:
-    """The inputs, combined with each of the updates at its place, one after the other in their order.
+    """The inputs, combined with each of the updates at its place, one after the other: window after window.
 
     A window of updates that does not lie wholly inside the inputs is left out, as XLA does; the specification leaves
     it open.
