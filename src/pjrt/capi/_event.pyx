@@ -19,8 +19,6 @@ from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport Scope
 
-import threading
-
 from pjrt.api.errors import PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.future import Future
 
@@ -161,7 +159,7 @@ class EventFuture(Future):
         try:
             self._event.block(timeout)
         except PjrtError as failure:
-            self._lose(failure)
+            self._complete(None, failure)  # not watched, so no memory of ours is in use
             return
         self._poll()
 
