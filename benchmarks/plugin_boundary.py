@@ -1,7 +1,9 @@
-"""What crossing the C API costs: a plugin that does nothing, called by us and by jaxlib from the same library."""
+"""What crossing the C API costs: plugins in C, called by us, by jaxlib and by a ctypes client from the same library."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import sys
 import tempfile
 from pathlib import Path
@@ -10,13 +12,20 @@ import numpy as np
 
 import pjrt
 from benchmarks.raw_jaxlib import RawClient
-from benchmarks.side_by_side import Aim, Call, Report, main, take_turns, timing_table
+from benchmarks.side_by_side import Aim, Call, Report, Timing, duration, main, table, take_turns, timing_table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "plugins"))
 
 X = np.zeros((), np.float32)
-OURS, RAW = "pjrt", "jaxlib"
+OURS, RAW, CTYPES, EMPTY = "pjrt", "jaxlib", "pypjrt", "an empty call"
 PROGRAM = "func.func @main(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> }"
+SIZES = [4 << 10, 1 << 20, 16 << 20]
+F32 = int(pjrt.ElementType.F32)
+
+# What is done with the plugin, in each contestant's own words below.
+EXECUTE, WAIT, PUT = "execute, one argument and one result", "the same, and wait", "a buffer from the host"
+SIZE, DELETED, SHAPE, DEVICE = "its size on the device", "whether it is deleted", "its shape", "its device"
+METADATA = [SIZE, DELETED, SHAPE, DEVICE]
 
 
 class RawPluginClient(RawClient):
@@ -25,9 +34,10 @@ class RawPluginClient(RawClient):
     def __init__(self, library: Path) -> None:
         from jaxlib import _jax, xla_client
 
-        _jax.load_pjrt_plugin("noop", str(library), None)
-        _jax.initialize_pjrt_plugin("noop")
-        self.client = xla_client.make_c_api_client("noop", {})
+        name = library.stem
+        _jax.load_pjrt_plugin(name, str(library), None)
+        _jax.initialize_pjrt_plugin(name)
+        self.client = xla_client.make_c_api_client(name, {})
         self.device = self.client.local_devices()[0]
         self.devices = _jax.DeviceList((self.device,))
         self.sharding = _jax.GSPMDSharding(self.devices, xla_client.HloSharding.replicate())
@@ -44,11 +54,13 @@ def ours(library: Path) -> dict[str, Call]:
     buffer, device = client.buffer_from_host(X), client.devices[0]
     arguments = [buffer]
     return {
-        "execute, one argument and one result": lambda: executable.execute_sharded(arguments, device),
-        "the same, and wait": lambda: executable.execute_sharded(arguments, device)[0].ready().result(),
-        "a buffer from the host": lambda: client.buffer_from_host(X),
-        "read the size on the device": lambda: buffer.on_device_size,
-        "whether it is deleted": lambda: buffer.is_deleted,
+        EXECUTE: lambda: executable.execute_sharded(arguments, device),
+        WAIT: lambda: executable.execute_sharded(arguments, device)[0].ready().result(),
+        PUT: lambda: client.buffer_from_host(X),
+        SIZE: lambda: buffer.on_device_size,
+        DELETED: lambda: buffer.is_deleted,
+        SHAPE: lambda: buffer.shape,
+        DEVICE: lambda: buffer.device,
     }
 
 
@@ -62,35 +74,132 @@ def raw(library: Path) -> dict[str, Call]:
     handled = client.compile(PROGRAM, [((), X.dtype)])
     arguments = [array]
     return {
-        "execute, one argument and one result": lambda: executable.execute_sharded(arguments),
-        "the same, and wait": lambda: handled(array)[0].block_until_ready(),
-        "a buffer from the host": lambda: client.put(X),
-        "read the size on the device": lambda: array.on_device_size_in_bytes(),
-        "whether it is deleted": array.is_deleted,
+        EXECUTE: lambda: executable.execute_sharded(arguments),
+        WAIT: lambda: handled(array)[0].block_until_ready(),
+        PUT: lambda: client.put(X),
+        SIZE: lambda: array.on_device_size_in_bytes(),
+        DELETED: lambda: array.is_deleted(),
+        SHAPE: lambda: array.aval.shape,
     }
 
 
+def ctypes_client(library: Path, stack: contextlib.ExitStack) -> dict[str, Call]:
+    """The same with pypjrt, a client in pure Python; nothing where it is not installed. It always waits."""
+    if importlib.util.find_spec("pypjrt") is None:
+        return {}
+    client, device = _ctypes_device(library, stack)
+    executable = client.compile(PROGRAM)
+    buffer = client.buffer_from_host(X, F32, [], device)
+    return {
+        WAIT: lambda: executable(buffer),
+        PUT: lambda: client.buffer_from_host(X, F32, [], device),
+        SIZE: lambda: buffer.nbytes,
+        DELETED: lambda: buffer.is_deleted,
+        SHAPE: lambda: buffer.dimensions,
+        DEVICE: lambda: buffer.device,
+    }
+
+
+def _ctypes_device(library: Path, stack: contextlib.ExitStack) -> tuple:
+    import pypjrt
+
+    client = stack.enter_context(pypjrt.Client.create(str(library)))
+    return client, stack.enter_context(client.devices())[0]
+
+
+def transfers(client: pjrt.Client, rival: RawPluginClient, pure: tuple | None, size: int) -> dict[str, dict[str, Call]]:
+    """An array of so many bytes to the device, and there and back; each call ends when the last copy has.
+
+    Back alone cannot be compared: jaxlib's array keeps what it has read once.
+    """
+    array = np.arange(size // 4, dtype=np.float32)
+    there = {
+        OURS: lambda: client.buffer_from_host(array).ready().result(),
+        RAW: lambda: rival.put(array).block_until_ready(),
+    }
+    there_and_back = {
+        OURS: lambda: np.asarray(client.buffer_from_host(array)),
+        RAW: lambda: rival.put(array)._single_device_array_to_np_array_did_copy()[0],
+    }
+    if pure is not None:
+        third, device = pure
+        there[CTYPES] = lambda: third.buffer_from_host(array, F32, array.shape, device)
+        there_and_back[CTYPES] = lambda: np.frombuffer(there[CTYPES]().to_host(), np.float32)
+    for name, call in there_and_back.items():
+        if not np.array_equal(call(), array):
+            raise RuntimeError(f"{name}: what came back from the device is not what was put there")
+    return {"to the device": there, "there and back": there_and_back}
+
+
 def measure(quick: bool) -> Report:
-    """Execution, buffers and metadata through the C API: ours and jaxlib's on the same plugin."""
+    """Execution, buffers, metadata and transfers through the C API: ours and our rivals' on the same plugins."""
     from tiny import build
 
-    report = Report(
-        "Crossing the C API",
-        "A plugin in C that does nothing, as fast as possible, loaded by us and by jaxlib: what is left is what each "
-        "of them adds to a call. Waiting means a result that was there at once.",
+    about = (
+        "A plugin in C that does nothing, as fast as possible, loaded by all: what is left is what each of them adds "
+        "to a call. Waiting means a result that was there at once. Transfers are on a functional plugin in C, which "
+        "copies on a thread of its own. "
     )
-    library = build.build_other("noop", Path(tempfile.gettempdir()) / "pjrt-benchmark-plugins")
-    mine, theirs = ours(library), raw(library)
-    rounds = 3 if quick else 25
-    for what, call in mine.items():
-        timings = take_turns({OURS: call, RAW: theirs[what], "an empty call": nothing}, rounds=rounds)
-        report.tables.append(f"**{what}**\n\n{timing_table(timings, ours=OURS)}")
-        if what.startswith("execute"):
-            report.aims.append(Aim("execute: at most 0.5× of jaxlib", timings[OURS].ratio_to(timings[RAW]), 0.5))
-        if what.startswith("read the size"):
-            beyond = (timings[OURS].median - timings["an empty call"].median) * 1e9
-            report.aims.append(Aim("a metadata read: under 100 ns beyond an empty call", beyond, 100))
+    if importlib.util.find_spec("pypjrt") is None:
+        about += "pypjrt, a client in pure Python, is compared too where it is installed; here it is not."
+    else:
+        about += "pypjrt is a client in pure Python (ctypes); its call always waits."
+    report = Report("Crossing the C API", about)
+    folder, rounds = Path(tempfile.gettempdir()) / "pjrt-benchmark-plugins", 3 if quick else 25
+    with contextlib.ExitStack() as stack:
+        noop = build.build_other("noop", folder)
+        _measure_calls(report, ours(noop), raw(noop), ctypes_client(noop, stack), rounds)
+        _measure_transfers(report, build.build_tiny(folder), stack, rounds)
     return report
+
+
+def _measure_calls(
+    report: Report, mine: dict[str, Call], theirs: dict[str, Call], pure: dict[str, Call], rounds: int
+) -> None:
+    reads = []
+    for what, call in mine.items():
+        rivals = {name: calls[what] for name, calls in ((RAW, theirs), (CTYPES, pure)) if what in calls}
+        case = {OURS: call, **rivals, EMPTY: nothing}
+        timings = take_turns(case, rounds=rounds)
+        if what in METADATA:
+            reads.append((what, timings))
+        else:
+            report.tables.append(f"**{what}**\n\n{timing_table(timings, ours=OURS)}")
+        if what == EXECUTE:
+            report.aims.append(Aim("execute: at most 0.5× of jaxlib", timings[OURS].ratio_to(timings[RAW]), 0.5))
+    names = [name for name in (OURS, RAW, CTYPES) if name in reads[0][1]]
+    rows = [
+        (what, *(duration(_beyond(timings, name)) if name in timings else "" for name in names))
+        for what, timings in reads
+    ]
+    report.tables.append("**Metadata of a buffer, beyond an empty call**\n\n" + table(["", *names], rows))
+    slowest = max(_beyond(timings, OURS) for _, timings in reads) * 1e9
+    reason = "Each read enters the plugin, with the interpreter's lock given up meanwhile."
+    report.aims.append(Aim("any metadata read: under 100 ns beyond an empty call (ns)", slowest, 100, reason=reason))
+
+
+def _beyond(timings: dict[str, Timing], name: str) -> float:
+    """What a call takes beyond an empty one, in the round where other work disturbed both least."""
+    return max(min(timings[name].rounds) - min(timings[EMPTY].rounds), 0.0)
+
+
+def _measure_transfers(report: Report, library: Path, stack: contextlib.ExitStack, rounds: int) -> None:
+    client, rival = pjrt.load_plugin(library).client(), RawPluginClient(library)
+    pure = None if importlib.util.find_spec("pypjrt") is None else _ctypes_device(library, stack)
+    measured = {
+        size: {way: take_turns(case, rounds=rounds) for way, case in transfers(client, rival, pure, size).items()}
+        for size in SIZES
+    }
+    rows = []
+    for way in measured[SIZES[0]]:
+        rows += [
+            (way, name, *(duration(measured[size][way][name].median) for size in SIZES))
+            for name in measured[SIZES[0]][way]
+        ]
+        ratios = (measured[size][way][OURS].ratio_to(measured[size][way][RAW]) for size in SIZES)
+        rows.append((way, "pjrt takes, of jaxlib", *(f"{ratio:.2f}×" for ratio in ratios)))
+    header = ["", "", *(f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB" for size in SIZES)]
+    report.tables.append("**A copy, to its end**\n\n" + table(header, rows))
 
 
 if __name__ == "__main__":
