@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pjrt.stablehlo.location import Location, Place
+
 UNKNOWN = "unknown location"
 
 
@@ -21,4 +23,11 @@ def describe(location: Any) -> str:
     if kind == "FusedLoc":
         parts = [part for part in map(describe, location.locations) if part != UNKNOWN]
         return ", ".join(dict.fromkeys(parts)) or UNKNOWN
+    if kind == "Location":  # before jaxlib 0.10.2 the bindings tell nothing but its text
+        return ", called from ".join(map(_spell, Location(str(location)).places)) or UNKNOWN
     return UNKNOWN
+
+
+def _spell(place: Place) -> str:
+    at = f"{place.file}:{place.line}:{place.column}" if place.file else ""
+    return f"{place.name} at {at}" if place.name and at else place.name or at
