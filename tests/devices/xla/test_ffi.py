@@ -107,3 +107,27 @@ def test_a_second_handler_of_a_name(client: pjrt.Client) -> None:
     client.register_ffi_handler("test_ffi.twice", lambda *_: None)
     with pytest.raises(pjrt.PjrtError, match=r"test_ffi.twice"):
         client.register_ffi_handler("test_ffi.twice", lambda *_: None)
+
+
+def test_each_call_is_one_execution() -> None:
+    """Whichever path an execution takes, and also where there is no result to show it."""
+    client = pjrt.client("cpu", asynchronous=False)
+    calls: list[float] = []
+    client.register_ffi_handler("test_ffi.count", lambda x: calls.append(float(x[1])))
+    for donates in ("", " {jax.buffer_donor = true}"):
+        executable = client.compile(f"""
+            func.func public @main(%x: tensor<4xf32>{donates}) {{
+              stablehlo.custom_call @test_ffi.count(%x) {{api_version = 4 : i32, has_side_effect = true}}
+                : (tensor<4xf32>) -> ()
+              return
+            }}""")
+        for execute in (
+            lambda x, run=executable: run(x),  # type: ignore[misc]
+            lambda _, run=executable: run(X),  # type: ignore[misc]
+            lambda x, run=executable: run.execute([[x]]),  # type: ignore[misc]
+            lambda x, run=executable: run.execute_sharded([x], x.device),  # type: ignore[misc]
+        ):
+            calls.clear()
+            execute(client.buffer_from_host(X))
+            assert calls == [1.0]
+    client.close()

@@ -12,7 +12,7 @@ from pjrt.api.attributes import Attributes
 from pjrt.api.client import AliasFulfillment, Client, choose_place
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
-from pjrt.api.element_type import ElementType
+from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
@@ -45,7 +45,7 @@ class XlaClient(Client):
         notifier: notices that arrays have their values.
     """
 
-    __slots__ = ("_devices", "_executables", "_lock", "_raw", "_relayouts", "_types", "ended", "notifier")
+    __slots__ = ("_devices", "_executables", "_lock", "_raw", "_relayouts", "_row_major", "_types", "ended", "notifier")
 
     def __init__(self, num_devices: int = 1, asynchronous: bool = True) -> None:
         lifetime.check_not_forked()
@@ -53,6 +53,7 @@ class XlaClient(Client):
         self._lock = threading.Lock()
         self._raw = _raw.make_client(num_devices, asynchronous)
         self._devices = tuple(XlaDevice(self, device) for device in self._raw.local_devices())
+        self._row_major: dict[tuple[object, ...], ArrayType] = {}
         self._types: dict[tuple[object, ...], ArrayType] = {}
         self._executables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._relayouts: dict[tuple[ArrayType, TiledLayout], XlaLoadedExecutable] = {}
@@ -280,6 +281,18 @@ class XlaClient(Client):
             found = self._types.setdefault(key, made)
         return found
 
+    def row_major_type(self, shape: tuple[int, ...], dtype: AnyDType, space: XlaMemorySpace) -> ArrayType:
+        """As ``array_type`` of a row-major array, by its dtype.
+
+        Raises:
+            InvalidArgumentError: the dtype is not an element type.
+        """
+        key = (shape, dtype, space)
+        found = self._row_major.get(key)
+        if found is None:
+            found = self._row_major[key] = self.array_type(shape, ElementType.of(dtype), space)
+        return found
+
     def array_type_like(self, kind: ArrayType, space: XlaMemorySpace) -> ArrayType:
         """The same type in another memory space."""
         return self.array_type(
@@ -321,8 +334,11 @@ class XlaClient(Client):
 
     def _space(self, device: Device | None, memory_space: MemorySpace | None) -> XlaMemorySpace:
         self.check_open()
-        if device is None and memory_space is None:
-            return self._devices[0].default_memory_space
+        if memory_space is None:
+            if device is None:
+                return self._devices[0].default_memory_space
+            if type(device) is XlaDevice and device.client is self:
+                return device.default_memory_space
         return self.space_of(choose_place(self, device, memory_space)[1])
 
 

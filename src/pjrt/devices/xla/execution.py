@@ -56,7 +56,8 @@ class Executor:
             results = self.launcher.run(sources, kept, launch_id)
         except PjrtError as error:
             return self.failed(error, rows, futures)
-        self._use_up(rows, kept)
+        for row in rows:
+            use_up(row, self.launcher.donated - kept)
         if futures is not None:
             futures.extend(self._completion(results) for _ in rows)
         return [list(row) for row in self.launcher.buffers(results)]
@@ -84,15 +85,6 @@ class Executor:
     def cancel(self, reason: str) -> None:
         """Fails launches that have not started because a device's arguments are missing."""
         self._rendezvous.cancel(reason)
-
-    def _use_up(self, rows: Sequence[Sequence[XlaBuffer]], kept: frozenset[int]) -> None:
-        """Sees to it that what was donated shows it: XLA leaves the memory to whoever still looks at it, and takes a
-        copy of its own.
-        """
-        for number in self.launcher.donated - kept:
-            for row in rows:
-                if not row[number].is_deleted:
-                    row[number].consume()
 
     def _share(self, row: Sequence[XlaBuffer], sources: list[Source], kept: frozenset[int]) -> Share:
         """A device's part of a launch that starts later; what it donates is gone from now on."""
@@ -132,3 +124,13 @@ class Executor:
         if results.token is not None:
             return in_thread(results.token.block_until_ready)
         return waiting(results.arrays[0], self._client, nothing)
+
+
+def use_up(arguments: Sequence[Buffer], donated: frozenset[int]) -> None:
+    """Sees to it that what was donated shows it: XLA leaves the memory to whoever still looks at it, and takes a copy
+    of its own.
+    """
+    for number in donated:
+        argument = arguments[number]
+        if isinstance(argument, XlaBuffer) and not argument.is_deleted:
+            argument.consume()

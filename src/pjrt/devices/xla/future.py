@@ -121,6 +121,11 @@ class Donations:
         with self.lock:
             self._waiting.add(future)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there may be any such future."""
+        return len(self._waiting) > 0
+
     def carry_out(self, donated: Sequence[_raw.Array], execute: Callable[[], tuple[_raw.Array, T]]) -> T:
         """Donates arrays to an execution.
 

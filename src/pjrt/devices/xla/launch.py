@@ -111,6 +111,19 @@ class Launcher:
         token = None if self.handlers else started.consume_token()
         return Results(started.consume_with_handlers(self.handlers), token)
 
+    def start_donating_alone(self, arrays: list[_raw.Array]) -> list[_raw.Array] | None:
+        """Starts a program for one device that donates, if no argument is given twice and nobody waits for arrays that
+        may be donated; otherwise does nothing.
+        """
+        if len(set(map(id, arrays))) < len(arrays):
+            return None
+        donations = self._client.notifier.donations
+        with donations.lock:
+            if donations.has_waiting:
+                return None
+            results: list[_raw.Array] = self.start(arrays).consume_with_handlers(self.handlers)
+        return results
+
     def _start_donating(self, arrays: list[_raw.Array], sources: Sequence[Source], launch_id: int) -> Results:
         def execute() -> tuple[_raw.Array, Results]:
             results = self._start(arrays, launch_id)

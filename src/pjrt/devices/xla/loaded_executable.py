@@ -18,7 +18,7 @@ from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
 from pjrt.devices.xla.executable import XlaExecutable
-from pjrt.devices.xla.execution import Executor
+from pjrt.devices.xla.execution import Executor, use_up
 from pjrt.devices.xla.launch import Launcher
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _NO_OPTIONS = ExecuteOptions()
 class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
     """A program compiled by XLA for the CPU, on its devices.
 
-    The short path, of one device and a program that donates nothing, is written out twice, in ``__call__`` and in
+    The short path, of one device and a program that donates nothing, is written out in ``__call__`` and again in
     ``execute_sharded``: a function between would cost as much as all else that is added to jaxlib's own work.
     """
 
@@ -102,11 +102,16 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
                 results = self._start(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
                 return tuple(map(XlaBuffer, results, self._results))
         except (AttributeError, TypeError):
-            pass  # not all of them are buffers, or one has no array: the long path knows what to do
+            pass  # not all of them are buffers, or one has no array
         except Exception as error:
             return tuple(self._executor.failed(converted(error), [arguments])[0])
         self._check(None)
-        return super().__call__(*arguments)
+        if len(self._devices) > 1:
+            return super().__call__(*arguments)
+        put, here = self._client.buffer_from_host, self._first
+        buffers = [a if isinstance(a, Buffer) else put(a, device=here) for a in arguments]
+        results = self._short(buffers)
+        return tuple(self.execute_sharded(buffers, here) if results is None else results)
 
     def execute_sharded(
         self,
@@ -127,10 +132,10 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
                 return self._executor.failed(converted(error), [arguments])[0]
         chosen = self._check(options)
         place = self._place_of(device)
+        if len(self._devices) == 1:
+            return self._execute_on_one(arguments, chosen, returned_futures)
         row = self._checked(arguments, place, chosen)
         kept, launch_id = chosen.non_donatable_input_indices, chosen.launch_id
-        if len(self._devices) == 1:
-            return self._executor.execute([row], kept, launch_id, returned_futures)[0]
         return self._executor.give_share(row, place, kept, launch_id, returned_futures)
 
     def execute(
@@ -146,8 +151,43 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
                 f"the program {self.name!r} runs on {len(self._devices)} devices: expected one list of arguments for "
                 f"each, found {len(arguments)}"
             )
+        if len(self._devices) == 1:
+            return [self._execute_on_one(arguments[0], chosen, returned_futures)]
         rows = [self._checked(row, place, chosen) for place, row in enumerate(arguments)]
         return self._executor.execute(rows, chosen.non_donatable_input_indices, chosen.launch_id, returned_futures)
+
+    def _execute_on_one(
+        self, arguments: Sequence[Buffer], options: ExecuteOptions, returned_futures: list[Future[None]] | None
+    ) -> list[Buffer]:
+        kept, launch_id = options.non_donatable_input_indices, options.launch_id
+        if not kept and not launch_id and self._results:
+            results = self._short(arguments)
+            if results is not None:
+                if returned_futures is not None:
+                    returned_futures.append(results[0].ready())
+                return results
+        row = self._checked(arguments, 0, options)
+        return self._executor.execute([row], kept, launch_id, returned_futures)[0]
+
+    def _short(self, arguments: Sequence[Buffer]) -> list[Buffer] | None:
+        """The short path once more, for programs that donate too; ``None`` if it has to be the long one."""
+        launcher = self._executor.launcher
+        try:
+            if list(map(_type_of, arguments)) != launcher.parameter_types[0]:
+                return None
+            arrays = list(map(_array_of, arguments))
+            if launcher.donated:
+                results = launcher.start_donating_alone(arrays)
+                if results is None:
+                    return None
+                use_up(arguments, launcher.donated)
+            else:
+                results = self._start(arrays).consume_with_handlers(self._handlers)
+            return list(map(XlaBuffer, results, self._results))
+        except (AttributeError, TypeError):
+            return None
+        except Exception as error:
+            return self._executor.failed(converted(error), [arguments])[0]
 
     def execute_portable(
         self,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.element_type import ElementType
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
@@ -48,7 +47,7 @@ def place(
 ) -> XlaBuffer:
     """A buffer with a host array's value."""
     given = _host_array(array)
-    kind = client.array_type(given.shape, ElementType.of(given.dtype), space)
+    kind = client.row_major_type(given.shape, given.dtype, space)
     raw_semantics = _SEMANTICS[semantics]
     if layout is not None:
         order = TiledLayout(_order_of(layout, given, kind)[::-1])
