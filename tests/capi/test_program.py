@@ -1,0 +1,70 @@
+"""What a plugin is sent: programs written at its StableHLO version where that can be done."""
+
+from __future__ import annotations
+
+import pytest
+
+import pjrt
+from pjrt import stablehlo
+from pjrt.capi import _program
+
+ADD = """
+func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.add %x, %x : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}"""
+
+
+@pytest.mark.parametrize("version", [(1, 0, 0), (1, 9, 2), (1, 17, 0)])
+def test_text_is_written_at_the_plugins_version(version: tuple[int, ...]) -> None:
+    sent, doubt = _program.prepared(ADD, {"stablehlo_current_version": version})
+    assert doubt is None
+    written = stablehlo.artifact_version(sent)
+    assert written is not None
+    assert written <= stablehlo.Version.of(version)
+    assert "stablehlo.add" in stablehlo.to_text(sent)
+
+
+def test_an_artifact_that_is_old_enough_is_sent_unchanged() -> None:
+    artifact = stablehlo.serialize(pjrt.Program(ADD.encode()), "1.4.0")
+    sent, doubt = _program.prepared(artifact, {"stablehlo_current_version": (1, 17, 0)})
+    assert (sent, doubt) == (artifact, None)
+
+
+def test_without_a_version_programs_are_sent_unchanged() -> None:
+    sent, doubt = _program.prepared(ADD, {})
+    assert sent.code == ADD.encode()
+    assert doubt is None
+
+
+def test_programs_of_a_format_of_the_plugins_own_are_not_looked_at() -> None:
+    program = pjrt.Program(b"anything", format="own")
+    assert _program.prepared(program, {"stablehlo_current_version": (1, 0, 0)}) == (program, None)
+
+
+def test_another_dialect_goes_as_it_is_and_the_doubt_is_told_with_the_plugins_error() -> None:
+    foreign = "module { func.func @main() { foo.bar } }"
+    sent, doubt = _program.prepared(foreign, {"stablehlo_current_version": (1, 0, 0)})
+    assert sent.code == foreign.encode()
+    assert doubt is not None
+    error = _program.doubted(pjrt.InternalError("the plugin's own words"), doubt)
+    assert error.message == "the plugin's own words"
+    assert "foo" in error.__notes__[0]
+
+
+def test_without_jaxlib_programs_are_sent_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise pjrt.FailedPreconditionError("jaxlib is not installed")
+
+    monkeypatch.setattr(stablehlo, "serialize", missing)
+    sent, doubt = _program.prepared(ADD, {"stablehlo_current_version": (1, 0, 0)})
+    assert sent.code == ADD.encode()
+    assert isinstance(doubt, pjrt.FailedPreconditionError)
+
+
+def test_what_is_no_program_is_refused_before_it_is_sent(plugin: pjrt.Plugin) -> None:
+    with plugin.client() as client:
+        with pytest.raises(pjrt.InvalidArgumentError):
+            client.compile("this is no program")
+        with pytest.raises(pjrt.PjrtError):
+            client.compile(stablehlo.serialize(pjrt.Program(ADD.encode()), "1.4.0").code[:40])
