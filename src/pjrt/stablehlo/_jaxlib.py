@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 from types import ModuleType
 from typing import Any
 
@@ -79,6 +80,9 @@ def _package() -> ModuleType:
         raise FailedPreconditionError(
             f"expected {SUPPORTED}, found jaxlib {spelled}: pip install '{EXTRA}' brings one that works"
         )
+    # XLA's logging reads this once, when jaxlib's library is loaded, whichever of its modules is first: 1 leaves out
+    # news about devices and keeps warnings and errors. A user's own choice stays.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
     return package
 
 
