@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 
 Script = Callable[..., str]
+
+ADD = "func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
 
 IN_FLIGHT = """
 client = pjrt.client("cpu", num_devices=2)
@@ -327,11 +331,8 @@ print(jax.numpy.ones(3).sum())
     assert said.split() == ["True", "[]", "3.0"]
 
 
-def test_nothing_is_said_on_standard_error(run_script: Script) -> None:
-    import subprocess
-    import sys
-
-    done = subprocess.run(
-        [sys.executable, "-c", "import pjrt; pjrt.client('cpu').close()"], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize("first", ["", "pjrt.stablehlo.inspect(ADD); "])
+def test_nothing_is_said_on_standard_error(first: str) -> None:
+    code = f"import pjrt, pjrt.stablehlo; ADD = {ADD!r}; {first}pjrt.client('cpu').close()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -1,15 +1,13 @@
 """jaxlib's private modules: the one file of this room that imports them and knows how its versions differ.
 
-Two habits of jaxlib's are worked around here. It writes news about its devices to the standard error unless told not to
-before it is loaded; and every array that it makes without being told its type looks for jax, imports it where it is
-installed, and costs ten times the rest where it is not. So arrays are made with their type (an ``Aval``) in hand, and
-where jaxlib leaves no way to say it, looking for jax is kept from it (``_NoJax``).
+One habit of jaxlib's is worked around here: for every array that it makes without being told its type it looks for jax,
+imports it where it is installed, and takes ten times as long as for the rest where it is not. So arrays are made with
+their type (an ``Aval``) in hand, and where jaxlib leaves no way to say it, jax is kept from being found (``_NoJax``).
 """
 
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -22,9 +20,6 @@ from pjrt.stablehlo.jaxlib import load
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.memory_space import XlaMemorySpace
-
-# Read by XLA's logging once, when the library is loaded: 1 keeps warnings and errors. A user's own choice stays.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 _PURPOSE = "run programs on XLA's CPU device"
 jax: Any = load("_jax", _PURPOSE)

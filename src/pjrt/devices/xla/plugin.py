@@ -31,7 +31,7 @@ class XlaPlugin(Plugin):
     def attributes(self) -> Attributes:
         return {"xla_version": 2}
 
-    def client(self, **options: Any) -> XlaClient:
+    def client(self, /, **options: Any) -> XlaClient:
         """A new client.
 
         Args:
