@@ -331,7 +331,7 @@ print(jax.numpy.ones(3).sum())
     assert said.split() == ["True", "[]", "3.0"]
 
 
-@pytest.mark.parametrize("first", ["", "pjrt.stablehlo.inspect(ADD); "])
+@pytest.mark.parametrize("first", ["", "pjrt.stablehlo.inspect(pjrt.Program.of(ADD)); "])
 def test_nothing_is_said_on_standard_error(first: str) -> None:
     code = f"import pjrt, pjrt.stablehlo; ADD = {ADD!r}; {first}pjrt.client('cpu').close()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
