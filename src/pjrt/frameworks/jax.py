@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import pjrt
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.capi.export import Exported, export
 from pjrt.frameworks import _jax_lowering
-from pjrt.plugins.registry import client as make_client
 
 _TAKEN = frozenset({"cpu", "cuda", "gpu", "rocm", "tpu", "METAL", "neuron"})
 """Names that JAX keeps for itself; a device of such a name is registered as ``pjrt_`` and the name."""
@@ -58,7 +58,7 @@ def register(device: str | Exported, *, platform: str | None = None, make_defaul
 
 def _export(device: str, platform: str) -> Exported:
     def make(**options: Any) -> Client:
-        client = make_client(device, **options)
+        client = pjrt.client(device, **options)
         # A device that cannot call Python functions says so when a program tries to.
         with contextlib.suppress(UnimplementedError):
             client.register_ffi_handler(_jax_lowering.CALLBACK_TARGET, _jax_lowering.call_back)
