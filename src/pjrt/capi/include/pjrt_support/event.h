@@ -83,9 +83,12 @@ static inline pjrt_event *pjrt_event_ready(PJRT_Error *error) {
 static inline void pjrt_event_release(pjrt_pending *pending, pjrt_event *event) {
   if (event == NULL || atomic_fetch_sub(&event->references, 1) != 1) return;
   pjrt_event_unlist(pending, event);
+  /* Nobody is left to set it: whoever watches it is told, instead of waiting for ever. */
   while (event->callbacks != NULL) {
     pjrt_callback *callback = event->callbacks;
     event->callbacks = callback->next;
+    callback->function(
+        pjrt_error_of_text(PJRT_Error_Code_CANCELLED, "the event was destroyed before it was set"), callback->user_arg);
     free(callback);
   }
   pjrt_error_release(event->error);

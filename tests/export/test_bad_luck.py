@@ -1,0 +1,55 @@
+"""Bad luck: callers in C that are older, newer, careless or many. Each case is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pjrt
+
+HERE = Path(__file__).parent
+INCLUDE = Path(pjrt.__file__).parent / "capi" / "include"
+CASES = [name for name in re.findall(r"^void (\w+)\(void\) \{", (HERE / "bad_luck.c").read_text(), re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    assert compiler is not None, "the tests need a C compiler"
+    target = tmp_path_factory.mktemp("bad_luck") / "libbad_luck.so"
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC", f"-I{INCLUDE}"]
+    source = str(HERE / "bad_luck.c")
+    subprocess.run([compiler, *flags, source, "-o", str(target), "-lpthread"], check=True, timeout=120)
+    return target
+
+
+def run(library: Path, device: str, case: str) -> str:
+    command = [sys.executable, "-X", "faulthandler", str(HERE / "bad_luck.py"), str(library), device, case]
+    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=quiet)
+    assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
+    assert not done.stderr, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_there_are_cases() -> None:
+    assert len(CASES) > 15
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_survived(library: Path, device: str, case: str) -> None:
+    assert run(library, device, case) == "survived\n"
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_nothing_leaks(library: Path, device: str) -> None:
+    blocks, pages = map(int, run(library, device, "leak").split())
+    assert blocks < 300, "1,500 lives of a buffer, an execution and a fetch left Python objects behind"
+    assert pages < 512, "1,500 lives left 2 MiB or more behind"
