@@ -51,6 +51,11 @@ class Client(abc.ABC):
         """The platform's version, for people (``PJRT_Client_PlatformVersion``)."""
 
     @property
+    def library(self) -> str:
+        """The path of the plugin's library; empty for a device that does not come from one."""
+        return ""
+
+    @property
     def process_index(self) -> int:
         """The number of this process among those of the job (``PJRT_Client_ProcessIndex``)."""
         return 0

@@ -40,6 +40,11 @@ class TopologyDescription(abc.ABC):
         """The devices (``PJRT_TopologyDescription_GetDeviceDescriptions``)."""
 
     @property
+    def library(self) -> str:
+        """The path of the plugin's library; empty for a device that does not come from one."""
+        return ""
+
+    @property
     def attributes(self) -> Attributes:
         """The vendor's facts by name (``PJRT_TopologyDescription_Attributes``)."""
         return {}

@@ -50,6 +50,8 @@ cdef class RuntimeVersionCore(Handle):
             self._check_runtime(other)
         elif isinstance(other, ExecutableVersionCore):
             self._check_executable(other)
+        elif isinstance(other, ExecutableAbiVersion):  # one that was kept as its proto, or another's: the plugin knows
+            self._check_executable(executable_version_from_proto(self.scope, other.to_proto()))
         else:
             raise InvalidArgumentError(f"a runtime is compared with ABI versions of its own plugin, found {other!r}")
 

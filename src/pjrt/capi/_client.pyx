@@ -49,6 +49,10 @@ cdef class ClientCore(ClientScope):
 
     # What it is.
 
+    @property
+    def library(self):
+        return self.api.path
+
     def _read(self):
         cdef PJRT_Client_PlatformName_Args name
         cdef PJRT_Client_PlatformVersion_Args version

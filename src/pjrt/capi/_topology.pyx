@@ -21,6 +21,10 @@ cdef class TopologyCore:
     """A ``PJRT_TopologyDescription``: our own, or a client's, which is not ours to free."""
 
     @property
+    def library(self):
+        return self.scope.api.path
+
+    @property
     def platform_version(self):
         cdef PJRT_TopologyDescription_PlatformVersion_Args args
         start(&args, PJRT_TopologyDescription_PlatformVersion_Args_STRUCT_SIZE)
