@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +102,19 @@ class TestKeys:
                 cache.key(tiny.topology, ADD),
             ]
         assert len(set(keys)) == len(keys)
+
+    def test_so_does_the_library(
+        self, tiny: pjrt.Client, tiny_copy: Callable[..., Control], cache: pjrt.CompilationCache
+    ) -> None:
+        copies = [tiny_copy().path for _ in range(2)]
+        os.utime(copies[1], (0, 0))
+        keys = [cache.key(tiny, ADD)]
+        for path in copies:
+            keys += [
+                cache.key(pjrt.load_plugin(path).client(num_devices=2), ADD),
+                cache.key(pjrt.topology(path, "2"), ADD),
+            ]
+        assert len(set(keys)) == 5
 
     @pytest.mark.parametrize("variable", ["XLA_FLAGS", "LIBTPU_INIT_ARGS"])
     def test_so_do_flags(

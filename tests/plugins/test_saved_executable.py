@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,20 @@ def test_one_that_does_not_fit_is_refused_with_the_reason(
         pjrt.load_executable(tiny, path)
     assert str(path) in caught.value.message
     assert "compile it again" in caught.value.message
+
+
+def test_the_plugin_is_asked_whether_its_runtime_fits(tiny: pjrt.Client, saved: Path) -> None:
+    platform_id, proto = SavedExecutable.read(saved)._header["abi_version"]
+    other = base64.b64encode(base64.b64decode(proto)[:-1] + b"\x01").decode()
+    with pytest.raises(pjrt.FailedPreconditionError, match="another runtime: Version 1 does not fit a runtime of"):
+        pjrt.load_executable(tiny, changed(saved, abi_version=[platform_id, other]))
+
+
+def test_a_topologys_version_is_compared_with_a_topologys(tiny: pjrt.Client, saved: Path) -> None:
+    found = changed(saved, compiled_for="topology", platform_version=tiny.topology.platform_version)
+    assert pjrt.load_executable(tiny, found).name == "adder"
+    with pytest.raises(pjrt.FailedPreconditionError, match=r"platform version '0\.0'"):
+        pjrt.load_executable(tiny, changed(saved, compiled_for="topology", platform_version="0.0"))
 
 
 def test_another_version_may_be_tried(tiny: pjrt.Client, saved: Path) -> None:

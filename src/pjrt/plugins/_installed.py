@@ -82,5 +82,5 @@ class FactoryPlugin(Plugin):
     def attributes(self) -> Attributes:
         return {}
 
-    def client(self, **options: Any) -> Client:
+    def client(self, /, **options: Any) -> Client:
         return self._factory(**options)

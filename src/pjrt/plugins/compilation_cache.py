@@ -37,9 +37,9 @@ _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 class CompilationCache:
     """Executables on disk by what they were compiled from, for any client or topology that can serialize them.
 
-    The key is the program (of MLIR text only what it means, not how it is spelled), the options, the platform with its
-    version and attributes, the devices, the host's processor and the environment variables that compilers read. A
-    plugin that cannot serialize executables works as without a cache.
+    The key is the program (of MLIR text only what it means, not how it is spelled), the options, the plugin's library,
+    the platform with its version and attributes, the devices, the host's processor and the environment variables that
+    compilers read. A plugin that cannot serialize executables works as without a cache.
 
     The folder may be shared by any number of processes. Loading an entry runs what is in it: let nobody write there
     whom you would not let run code.
@@ -208,7 +208,14 @@ def _identity(target: Client | TopologyDescription) -> dict[str, Any]:
         "platform": [target.platform_name, target.platform_version],
         "attributes": attributes,
         "devices": devices,
+        "library": _library(target.library),
     }
+
+
+def _library(path: str) -> list[Any]:
+    """Which file a plugin is. The versions that plugins state are not always new with each release."""
+    status = _status(Path(path)) if path else None
+    return [path] if status is None else [path, status.st_size, status.st_mtime_ns]
 
 
 def _canonical(program: Program) -> bytes:

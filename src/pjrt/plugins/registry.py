@@ -17,7 +17,7 @@ DEFAULT = "cpu"
 """The device that is always at hand."""
 
 
-def client(name: str | os.PathLike[str] | None = None, **options: Any) -> Client:
+def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Client:
     """A new client of a device (``PJRT_Client_Create``).
 
     Args:
@@ -32,7 +32,7 @@ def client(name: str | os.PathLike[str] | None = None, **options: Any) -> Client
     return find(DEFAULT if name is None else name).client(**options)
 
 
-def topology(plugin: str | os.PathLike[str], name: str = "", **options: Any) -> TopologyDescription:
+def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) -> TopologyDescription:
     """Devices that need not be here, to compile for (``PJRT_TopologyDescription_Create``).
 
     Args:

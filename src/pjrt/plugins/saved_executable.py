@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pjrt.api.abi_version import ExecutableAbiVersion
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
@@ -23,6 +24,7 @@ from pjrt.api.errors import (
     InvalidArgumentError,
     NotFoundError,
     PjrtError,
+    UnimplementedError,
     unimplemented,
 )
 from pjrt.api.executable import CompiledMemoryStats, Executable
@@ -123,6 +125,7 @@ class SavedExecutable(Executable):
                 f"nothing says what {executable.name!r} was compiled for: give the topology as compiled_for"
             )
         target = {
+            "compiled_for": "client" if isinstance(compiled_for, Client) else "topology",
             "platform_name": compiled_for.platform_name,
             "platform_version": compiled_for.platform_version,
             "device_kind": device_kind(compiled_for),
@@ -175,18 +178,18 @@ class SavedExecutable(Executable):
 
     def misfits(self, client: Client, *, any_version: bool = False) -> list[str]:
         """Why a client cannot run it, each reason with what was expected and what was found; empty if it fits."""
-        found = {
-            "platform_name": client.platform_name,
-            "platform_version": client.platform_version,
-            "device_kind": device_kind(client),
-        }
-        if any_version:
-            del found["platform_version"]
+        found = {"platform_name": client.platform_name, "device_kind": device_kind(client)}
+        if not any_version:
+            # Some plugins' topologies state another version than their clients: like is compared with like.
+            like = client.topology if self._header["compiled_for"] == "topology" else client
+            found["platform_version"] = like.platform_version
         reasons = [
             f"it was compiled for {name.replace('_', ' ')} {self._header[name]!r}, the client has {value!r}"
             for name, value in found.items()
             if self._header[name] != value
         ]
+        if not reasons and not any_version:
+            reasons += self._abi_misfit(client)
         wanted = self.num_replicas * self.num_partitions
         if wanted > len(client.devices):
             reasons.append(f"it runs on {wanted} devices, the client has {len(client.devices)}")
@@ -203,6 +206,18 @@ class SavedExecutable(Executable):
                 f"{'; '.join(reasons)}; compile it again for this client"
             )
         return client.deserialize(self._code, options or self._needed_options())
+
+    def _abi_misfit(self, client: Client) -> list[str]:
+        """The plugin's own reason why its runtime cannot run this, where it knows about such things."""
+        try:
+            runtime, needed = client.runtime_abi_version(), self.abi_version()
+        except UnimplementedError:
+            return []
+        try:
+            runtime.check_compatible_with(needed)
+        except PjrtError as error:
+            return [f"it was compiled for another runtime: {error.message}"]
+        return []
 
     @property
     def platform_name(self) -> str:
@@ -271,6 +286,10 @@ class SavedExecutable(Executable):
     def fingerprint(self) -> bytes:
         return base64.b64decode(self._fact("fingerprint"))
 
+    def abi_version(self) -> ExecutableAbiVersion:
+        platform_id, proto = self._fact("abi_version")
+        return _SavedAbiVersion(platform_id, base64.b64decode(proto))
+
     def compile_options(self) -> CompileOptions:
         return CompileOptions.from_proto(base64.b64decode(self._fact("compile_options")))
 
@@ -286,6 +305,23 @@ class SavedExecutable(Executable):
         if name not in self._header:
             raise unimplemented(self.platform_name, f"Executable.{name}", "it was not noted when this was saved")
         return self._header[name]
+
+
+class _SavedAbiVersion(ExecutableAbiVersion):
+    """An ABI version as it was noted."""
+
+    __slots__ = ("_platform_id", "_proto")
+
+    def __init__(self, platform_id: int, proto: bytes) -> None:
+        self._platform_id = platform_id
+        self._proto = proto
+
+    @property
+    def platform_id(self) -> int:
+        return self._platform_id
+
+    def to_proto(self) -> bytes:
+        return self._proto
 
 
 def device_kind(target: Client | TopologyDescription) -> str:
@@ -316,6 +352,7 @@ _QUESTIONS: dict[str, Callable[[Executable], Any]] = {
     "cost_analysis": lambda executable: dict(executable.cost_analysis()),
     "memory_stats": lambda executable: _fields(executable.memory_stats()),
     "fingerprint": lambda executable: base64.b64encode(executable.fingerprint()).decode(),
+    "abi_version": lambda executable: _noted(executable.abi_version()),
     "compile_options": lambda executable: base64.b64encode(executable.compile_options().to_proto()).decode(),
 }
 
@@ -338,6 +375,10 @@ def _facts(executable: Executable) -> dict[str, Any]:
 
 def _fields(stats: CompiledMemoryStats) -> dict[str, int]:
     return {name: getattr(stats, name) for name in stats.__dataclass_fields__}
+
+
+def _noted(version: ExecutableAbiVersion) -> tuple[int, str]:
+    return version.platform_id, base64.b64encode(version.to_proto()).decode()
 
 
 def _arguments(program: Program) -> list[tuple[str, str]]:
