@@ -110,6 +110,15 @@ def test_a_program_spread_over_the_slice(
     assert found["cost"]["flops"] < 2 * ROWS * INNER * COLUMNS / partitions * 1.5
 
 
+def test_a_trained_model(libtpu: Path) -> None:
+    """The example that reads digits, whose weights are arguments; a TPU takes them padded to its tiles."""
+    model = Path(__file__).parents[2] / "examples" / "digits" / "digits.stablehlo"
+    found = report(model, "-t", "tpu:v6e:2x2")
+    assert found["executable"] == "jit_classify"
+    assert found["memory"]["output_size_in_bytes"] >= 360 * 10 * 4
+    assert found["cost"]["flops"] > 1e8
+
+
 def test_the_table(libtpu: Path, tmp_path: Path) -> None:
     out = tmp_path / "matmul.bin"
     done = compile_for(write(tmp_path, MATMUL), "-t", "tpu:v5e:2x2", "-o", out)
