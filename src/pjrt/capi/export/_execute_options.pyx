@@ -18,13 +18,17 @@ cdef extern from "pjrt_support/error.h" nogil:
     char *pjrt_copy_bytes(const char *data, size_t size)
 
 
-cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, client):
-    """The options; ``None`` where they say nothing that is not the default."""
+cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, client, bint is_alone):
+    """The options; ``None`` where they say nothing that is not the default.
+
+    A program that runs on one device alone has nothing that a launch id could be matched with; JAX gives each
+    execution one, and then most have no options at all.
+    """
     cdef size_t index
     if options == NULL:
         return None
     found = {}
-    if has_field(options, &options.launch_id, sizeof(int)) and options.launch_id:
+    if not is_alone and has_field(options, &options.launch_id, sizeof(int)) and options.launch_id:
         found["launch_id"] = options.launch_id
     if has_field(options, &options.num_non_donatable_input_indices, sizeof(size_t)):
         if options.num_non_donatable_input_indices and options.non_donatable_input_indices != NULL:
@@ -46,9 +50,10 @@ cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_device
         found["task_incarnations"] = {
             options.task_ids[index]: options.incarnation_ids[index] for index in range(options.num_tasks)
         }
-    if has_field(options, &options.use_major_to_minor_data_layout_for_callbacks, sizeof(c_bool)):
-        if options.use_major_to_minor_data_layout_for_callbacks:
-            found["use_major_to_minor_data_layout_for_callbacks"] = True
+    if "send_callbacks" in found or "recv_callbacks" in found:  # it is about them
+        if has_field(options, &options.use_major_to_minor_data_layout_for_callbacks, sizeof(c_bool)):
+            if options.use_major_to_minor_data_layout_for_callbacks:
+                found["use_major_to_minor_data_layout_for_callbacks"] = True
     if has_field(options, &options.num_hlo_output_callbacks, sizeof(size_t)) and options.num_hlo_output_callbacks:
         found["hlo_output_callbacks"] = [
             _hlo_output(&options.hlo_output_callbacks[index]) for index in range(options.num_hlo_output_callbacks)

@@ -28,8 +28,10 @@ cdef class LoadedRecord:
         record.run_one = loaded.execute_sharded
         record.run_portable = loaded.execute_portable
         record.num_outputs = loaded.num_outputs
+        record.is_alone = loaded.num_replicas * loaded.num_partitions == 1
         record.texts = Texts()
         record.devices = pointers([<uintptr_t>&client.device(d).handle for d in loaded.addressable_devices])
+        record.first = loaded.addressable_devices[0] if loaded.addressable_devices else None
         record.handle.record = <void *>record
         record.handle.devices = <void **>record.devices.data
         record.handle.num_devices = len(loaded.addressable_devices)
@@ -53,7 +55,7 @@ cdef int _execute(void *raw) except -1:
     cdef LoadedRecord record = _record(args.executable)
     cdef size_t index
     cdef PJRT_Device *target = NULL
-    options = read_execute_options(args.options, args.num_devices, record.client.client)
+    options = read_execute_options(args.options, args.num_devices, record.client.client, record.is_alone)
     futures = None if args.device_complete_events == NULL else []
     if has_field(args, &args.execute_device, sizeof(PJRT_Device *)):
         target = args.execute_device
@@ -62,9 +64,8 @@ cdef int _execute(void *raw) except -1:
         run = record.run_one if record.handle.num_devices else record.run_portable
         results = [run(_arguments(args.argument_lists[0], args.num_args), device, options, returned_futures=futures)]
     elif args.num_devices == 1 and record.handle.num_devices == 1:
-        device = record.loaded.addressable_devices[0]
         arguments = _arguments(args.argument_lists[0], args.num_args)
-        results = [record.run_one(arguments, device, options, returned_futures=futures)]
+        results = [record.run_one(arguments, record.first, options, returned_futures=futures)]
     else:
         lists = [_arguments(args.argument_lists[index], args.num_args) for index in range(args.num_devices)]
         results = record.run_all(lists, options, returned_futures=futures)

@@ -16,9 +16,10 @@ from pjrt.api.loaded_executable import Argument, LoadedExecutable
 from pjrt.devices.xla._arguments import check_donated_once, checked
 from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla.array_type import ArrayType
-from pjrt.devices.xla.buffer import XlaBuffer
+from pjrt.devices.xla.buffer import XlaBuffer, waiting
 from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.execution import Executor, use_up
+from pjrt.devices.xla.future import nothing
 from pjrt.devices.xla.launch import Launcher
 
 if TYPE_CHECKING:
@@ -121,15 +122,17 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
-        if options is None and returned_futures is None and device is self._first:
+        if options is None and device is self._first and (returned_futures is None or self._handlers):
             try:
                 if list(map(_type_of, arguments)) == self._takes:
                     results = self._start(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
+                    if returned_futures is not None:
+                        returned_futures.append(waiting(results[0], self._client, nothing))
                     return list(map(XlaBuffer, results, self._results))
             except (AttributeError, TypeError):
                 pass  # as above
             except Exception as error:
-                return self._executor.failed(converted(error), [arguments])[0]
+                return self._executor.failed(converted(error), [arguments], returned_futures)[0]
         chosen = self._check(options)
         place = self._place_of(device)
         if len(self._devices) == 1:
