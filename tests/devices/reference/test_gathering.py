@@ -170,7 +170,7 @@ def test_large_unsigned_indices_are_clamped_to_the_end(run: Any) -> None:
     same(run(text, np.arange(5, dtype=np.int32), starts)[0], np.array([4, 4], np.int32))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10, deadline=None, derandomize=True)  # a crash of XLA would end the run: always the same
 @given(gathers(), st.integers(0, 1000))
 def test_gather_is_xla_s(run: Any, on_xla: Any, g: Gather, seed: int) -> None:
     x = sample(T.S32, g.operand, seed)

@@ -245,7 +245,7 @@ def test_a_body_with_a_loop_in_it(run: Any) -> None:
     same(found, np.array([6, 7], np.int32))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10, deadline=None, derandomize=True)  # a crash of XLA would end the run: always the same
 @given(
     st.lists(st.integers(0, 5), min_size=1, max_size=4)
     .map(tuple)

@@ -159,7 +159,7 @@ def test_any_scatter(run: Any, s: Scatter, name: str, t: ElementType, seed: int)
     same(x, kept)  # operands are never written to
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10, deadline=None, derandomize=True)  # a crash of XLA would end the run: always the same
 @given(scatters(), st.sampled_from(["add", "replace", "mix", "maximum"]), st.integers(0, 1000))
 def test_scatter_is_xla_s(run: Any, on_xla: Any, s: Scatter, name: str, seed: int) -> None:
     assume(s.to_operand)  # XLA takes a scatter whose index vectors are empty for one of nothing
