@@ -163,9 +163,7 @@ def test_an_option_from_a_file(program: Path, tmp_path: Path) -> None:
     (tmp_path / "number").write_text("three")
     done = pjrt("compile", program, "-t", "cpu", "-O", f"num_devices=@{tmp_path / 'number'}")
     assert_refused(done, "num_devices", "three")
-    done = pjrt("compile", program, "-t", "cpu", "-O", "num_devices=@nowhere")
-    assert done.returncode == 2
-    assert "@nowhere" in done.stderr
+    assert_refused(pjrt("compile", program, "-t", "cpu", "-O", "num_devices=@nowhere"), "@nowhere")
 
 
 def test_export_writes_a_library_that_loads(tmp_path: Path, program: Path) -> None:
@@ -177,6 +175,13 @@ def test_export_writes_a_library_that_loads(tmp_path: Path, program: Path) -> No
     done = pjrt("run", program, "-d", library, "-i", "zeros")
     assert done.returncode == 0, done.stderr
     assert "f32[] [0]" in done.stdout
+
+
+def test_a_file_in_another_order_of_bytes(program: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.arange(6, dtype=">f4").reshape(2, 3))
+    done = pjrt("run", program, "-i", tmp_path / "x.npy", "-i", tmp_path / "x.npy")
+    assert done.returncode == 0, done.stderr
+    assert "f32[] [55]" in done.stdout
 
 
 class TestWrongInput:
@@ -227,6 +232,78 @@ class TestWrongInput:
         path.write_text("func.func @main(%x: tensor<f32>) -> tensor<f32> {\n return %y : tensor<f32>\n}")
         assert_refused(pjrt("run", path, "-i", "zeros"), "line 2", "undeclared")
 
+    @pytest.mark.parametrize(
+        ("arguments", "word"),
+        [
+            (["run"], "PROGRAM"),
+            (["run", "p.mlir", "--repeat", "0"], "--repeat"),
+            (["run", "p.mlir", "-O", "num_devices"], "KEY=VALUE"),
+            (["compile", "p.mlir"], "--topology"),
+            (["runn"], "runn"),
+            (["--verbose"], "--verbose"),
+        ],
+    )
+    def test_a_command_that_is_not_one(self, arguments: list[str], word: str) -> None:
+        assert_refused(pjrt(*arguments), word, "--help'")
+
+    @pytest.mark.parametrize("name", ["name", "self", "plugin"])
+    def test_an_option_with_the_name_of_a_parameter(self, program: Path, name: str) -> None:
+        assert_refused(pjrt("run", program, "-i", "zeros", "-O", f"{name}=1"), "no option", name)
+        assert_refused(pjrt("compile", program, "-t", "cpu", "-O", f"{name}=1"), "no option", name)
+
+    @pytest.mark.parametrize("filler", ["zeros", "random:0"])
+    @pytest.mark.parametrize("size", [10**12, 2**61])
+    def test_an_array_that_no_machine_holds(self, tmp_path: Path, filler: str, size: int) -> None:
+        path = tmp_path / "p.mlir"
+        path.write_text(
+            f"func.func @main(%x: tensor<{size}xf32>) -> tensor<{size}xf32> {{ return %x : tensor<{size}xf32> }}"
+        )
+        assert_refused(pjrt("run", path, "-i", filler), "RESOURCE_EXHAUSTED", f"f32[{size}]")
+
+    @pytest.mark.parametrize("seed", ["nan", "-1", "1.5", "", "²"])
+    def test_a_seed_that_is_no_number(self, program: Path, seed: str) -> None:
+        assert_refused(pjrt("run", program, "-i", f"random:{seed}"), "random:SEED")
+
+    def test_a_folder_where_a_file_belongs(self, program: Path, tmp_path: Path) -> None:
+        folder = tmp_path / "folder.npy"
+        folder.mkdir()
+        assert_refused(pjrt("run", folder), "expected a program", "directory")
+        assert_refused(pjrt("run", program, "-i", folder), "expected a file", "folder.npy")
+        out = tmp_path / "folder.npz"
+        out.mkdir()
+        assert_refused(pjrt("run", program, "-i", "zeros", "-o", out), "found a folder")
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("empty.npy", b""),
+            ("header.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': foo(}\n" + bytes(16)),
+            ("empty.npz", b""),
+            ("half.npz", b"PK\x03\x04garbage"),
+            ("x.safetensors", b"\xff" * 20),
+        ],
+    )
+    def test_files_that_only_look_like_arrays(self, program: Path, tmp_path: Path, name: str, content: bytes) -> None:
+        (tmp_path / name).write_bytes(content)
+        assert_refused(pjrt("run", program, "-i", tmp_path / name), name, "is no readable")
+
+    def test_a_name_that_the_program_does_not_have(self, program: Path, tmp_path: Path) -> None:
+        x = np.zeros((2, 3), np.float32)
+        np.savez(tmp_path / "both.npz", x=x, v=x)
+        assert_refused(pjrt("run", program, "-i", tmp_path / "both.npz"), "(x, w)", "found v")
+        assert_refused(pjrt("run", program, "-i", f"v={tmp_path / 'both.npz'}"), "no argument called 'v'")
+
+    @pytest.mark.parametrize("content", ["", "\0", "module {"])
+    def test_programs_that_are_none(self, tmp_path: Path, content: str) -> None:
+        (tmp_path / "p.mlir").write_text(content)
+        assert_refused(pjrt("run", tmp_path / "p.mlir"))
+        assert_refused(pjrt("inspect", tmp_path / "p.mlir"))
+        assert_refused(pjrt("compile", tmp_path / "p.mlir", "-t", "cpu"))
+
+    @pytest.mark.parametrize("topology", ["cpu:many", "cpu:-1", "cpu:0", ":", "nowhere:1"])
+    def test_an_unknown_topology(self, program: Path, topology: str) -> None:
+        assert_refused(pjrt("compile", program, "-t", topology), "device")
+
     def test_a_topology_that_is_too_small(self, program: Path) -> None:
         done = pjrt("compile", program, "-t", "cpu", "--num-partitions", "4")
         assert_refused(done, "1 replicas × 4 partitions need 4 devices", "has 1")
@@ -236,9 +313,7 @@ class TestWrongInput:
 
     @pytest.mark.parametrize("flag", ["fast", "=1", "x=1,2"])
     def test_a_compiler_option_without_one_value(self, program: Path, flag: str) -> None:
-        done = pjrt("compile", program, "-t", "cpu", "-C", flag)
-        assert done.returncode == 2
-        assert "expected KEY=VALUE with one value" in done.stderr
+        assert_refused(pjrt("compile", program, "-t", "cpu", "-C", flag), "expected KEY=VALUE with one value")
 
     def test_an_export_of_nothing(self, tmp_path: Path) -> None:
         assert_refused(pjrt("export", "nowhere:make", "-o", tmp_path / "x.so"), "no module 'nowhere'")

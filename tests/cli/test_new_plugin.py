@@ -65,7 +65,7 @@ def test_a_broken_one_says_whose_it_is(package: Path) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", ["My-Device", "1st", "a b"])
+@pytest.mark.parametrize("name", ["My-Device", "1st", "a b", "class"])
 def test_a_name_that_is_none(tmp_path: Path, name: str) -> None:
     done = run("-m", "pjrt", "new-plugin", name, "--folder", str(tmp_path))
     assert done.returncode == 2
@@ -77,3 +77,10 @@ def test_nothing_is_overwritten(package: Path) -> None:
     done = run("-m", "pjrt", "new-plugin", "gadget", "--folder", str(package.parent))
     assert done.returncode == 2
     assert "exists already" in done.stderr
+
+
+def test_no_package_is_hidden(tmp_path: Path) -> None:
+    done = run("-m", "pjrt", "new-plugin", "numpy", "--folder", str(tmp_path))
+    assert done.returncode == 2
+    assert "'numpy' is here already" in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -39,14 +39,14 @@ class Plugin(abc.ABC):
         return ()
 
     @abc.abstractmethod
-    def client(self, **options: Any) -> Client:
+    def client(self, /, **options: Any) -> Client:
         """A new client (``PJRT_Client_Create``).
 
         Args:
             options: the plugin's own options; each a string, an integer, a float, a boolean or a list of integers.
         """
 
-    def topology(self, name: str = "", **options: Any) -> TopologyDescription:
+    def topology(self, name: str = "", /, **options: Any) -> TopologyDescription:
         """The topology with a name such as ``v5e:2x2``, without devices (``PJRT_TopologyDescription_Create``)."""
         raise unimplemented(self.name, "Plugin.topology")
 

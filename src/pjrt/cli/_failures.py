@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
 
 import click
 
@@ -15,7 +16,7 @@ EXIT_CODE = 2
 
 
 class CleanGroup(click.Group):
-    """A group that loads a subcommand's module when it is called, and turns errors of the device API into one line."""
+    """A group that loads a subcommand's module when it is called, and turns a user's errors into one line each."""
 
     def __init__(self, *args: Any, lazy_commands: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -34,13 +35,35 @@ class CleanGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        """Parses the options that stand before the subcommand."""
+        with _failing_in_one_line():
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the subcommand; a ``PjrtError`` becomes one line on the error stream."""
-        try:
+        """Parses the subcommand's options and runs it."""
+        with _failing_in_one_line():
             return super().invoke(ctx)
-        except PjrtError as error:
-            click.echo(f"pjrt: error: {one_line(error)}", err=True)
-            sys.exit(EXIT_CODE)
+
+
+@contextlib.contextmanager
+def _failing_in_one_line() -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        help_at = f"; see '{error.ctx.command_path} --help'" if error.ctx else ""
+        _fail(f"{error.format_message().rstrip('.')}{help_at}")
+    except PjrtError as error:
+        _fail(one_line(error))
+    except MemoryError as error:
+        _fail(f"there is not enough memory: {error}")
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"pjrt: error: {' '.join(message.split())}", err=True)
+    sys.exit(EXIT_CODE)
 
 
 def one_line(error: PjrtError) -> str:

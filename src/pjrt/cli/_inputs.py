@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 
 from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.shape_spec import format_shape
 
 Array = np.ndarray[Any, Any]
@@ -164,14 +163,18 @@ def _is_filler(taken: str) -> bool:
 def _generate(taken: str, parameter: Parameter) -> Array:
     if any(size < 0 for size in parameter.shape):
         raise InvalidArgumentError(f"--input {taken} cannot make {parameter}: a dimension's size is open; give a file")
-    if taken == "zeros":
-        return np.zeros(parameter.shape, parameter.element_type.dtype)
-    seed = taken.partition(":")[2]
-    if not seed.isdigit():
+    seed = "0" if taken == "zeros" else taken.partition(":")[2]
+    if not (seed.isascii() and seed.isdigit()):
         raise InvalidArgumentError(
             f"--input {taken}: expected random:SEED with a whole number from 0 up, such as random:0"
         )
-    return _random(np.random.default_rng([int(seed), parameter.index]), parameter)
+    try:
+        if taken == "zeros":
+            return np.zeros(parameter.shape, parameter.element_type.dtype)
+        return _random(np.random.default_rng([int(seed), parameter.index]), parameter)
+    except (MemoryError, ValueError) as error:
+        # A ValueError: a number of bytes, or of digits of the seed, that no machine holds.
+        raise ResourceExhaustedError(f"--input {taken} cannot make {parameter}: {error}") from error
 
 
 def _random(generator: np.random.Generator, parameter: Parameter) -> Array:
@@ -213,6 +216,12 @@ def _fill_from_file(filled: dict[int, Array], parameters: Sequence[Parameter], s
         for name, array in arrays.items():
             _fill(filled, by_name[name], array, source)
         return
+    if any(name in by_name for name in arrays) and len(arrays) > 1:
+        strange = ", ".join(name for name in arrays if name not in by_name)
+        raise InvalidArgumentError(
+            f"--input {source.option}: expected the names of the program's arguments ({', '.join(named)}), "
+            f"found {strange} too; take one array with :NAME"
+        )
     for name, array in arrays.items():
         parameter = next((p for p in parameters if p.index not in filled), None)
         if parameter is None:
@@ -230,18 +239,31 @@ def _load(source: _Source) -> Mapping[str, Array]:
     if reader is None:
         raise InvalidArgumentError(f"--input {source.option}: expected {FORMS}")
     if not Path(path).is_file():
-        raise NotFoundError(f"--input {source.option}: there is no file {path!r}")
+        raise NotFoundError(f"--input {source.option}: expected a file, found none at {path!r}{_why_no_name(path)}")
     try:
         arrays = reader(path)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except PjrtError:
+        raise
+    except Exception as error:  # numpy's readers raise what they are made of: ast, struct, tokenize, zipfile, zlib
         raise InvalidArgumentError(
             f"--input {source.option}: {path!r} is no readable {Path(path).suffix} file: {error}"
         ) from error
+    arrays = {key: _in_native_order(array) for key, array in arrays.items()}
     if not name:
         return arrays
     if name not in arrays:
         raise NotFoundError(f"--input {source.option}: {path!r} has no array {name!r}; it has {', '.join(arrays)}")
     return {name: arrays[name]}
+
+
+def _in_native_order(array: Array) -> Array:
+    """The same values in this machine's order of bytes, which a file need not have."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _why_no_name(path: str) -> str:
+    name, equals, _ = path.partition("=")
+    return f"; the program has no argument called {name!r}" if equals else ""
 
 
 def _load_npy(path: str) -> Mapping[str, Array]:

@@ -33,6 +33,8 @@ def check_output_path(path: str, count: int) -> None:
         )
     if not Path(path).absolute().parent.is_dir():
         raise NotFoundError(f"--output {path}: there is no folder {str(Path(path).parent)!r}")
+    if Path(path).is_dir():
+        raise InvalidArgumentError(f"--output {path}: expected the name of a file, found a folder")
 
 
 def write_results(path: str, results: Sequence[Array]) -> None:

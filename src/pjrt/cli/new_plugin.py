@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import keyword
 import re
-from importlib import resources
+from importlib import resources, util
 from pathlib import Path
 
 import click
@@ -33,10 +34,7 @@ _FILES = {
 )
 def new_plugin(name: str, folder: Path) -> None:
     """Write a package for a device called NAME: the device, entry points for JAX and this package, tests, a README."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
-        raise pjrt.InvalidArgumentError(
-            f"a device's name is small letters, digits and _, such as mydevice; found {name!r}"
-        )
+    _check(name)
     target = folder / name
     if not folder.is_dir():
         raise pjrt.NotFoundError(f"there is no folder {str(folder)!r}")
@@ -45,7 +43,26 @@ def new_plugin(name: str, folder: Path) -> None:
     templates = resources.files("pjrt.cli") / "template"
     for source, place in _FILES.items():
         path = target / place.format(name=name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text((templates / source).read_text().replace("@NAME@", name))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text((templates / source).read_text().replace("@NAME@", name))
+        except OSError as error:
+            raise pjrt.PermissionDeniedError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
         click.echo(f"wrote {path}")
     click.echo(f"\nnow: cd {target} && pip install -e '.[test]' && pytest && pjrt devices {name}")
+
+
+def _check(name: str) -> None:
+    """Holds a name to what a Python package and a device can both be called.
+
+    Raises:
+        InvalidArgumentError: it is not of the right form, or a word of the language.
+        AlreadyExistsError: a package of that name would hide another.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        raise pjrt.InvalidArgumentError(
+            f"a device's name is small letters, digits and _, and no word of Python's, such as mydevice; found {name!r}"
+        )
+    found = util.find_spec(name)
+    if found is not None and found.origin is not None:  # any folder nearby is found too, without an origin
+        raise pjrt.AlreadyExistsError(f"a package called {name!r} is here already; choose another name")

@@ -34,7 +34,7 @@ class ReferencePlugin(Plugin):
 
         return plugin_attributes()
 
-    def client(self, **options: Any) -> ReferenceClient:
+    def client(self, /, **options: Any) -> ReferenceClient:
         """A new client.
 
         Args:

@@ -52,7 +52,7 @@ class XlaPlugin(Plugin):
 
         return XlaClient(_number_of_devices(options), asynchronous)
 
-    def topology(self, name: str = "", **options: Any) -> XlaTopology:
+    def topology(self, name: str = "", /, **options: Any) -> XlaTopology:
         """A number of virtual devices.
 
         Args:
