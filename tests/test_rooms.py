@@ -1,4 +1,6 @@
-"""The house rules that a machine can hold: rooms import downwards only, everything public is documented, the public list is complete."""
+"""The house rules that a machine can hold: rooms import downwards only, everything public is documented, the public
+list is complete.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +64,8 @@ def test_imports_go_downwards(path: Path) -> None:
 
 
 def public_modules() -> list[str]:
-    names = ["pjrt"]
-    for found in pkgutil.walk_packages([str(PACKAGE)], "pjrt."):
-        if not any(part.startswith("_") for part in found.name.split(".")):
-            names.append(found.name)
-    return names
+    found = (module.name for module in pkgutil.walk_packages([str(PACKAGE)], "pjrt."))
+    return ["pjrt", *(name for name in found if not any(part.startswith("_") for part in name.split(".")))]
 
 
 @pytest.mark.parametrize("name", public_modules())
@@ -98,6 +97,7 @@ def test_importing_the_package_is_light() -> None:
     import subprocess
     import sys
 
-    code = "import sys, pjrt; print([m for m in ('jaxlib', 'jax', 'google.protobuf', 'rich', 'click') if m in sys.modules])"
+    heavy = ("jaxlib", "jax", "google.protobuf", "rich", "click")
+    code = f"import sys, pjrt; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"

@@ -7,9 +7,10 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
-from pjrt.capi.export.exported import Exported, export
+from pjrt.capi.export.exported import ClientFactory, Exported, export
 
 _loaded: dict[str, Exported] = {}
 
@@ -68,8 +69,8 @@ def _import(place: str) -> ModuleType:
     return module
 
 
-def _attribute(module: ModuleType, attribute: str, spec: str) -> object:
-    found: object = module
+def _attribute(module: ModuleType, attribute: str, spec: str) -> Exported | ClientFactory:
+    found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise NotFoundError(f"{spec!r}: {module.__name__} has no {attribute!r}")
@@ -78,4 +79,5 @@ def _attribute(module: ModuleType, attribute: str, spec: str) -> object:
         raise InvalidArgumentError(
             f"{spec!r}: expected a function that makes clients, or what pjrt.export gives, found {type(found).__name__}"
         )
-    return found
+    made: Exported | ClientFactory = found
+    return made
