@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -76,6 +77,9 @@ def test_the_error_says_who_has_the_memory(client: Client, act: Callable[[Client
         act(client)
     check(caught.value)
     assert isinstance(caught.value, MemoryError)
+    (note,) = caught.value.__notes__
+    assert re.search(r"TinyDevice\(id=0\).*: (32,768|65,536) of 65,536 bytes in use, peak_bytes_in_use", note)
+    assert "options of the client: {'num_devices': 2, 'bytes_limit': 65536, 'colour': 'blue'}" in note
 
 
 def test_the_client_goes_on(client: Client) -> None:

@@ -392,11 +392,17 @@ cdef class ClientCore(ClientScope):
             self.api.drop(SLOT_PJRT_Client_Destroy, native)  # Client: when it is dropped
 
     cdef object explain(self, error):
-        """An out-of-memory error with the state of the allocators and the client's options as payloads."""
+        """An out-of-memory error with the state of the allocators and the client's options: as payloads for programs,
+        as a note for people.
+        """
+        stats = self._allocator_stats()
         payloads = dict(error.payloads)
         payloads["pjrt.client_options"] = json.dumps(self.options, default=str).encode()
-        payloads["pjrt.allocator_stats"] = json.dumps(self._allocator_stats()).encode()
-        return ResourceExhaustedError(error.message, payloads=payloads)
+        payloads["pjrt.allocator_stats"] = json.dumps(stats).encode()
+        explained = ResourceExhaustedError(error.message, payloads=payloads)
+        lines = [f"{device}: {_in_use(values)}" for device, values in stats.items()]
+        explained.add_note("\n".join([*lines, f"options of the client: {self.options or 'none given'}"]))
+        return explained
 
     def _allocator_stats(self):
         found = {}
@@ -408,6 +414,17 @@ cdef class ClientCore(ClientScope):
             values = {name: getattr(stats, name) for name in stats.__slots__}
             found[str(device)] = {name: value for name, value in values.items() if value is not None}
         return found
+
+
+cdef str _in_use(dict stats):
+    """The figures of an allocator in a line, as far as the plugin gives them."""
+    limit = stats.get("bytes_limit")
+    of = "" if limit is None else f" of {limit:,}"
+    said = f"{stats['bytes_in_use']:,}{of} bytes in use"
+    for name in ("peak_bytes_in_use", "largest_free_block_bytes", "num_allocs"):
+        if stats.get(name) is not None:
+            said += f", {name} {stats[name]:,}"
+    return said
 
 
 cdef tuple _row(int *ids, int replica, int num_partitions):

@@ -27,7 +27,7 @@ cdef class Scope:
         try:
             self.api.call(slot, args)
         except ResourceExhaustedError as error:
-            raise self.explain(error)
+            raise self.explain(error) from None
         finally:
             self.leave()
         return 0
@@ -38,7 +38,7 @@ cdef class Scope:
         try:
             self.api.call_extension(function, args, name)
         except ResourceExhaustedError as error:
-            raise self.explain(error)
+            raise self.explain(error) from None
         finally:
             self.leave()
         return 0
@@ -121,7 +121,7 @@ cdef class Handle:
         try:
             self.scope.api.call(slot, args)
         except ResourceExhaustedError as error:
-            raise self.scope.explain(error)
+            raise self.scope.explain(error) from None
         finally:
             self.let_go()
         return 0
@@ -132,7 +132,7 @@ cdef class Handle:
         try:
             self.scope.api.call_extension(function, args, name)
         except ResourceExhaustedError as error:
-            raise self.scope.explain(error)
+            raise self.scope.explain(error) from None
         finally:
             self.let_go()
         return 0
