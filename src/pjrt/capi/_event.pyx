@@ -85,8 +85,11 @@ cdef class Event:
         except UnimplementedError:
             self.wait_for()
             return
+        cdef pjrt_wait *wait = self.wait
+        pjrt_wait_acquire(wait)  # another thread whose OnReady fails would let go of it
         with nogil:
-            pjrt_wait_block(self.wait, seconds)
+            pjrt_wait_block(wait, seconds)
+        pjrt_wait_release(wait)
 
     cdef int register(self, watcher) except -1:
         """Has the plugin tell when the event is ready; ``watcher._poll`` is then called. May be called again."""
