@@ -346,8 +346,9 @@ def test_complex_order_is_lexicographic(run: Any) -> None:
     assert apply(run, "minimum", x, y).tolist() == [1 + 4j, 2 + 1j]
 
 
-def test_complex_remainder_is_smaller_than_the_divisor(run: Any) -> None:
-    x, y = np.array([7 + 3j, -7.5 + 1j], np.complex64), np.array([2, 2], np.complex64)
+@pytest.mark.parametrize("t", COMPLEX, ids=lambda t: t.mlir)
+def test_complex_remainder_is_smaller_than_the_divisor(run: Any, t: ElementType) -> None:
+    x, y = np.array([7 + 3j, -7.5 + 1j], t.dtype), np.array([2, 2], t.dtype)
     assert apply(run, "remainder", x, y).tolist() == [1 + 1j, -1.5 + 1j]
 
 

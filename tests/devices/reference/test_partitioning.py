@@ -85,17 +85,23 @@ def test_iota(run: Any, nearest: Any, t: ElementType) -> None:
             assert found.tobytes() == nearest(expected, t.dtype).tobytes()
 
 
-WITH_TWO = ["add", "atan2", "divide", "maximum", "minimum", "multiply", "next_after", "power", "remainder", "subtract"]
-ON_INTEGERS = ["and", "or", "xor", "shift_left", "shift_right_arithmetic", "shift_right_logical"]
+WITH_TWO = ["add", "divide", "maximum", "minimum", "multiply", "power", "remainder", "subtract"]
+ON_FLOATS = ["atan2", "next_after"]
+ON_INTEGERS = ["shift_left", "shift_right_arithmetic", "shift_right_logical"]
+LOGIC = ["and", "or", "xor"]
+INTEGERS = [t for t in TYPES if t.is_integer]
+FLOATS = [t for t in TYPES if t.is_floating and t.bits >= 8 and t is not T.F8E8M0FNU]
+BROADCASTS = [(op, t) for op in WITH_TWO for t in INTEGERS + FLOATS]
+BROADCASTS += [(op, t) for op in ON_FLOATS for t in FLOATS] + [(op, t) for op in ON_INTEGERS for t in INTEGERS]
+BROADCASTS += [(op, t) for op in LOGIC for t in [T.PRED, *INTEGERS]]
 
 
-@pytest.mark.parametrize("op", [*WITH_TWO, *ON_INTEGERS])
-def test_implicit_broadcasting(run: Any, op: str) -> None:
+@pytest.mark.parametrize(("op", "t"), BROADCASTS, ids=lambda v: v if isinstance(v, str) else v.mlir)
+def test_implicit_broadcasting(run: Any, op: str, t: ElementType) -> None:
     """As the op without it, on operands that were broadcast before."""
-    element = "i32" if op in ON_INTEGERS else "f32"
-    x = np.arange(1, 7).reshape(2, 3).astype(np.int32 if op in ON_INTEGERS else np.float32)
-    y = x[0] + 1
-    types = f"tensor<2x3x{element}>", f"tensor<3x{element}>"
+    x = np.arange(1, 7, dtype=np.int8).reshape(2, 3).astype(t.dtype)
+    y = np.array([2, 1, 3], np.int8).astype(t.dtype)
+    types = f"tensor<2x3x{t.mlir}>", f"tensor<3x{t.mlir}>"
     plain = "chlo.next_after" if op == "next_after" else f"stablehlo.{op}"
     text = f"""func.func @main(%x: {types[0]}, %y: {types[1]}) -> ({types[0]}, {types[0]}) {{
       %0 = "chlo.broadcast_{op}"(%x, %y) : ({types[0]}, {types[1]}) -> {types[0]}
@@ -104,6 +110,19 @@ def test_implicit_broadcasting(run: Any, op: str) -> None:
       return %0, %2 : {types[0]}, {types[0]} }}"""
     found, expected = run(text, x, y)
     assert found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("t", TYPES, ids=lambda t: t.mlir)
+def test_comparing_with_implicit_broadcasting(run: Any, t: ElementType) -> None:
+    x = patterns(t, 6).reshape(2, 3)
+    y = x[1].copy()
+    text = f"""func.func @main(%x: tensor<2x3x{t.mlir}>, %y: tensor<3x{t.mlir}>) -> tensor<2x3xi1> {{
+      %0 = chlo.broadcast_compare %x, %y {{comparison_direction = #chlo<comparison_direction EQ>}}
+        : (tensor<2x3x{t.mlir}>, tensor<3x{t.mlir}>) -> tensor<2x3xi1>
+      return %0 : tensor<2x3xi1> }}"""
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float32) if t.is_floating and t is not T.F64 else x
+    assert np.array_equal(run(text, x, y)[0], wide == wide[1])
 
 
 def test_implicit_broadcasting_of_other_results(run: Any) -> None:
