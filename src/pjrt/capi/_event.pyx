@@ -19,6 +19,8 @@ from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport Scope
 
+import threading
+
 from pjrt.api.errors import PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.future import Future
 
@@ -169,15 +171,20 @@ class EventFuture(Future):
     def _watch(self):
         try:
             (<Event>self._event).register(self)
-        except UnimplementedError:
-            self._event.wait_for()
-            self._poll()
         except PjrtError as failure:
-            self._event.wait_for()  # memory may be in use until then
-            self._complete(None, failure)
+            # A thread waits instead of the caller, whose next call may be what the event waits for; it keeps the memory.
+            threading.Thread(target=_wait_aside, args=(self,), name="pjrt event", daemon=True).start()
+            if not isinstance(failure, UnimplementedError):
+                self._complete(None, failure)
 
 
 _DONE = Future.completed(None)
+
+
+def _wait_aside(future):
+    """Waits for the event of a future that the plugin will not tell of."""
+    future._event.wait_for()
+    future._poll()
 
 
 cdef object lazy_future(Scope scope, PJRT_Event *event, value):
