@@ -1,0 +1,134 @@
+"""The pages that a newcomer reads first, as they stand: their Python is run, their commands are typed, and what they
+promise is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from pjrt import stablehlo
+from pjrt.cli import main
+
+ROOT = Path(__file__).parents[1]
+DIGITS = ROOT / "examples" / "digits"
+ENVIRONMENT = {**os.environ, "COLUMNS": "100", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The blocks of code of a page, without the indentation of a list that they may stand in."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
+
+
+def promised(code: str) -> list[str]:
+    """What the comments behind ``print`` say that it prints."""
+    return re.findall(r"\bprint\(.*\)+\s+# (.*)$", code, re.MULTILINE)
+
+
+def assert_like(found: str, said: str) -> None:
+    """The same text, where ``…`` stands for any."""
+    pattern = ".*".join(re.escape(part) for part in said.split("…"))
+    assert re.fullmatch(pattern, found), f"the page says {said!r}, found {found!r}"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/programs.md", "docs/devices/cpu.md"])
+def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
+    program = stablehlo.read(blocks("docs/cli.md", "mlir")[0])
+    (tmp_path / "model.mlirbc").write_bytes(stablehlo.serialize(program, stablehlo.current_version()).code)
+    code = "\n".join(blocks(page, "python"))
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed = done.stdout.splitlines()
+    said = promised(code)
+    if page == "docs/quickstart.md":
+        assert len(printed) == len(said) == 5
+        for line, comment in zip(printed, said, strict=True):
+            assert_like(line, comment)
+
+
+def sessions() -> list[tuple[str, list[str]]]:
+    """The commands of the command line's page, each with the lines that it prints there."""
+    found = []
+    for block in blocks("docs/cli.md", "console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, *output = part.splitlines()
+            found.append((command, [line for line in output if line.strip()]))
+    return found
+
+
+def shape_of(line: str) -> list[str]:
+    """A line without what differs from run to run: numbers, units of time, versions, the lengths of rules and bars."""
+    line = re.sub(r"-?\d[\w.+:-]*|\b(ms|s|µs|ns)\b|[─█░]+", "#", line)
+    return re.sub(r"(# )+", "# ", line).split()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What the page's commands find where they are typed."""
+    for name in ("digits.stablehlo", "weights.npz", "images.npy"):
+        (tmp_path / name).write_bytes((DIGITS / name).read_bytes())
+    (tmp_path / "add.mlir").write_text(blocks("docs/cli.md", "mlir")[0])
+    device = 'import pjrt\n\n\ndef make_client(**options):\n    return pjrt.client("reference", **options)\n'
+    (tmp_path / "mydevice.py").write_text(device)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("command", "output"), sessions(), ids=lambda value: value if isinstance(value, str) else "")
+def test_a_command_of_the_page(command: str, output: list[str], folder: Path) -> None:
+    assert command.startswith("pjrt ")
+    done = subprocess.run(
+        [sys.executable, "-m", *command.split()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=ENVIRONMENT,
+        cwd=folder,
+    )
+    refused = output[0].startswith("pjrt: error: ")
+    assert done.returncode == (2 if refused else 0), done.stderr
+    printed = [line for line in (done.stderr if refused else done.stdout).splitlines() if line.strip()]
+    if refused:
+        assert printed == output
+    elif command == "pjrt info":
+        # What is installed differs; what is asked does not.
+        assert [line.split()[0] for line in printed] == [line.split()[0] for line in output]
+    else:
+        if output[-1] == "…":
+            output.pop()
+            del printed[len(output) :]
+        assert [shape_of(line) for line in printed] == [shape_of(line) for line in output]
+
+
+def test_every_option_of_every_command_is_on_the_page() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text()
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        section = re.search(rf"^## {name}\n(.*?)(?=^## )", page, re.DOTALL | re.MULTILINE)
+        assert section, f"docs/cli.md has no section {name}"
+        command = main.get_command(context, name)
+        assert command is not None
+        here = {option for p in command.params if isinstance(p, click.Option) for option in p.opts}
+        rows = re.findall(r"^\| (`-.*?) \|", section[1], re.MULTILINE)
+        told = {option for row in rows for option in re.findall(r"(?<![\w-])--?[\w-]+", row)}
+        assert told == here, name
+
+
+def test_the_readme_has_two_commands() -> None:
+    first, second = (block.strip() for block in blocks("README.md", "console")[:2])
+    assert first == 'pip install ".[xla]" && python examples/digits/run.py'
+    assert second == 'pip install -e ".[test]" && pytest'
+
+
+def test_every_page_of_the_menu_is_there() -> None:
+    pages = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(pages) > 10
+    assert sorted(pages) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
