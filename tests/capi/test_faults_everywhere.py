@@ -108,9 +108,11 @@ def test_every_function_is_called_and_nothing_is_left(tiny_copy: Callable[..., C
 def test_what_stands_in_for_a_function_is_called(tiny_copy: Callable[..., Control]) -> None:
     control = tiny_copy(null=["PJRT_Event_OnReady", "PJRT_Executable_Fingerprint"])
     with control.counted(), pjrt.load_plugin(control.path).client() as client:
-        np.testing.assert_array_equal(client.buffer_from_host(X).to_host().result(30), X)
         program = TinyProgram()
-        loaded = client.compile(pjrt.Program(program.result(program.parameter("f32[4]")).code, "tiny"))
+        x = program.parameter("f32[4]")
+        program.do("sleep", 50)  # so that there is something to wait for
+        loaded = client.compile(pjrt.Program(program.result(x).code, "tiny"))
+        np.testing.assert_array_equal(loaded(X)[0].to_host().result(30), X)
         assert loaded.fingerprint()
     assert control.calls("Event_Await") > 0
     assert control.calls("LoadedExecutable_Fingerprint") == 1
