@@ -122,7 +122,8 @@ def page(recorder: Recorder) -> str:
         f"`{TESTED}` is tested on it, `{DEFINED}` is defined on it by StableHLO and not tested, an empty cell is not "
         f"defined. {counts[TESTED]} of {total} are tested.\n\n"
         "The verifier allows more than the specification gives a meaning to: f8E8M0FNU has neither zero nor sign, so "
-        "that sums and solvers have none on it, and complex numbers have no order. Ops on tokens alone have no types.\n\n"
+        "that sums and solvers have none on it, and complex numbers have no order. Ops on tokens alone have no "
+        "types.\n\n"
         + "\n".join(parts)
     )
 
