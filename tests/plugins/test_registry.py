@@ -6,9 +6,11 @@ import pytest
 
 import pjrt
 from pjrt import plugins
+from pjrt.plugins import _wheels
 
 
-def test_the_cpu_device_is_there_and_is_the_default() -> None:
+def test_the_cpu_device_is_the_default_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_wheels, "_DEVICE_FILES", {})
     assert "cpu" in plugins.names()
     with pjrt.client("cpu") as named, pjrt.client() as unnamed:
         assert named.platform_name == unnamed.platform_name == "cpu"

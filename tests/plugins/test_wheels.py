@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.plugins import _wheels
+from pjrt import plugins
+from pjrt.plugins import _wheels, registry
 
 LIBRARIES = [(name, wheel) for name, wheels in _wheels.WHEELS.items() for wheel in wheels]
 
@@ -52,6 +53,37 @@ def test_a_plugin_that_is_not_installed_names_its_wheel(name: str, monkeypatch: 
     for ask in (pjrt.client, pjrt.topology, pjrt.load_plugin):
         with pytest.raises(pjrt.NotFoundError, match=rf"plugin of '{name}'.*pip install {missing[0].distribution}"):
             ask(name)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("files", "installed", "found"),
+    [
+        (["nvidia0"], ["cuda"], "cuda"),
+        (["nvidia0"], [], "cpu"),
+        ([], ["cuda", "tpu"], "cpu"),
+        (["nvidia0", "accel0"], ["cuda", "tpu"], "tpu"),
+        (["kfd", "nvidiactl"], ["cuda", "rocm"], "rocm"),
+    ],
+)
+def test_the_default_is_what_has_both_its_hardware_and_its_wheel(
+    files: list[str], installed: list[str], found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in files:
+        (tmp_path / file).touch()
+    patterns = {
+        name: tuple(str(tmp_path / Path(pattern).name) for pattern in patterns if "vfio" not in pattern)
+        for name, patterns in _wheels._DEVICE_FILES.items()
+    }
+    monkeypatch.setattr(_wheels, "_DEVICE_FILES", patterns)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in _wheels.WHEELS:
+        wheel = _wheels.Wheel(f"wheel-of-{name}", f"a_package_with_{name}/plugin.so")
+        monkeypatch.setitem(_wheels.WHEELS, name, (wheel,))
+        if name in installed:
+            (tmp_path / wheel.library).parent.mkdir()
+            (tmp_path / wheel.library).touch()
+    assert registry.default() == found
+    assert found in plugins.names()
 
 
 def test_a_name_leads_to_a_plugin(tiny_library: Path, tmp_path: Path) -> None:

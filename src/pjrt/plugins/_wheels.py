@@ -50,6 +50,9 @@ _WITHOUT_TPU = {
 }
 _TPU_DEVICE_FILES = ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*")
 
+# What the drivers put in place where the hardware is, in the order in which one is chosen where several are.
+_DEVICE_FILES = {"tpu": _TPU_DEVICE_FILES, "cuda": ("/dev/nvidia[0-9]*",), "rocm": ("/dev/kfd",)}
+
 
 def library(name: str) -> Path:
     """The library of a vendor's plugin, one of ``WHEELS``, from the first of its wheels that is installed.
@@ -67,6 +70,15 @@ def library(name: str) -> Path:
     raise NotFoundError(
         f"the plugin of {name!r} is not installed: get it with {wanted}, or give the path of the plugin's library"
     )
+
+
+def at_hand() -> tuple[str, ...]:
+    """The names of the vendors' plugins whose hardware this machine has and whose wheel is installed, the best first.
+
+    Nothing is loaded to find out: the driver's files say that the hardware is here.
+    """
+    here = (name for name, patterns in _DEVICE_FILES.items() if any(glob.glob(pattern) for pattern in patterns))
+    return tuple(name for name in here if any(_installed(wheel) for wheel in WHEELS[name]))
 
 
 def prepare(path: str | os.PathLike[str]) -> None:

@@ -13,7 +13,7 @@ from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import _builtin, _installed, _wheels
 
-DEFAULT = "cpu"
+FALLBACK = "cpu"
 """The device that is always at hand."""
 
 
@@ -22,14 +22,15 @@ def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Cli
 
     Args:
         name: one of ``pjrt.plugins.names()``; ``cuda``, ``rocm`` or ``tpu``, where the vendor's wheel is installed; or
-            the path of a plugin's library. The best device at hand if not said.
+            the path of a plugin's library. If not said it is the accelerator that this machine has and whose wheel is
+            installed, and ``cpu`` where there is none.
         options: the device's own options, such as ``num_devices`` of ``cpu``.
 
     Raises:
         NotFoundError: there is no plugin of that name, or its wheel is not installed, or no file is at that path.
         PjrtError: the plugin says why it cannot make a client.
     """
-    return find(DEFAULT if name is None else name).client(**options)
+    return find(default() if name is None else name).client(**options)
 
 
 def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) -> TopologyDescription:
@@ -67,8 +68,15 @@ def load_plugin(path: str | os.PathLike[str]) -> Plugin:
 
 
 def names() -> Sequence[str]:
-    """The names of the devices in the box and of those that installed packages bring, in alphabetical order."""
-    return tuple(sorted({*_builtin.PLACES, *_installed.entry_points()}))
+    """The names of the devices in the box, of those that installed packages bring, and of vendors' plugins that have
+    their hardware here, in alphabetical order.
+    """
+    return tuple(sorted({*_builtin.PLACES, *_installed.entry_points(), *_wheels.at_hand()}))
+
+
+def default() -> str:
+    """The name of the best device at hand."""
+    return next(iter(_wheels.at_hand()), FALLBACK)
 
 
 def find(name: str | os.PathLike[str]) -> Plugin:
