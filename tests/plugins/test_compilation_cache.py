@@ -275,3 +275,30 @@ def test_many_processes_at_once(tiny_library: Path, tmp_path: Path, limit: int) 
     else:
         assert len(cache) == 12
         assert sum(misses for _, _, misses in reports) <= 4 * 12
+
+
+ENDLESS = """
+import itertools, sys
+import pjrt
+
+cache = pjrt.CompilationCache(sys.argv[2], max_bytes=8000)
+with pjrt.client(sys.argv[1]) as client:
+    for number in itertools.count():
+        text = f"tiny 1\\nname fill\\nlet x = fill f32[4] {number}\\nout x\\n"
+        cache.compile(client, pjrt.Program(text.encode(), format="tiny"))
+        if number == 20:
+            print("busy", flush=True)
+"""
+
+
+def test_a_process_that_is_killed_leaves_whole_entries(tiny_library: Path, tmp_path: Path) -> None:
+    for _ in range(3):
+        command = [sys.executable, "-c", ENDLESS, tiny_library, tmp_path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "busy\n"
+            worker.kill()
+        entries = list(tmp_path.glob("*.executable"))
+        assert entries
+        for entry in entries:
+            assert pjrt.SavedExecutable.read(entry).name == "fill"
