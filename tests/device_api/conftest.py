@@ -1,5 +1,9 @@
 """Fixtures of the device API tests: each test runs on every device, and is skipped where a device says that it does
-not have what the test is about."""
+not have what the test is about.
+
+The devices are those of `anydevice.backend.BACKENDS`. To run the tests on another, name it in the environment as
+`pjrt.client` takes it: `PJRT_TEST_DEVICES=cuda pytest tests/device_api` on a machine with a GPU.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from anydevice.backend import BACKENDS, Absent, Backend, make_backend
 
@@ -42,8 +47,23 @@ def new_client(backend: Backend) -> Iterator[Callable[..., Client]]:
 
 @pytest.fixture
 def client(new_client: Callable[..., Client]) -> Client:
-    """A client with two devices."""
+    """A client with two devices, or with one where the hardware has no more."""
     return new_client()
+
+
+@pytest.fixture
+def second(client: Client) -> Device:
+    """The second device of the client, for tests that need two."""
+    if len(client.addressable_devices) < 2:
+        pytest.skip("there is one device only")
+    return client.addressable_devices[1]
+
+
+@pytest.fixture
+def host_memory(client: Client) -> None:
+    """For tests that look into the memory of a device from the host, where an address of the one is one of the other."""
+    if not client.buffer_from_host(np.float32(0)).is_on_cpu:
+        pytest.skip("the host cannot look into the memory of this device")
 
 
 @pytest.fixture

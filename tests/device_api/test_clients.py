@@ -33,6 +33,7 @@ def test_devices_are_found_by_id(client: Client) -> None:
         client.lookup_addressable_device(987654)
 
 
+@pytest.mark.usefixtures("second")
 def test_the_same_device_is_the_same_object(client: Client) -> None:
     assert client.devices[0] == client.addressable_devices[0]
     assert client.devices[0] != client.devices[1]
@@ -76,6 +77,7 @@ def test_memory_kinds_have_one_id_each(client: Client) -> None:
     assert {"device", "pinned_host", "unpinned_host"} <= set(by_kind)
 
 
+@pytest.mark.usefixtures("second")
 def test_the_default_device_assignment_names_each_device_once(client: Client) -> None:
     assignment = client.default_device_assignment(1, 2)
     assert (assignment.num_replicas, assignment.num_partitions) == (1, 2)

@@ -10,6 +10,7 @@ from anydevice import Backend
 
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, PjrtError
 from pjrt.api.layout import TiledLayout
@@ -82,6 +83,7 @@ def test_the_size_of_the_code_is_told(backend: Backend, client: Client) -> None:
     assert client.compile(backend.programs.add((4,))).size_of_generated_code >= 0
 
 
+@pytest.mark.usefixtures("second")
 def test_compile_options_come_back(backend: Backend, client: Client) -> None:
     options = CompileOptions(num_replicas=2)
     assert client.compile(backend.programs.replica_id(), options).compile_options().num_replicas == 2
@@ -108,8 +110,7 @@ def test_a_saved_executable_runs_elsewhere(backend: Backend, new_client: Callabl
     np.testing.assert_array_equal(np.asarray(executable(X, X)[0]), 2 * X)
 
 
-def test_a_saved_executable_can_be_put_on_other_devices(backend: Backend, client: Client) -> None:
-    second = client.addressable_devices[1]
+def test_a_saved_executable_can_be_put_on_other_devices(backend: Backend, client: Client, second: Device) -> None:
     blob = client.compile(backend.programs.double((4,))).serialize()
     options = CompileOptions(device_assignment=DeviceAssignment(((second.id,),)))
     (z,) = client.deserialize(blob, options)(X)

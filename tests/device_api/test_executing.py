@@ -75,8 +75,7 @@ def test_execute_portable_runs_on_any_device(backend: Backend, client: Client) -
         np.testing.assert_array_equal(np.asarray(z), 2 * X)
 
 
-def test_a_device_assignment_is_followed(backend: Backend, client: Client) -> None:
-    second = client.addressable_devices[1]
+def test_a_device_assignment_is_followed(backend: Backend, client: Client, second: Device) -> None:
     options = CompileOptions(device_assignment=DeviceAssignment(((second.id,),)))
     executable = client.compile(backend.programs.double((4,)), options)
     assert list(executable.addressable_devices) == [second]
@@ -150,9 +149,9 @@ def test_arguments_of_another_shape_are_refused(backend: Backend, client: Client
     assert caught.value.code in (StatusCode.INVALID_ARGUMENT, StatusCode.INTERNAL)
 
 
-def test_arguments_on_another_device_are_refused(backend: Backend, client: Client) -> None:
+def test_arguments_on_another_device_are_refused(backend: Backend, client: Client, second: Device) -> None:
     executable = client.compile(backend.programs.add((4,)))
-    there = client.buffer_from_host(X, device=client.addressable_devices[1])
+    there = client.buffer_from_host(X, device=second)
     with pytest.raises(InvalidArgumentError):
         executable(X, there)
 
@@ -180,9 +179,8 @@ def test_a_wrong_number_of_lists_is_refused(backend: Backend, client: Client) ->
             executable.execute(lists)
 
 
-def test_a_device_without_a_part_is_refused(backend: Backend, client: Client) -> None:
+def test_a_device_without_a_part_is_refused(backend: Backend, client: Client, second: Device) -> None:
     executable = client.compile(backend.programs.double((4,)))
-    second = client.addressable_devices[1]
     with pytest.raises(InvalidArgumentError):
         executable.execute_sharded([client.buffer_from_host(X, device=second)], second)
 
@@ -199,6 +197,7 @@ def test_a_deleted_executable_is_refused(backend: Backend, client: Client) -> No
         executable.execute([[client.buffer_from_host(X)]])
 
 
+@pytest.mark.usefixtures("second")
 def test_the_short_form_is_for_one_device(backend: Backend, client: Client) -> None:
     executable = client.compile(backend.programs.replica_id(), replicas(2))
     with pytest.raises(InvalidArgumentError):
@@ -311,6 +310,7 @@ def test_a_poisoned_execution_fails(backend: Backend, client: Client, device: De
 # Several devices.
 
 
+@pytest.mark.usefixtures("second")
 def test_replicas_know_who_they_are(backend: Backend, client: Client) -> None:
     executable = client.compile(backend.programs.replica_id(), replicas(2))
     assert executable.num_replicas == 2
@@ -320,6 +320,7 @@ def test_replicas_know_who_they_are(backend: Backend, client: Client) -> None:
     assert [z.device for (z,) in outputs] == list(executable.addressable_devices)
 
 
+@pytest.mark.usefixtures("second")
 def test_partitions_know_who_they_are(backend: Backend, client: Client) -> None:
     options = CompileOptions(num_partitions=2, use_spmd_partitioning=True)
     executable = client.compile(backend.programs.partition_id(), options)
@@ -328,6 +329,7 @@ def test_partitions_know_who_they_are(backend: Backend, client: Client) -> None:
     assert [int(np.asarray(z)) for (z,) in executable.execute([[], []])] == [0, 1]
 
 
+@pytest.mark.usefixtures("second")
 def test_a_sum_over_replicas(backend: Backend, client: Client) -> None:
     executable = client.compile(backend.programs.all_reduce((4,), 2), replicas(2))
     for i in range(5):
@@ -339,6 +341,7 @@ def test_a_sum_over_replicas(backend: Backend, client: Client) -> None:
             np.testing.assert_array_equal(np.asarray(z), 11 * X + 2 * i)
 
 
+@pytest.mark.usefixtures("second")
 def test_a_sum_over_replicas_started_one_by_one(backend: Backend, client: Client) -> None:
     executable = client.compile(backend.programs.all_reduce((4,), 2), replicas(2))
     outputs = [

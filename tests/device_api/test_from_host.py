@@ -123,10 +123,11 @@ def test_a_buffer_goes_where_it_is_sent(client: Client) -> None:
             np.testing.assert_array_equal(np.asarray(buffer), array)
 
 
-def test_device_and_memory_space_must_agree(client: Client) -> None:
-    first, second = client.addressable_devices
+def test_device_and_memory_space_must_agree(client: Client, second: Device) -> None:
     with pytest.raises(InvalidArgumentError):
-        client.buffer_from_host(np.zeros(2, np.float32), device=first, memory_space=second.default_memory_space)
+        client.buffer_from_host(
+            np.zeros(2, np.float32), device=client.addressable_devices[0], memory_space=second.default_memory_space
+        )
 
 
 def test_a_device_of_another_client_is_refused(new_client: Callable[..., Client]) -> None:
@@ -225,6 +226,7 @@ def test_until_transfer_completes_reads_no_earlier_than_it_must(backend: Backend
     np.testing.assert_array_equal(np.asarray(buffer), np.zeros(100))
 
 
+@pytest.mark.usefixtures("host_memory")
 @pytest.mark.parametrize("semantics", ZERO_COPY, ids=lambda each: each.name.lower())
 def test_zero_copy_means_no_copy(client: Client, semantics: HostBufferSemantics) -> None:
     array = aligned((1000,))
@@ -271,6 +273,7 @@ def test_an_exception_in_the_release_callback_goes_no_further(client: Client, ca
     caplog.clear()  # the traceback that was logged keeps what it passed through alive
 
 
+@pytest.mark.usefixtures("host_memory")
 def test_a_buffer_from_another_librarys_array_shares_memory(client: Client, device: Device) -> None:
     array = aligned((16,))
     array[:] = 2

@@ -45,8 +45,8 @@ def test_peaks_can_be_cleared(client: Client, device: Device) -> None:
     assert device.memory_stats().peak_bytes_in_use == 0
 
 
-def test_devices_count_apart(client: Client) -> None:
-    first, second = client.addressable_devices
+def test_devices_count_apart(client: Client, second: Device) -> None:
+    first = client.addressable_devices[0]
     before = first.memory_stats().bytes_in_use
     buffer = client.buffer_from_host(KIB, device=second)
     buffer.ready().result(30)

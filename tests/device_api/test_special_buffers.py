@@ -51,7 +51,7 @@ def test_an_error_buffer_passes_its_error_on(backend: Backend, client: Client, c
 def test_an_error_travels_through_copies_and_programs(backend: Backend, client: Client) -> None:
     buffer = client.create_error_buffer(DataLossError("lost"), SPEC)
     with pytest.raises(DataLossError, match="lost"):
-        buffer.copy_to(client.addressable_devices[1]).ready().result(30)
+        buffer.copy_to(client.memory_spaces[1]).ready().result(30)
     (doubled,) = client.compile(backend.programs.double((2, 3)))(buffer)
     with pytest.raises(DataLossError, match="lost"):
         doubled.to_host().result(30)
@@ -121,6 +121,7 @@ def test_an_alias_that_is_forgotten_fails(client: Client) -> None:
 # Views.
 
 
+@pytest.mark.usefixtures("host_memory")
 def test_a_view_shows_memory_of_others(client: Client, device: Device) -> None:
     memory = aligned((2, 3))
     memory[:] = ARRAY
@@ -142,6 +143,7 @@ def test_a_view_shows_memory_of_others(client: Client, device: Device) -> None:
     assert calls == [1]
 
 
+@pytest.mark.usefixtures("host_memory")
 def test_a_view_goes_into_programs(backend: Backend, client: Client, device: Device) -> None:
     memory = aligned((2, 3))
     memory[:] = ARRAY
