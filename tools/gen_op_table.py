@@ -123,8 +123,7 @@ def page(recorder: Recorder) -> str:
         f"defined. {counts[TESTED]} of {total} are tested.\n\n"
         "The verifier allows more than the specification gives a meaning to: f8E8M0FNU has neither zero nor sign, so "
         "that sums and solvers have none on it, and complex numbers have no order. Ops on tokens alone have no "
-        "types.\n\n"
-        + "\n".join(parts)
+        "types.\n\n" + "\n".join(parts)
     )
 
 
