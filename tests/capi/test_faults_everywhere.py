@@ -105,6 +105,14 @@ def test_every_function_is_called_and_nothing_is_left(tiny_copy: Callable[..., C
     assert set(function_names()) - called == {"Event_Await", "LoadedExecutable_Fingerprint"}
 
 
+def test_a_life_without_being_told_of_events(tiny_copy: Callable[..., Control]) -> None:
+    control = tiny_copy(null="PJRT_Event_OnReady")
+    assert Life(pjrt.load_plugin(control.path)).run() == []
+    gc.collect()
+    assert control.live() == {}
+    assert control.violations == 0, control.last_violation
+
+
 def test_what_stands_in_for_a_function_is_called(tiny_copy: Callable[..., Control]) -> None:
     control = tiny_copy(null=["PJRT_Event_OnReady", "PJRT_Executable_Fingerprint"])
     with control.counted(), pjrt.load_plugin(control.path).client() as client:

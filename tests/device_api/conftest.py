@@ -61,7 +61,7 @@ def second(client: Client) -> Device:
 
 @pytest.fixture
 def host_memory(client: Client) -> None:
-    """For tests that look into the memory of a device from the host, where an address of the one is one of the other."""
+    """For tests that look into a device's memory from the host: where an address of the one is one of the other."""
     if not client.buffer_from_host(np.float32(0)).is_on_cpu:
         pytest.skip("the host cannot look into the memory of this device")
 

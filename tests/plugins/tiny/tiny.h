@@ -37,7 +37,7 @@
 #define TINY_HAS(args, type, field) \
   ((args)->struct_size >= offsetof(type, field) + sizeof(((type *)0)->field))
 
-/* ---- memory.c of the C kind ---------------------------------------------------------------------------------------*/
+/* ---- bytes.c: allocation that never fails -------------------------------------------------------------------------*/
 void *tiny_calloc(size_t count, size_t size);
 void *tiny_memdup(const void *data, size_t size); /* one zero byte is added behind */
 char *tiny_printf(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -160,7 +160,6 @@ void attributes_bool(tiny_attributes *list, const char *name, bool value);
 void attributes_free(tiny_attributes *list);
 
 /* ---- topology.c ---------------------------------------------------------------------------------------------------*/
-typedef struct tiny_memory_description tiny_memory_description;
 struct PJRT_DeviceDescription {
   int id, process_index;
   int64_t coords[2];
