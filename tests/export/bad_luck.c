@@ -502,12 +502,29 @@ void a_store_of_the_caller(void) {
   destroy_client(args.client);
 }
 
+/* A framework's wait in native code that looks at no signals; returns the code of the error that ended it. */
+int wait_for_ever(void) {
+  PJRT_Event *event = new_event();
+  PJRT_Error *error = NULL;
+  START(PJRT_Event_Await_Args, args);
+  args.event = event;
+  puts("waiting");
+  fflush(stdout);
+  error = api->PJRT_Event_Await(&args);
+  const int code = error == NULL ? 0 : (int)code_of(error);
+  free_error(error);
+  destroy_event(event);
+  return code;
+}
+
+void make_client(void) { new_client(); }
+
+/* With one client and one executable for all calls, which make what they make at the first. */
 void lives(int times) {
-  PJRT_Client *client = new_client();
-  PJRT_LoadedExecutable *executable = compile(client, DOUBLE);
+  static PJRT_Client *client;
+  static PJRT_LoadedExecutable *executable;
+  if (client == NULL) executable = compile(client = new_client(), DOUBLE);
   for (int i = 0; i < times; i++) live(client, executable, NULL);
-  destroy_executable(executable);
-  destroy_client(client);
 }
 
 void use_table(const PJRT_Api *table) { api = table; }

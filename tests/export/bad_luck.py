@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import signal
 import sys
+from pathlib import Path
+
+import pytest
 
 import pjrt
 
@@ -18,17 +22,13 @@ def make_storing_client(key_value_store: pjrt.KeyValueStore | None = None) -> pj
     key_value_store.put("key", b"value")
     assert key_value_store.get("key", 1.0) == b"value"
     assert key_value_store.try_get("key") == b"value"
-    try:
+    with pytest.raises(pjrt.NotFoundError, match="no such key"):
         key_value_store.get("other", 1.0)
-    except pjrt.NotFoundError as error:
-        assert "no such key" in error.message
-        return pjrt.client("reference")
-    raise AssertionError("a key that is not there was found")
+    return pjrt.client("reference")
 
 
 def leak(library: ctypes.CDLL) -> None:
     """By how much one caller's thousand lives make the process grow."""
-    from pathlib import Path
 
     def pages() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1])
@@ -41,6 +41,17 @@ def leak(library: ctypes.CDLL) -> None:
     print(sys.getallocatedblocks() - blocks, pages() - before)
 
 
+def be_interrupted(library: ctypes.CDLL) -> None:
+    """Waits in C for what never comes, until Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    library.make_client()
+    try:
+        code = library.wait_for_ever()
+        print("ended with", pjrt.StatusCode(code).name)
+    except KeyboardInterrupt:
+        print("interrupted")
+
+
 def main() -> None:
     """Runs the case; a case that fails ends the process with 1."""
     path, device, case = sys.argv[1:]
@@ -51,6 +62,8 @@ def main() -> None:
     library.use_table(exported.address)
     if case == "leak":
         leak(library)
+    elif case == "be_interrupted":
+        be_interrupted(library)
     else:
         getattr(library, case)()
         print("survived")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pjrt
 
 HERE = Path(__file__).parent
 INCLUDE = Path(pjrt.__file__).parent / "capi" / "include"
-CASES = [name for name in re.findall(r"^void (\w+)\(void\) \{", (HERE / "bad_luck.c").read_text(), re.MULTILINE)]
+CASES = re.findall(r"^void (\w+)\(void\) \{", (HERE / "bad_luck.c").read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -53,3 +54,17 @@ def test_nothing_leaks(library: Path, device: str) -> None:
     blocks, pages = map(int, run(library, device, "leak").split())
     assert blocks < 300, "1,500 lives of a buffer, an execution and a fetch left Python objects behind"
     assert pages < 512, "1,500 lives left 2 MiB or more behind"
+
+
+def test_ctrl_c_ends_a_wait_in_native_code(library: Path) -> None:
+    command = [sys.executable, str(HERE / "bad_luck.py"), str(library), "reference", "be_interrupted"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    assert out == "interrupted\n"

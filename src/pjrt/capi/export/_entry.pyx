@@ -11,10 +11,14 @@ from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 
 import logging
+import threading
 
 from pjrt.api.errors import PjrtError, ResourceExhaustedError
 
 _log = logging.getLogger("pjrt")
+
+cdef extern from "Python.h":
+    void PyErr_SetInterrupt()
 
 cdef extern from "pjrt_support/error.h" nogil:
     void pjrt_error_read(const PJRT_Error *error, const char **message, size_t *size)
@@ -104,6 +108,8 @@ cdef PJRT_Error *_closed() noexcept nogil:
 cdef PJRT_Error *_run(int number, void *args) noexcept with gil:
     try:
         _implementations[number](args)
+    except KeyboardInterrupt as error:
+        return _interrupted(error)
     except BaseException as error:
         if not _is_quiet[number]:
             return native_error(error)
@@ -114,9 +120,27 @@ cdef PJRT_Error *_run(int number, void *args) noexcept with gil:
 cdef PJRT_Error *_run_plugin(int plugin, int number, void *args) noexcept with gil:
     try:
         _plugin_implementations[number](_plugins[plugin], args)
+    except KeyboardInterrupt as error:
+        return _interrupted(error)
     except BaseException as error:
         return native_error(error)
     return NULL
+
+
+cdef PJRT_Error *_interrupted(error) noexcept:
+    """Ctrl-C in a device's code: an error for the framework, and the exception again once it is back in Python.
+
+    So a framework that tries something else instead is interrupted there, too.
+    """
+    cdef PJRT_Error *made = native_error(error)
+    cdef bint is_main = False
+    try:
+        is_main = threading.current_thread() is threading.main_thread()
+    except BaseException:
+        is_main = True  # only there does another Ctrl-C arrive
+    if is_main:
+        PyErr_SetInterrupt()  # last: whatever runs in Python from here on meets it
+    return made
 
 
 pjrt_enter = _enter

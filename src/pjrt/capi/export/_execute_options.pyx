@@ -18,17 +18,13 @@ cdef extern from "pjrt_support/error.h" nogil:
     char *pjrt_copy_bytes(const char *data, size_t size)
 
 
-cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, client, bint is_alone):
-    """The options; ``None`` where they say nothing that is not the default.
-
-    A program that runs on one device alone has nothing that a launch id could be matched with; JAX gives each
-    execution one, and then most have no options at all.
-    """
+cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, client):
+    """The options; ``None`` where they say nothing that is not the default."""
     cdef size_t index
     if options == NULL:
         return None
     found = {}
-    if not is_alone and has_field(options, &options.launch_id, sizeof(int)) and options.launch_id:
+    if has_field(options, &options.launch_id, sizeof(int)) and options.launch_id:
         found["launch_id"] = options.launch_id
     if has_field(options, &options.num_non_donatable_input_indices, sizeof(size_t)):
         if options.num_non_donatable_input_indices and options.non_donatable_input_indices != NULL:

@@ -19,7 +19,6 @@ cdef class LoadedRecord:
     cdef object run_one
     cdef object run_portable
     cdef object first
-    cdef bint is_alone
     cdef ExecutableRecord executable
     cdef size_t num_outputs
     cdef Block devices

@@ -28,7 +28,6 @@ cdef class LoadedRecord:
         record.run_one = loaded.execute_sharded
         record.run_portable = loaded.execute_portable
         record.num_outputs = loaded.num_outputs
-        record.is_alone = loaded.num_replicas * loaded.num_partitions == 1
         record.texts = Texts()
         record.devices = pointers([<uintptr_t>&client.device(d).handle for d in loaded.addressable_devices])
         record.first = loaded.addressable_devices[0] if loaded.addressable_devices else None
@@ -55,7 +54,7 @@ cdef int _execute(void *raw) except -1:
     cdef LoadedRecord record = _record(args.executable)
     cdef size_t index
     cdef PJRT_Device *target = NULL
-    options = read_execute_options(args.options, args.num_devices, record.client.client, record.is_alone)
+    options = read_execute_options(args.options, args.num_devices, record.client.client)
     futures = None if args.device_complete_events == NULL else []
     if has_field(args, &args.execute_device, sizeof(PJRT_Device *)):
         target = args.execute_device

@@ -18,6 +18,7 @@ from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedEr
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.profiler import Profiler
 from pjrt.api.topology import TopologyDescription
+from pjrt.capi.export._interrupt import watch_for_interrupts
 from pjrt.capi.export._table import Table
 
 ClientFactory = Callable[..., Client]
@@ -138,6 +139,7 @@ class Exported:
     def client_for_framework(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
         """A client for a framework that asks for one, with the FFI handlers that it can take."""
         client = self._make(options, store)
+        watch_for_interrupts()
         with self._lock:
             self._clients.add(client)
             handlers = dict(self._handlers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 _array_of = attrgetter("array")
 _type_of = attrgetter("type")
 _NO_OPTIONS = ExecuteOptions()
+# JAX gives every execution a launch id, which on one device there is nothing to match with.
+_beside_launch_id = attrgetter(*(f.name for f in dataclasses.fields(ExecuteOptions) if f.name != "launch_id"))
+_NOTHING_BESIDE = _beside_launch_id(_NO_OPTIONS)
 
 
 class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
@@ -122,7 +126,11 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
-        if options is None and device is self._first and (returned_futures is None or self._handlers):
+        if (
+            (options is None or _beside_launch_id(options) == _NOTHING_BESIDE)
+            and device is self._first
+            and (returned_futures is None or self._handlers)
+        ):
             try:
                 if list(map(_type_of, arguments)) == self._takes:
                     results = self._start(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)

@@ -1,0 +1,62 @@
+"""Ctrl-C while a framework waits for a device in native code that looks at no signals.
+
+Python's handler only notes the signal; the main thread raises ``KeyboardInterrupt`` when it next runs Python. A main
+thread that waits in the framework for an event of a device that hangs never does. So a thread of ours is told of each
+Ctrl-C, gives the main thread a moment, and then fails what is pending: the wait ends with an error, and with it the
+exception comes. It acts only where Ctrl-C means what it means by default.
+"""
+
+from pjrt.capi.export._event import fail_pending
+
+import signal
+import threading
+import time
+
+cdef extern from "pjrt_support/interrupt.h" nogil:
+    bint pjrt_interrupt_watch()
+    void pjrt_interrupt_wait()
+
+cdef extern from "Python.h":
+    int Py_AddPendingCall(int (*function)(void *) noexcept, void *arg)
+
+cdef double _PATIENCE_SECONDS = 1.0
+cdef bint _main_thread_runs = False
+_lock = threading.Lock()
+_thread = None
+
+
+def watch_for_interrupts():
+    """Sees to it that Ctrl-C reaches a main thread that waits for a device of ours; may be called again."""
+    global _thread
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return
+    with _lock:
+        if pjrt_interrupt_watch() and (_thread is None or not _thread.is_alive()):
+            _thread = threading.Thread(target=_watch, name="pjrt-interrupts", daemon=True)
+            _thread.start()
+
+
+def _watch():
+    while True:
+        with nogil:
+            pjrt_interrupt_wait()
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler and not _main_thread_answers():
+            fail_pending("interrupted by Ctrl-C while a framework waited for the device")
+
+
+cdef bint _main_thread_answers() except -1:
+    """Whether the main thread runs Python within a moment, and so sees the signal itself."""
+    global _main_thread_runs
+    _main_thread_runs = False
+    if Py_AddPendingCall(_note_main_thread, NULL) != 0:
+        return True  # its list of calls is full: it cannot be told, and others wait for it, too
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not _main_thread_runs and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return _main_thread_runs
+
+
+cdef int _note_main_thread(void *_) noexcept:
+    global _main_thread_runs
+    _main_thread_runs = True
+    return 0
