@@ -23,6 +23,7 @@ _FILES = {
     "README.md.txt": "README.md",
     "device.py.txt": "src/{name}/__init__.py",
     "jax_plugin.py.txt": "src/{name}/jax_plugin.py",
+    "torch_xla_plugin.py.txt": "src/{name}/torch_xla_plugin.py",
     "test_device.py.txt": "tests/test_{name}.py",
 }
 
@@ -33,7 +34,7 @@ _FILES = {
     "--folder", type=click.Path(path_type=Path), default=Path("."), help="Where to make the package's folder."
 )
 def new_plugin(name: str, folder: Path) -> None:
-    """Write a package for a device called NAME: the device, entry points for JAX and this package, tests, a README."""
+    """Write a package for a device called NAME: the device, entry points for all who find devices, tests, a README."""
     _check(name)
     target = folder / name
     if not folder.is_dir():
@@ -45,7 +46,7 @@ def new_plugin(name: str, folder: Path) -> None:
         path = target / place.format(name=name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text((templates / source).read_text().replace("@NAME@", name))
+            path.write_text((templates / source).read_text().replace("@NAME@", name).replace("@UPPER@", name.upper()))
         except OSError as error:
             raise pjrt.PermissionDeniedError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
         click.echo(f"wrote {path}")

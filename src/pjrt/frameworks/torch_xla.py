@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pjrt
 from pjrt.api.errors import NotFoundError
 from pjrt.capi.export import write_library
 
@@ -76,7 +77,7 @@ def _plugin_class() -> Any:
             """Nothing to do: a client of ours is made in one process, with as many devices as asked for."""
 
         def client_create_options(self) -> dict[str, Any]:
-            return {"name": self._device, **self._options}
+            return {"device": self._device, **self._options}
 
     return DevicePlugin
 
@@ -88,12 +89,17 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def make_client(device: str, **options: Any) -> pjrt.Client:
+    """What the library calls for a client; the create options say of which device."""
+    return pjrt.client(device, **options)
+
+
 @functools.cache
 def _library() -> Path:
     """The library through which PyTorch/XLA asks for clients: one for all devices, told apart by an option."""
     folder = tempfile.mkdtemp(prefix="pjrt-torch-xla-")
     atexit.register(_remove, folder)
-    return write_library(Path(folder) / "libpjrt_python.so", "pjrt.plugins:client", "pjrt")
+    return write_library(Path(folder) / "libpjrt_python.so", f"{__name__}:make_client", "pjrt")
 
 
 def _remove(folder: str) -> None:
