@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pjrt.api.executable import CompiledMemoryStats
 from pjrt.devices.reference._blocks import Block
 from pjrt.devices.reference._evaluator import Evaluator
-from pjrt.devices.reference._types import TensorType, TokenType, ValueType
+from pjrt.devices.reference._types import FutureType, TensorType, TupleType, ValueType
 
 _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
 """Ops whose result takes no memory of its own, as a rule."""
@@ -41,7 +41,7 @@ def size_of(types: Iterable[ValueType]) -> int:
     for type_ in types:
         if isinstance(type_, TensorType):
             total += math.prod(type_.sizes) * type_.dtype.itemsize if type_.is_static else 0
-        elif not isinstance(type_, TokenType):
+        elif isinstance(type_, TupleType | FutureType):
             total += size_of(type_.elements)
     return total
 

@@ -5,118 +5,25 @@ Read once from MLIR when a program is compiled, so that nothing of MLIR is alive
 
 from __future__ import annotations
 
-import math
 import re
-from dataclasses import dataclass
 from typing import Any
 
-from pjrt.api.element_type import AnyDType, ElementType
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.stablehlo.types import FutureType, Quantization, TensorType, TokenType, TupleType, ValueType
 
-
-@dataclass(frozen=True)
-class Quantization:
-    """How the integers of a uniform-quantized tensor stand for real numbers: ``(stored - zero_point) * scale``.
-
-    Args:
-        storage: the integer type that is stored.
-        expressed: the floating-point type that is meant.
-        scales: one scale for a per-tensor type, one a slice for a per-axis type.
-        zero_points: as many zero points as scales.
-        axis: the quantized dimension of a per-axis type, else None.
-        storage_min, storage_max: the range that stored values are clamped to.
-    """
-
-    storage: ElementType
-    expressed: ElementType
-    scales: tuple[float, ...]
-    zero_points: tuple[int, ...]
-    axis: int | None
-    storage_min: int
-    storage_max: int
-
-
-@dataclass(frozen=True)
-class TensorType:
-    """A ranked tensor: ``shape`` holds None where a size is known only when the program runs.
-
-    ``bounds`` holds the upper bounds of such sizes where the type states them. For a quantized tensor ``element`` is
-    the storage type, and values are arrays of that.
-    """
-
-    shape: tuple[int | None, ...]
-    element: ElementType
-    quantization: Quantization | None = None
-    bounds: tuple[int | None, ...] | None = None
-
-    @property
-    def rank(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def dtype(self) -> AnyDType:
-        """The numpy dtype of the arrays that are such a value."""
-        return self.element.dtype
-
-    @property
-    def is_static(self) -> bool:
-        """Whether every size is known."""
-        return None not in self.shape
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The shape, where it is static.
-
-        Raises:
-            UnimplementedError: a size is not known before the program runs.
-        """
-        if not self.is_static:
-            raise UnimplementedError(f"expected a static shape, found {self}: this op needs its sizes at compile time")
-        return tuple(size for size in self.shape if size is not None)
-
-    @property
-    def size(self) -> int:
-        """The number of elements, where the shape is static."""
-        return math.prod(self.sizes)
-
-    def __str__(self) -> str:
-        dims = "".join("?x" if size is None else f"{size}x" for size in self.shape)
-        if self.quantization is None:
-            return f"tensor<{dims}{self.element.mlir}>"
-        q = self.quantization
-        return f"tensor<{dims}!quant.uniform<{q.storage.mlir}:{q.expressed.mlir}>>"
-
-
-@dataclass(frozen=True)
-class TokenType:
-    """A token: orders side effects, has no data. The value is ``TOKEN``."""
-
-    def __str__(self) -> str:
-        return "!stablehlo.token"
-
-
-@dataclass(frozen=True)
-class TupleType:
-    """A tuple of values; the value is a Python tuple."""
-
-    elements: tuple[ValueType, ...]
-
-    def __str__(self) -> str:
-        return f"tuple<{', '.join(map(str, self.elements))}>"
-
-
-@dataclass(frozen=True)
-class FutureType:
-    """What ``async_start`` gives and ``async_done`` takes; the value is a Python tuple of the results."""
-
-    elements: tuple[ValueType, ...]
-
-    def __str__(self) -> str:
-        return f"!stablehlo.future<{', '.join(map(str, self.elements))}>"
-
-
-ValueType = TensorType | TokenType | TupleType | FutureType
+__all__ = [
+    "TOKEN",
+    "FutureType",
+    "Quantization",
+    "TensorType",
+    "TokenType",
+    "TupleType",
+    "ValueType",
+    "decode_element",
+    "decode_type",
+    "parse_quantization",
+]
 
 
 class _Token:
