@@ -177,6 +177,26 @@ def test_export_writes_a_library_that_loads(tmp_path: Path, program: Path) -> No
     assert "f32[] [0]" in done.stdout
 
 
+def test_long_work_shows_progress_on_a_terminal_and_nowhere_else(program: Path) -> None:
+    command = [sys.executable, "-m", "pjrt", "run", str(program), "-i", "zeros", "--json"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "160"}
+    ours, theirs = os.openpty()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # how Linux says that nobody holds the other end any more
+            pass
+        os.close(ours)
+        assert process.stdout is not None
+        assert json.loads(process.stdout.read())["device"] == "cpu"
+    for what in ("reading the program", "compiling for cpu", "running"):
+        assert what in shown.decode()
+    assert pjrt(*command[3:]).stderr == ""
+
+
 def test_a_file_in_another_order_of_bytes(program: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(6, dtype=">f4").reshape(2, 3))
     done = pjrt("run", program, "-i", tmp_path / "x.npy", "-i", tmp_path / "x.npy")
