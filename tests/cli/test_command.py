@@ -338,6 +338,18 @@ class TestWrongInput:
     def test_an_export_of_nothing(self, tmp_path: Path) -> None:
         assert_refused(pjrt("export", "nowhere:make", "-o", tmp_path / "x.so"), "no module 'nowhere'")
 
+    @pytest.mark.parametrize(
+        ("code", "said"), [("def make(:", "SyntaxError"), ("raise OSError('no such bus')", "OSError: no such bus")]
+    )
+    def test_an_export_of_what_cannot_be_imported(self, code: str, said: str, tmp_path: Path) -> None:
+        (tmp_path / "mine.py").write_text(code)
+        assert_refused(pjrt("export", f"{tmp_path / 'mine.py'}:make", "-o", tmp_path / "x.so"), "mine.py", said)
+
+    def test_a_size_that_is_open(self, tmp_path: Path) -> None:
+        path = tmp_path / "p.mlir"
+        path.write_text("func.func @main(%x: tensor<?x2xf32>) -> tensor<?x2xf32> { return %x : tensor<?x2xf32> }")
+        assert_refused(pjrt("run", path, "-i", "zeros"), "f32[?,2]", "give a file")
+
 
 def test_every_subcommand_has_examples() -> None:
     listed = pjrt("--help").stdout

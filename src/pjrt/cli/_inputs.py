@@ -40,7 +40,8 @@ class Parameter:
 
     def __str__(self) -> str:
         label = f"{self.index}" + (f" ({self.name})" if self.name else "")
-        return f"argument {label}: {format_shape(self.element_type, self.shape)}"
+        sizes = ",".join("?" if size < 0 else str(size) for size in self.shape)
+        return f"argument {label}: {self.element_type.name.lower()}[{sizes}]"
 
 
 def parameters_of(info: stablehlo.Signature) -> list[Parameter]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.capi.export.exported import ClientFactory, Exported, export
 
 _loaded: dict[str, Exported] = {}
@@ -34,6 +34,7 @@ def load_exported(spec: str, name: str = "") -> Exported:
 
     Raises:
         NotFoundError: there is no such module, file or attribute.
+        FailedPreconditionError: the module raises an exception when it is imported, which is the error's cause.
         InvalidArgumentError: the spec is of neither form, or names something else.
     """
     place, colon, attribute = spec.rpartition(":")
@@ -56,6 +57,8 @@ def _import(place: str) -> ModuleType:
             raise NotFoundError(
                 f"there is no module {place!r} here: {error}; is the package installed for {sys.executable}?"
             ) from error
+        except Exception as error:
+            raise _failed_import(place, error) from error
     path = Path(place).resolve()
     if not path.is_file():
         raise NotFoundError(f"there is no file {place!r}")
@@ -65,8 +68,16 @@ def _import(place: str) -> ModuleType:
         raise InvalidArgumentError(f"{place!r} is no Python file")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
-    found.loader.exec_module(module)
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise _failed_import(place, error) from error
     return module
+
+
+def _failed_import(place: str, error: Exception) -> PjrtError:
+    return FailedPreconditionError(f"{place!r} cannot be imported: {type(error).__name__}: {error}")
 
 
 def _attribute(module: ModuleType, attribute: str, spec: str) -> Exported | ClientFactory:
