@@ -1,4 +1,4 @@
-"""The C ABI of PJRT (floor 4): vendors' plugins loaded as clients.
+"""The C ABI of PJRT (floor 4), both ways: vendors' plugins as clients here, clients as plugins in ``export``.
 
 The layout of the ABI is stated once, in ``include/pjrt_abi``; the Cython declarations (``_gen_abi.pxd``) are generated
 from it, and everything that touches a struct is compiled against it. One module a noun, each an extension module of its
