@@ -94,12 +94,18 @@ def test_an_artifact_that_is_too_new_names_both_versions(client: pjrt.Client, pr
 
 
 def test_a_program_with_tokens_at_its_ends(client: pjrt.Client) -> None:
-    with pytest.raises(
-        pjrt.UnimplementedError, match="'cpu' does not offer programs whose arguments or results are tok"
-    ):
-        client.compile(
-            "func.func public @main(%t: !stablehlo.token) -> !stablehlo.token { return %t : !stablehlo.token }"
-        )
+    executable = client.compile("""
+        func.func public @main(%t: !stablehlo.token, %x: tensor<f32>) -> (!stablehlo.token, tensor<f32>) {
+          %u = stablehlo.after_all %t : !stablehlo.token
+          %y = stablehlo.add %x, %x : tensor<f32>
+          return %u, %y : !stablehlo.token, tensor<f32>
+        }""")
+    assert list(executable.output_element_types) == [pjrt.ElementType.TOKEN, pjrt.ElementType.F32]
+    token, y = executable(np.zeros(0, np.bool_), np.float32(2))
+    assert token.ready().result() is None
+    assert (token.shape, token.on_device_size, np.asarray(token).size) == ((0,), 0, 0)
+    _, z = executable(token, y)
+    assert np.asarray(z) == 8
 
 
 def test_option_overrides(client: pjrt.Client, programs: Any) -> None:

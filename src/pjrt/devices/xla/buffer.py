@@ -83,7 +83,7 @@ class XlaBuffer(Buffer):
     @property
     def on_device_size(self) -> int:
         self.check_usable()
-        if self.array is not None:
+        if self.array is not None and 0 not in self.shape:  # which a token is, too, whose size jaxlib does not tell
             return _raw.size_on_device(self.array)
         return math.prod(self.shape) * self.dtype.itemsize
 

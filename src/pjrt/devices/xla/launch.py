@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.errors import UnimplementedError
+from pjrt.api.element_type import ElementType
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla.array_type import ArrayType
@@ -134,13 +134,11 @@ class Launcher:
 
 
 def _type(client: XlaClient, described: Described, device: XlaDevice) -> ArrayType:
-    element_type = element_type_of(described)
-    if described.dtype is None:
-        raise UnimplementedError(
-            "the device 'cpu' does not offer programs whose arguments or results are tokens; begin the program with "
-            "stablehlo.create_token and drop the last one"
-        )
     space = client.space_of(device.memory_space(memory_kind_of(described)))
+    if described.dtype is None:
+        # A token has nothing in it; frameworks and jaxlib begin a chain of them with an array of no truth values.
+        return client.array_type((0,), ElementType.PRED, space, (0,), ())
+    element_type = element_type_of(described)
     return client.array_type(
         described.shape, element_type, space, described.minor_to_major, described.dynamic_dimensions
     )
