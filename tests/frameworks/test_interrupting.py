@@ -77,4 +77,4 @@ def test_the_process_ends() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Fatal" not in done.stderr
-    assert done.stdout.splitlines()[-1] in ("end", "hanging")
+    assert "end" in done.stdout

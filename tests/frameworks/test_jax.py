@@ -92,6 +92,23 @@ with jax.default_device(jax.devices(platform)[0]):
     assert_clean(script(code))
 
 
+def test_exit_with_ordered_effects_in_flight() -> None:
+    code = """
+from jax.experimental import io_callback
+import numpy as np
+def effect(x):
+    return np.float32(x)
+def loop(n):
+    shape = jax.ShapeDtypeStruct((), np.float32)
+    return jax.lax.fori_loop(0, n, lambda i, s: s + io_callback(effect, shape, i * 1.0, ordered=True), 0.0)
+with jax.default_device(jax.devices(platform)[0]):
+    y = jax.jit(loop)(50)
+"""
+    done = script(code)
+    assert_clean(done)
+    assert "Traceback" not in done.stderr
+
+
 def test_clear_backends() -> None:
     code = """
 import jax.extend, gc
@@ -150,7 +167,7 @@ except pjrt.PjrtError as error:
 @pytest.mark.parametrize(
     ("raised", "told"),
     [
-        ("LookupError('the device lost its way')", "LookupError: 'the device lost its way'"),
+        ("LookupError('the device lost its way')", "LookupError: the device lost its way"),
         ("pjrt.ResourceExhaustedError('no room for it')", "RESOURCE_EXHAUSTED: no room for it"),
         ("MemoryError('none left')", "RESOURCE_EXHAUSTED: MemoryError: none left"),
     ],

@@ -7,6 +7,7 @@ JAX's own hands pointers of its process to XLA, which no other device could foll
 
 from __future__ import annotations
 
+import atexit
 import collections
 import itertools
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InternalError
+from pjrt.capi.export import wait_for_pending
 
 CALLBACK_TARGET = "pjrt_python_callback"
 """The custom call that a callback into Python becomes; its attribute ``callback`` is the callback's number."""
@@ -25,7 +27,6 @@ _lock = threading.Lock()
 _numbers = itertools.count(1)
 _callbacks: dict[int, _Callback] = {}
 _retired: collections.deque[int] = collections.deque()
-_NUM_RETIRED = 256
 
 
 def teach(platform: str, *, own_name: bool) -> None:
@@ -40,6 +41,7 @@ def teach(platform: str, *, own_name: bool) -> None:
 
     with _lock:
         if not _platforms:
+            atexit.register(_settle_effects)
             callback.emit_python_callback = _emitter(callback.emit_python_callback)
         if platform in _platforms:
             return
@@ -51,6 +53,18 @@ def teach(platform: str, *, own_name: bool) -> None:
         known = mlir._platform_specific_lowerings
         for primitive, rule in known["cpu"].items():
             known[platform].setdefault(primitive, rule)
+
+
+def _settle_effects() -> None:
+    """Lets ordered effects end while devices in Python still work; JAX itself waits for them at a later point of the
+    exit, when these do not any more. What does not end in a moment is given up.
+    """
+    from jax._src import dispatch
+
+    if wait_for_pending():
+        dispatch.wait_for_tokens()
+    else:
+        dispatch.runtime_tokens.clear()
 
 
 def _is_ours(context: Any) -> bool:
@@ -105,14 +119,16 @@ class _Callback:
 class _KeepAlive:
     """Retires a callback when the Python side of the program that calls it is gone."""
 
+    _NUM_RETIRED = 256
+
     def __init__(self, number: int) -> None:
         self._number = number
 
-    def __del__(self) -> None:
-        # The program may still be running: the last few stay.
-        _retired.append(self._number)
-        if len(_retired) > _NUM_RETIRED:
-            _callbacks.pop(_retired.popleft(), None)
+    def __del__(self, retired: collections.deque[int] = _retired, callbacks: dict[int, _Callback] = _callbacks) -> None:
+        # The program may still be running: the last few stay. At the interpreter's end the module's names are gone.
+        retired.append(self._number)
+        if len(retired) > self._NUM_RETIRED:
+            callbacks.pop(retired.popleft(), None)
 
 
 def _emitter(original: Callable[..., Any]) -> Callable[..., Any]:

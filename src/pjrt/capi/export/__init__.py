@@ -7,8 +7,9 @@ away once the interpreter has begun to end.
 
 from __future__ import annotations
 
+from pjrt.capi.export._event import wait_for_pending
 from pjrt.capi.export.exported import Exported, export
 from pjrt.capi.export.loading import load_exported
 from pjrt.capi.export.writing import write_library
 
-__all__ = ["Exported", "export", "load_exported", "write_library"]
+__all__ = ["Exported", "export", "load_exported", "wait_for_pending", "write_library"]

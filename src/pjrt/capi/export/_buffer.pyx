@@ -12,7 +12,7 @@ from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, n
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._device cimport device_of, memory_space_of
 from pjrt.capi.export._entry cimport drop, entry, keep, put, python_error, quiet_entry
-from pjrt.capi.export._event cimport event_of
+from pjrt.capi.export._event cimport event_of, failed_event
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.future import Promise
@@ -166,6 +166,18 @@ cdef int _ready_event(void *raw) except -1:
     return 0
 
 
+cdef PJRT_Error *(*_ready_event_entry)(void *args) noexcept nogil
+
+
+cdef PJRT_Error *_ready_event_or_failed(PJRT_Buffer_ReadyEvent_Args *args) noexcept nogil:
+    # JAX ends the process where this fails, as it must once the interpreter is ending: the error goes into the event.
+    cdef PJRT_Error *error = _ready_event_entry(args)
+    if error == NULL or args.buffer == NULL:
+        return error
+    args.event = failed_event(error)
+    return NULL if args.event != NULL else error
+
+
 # Copies.
 
 cdef int _copy_to_device(void *raw) except -1:
@@ -280,7 +292,9 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_Buffer_Destroy = _destroy
     put(table, SLOT_PJRT_Buffer_UnpaddedDimensions, entry(_unpadded_dimensions))
     put(table, SLOT_PJRT_Buffer_Delete, quiet_entry(_delete))
-    put(table, SLOT_PJRT_Buffer_ReadyEvent, entry(_ready_event))
+    global _ready_event_entry
+    _ready_event_entry = <PJRT_Error *(*)(void *) noexcept nogil>entry(_ready_event)
+    table.PJRT_Buffer_ReadyEvent = _ready_event_or_failed
     put(table, SLOT_PJRT_Buffer_CopyToDevice, entry(_copy_to_device))
     put(table, SLOT_PJRT_Buffer_CopyToMemory, entry(_copy_to_memory))
     put(table, SLOT_PJRT_Buffer_Bitcast, entry(_bitcast))

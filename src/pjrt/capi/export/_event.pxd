@@ -1,4 +1,5 @@
 from pjrt.capi._gen_abi cimport *
 
 cdef PJRT_Event *event_of(object future) except NULL
+cdef PJRT_Event *failed_event(PJRT_Error *error) noexcept nogil
 cdef int fill_table(PJRT_Api *table) except -1

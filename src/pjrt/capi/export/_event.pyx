@@ -48,6 +48,11 @@ cdef PJRT_Event *event_of(future) except NULL:
     return <PJRT_Event *>event
 
 
+cdef PJRT_Event *failed_event(PJRT_Error *error) noexcept nogil:
+    """An event that has failed already, and owns the error; null without memory, and then it does not."""
+    return <PJRT_Event *>pjrt_event_ready(error)
+
+
 cdef class _Setter:
     """A future's callback that sets an event; one that is dropped uncalled fails it, so that nobody waits for ever."""
 
@@ -80,13 +85,19 @@ def fail_pending(str message):
         pjrt_pending_fail(&_pending, PJRT_Error_Code_CANCELLED, data)
 
 
+def wait_for_pending():
+    """Gives work under way a moment to end; returns whether it has, and frameworks wait for nothing any more."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while _pending.first != NULL and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return _pending.first == NULL
+
+
 class _AtExit:
     """Gives work under way a moment to end with the interpreter, then fails what is left."""
 
     def _close_at_exit(self):
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while _pending.first != NULL and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_for_pending()
         fail_pending("the Python interpreter that this device runs in is ending")
 
 

@@ -30,7 +30,7 @@ cdef struct _Chain:
     PJRT_Profiler_Extension profiler
 
 
-cdef PJRT_Extension_Base *chain(int plugin, bint has_profiler) except NULL:
+cdef PJRT_Extension_Base *chain(int plugin, bint has_profiler, bint has_abi_versions) except NULL:
     """The extensions of one plugin, the first of the chain; they live as long as its table."""
     cdef _Chain *made = <_Chain *>calloc(1, sizeof(_Chain))
     if made == NULL:
@@ -38,14 +38,17 @@ cdef PJRT_Extension_Base *chain(int plugin, bint has_profiler) except NULL:
     _fill_layouts(&made.layouts)
     _fill_memory_descriptions(&made.memory_descriptions)
     _fill_shardings(&made.shardings)
-    _fill_abi_version(&made.abi_version)
     fill_ffi(&made.ffi, plugin)
     cdef PJRT_Extension_Base *last = NULL
     if has_profiler:
         fill_profiler(&made.profiler, plugin)
         last = _link(&made.profiler.base, PJRT_Extension_Type_Profiler, PJRT_Profiler_Extension_STRUCT_SIZE, last)
     last = _link(&made.ffi.base, PJRT_Extension_Type_FFI, PJRT_FFI_Extension_STRUCT_SIZE, last)
-    last = _link(&made.abi_version.base, PJRT_Extension_Type_AbiVersion, PJRT_AbiVersion_Extension_STRUCT_SIZE, last)
+    if has_abi_versions:
+        _fill_abi_version(&made.abi_version)
+        last = _link(
+            &made.abi_version.base, PJRT_Extension_Type_AbiVersion, PJRT_AbiVersion_Extension_STRUCT_SIZE, last
+        )
     last = _link(&made.shardings.base, PJRT_Extension_Type_Shardings, PJRT_Shardings_Extension_STRUCT_SIZE, last)
     last = _link(
         &made.memory_descriptions.base,

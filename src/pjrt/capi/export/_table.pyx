@@ -54,7 +54,7 @@ cdef class Table:
     def _fill(self, int number):
         cdef PJRT_Api *table = self.table
         table.struct_size = PJRT_Api_STRUCT_SIZE
-        table.extension_start = chain(number, self.plugin.has_profiler)
+        table.extension_start = chain(number, self.plugin.has_profiler, self.plugin.has_abi_versions)
         table.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE
         table.pjrt_api_version.major_version = PJRT_API_MAJOR
         table.pjrt_api_version.minor_version = PJRT_API_MINOR

@@ -38,6 +38,7 @@ class Exported:
         attributes: Mapping[str, NamedValue],
         profiler: Callable[[bytes], Profiler] | None,
         platform_name: str | None,
+        abi_versions: bool,
     ) -> None:
         if not callable(factory):
             raise InvalidArgumentError(f"expected a function that makes clients, found {type(factory).__name__}")
@@ -48,6 +49,7 @@ class Exported:
         self._attributes = dict(attributes)
         self._profiler = profiler
         self._platform_name = platform_name
+        self._abi_versions = abi_versions
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
         self._handlers: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
@@ -122,6 +124,11 @@ class Exported:
         """Whether the plugin has a profiler, and so the Profiler extension."""
         return self._profiler is not None
 
+    @property
+    def has_abi_versions(self) -> bool:
+        """Whether the plugin has the AbiVersion extension."""
+        return self._abi_versions
+
     def profiler(self, options: bytes = b"") -> Profiler:
         """A new profiling session (``PLUGIN_Profiler_Create``)."""
         if self._profiler is None:
@@ -172,6 +179,7 @@ def export(
     attributes: Mapping[str, NamedValue] | None = None,
     profiler: Callable[[bytes], Profiler] | None = None,
     platform_name: str | None = None,
+    abi_versions: bool = False,
 ) -> Exported:
     """Shows clients of this package to the world as a PJRT plugin.
 
@@ -182,11 +190,15 @@ def export(
             not given: frameworks send programs at ``stablehlo_current_version``.
         profiler: makes a profiling session from serialized ``tensorflow.ProfileOptions``, where the device has one.
         platform_name: the platform's name that frameworks see instead of the client's own.
+        abi_versions: whether the clients have ABI versions. Where the extension is there, XLA asks for them when an
+            executable is kept, and takes no ``UNIMPLEMENTED`` for an answer.
 
     Returns:
         The exported plugin: ``capsule`` for JAX, ``write_library`` for whoever loads a path.
     """
-    return Exported(factory, name, {**_default_attributes(), **(attributes or {})}, profiler, platform_name)
+    return Exported(
+        factory, name, {**_default_attributes(), **(attributes or {})}, profiler, platform_name, abi_versions
+    )
 
 
 def _default_attributes() -> dict[str, NamedValue]:

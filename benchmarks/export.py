@@ -1,0 +1,143 @@
+"""What it costs to be a plugin: JAX on the `cpu` device as `pjrt.export` shows it, against JAX's own CPU backend."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pjrt
+from benchmarks.models import resnet50, transformer
+from benchmarks.side_by_side import Aim, Call, Report, Timing, duration, main, table, take_turns, timing_table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "plugins"))
+
+OURS, JAX, NOTHING = "exported cpu", "JAX's own CPU", "a C plugin that does nothing"
+SIZES = [4 << 10, 64 << 10, 1 << 20, 16 << 20, 256 << 20]
+X = np.array(2, np.float32)
+
+TINY = "Of what is added, most is one entry into Python for each execution, and one for each buffer that is given up."
+
+
+def devices() -> dict[str, Any]:
+    """The devices that take part, by contestant; registered with JAX before it is first used."""
+    import jax
+    from jax._src import xla_bridge
+    from tiny import build
+
+    ours = pjrt.frameworks.jax.register("cpu")
+    library = build.build_other("noop", Path(tempfile.gettempdir()) / "pjrt-benchmark-plugins")
+    xla_bridge.register_plugin("noop", library_path=str(library), priority=-100)
+    return {OURS: jax.devices(ours)[0], JAX: jax.devices("cpu")[0], NOTHING: jax.devices("noop")[0]}
+
+
+def tiny_calls() -> tuple[dict[str, Call], dict[str, Call]]:
+    """`jax.jit` of `x + 1` on each device: as it returns, and waiting for the result."""
+    import jax
+
+    returning, waiting = {}, {}
+    for name, device in devices().items():
+        function, x = jax.jit(lambda x: x + 1), jax.device_put(X, device)
+        if name != NOTHING and function(x) != X + 1:
+            raise RuntimeError(f"{name} gives {function(x)}")
+        returning[name] = lambda function=function, x=x: function(x)
+        waiting[name] = lambda function=function, x=x: function(x).block_until_ready()
+    return returning, waiting
+
+
+class Step:
+    """A jitted function with its arguments on a device; donated state is replaced by the first result."""
+
+    def __init__(self, function: Callable[..., Any], arguments: list[Any], device: Any, *, donates: bool) -> None:
+        import jax
+
+        self._function = jax.jit(function, donate_argnums=(0,) if donates else ())
+        self._state, *self._others = (jax.device_put(argument, device) for argument in arguments)
+        self._donates = donates
+
+    def __call__(self) -> Any:
+        """Runs once and waits; returns the model's value."""
+        import jax
+
+        result = jax.block_until_ready(self._function(self._state, *self._others))
+        if self._donates:
+            self._state, result = result
+        return result
+
+
+MODELS: dict[str, Callable[[Any], Step]] = {
+    "ResNet-50 inference, batch 1": lambda device: Step(
+        resnet50.inference, [resnet50.weights(), resnet50.images(1)], device, donates=False
+    ),
+    "Training step of a 4-layer transformer, batch 4": lambda device: Step(
+        transformer.train_step, [transformer.state(), transformer.tokens(4)], device, donates=True
+    ),
+}
+
+
+def measure_model(name: str, rounds: int) -> dict[str, Timing]:
+    """One model on our device and on JAX's own, in a process of its own."""
+    found = devices()
+    steps = {who: MODELS[name](found[who]) for who in (OURS, JAX)}
+    ours, theirs = (np.asarray(step()) for step in steps.values())
+    np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+    return take_turns(steps, rounds=rounds)
+
+
+def measure_tiny(rounds: int) -> list[dict[str, Timing]]:
+    """The tiny call, in a process of its own."""
+    return [take_turns(calls, rounds=rounds) for calls in tiny_calls()]
+
+
+def measure_puts(rounds: int, sizes: list[int]) -> dict[int, dict[str, Timing]]:
+    """`device_put` of so many bytes, waiting for its end, in a process of its own."""
+    import jax
+
+    found, timings = devices(), {}
+    for size in sizes:
+        array = np.arange(size // 4, dtype=np.float32)
+        timings[size] = take_turns(
+            {who: lambda d=found[who]: jax.device_put(array, d).block_until_ready() for who in (OURS, JAX)},
+            rounds=rounds,
+        )
+    return timings
+
+
+def measure(quick: bool) -> Report:
+    """A tiny jitted call, whole models and `device_put` on the exported `cpu` device and on JAX's own CPU backend."""
+    rounds = 3 if quick else 25
+    report = Report(
+        "Export: JAX on the cpu device",
+        "The same JAX program on the `cpu` device as a plugin and on JAX's own CPU backend, which both run XLA's CPU "
+        "code, in one process each. The C plugin that does nothing shows what JAX itself takes.",
+    )
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
+        tiny = processes.submit(measure_tiny, rounds).result()
+        for how, timings in zip(("returning", "waiting"), tiny, strict=True):
+            report.tables.append(f"**`jax.jit(lambda x: x + 1)`, {how}**\n\n{timing_table(timings, ours=OURS)}")
+            text = f"tiny jax.jit, {how}: at most 3× of JAX's own CPU"
+            report.aims.append(Aim(text, timings[OURS].ratio_to(timings[JAX]), 3, reason=TINY))
+        for name in MODELS:
+            timings = processes.submit(measure_model, name, 3 if quick else 11).result()
+            report.tables.append(f"**{name}**\n\n{timing_table(timings, ours=OURS)}")
+            ratio = timings[OURS].ratio_to(timings[JAX])
+            report.aims.append(Aim(f"{name}: within 2% of JAX's own CPU", ratio, 1.02))
+        puts = processes.submit(measure_puts, 3 if quick else 11, SIZES[:3] if quick else SIZES).result()
+    rows = [(who, *(duration(t[who].median) for t in puts.values())) for who in (OURS, JAX)]
+    rows.append((f"{OURS} takes", *(f"{t[OURS].ratio_to(t[JAX]):.2f}×" for t in puts.values())))
+    header = ["", *(f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB" for size in puts)]
+    report.tables.append("**`jax.device_put`, to its end**\n\n" + table(header, rows))
+    return report
+
+
+if __name__ == "__main__":
+    if importlib.util.find_spec("jax") is None:
+        sys.exit("this benchmark needs jax: pip install jax")
+    main(measure)
