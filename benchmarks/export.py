@@ -103,10 +103,8 @@ def measure_puts(rounds: int, sizes: list[int]) -> dict[int, dict[str, Timing]]:
     found, timings = devices(), {}
     for size in sizes:
         array = np.arange(size // 4, dtype=np.float32)
-        timings[size] = take_turns(
-            {who: lambda d=found[who]: jax.device_put(array, d).block_until_ready() for who in (OURS, JAX)},
-            rounds=rounds,
-        )
+        calls = {who: lambda a=array, d=found[who]: jax.device_put(a, d).block_until_ready() for who in (OURS, JAX)}
+        timings[size] = take_turns(calls, rounds=rounds)
     return timings
 
 

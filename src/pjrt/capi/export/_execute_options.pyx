@@ -9,6 +9,8 @@ from libc.stdlib cimport free
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi.export._entry cimport drop, entry, has_field, keep, pjrt_error_new, put, take_error
 
+import dataclasses
+
 import numpy as np
 
 from pjrt.api.errors import UnimplementedError
@@ -21,11 +23,12 @@ cdef extern from "pjrt_support/error.h" nogil:
 cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, client):
     """The options; ``None`` where they say nothing that is not the default."""
     cdef size_t index
+    cdef int launch_id = 0
+    cdef dict found = {}
     if options == NULL:
         return None
-    found = {}
-    if has_field(options, &options.launch_id, sizeof(int)) and options.launch_id:
-        found["launch_id"] = options.launch_id
+    if has_field(options, &options.launch_id, sizeof(int)):
+        launch_id = options.launch_id
     if has_field(options, &options.num_non_donatable_input_indices, sizeof(size_t)):
         if options.num_non_donatable_input_indices and options.non_donatable_input_indices != NULL:
             found["non_donatable_input_indices"] = frozenset(
@@ -46,7 +49,7 @@ cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_device
         found["task_incarnations"] = {
             options.task_ids[index]: options.incarnation_ids[index] for index in range(options.num_tasks)
         }
-    if "send_callbacks" in found or "recv_callbacks" in found:  # it is about them
+    if found and ("send_callbacks" in found or "recv_callbacks" in found):  # it is about them
         if has_field(options, &options.use_major_to_minor_data_layout_for_callbacks, sizeof(c_bool)):
             if options.use_major_to_minor_data_layout_for_callbacks:
                 found["use_major_to_minor_data_layout_for_callbacks"] = True
@@ -54,7 +57,26 @@ cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_device
         found["hlo_output_callbacks"] = [
             _hlo_output(&options.hlo_output_callbacks[index]) for index in range(options.num_hlo_output_callbacks)
         ]
-    return ExecuteOptions(**found) if found else None
+    if not found:
+        return _of_launch_id(launch_id) if launch_id else None
+    return ExecuteOptions(launch_id=launch_id, **found)
+
+
+# JAX gives each execution a launch id and nothing else; a frozen class takes a microsecond to make one of.
+cdef object _DEFAULT_OPTIONS = ExecuteOptions()
+cdef list _FIELDS = [
+    (getattr(ExecuteOptions, field.name).__set__, getattr(_DEFAULT_OPTIONS, field.name))
+    for field in dataclasses.fields(ExecuteOptions)
+]
+cdef object _set_launch_id = ExecuteOptions.launch_id.__set__
+
+
+cdef object _of_launch_id(object launch_id):
+    options = ExecuteOptions.__new__(ExecuteOptions)
+    for set_field, value in _FIELDS:
+        set_field(options, value)
+    _set_launch_id(options, launch_id)
+    return options
 
 
 cdef list _sends(PJRT_SendCallbackInfo *infos, size_t number):
