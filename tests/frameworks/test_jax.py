@@ -204,7 +204,7 @@ f = jax.jit(lambda x: x + 1)
 x = jax.device_put(1.0, jax.devices(platform)[0])
 for _ in range(2000): x = f(x)
 gc.collect(); before = rss()
-for _ in range(20000): x = f(x)
+for _ in range(100_000): x = f(x)
 x.block_until_ready(); gc.collect()
 print(rss() - before)
 """
