@@ -12,6 +12,7 @@ from pjrt.capi._device cimport DeviceCore, MemorySpaceCore, device_at, memory_at
 from pjrt.capi._event cimport lazy_future
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._layouts cimport buffer_layout
+from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
 from pjrt.capi._to_host cimport copy_raw, copy_raw_later, read_array
 from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, native_layout, read_int64s, read_layout
@@ -201,6 +202,7 @@ cdef class BufferCore(Handle):
 
     def _copy_to_device(self, device):
         cdef PJRT_Buffer_CopyToDevice_Args args
+        cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_Buffer_CopyToDevice_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
         args.dst_device = native_device(self.owner(), device)
@@ -209,6 +211,7 @@ cdef class BufferCore(Handle):
 
     def _copy_to_memory(self, memory_space):
         cdef PJRT_Buffer_CopyToMemory_Args args
+        cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_Buffer_CopyToMemory_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
         args.dst_memory = native_memory(self.owner(), memory_space)
@@ -217,6 +220,7 @@ cdef class BufferCore(Handle):
 
     def bitcast(self, element_type, shape, layout=None):
         cdef PJRT_Buffer_Bitcast_Args args
+        cdef Pin pin = Pin.of(self.scope)
         cdef Block dims = int64_block(shape)
         cdef NativeLayout native = native_layout(layout)
         start(&args, PJRT_Buffer_Bitcast_Args_STRUCT_SIZE)
@@ -230,6 +234,7 @@ cdef class BufferCore(Handle):
 
     def donate_with_control_dependency(self, dependency):
         cdef PJRT_Buffer_DonateWithControlDependency_Args args
+        cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_Buffer_DonateWithControlDependency_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
         self.call(SLOT_PJRT_Buffer_DonateWithControlDependency, &args)

@@ -13,6 +13,7 @@ from pjrt.capi._layouts cimport client_layout
 from pjrt.capi._loaded_executable cimport new_loaded_executable
 from pjrt.capi._memory cimport HostMemory
 from pjrt.capi._new_buffer cimport alias, from_host, of_error, uninitialized, view_of_device
+from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope
 from pjrt.capi._topology cimport client_topology
 from pjrt.capi._transfer cimport transfer_manager
@@ -171,6 +172,7 @@ cdef class ClientCore(ClientScope):
 
     def compile(self, program, options=None):
         cdef PJRT_Client_Compile_Args args
+        cdef Pin pin = Pin.of(self)
         cdef PJRT_Program native
         cdef bytes code, format_name, serialized
         ready, doubt = prepared(program, self.attributes)
@@ -194,6 +196,7 @@ cdef class ClientCore(ClientScope):
 
     def load(self, executable, options=None):
         cdef PJRT_Client_Load_Args args
+        cdef Pin pin = Pin.of(self)
         cdef bytes serialized = b"" if options is None else options.to_proto()
         if not isinstance(executable, ExecutableCore) or (<ExecutableCore>executable).scope.api is not self.api:
             raise InvalidArgumentError(
@@ -210,6 +213,7 @@ cdef class ClientCore(ClientScope):
 
     def deserialize(self, serialized, options=None):
         cdef PJRT_Executable_DeserializeAndLoad_Args args
+        cdef Pin pin = Pin.of(self)
         cdef bytes data = bytes(serialized)
         cdef bytes overridden = b"" if options is None else options.to_proto()
         start(&args, PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE)

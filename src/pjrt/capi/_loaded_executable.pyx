@@ -11,6 +11,7 @@ from pjrt.capi._event cimport eager_future, lazy_future
 from pjrt.capi._executable cimport new_executable
 from pjrt.capi._execute_options cimport ExecuteCall, execute_call
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
 from pjrt.capi._values cimport Block
 
@@ -136,6 +137,7 @@ cdef class LoadedExecutableCore(Handle):
     cdef list run(self, list arguments, device, options, futures):
         """One call of the plugin's: ``arguments`` are lists of our own, which keep the buffers alive during it."""
         cdef PJRT_LoadedExecutable_Execute_Args args
+        cdef Pin pin = Pin.of(self.scope)
         cdef ClientScope scope = <ClientScope>self.scope
         cdef size_t num_devices = len(arguments)
         cdef size_t num_args = len(arguments[0]) if num_devices else 0

@@ -10,6 +10,7 @@ from pjrt.capi._device cimport native_device, native_memory, payload_values
 from pjrt.capi._event cimport Event, eager_future
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
 from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout
 
@@ -31,6 +32,7 @@ cdef int _MUTABLE = PJRT_HostBufferSemantics_kMutableZeroCopy
 cdef object from_host(ClientScope scope, array, device, memory_space, layout, semantics, on_done):
     """``Client.buffer_from_host``: the plugin copies or borrows, as the semantics say."""
     cdef PJRT_Client_BufferFromHostBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
     cdef NativeLayout native
     cdef Py_buffer view
     cdef object source = array if isinstance(array, np.ndarray) else np.asarray(array)
@@ -99,6 +101,7 @@ cdef object _memory_or_default(ClientScope scope, memory_space):
 cdef object uninitialized(ClientScope scope, spec, memory_space):
     """``Client.create_uninitialized_buffer``."""
     cdef PJRT_Client_CreateUninitializedBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
     cdef Block dims = int64_block(spec.shape)
     cdef NativeLayout layout = native_layout(spec.layout)
     start(&args, PJRT_Client_CreateUninitializedBuffer_Args_STRUCT_SIZE)
@@ -115,6 +118,7 @@ cdef object uninitialized(ClientScope scope, spec, memory_space):
 cdef object of_error(ClientScope scope, error, spec, memory_space):
     """``Client.create_error_buffer``."""
     cdef PJRT_Client_CreateErrorBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
     cdef Block dims = int64_block(spec.shape)
     cdef NativeLayout layout = native_layout(spec.layout)
     cdef NamedValues payload = payload_values(error)
@@ -138,6 +142,7 @@ cdef object of_error(ClientScope scope, error, spec, memory_space):
 cdef tuple alias(ClientScope scope, spec, memory_space):
     """``Client.create_alias_buffer``: the buffer, and the means to say of which it is an alias."""
     cdef PJRT_Client_CreateAliasBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
     cdef Block dims = int64_block(spec.shape)
     cdef NativeLayout layout = native_layout(spec.layout)
     start(&args, PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE)
@@ -208,6 +213,7 @@ class PluginAliasFulfillment(FulfillmentCore, AliasFulfillment):
 cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_space, on_delete, stream):
     """``Client.create_view_of_device_buffer``."""
     cdef PJRT_Client_CreateViewOfDeviceBuffer_Args args
+    cdef Pin pin = Pin.of(scope)
     cdef Block dims = int64_block(spec.shape)
     cdef NativeLayout layout = native_layout(spec.layout)
     place, memory_space = choose_place(scope, device, memory_space)

@@ -52,7 +52,10 @@ cdef class Scope:
     cdef void leave(self) noexcept:
         self.in_flight -= 1
         if self.closed and self.in_flight == 0 and self.idle is not None:
-            self.idle.set()
+            # A bare lock, whose release runs no Python: the GIL stays here until the caller has put what its call gave
+            # in the scope's list, where the closing thread finds it.
+            lock, self.idle = self.idle, None
+            lock.release()
 
     cdef object explain(self, error):
         """An error with what this scope can add to it."""
@@ -63,18 +66,23 @@ cdef class Scope:
 
         An error of the plugin's while freeing one does not keep the others from being freed; the first is raised.
         """
+        cdef Handle handle
         self.closed = True
         failure = None
         while self.in_flight or self.first != NULL:
             if self.in_flight:
-                self.idle = threading.Event()
+                lock = threading.Lock()
+                lock.acquire()
+                self.idle = lock
                 if self.in_flight:
-                    self.idle.wait(_SLICE_SECONDS)
+                    lock.acquire(True, _SLICE_SECONDS)
                 continue
+            handle = <Handle>self.first  # held: while the plugin frees it another thread may drop the last reference
             try:
-                (<Handle>self.first).free()
+                handle.free()
             except Exception as error:
                 failure = failure or error
+            handle = None
         if failure is not None:
             raise failure
         return 0
@@ -104,8 +112,14 @@ cdef class Handle:
         self.link()
         return 0
 
-    def __dealloc__(self):
+    def __del__(self):
+        # A finalizer, which runs while the object is whole. When ``__dealloc__`` runs the members of subclasses are gone
+        # already, and dropping them may have let another thread in, which would find a dying object in the scope's list.
         if self.native != NULL:
+            self.free()
+
+    def __dealloc__(self):
+        if self.native != NULL:  # it was opened after its finalizer had run
             self.free()
 
     cdef void *use(self) except NULL:

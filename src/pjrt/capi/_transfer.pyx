@@ -9,6 +9,7 @@ from pjrt.capi._device cimport device_at, native_memory
 from pjrt.capi._event cimport eager_future
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._memory cimport HostMemory
+from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
 from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout
 
@@ -48,6 +49,7 @@ cdef class TransferManagerCore(Handle):
 
     def retrieve_buffer(self, index):
         cdef PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args args
+        cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
         args.buffer_index = index
@@ -115,6 +117,7 @@ class PluginTransferManager(TransferManagerCore, AsyncHostToDeviceTransferManage
 cdef object transfer_manager(ClientScope scope, specs, memory_space):
     """``Client.create_buffers_for_async_host_to_device``."""
     cdef PJRT_Client_CreateBuffersForAsyncHostToDevice_Args args
+    cdef Pin pin = Pin.of(scope)
     cdef size_t number = len(specs), index
     cdef Block shapes = Block.of(number * sizeof(PJRT_ShapeSpec))
     cdef Block layouts = Block.of(number * sizeof(void *))

@@ -224,7 +224,7 @@ class ExportedBackend(Backend):
 def _exported(inner: Backend) -> Exported:
     import pjrt
 
-    return pjrt.export(inner.client, name=inner.name)
+    return pjrt.export(inner.client, name=inner.name, abi_versions=inner.name == "tiny")
 
 
 _USUAL = "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,cpu,reference,exported-tiny,exported-host,exported-cpu"

@@ -6,13 +6,16 @@ A process is a pair of replica and partition.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError
+from pjrt.devices.reference._attributes import Opaque
 from pjrt.devices.reference._context import Context
+from pjrt.devices.reference._sharding import Mesh, parse_mesh
 from pjrt.devices.reference._view import OpView
 
 Process = tuple[int, int]
@@ -28,9 +31,28 @@ def rows_of(view: OpView, name: str = "replica_groups") -> list[list[int]]:
     table = view.attr(name, None)
     if table is None:
         return []
+    if isinstance(table, Opaque) and (found := _MESH_AXES.match(table.text)) is not None:
+        return _rows_along(parse_mesh(view.symbol(found["mesh"])["mesh"].text), _AXIS_NAME.findall(found["axes"]))
     if not isinstance(table, np.ndarray):
         raise view.unimplemented(f"expected a table of numbers as {name}, found {table}")
     return [[int(n) for n in row if n >= 0] for row in np.reshape(table, (len(table), -1) if table.ndim else (0, 0))]
+
+
+# An axis that only a part of takes part in says so behind its name, and does not match.
+_MESH_AXES = re.compile(
+    r'#stablehlo\.replica_group_mesh_axes<mesh = @"?(?P<mesh>[^",]+)"?, '
+    r'axes = \[(?P<axes>(?:#stablehlo\.axis_ref<name = "[^"]*">(?:, )?)*)\]>$'
+)
+_AXIS_NAME = re.compile(r'name = "([^"]*)"')
+
+
+def _rows_along(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
+    """The devices of a mesh in groups that differ along some axes only, the first axis named being the slowest."""
+    groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+    for device, place in enumerate(mesh.coordinates()):
+        others = tuple(place[axis] for axis in mesh.axes if axis not in axes)
+        groups.setdefault(others, []).append((tuple(place[axis] for axis in axes), device))
+    return [[device for _, device in sorted(group)] for group in groups.values()]
 
 
 def channel_of(view: OpView) -> int:
