@@ -99,8 +99,9 @@ def test_a_command_of_the_page(command: str, output: list[str], folder: Path) ->
     if refused:
         assert printed == output
     elif command == "pjrt info":
-        # What is installed differs; what is asked does not.
-        assert [line.split()[0] for line in printed] == [line.split()[0] for line in output]
+        # What is installed differs; what is asked does not, but for the variables that happen to be set.
+        asked = [line.split()[0] for line in printed]
+        assert [name for name in asked if name != "environment"] == [line.split()[0] for line in output]
     else:
         if output[-1] == "…":
             output.pop()
