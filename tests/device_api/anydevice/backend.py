@@ -7,6 +7,8 @@ import gc
 import os
 import queue
 import shutil
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
@@ -88,10 +90,17 @@ class TinyBackend(Backend):
         self.control.strict()
         yield
         self.control.clear()
-        if self.control.live() != live:
-            gc.collect()
-        assert self.control.live() == live, f"objects of the plugin outlived the client, before it was {live}"
+        left = self._left_over(live)
+        assert left == live, f"objects of the plugin outlived the client: {left}, before it was {live}"
         assert self.control.violations == violations, self.control.last_violation
+
+    def _left_over(self, before: dict[str, int]) -> dict[str, int]:
+        """What is alive, once threads that were giving something up have had the time to."""
+        deadline = time.monotonic() + 10
+        while (live := self.control.live()) != before and time.monotonic() < deadline:
+            gc.collect()
+            threading.Event().wait(0.01)
+        return live
 
 
 class OldTinyBackend(TinyBackend):

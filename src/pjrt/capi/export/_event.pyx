@@ -1,12 +1,12 @@
 """Futures shown as events. Everything that a framework does with an event runs without Python."""
 
-
 from pjrt.capi._gate import close_at_exit
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi.export._entry cimport native_error, pjrt_error_new, pjrt_error_of_text, pjrt_error_release, pjrt_error_share
 
 import time
 
+from pjrt.api.future import Future
 
 cdef extern from "pjrt_support/event.h" nogil:
     ctypedef struct pjrt_event:
@@ -29,7 +29,8 @@ pjrt_pending_init(&_pending)
 cdef double _PATIENCE_SECONDS = 2.0
 
 
-# The last future that was done, well, and holds nothing: a device may give the same one for all that is there at once.
+# The last plain future that was done, well, and holds nothing: a device may give the same one for all that is there at
+# once. A future of a class of its own may hold what it comes from, and is not kept.
 cdef object _known_as_ready = None
 
 
@@ -45,7 +46,7 @@ cdef PJRT_Event *event_of(future) except NULL:
         return <PJRT_Event *>event
     if future.done():
         error = future.exception()
-        if error is None and future.result() is None:
+        if type(future) is Future and error is None and future.result() is None:
             _known_as_ready = future
         event = pjrt_event_ready(NULL if error is None else native_error(error))
         if event == NULL:
