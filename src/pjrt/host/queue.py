@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import os
 import sys
 import threading
 import weakref
@@ -26,6 +27,11 @@ class Task(Protocol):
 
     def fail(self, error: PjrtError) -> None:
         """Called instead of ``run`` when the work will never be done."""
+
+
+_starting = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_starting._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class WorkQueue:
@@ -108,7 +114,9 @@ class WorkQueue:
         self._pending.clear()
 
     def _start(self) -> None:
-        with process_life.lock:
+        # A lock of its own: the new thread may collect garbage before it says that it has started, and what is
+        # collected takes the common lock.
+        with _starting:
             if self._thread is not None:
                 return
             thread = threading.Thread(
