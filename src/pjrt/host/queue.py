@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import queue
 import os
+import queue
 import sys
 import threading
 import weakref
