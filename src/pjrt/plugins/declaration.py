@@ -1,0 +1,81 @@
+"""Declarations: what is known of a plugin before anything of it is imported or loaded."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pjrt.api.attributes import NamedValue
+from pjrt.api.plugin import Plugin
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Sharing(enum.Enum):
+    """Who may have clients of a plugin's devices at one time."""
+
+    MANY = "many"
+    """Any number of clients in any number of processes."""
+
+    ONE_PROCESS = "one-process"
+    """Any number of clients, all in one process of the machine."""
+
+    ONE_CLIENT = "one-client"
+    """One client on the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions:
+    """How a plugin's own options say what this package spells ``memory`` and ``memory_fraction``.
+
+    Attributes:
+        on_demand: the options that make a client take the device's memory as it needs it.
+        preallocated: the options that make it take the memory at once.
+        fraction: the name of the option for how much of the memory it may take, from 0 to 1; empty where there is none.
+    """
+
+    on_demand: Mapping[str, NamedValue]
+    preallocated: Mapping[str, NamedValue]
+    fraction: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One plugin, as it was found or registered. It has a ``library``, or a ``factory``, or a ``problem``.
+
+    Attributes:
+        name: what ``pjrt.client`` knows it by.
+        origin: where it was found, for people, such as ``wheel libtpu`` or ``PJRT_NAMES_AND_LIBRARY_PATHS``.
+        library: the absolute path of its shared library with ``GetPjrtApi``.
+        factory: what makes clients (or a ``pjrt.Plugin`` class): a function, or its place as ``module:attribute``,
+            which is imported when the plugin is first loaded.
+        distribution: the installed package that it comes from; empty if it comes from none.
+        version: that package's version.
+        options: the client's default options.
+        environment: environment variables to be set before it is loaded, unless they are set.
+        hardware: file name patterns of which one matches where the plugin's hardware is; empty where it needs none.
+        priority: of the plugins that can be used here, the one with the highest is the default.
+        sharing: who may have clients of it at one time.
+        memory: how it spells the options of memory; ``None`` where it has none.
+        frameworks: what JAX (``jax``) and PyTorch/XLA (``torch_xla``) need to be told of it.
+        problem: why it cannot be used; empty as long as nothing is known against it.
+    """
+
+    name: str
+    origin: str
+    library: Path | None = None
+    factory: str | Callable[..., Any] | Plugin | None = None
+    distribution: str = ""
+    version: str = ""
+    options: Mapping[str, NamedValue] = _NOTHING
+    environment: Mapping[str, str] = _NOTHING
+    hardware: tuple[str, ...] = ()
+    priority: int = 0
+    sharing: Sharing = Sharing.MANY
+    memory: MemoryOptions | None = None
+    frameworks: Mapping[str, Mapping[str, NamedValue]] = field(default_factory=dict)
+    problem: str = ""
