@@ -18,6 +18,9 @@ PACKAGE = Path(pjrt.__file__).parent
 
 FLOORS = {"api": 1, "host": 2, "stablehlo": 2, "devices": 3, "capi": 4, "plugins": 5, "frameworks": 5, "cli": 6}
 
+# Floor 0: modules of no room, which every room may import and which import none.
+GROUND = {"system.py"}
+
 
 def sources() -> list[Path]:
     return sorted([*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")])
@@ -61,6 +64,12 @@ def test_imports_go_downwards(path: Path) -> None:
             continue
         assert FLOORS.get(parts[1], 0) < FLOORS[room], f"{path}: {room} (floor {FLOORS[room]}) imports {name}"
         assert not any(p.startswith("_") for p in parts[2:]), f"{path}: imports the private name {name} of another room"
+
+
+def test_the_ground_floor_knows_no_room() -> None:
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", *GROUND}
+    for name in GROUND:
+        assert not [m for m in imported_modules(PACKAGE / name) if m.split(".")[0] == "pjrt"]
 
 
 def public_modules() -> list[str]:

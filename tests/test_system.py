@@ -1,0 +1,213 @@
+"""What differs between operating systems. What only names things is tried for all of them; what asks the system is
+tried on the one that runs the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pjrt import system
+
+HOLD = """
+import os, sys
+from pjrt import system
+file = os.open(sys.argv[1], os.O_RDWR)
+print(system.try_lock(file), flush=True)
+sys.stdin.readline()
+"""
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="modes and owners are those of POSIX")
+
+
+@pytest.mark.parametrize(
+    ("platform", "expected"),
+    [("linux", ("libx.so",)), ("darwin", ("libx.dylib", "libx.so")), ("win32", ("libx.dll",))],
+)
+def test_libraries_are_called_as_the_system_does(
+    platform: str, expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    assert system.library_file_names("libx") == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "is_one"),
+    [("a/x.so", True), ("x.so.1.2", True), ("x.dylib", True), ("X.DLL", True), ("x.sold", False), ("so", False)],
+)
+def test_a_library_is_known_by_its_name_on_every_system(name: str, is_one: bool) -> None:
+    assert system.is_library_file_name(name) is is_one
+
+
+def test_a_library_is_opened_asked_and_closed() -> None:
+    import _ctypes
+
+    handle = system.open_library(_ctypes.__file__)
+    assert system.library_symbol(handle, "PyInit__ctypes")
+    assert system.library_symbol(handle, "no_such_symbol") is None
+    system.close_library(handle)
+
+
+def test_what_cannot_be_opened_has_the_linkers_reason(tmp_path: Path) -> None:
+    text = tmp_path / "x.so"
+    text.write_text("no library")
+    with pytest.raises(OSError, match=r"x\.so"):
+        system.open_library(text)
+
+
+def test_a_library_is_not_looked_for() -> None:
+    with pytest.raises(OSError, match=r"absolute path of a library, found 'libc\.so\.6'"):
+        system.open_library("libc.so.6")
+
+
+@posix
+@pytest.mark.parametrize(
+    ("platform", "variables", "expected"),
+    [
+        ("linux", {}, "HOME/.config/pjrt"),
+        ("linux", {"XDG_CONFIG_HOME": "/etc/of/me"}, "/etc/of/me/pjrt"),
+        ("linux", {"XDG_CONFIG_HOME": "not/whole"}, "HOME/.config/pjrt"),
+        ("darwin", {"XDG_CONFIG_HOME": "/etc/of/me"}, "HOME/Library/Application Support/pjrt"),
+        ("win32", {"APPDATA": "/users/me/roaming"}, "/users/me/roaming/pjrt"),
+        ("win32", {}, "HOME/AppData/Roaming/pjrt"),
+    ],
+)
+def test_settings_lie_where_the_system_has_them(
+    platform: str, variables: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("XDG_CONFIG_HOME", "APPDATA"):
+        monkeypatch.delenv(variable, raising=False)
+    for variable, value in {"HOME": str(tmp_path), **variables}.items():
+        monkeypatch.setenv(variable, value)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert system.config_folder() == Path(expected.replace("HOME", str(tmp_path)))
+
+
+@posix
+def test_the_runtime_folder_is_this_users_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", "/elsewhere")
+    folder = system.runtime_folder()
+    assert folder.is_dir()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert system.runtime_folder() == folder
+
+
+@posix
+def test_a_runtime_folder_that_others_can_enter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "APPLICATION", f"pjrt-test-{os.getpid()}")
+    folder = system.runtime_folder()
+    try:
+        folder.chmod(0o755)
+        with pytest.raises(PermissionError, match="nobody else can enter"):
+            system.runtime_folder()
+    finally:
+        folder.rmdir()
+
+
+def test_a_lock_excludes_another_opening_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("w+") as mine, path.open("r+") as theirs:
+        mine.write("held by a test")
+        mine.flush()
+        assert system.try_lock(mine.fileno())
+        assert not system.try_lock(theirs.fileno())
+        assert path.read_text() == "held by a test"
+        system.unlock(mine.fileno())
+        assert system.try_lock(theirs.fileno())
+
+
+def test_a_lock_excludes_other_processes_and_ends_with_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    command = [sys.executable, "-c", HOLD, str(path)]
+    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with holder, path.open("r+") as mine:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        assert not system.try_lock(mine.fileno())
+        holder.kill()
+        holder.wait(timeout=60)
+        assert system.try_lock(mine.fileno())
+
+
+@posix
+def test_a_private_file_in_a_folder_for_everyone_is_safe_and_the_folder_is_not(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    file = tmp_path / "x.so"
+    file.touch(mode=0o600)
+    assert system.writable_by_everyone(file) == ""
+    assert system.writable_by_everyone(tmp_path) == f"everyone may write to {tmp_path}"
+
+
+@posix
+def test_a_folder_above_that_everyone_may_change_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    (folder / "inner").mkdir(parents=True)
+    file = folder / "inner" / "x.so"
+    file.touch(mode=0o600)
+    assert system.writable_by_everyone(file) == ""
+    folder.chmod(0o777)
+    assert system.writable_by_everyone(file) == f"everyone may write to {folder}"
+    link = tmp_path / "link.so"
+    link.symlink_to(file)
+    assert system.writable_by_everyone(link) == f"everyone may write to {folder}"
+
+
+@posix
+def test_a_file_that_everyone_may_write_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "x.so"
+    file.touch()
+    file.chmod(0o666)
+    assert system.writable_by_everyone(file) == f"everyone may write to {file}"
+
+
+def test_nothing_at_a_path_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        system.writable_by_everyone(tmp_path / "nothing")
+
+
+def test_hardware_is_known_by_files_of_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert "/dev/kfd" in system.device_files("rocm")
+    assert system.device_files("another") == ()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert system.device_files("cuda") == ()
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("SYSTEMROOT", str(tmp_path))
+    (tmp_path / "System32").mkdir()
+    assert not system.any_file(system.device_files("cuda"))
+    (tmp_path / "System32" / "nvcuda.dll").touch()
+    assert system.any_file(system.device_files("cuda"))
+
+
+def test_a_process_is_known_while_it_lives() -> None:
+    command = [sys.executable, "-c", "import sys; print(flush=True); sys.stdin.readline()", "its mark"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert system.process_is_alive(child.pid)
+        assert "its mark" in system.process_command(child.pid) or sys.platform == "win32"
+        child.kill()
+    assert not system.process_is_alive(child.pid)
+    assert system.process_command(child.pid) == ""
+    assert not system.process_is_alive(0)
+
+
+@posix
+def test_a_child_made_by_fork_calls_what_was_left_for_it() -> None:
+    code = """
+import os
+from pjrt import system
+system.after_fork_in_child(lambda: os.write(1, b"in the child"))
+child = os.fork()
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
+    assert done.stdout == b"in the child"
