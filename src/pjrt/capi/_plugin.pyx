@@ -17,14 +17,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFo
 from pjrt.api.plugin import Plugin
 from pjrt.capi._gen_functions import EXTENSIONS
 from pjrt.capi._library_file import check_library_file
-
-cdef extern from "dlfcn.h" nogil:
-    void *dlopen(const char *path, int flags)
-    void *dlsym(void *library, const char *name)
-    char *dlerror()
-    enum:
-        RTLD_LAZY
-        RTLD_LOCAL
+from pjrt.system import library_symbol, open_library
 
 cdef extern from "Python.h":
     void *PyCapsule_GetPointer(object capsule, const char *name) except NULL
@@ -152,28 +145,21 @@ def load_plugin(path):
         FailedPreconditionError: it is no library, no plugin, or one that this package cannot speak to.
         PjrtError: the plugin failed to initialize.
     """
-    cdef bytes name
-    cdef void *library
     cdef get_api_t get_api
     cdef const PJRT_Api *table
-    cdef char *reason
     found = Path(os.fspath(path)).expanduser()
     if not found.exists():
         raise NotFoundError(f"{found}: there is no such file; give the path of the plugin's shared library")
     check_library_file(found)
     text = str(found.resolve())
-    name = os.fsencode(text)
-    cdef char *raw = name
-    with nogil:
-        library = dlopen(raw, RTLD_LAZY | RTLD_LOCAL)
-    if library == NULL:
-        reason = dlerror()
-        said = (<bytes>reason).decode("utf-8", "replace") if reason != NULL else "no reason given"
+    try:
+        library = open_library(text)
+    except OSError as error:
         raise FailedPreconditionError(
-            f"{text}: the library could not be opened: {said}; install what it names as missing, or check that it is "
+            f"{text}: the library could not be opened: {error}; install what it names as missing, or check that it is "
             "a shared library for this machine"
-        )
-    get_api = <get_api_t>dlsym(library, b"GetPjrtApi")
+        ) from error
+    get_api = <get_api_t><size_t>(library_symbol(library, "GetPjrtApi") or 0)
     if get_api == NULL:
         raise FailedPreconditionError(
             f"{text}: the library has no function GetPjrtApi, so it is no PJRT plugin; give the path of one"
