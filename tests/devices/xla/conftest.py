@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 import pjrt
@@ -37,6 +40,18 @@ func.func public @main(%x: tensor<512x512xf32>, %n: tensor<i64>) -> tensor<512x5
 }
 """
 
+# Gives its first argument, a square of a matrix that equals its square, when the handler returns. The product makes it
+# long enough for XLA not to run it in the caller's thread.
+HOLD = """
+func.func public @main(%x: tensor<512x512xf32>, %number: tensor<i64>) -> tensor<512x512xf32> {
+  %0 = stablehlo.dot_general %x, %x, contracting_dims = [1] x [0]
+    : (tensor<512x512xf32>, tensor<512x512xf32>) -> tensor<512x512xf32>
+  %1 = stablehlo.custom_call @tests.hold(%0, %number) {api_version = 4 : i32}
+    : (tensor<512x512xf32>, tensor<i64>) -> tensor<512x512xf32>
+  return %1 : tensor<512x512xf32>
+}
+"""
+
 # Adds in the memory of its first argument.
 ADD_IN_PLACE = ADD.replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}")
 
@@ -51,6 +66,58 @@ func.func public @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<ui32>) {
   return %sum, %id : tensor<4xf32>, tensor<ui32>
 }
 """
+
+
+class Held:
+    """An execution that does not come to its end before it is let go.
+
+    Attributes:
+        result: the argument, once it is let go.
+        entered: set when the device is at work on it.
+    """
+
+    # Nothing hangs for ever, whatever goes wrong.
+    LIMIT_SECONDS = 100
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self._go_on = threading.Event()
+        self.result: pjrt.Buffer
+
+    def let_go(self) -> None:
+        self._go_on.set()
+
+    def hold(self) -> None:
+        self.entered.set()
+        self._go_on.wait(self.LIMIT_SECONDS)
+
+
+class Holder:
+    """Starts executions that take as long as the test wants; there is one in a process.
+
+    A test that needs a result that is not there yet must not count on the device being slow.
+    """
+
+    def __init__(self, client: pjrt.Client) -> None:
+        self._held: list[Held] = []
+        client.register_ffi_handler("tests.hold", self._wait)
+        self._executable = client.compile(HOLD)
+
+    def __call__(self, x: pjrt.Buffer | np.ndarray | None = None) -> Held:  # type: ignore[type-arg]
+        """Starts one, with an argument that equals its own square: the unit matrix by default."""
+        held = Held()
+        self._held.append(held)
+        argument = np.eye(512, dtype=np.float32) if x is None else x
+        (held.result,) = self._executable(argument, np.int64(len(self._held) - 1))
+        return held
+
+    def let_all_go(self) -> None:
+        for held in self._held:
+            held.let_go()
+
+    def _wait(self, x: np.ndarray, number: np.ndarray, out: np.ndarray) -> None:  # type: ignore[type-arg]
+        self._held[int(number)].hold()
+        out[...] = x
 
 
 class Programs:
@@ -104,17 +171,30 @@ def add(client: pjrt.Client) -> pjrt.LoadedExecutable:
 
 
 @pytest.fixture(scope="session")
-def power(client: pjrt.Client) -> pjrt.LoadedExecutable:
-    """Takes its time in proportion to its second argument, about 3 ms each."""
-    return client.compile(POWER)
+def _holder(client: pjrt.Client) -> Holder:
+    return Holder(client)
+
+
+@pytest.fixture
+def hold(_holder: Holder) -> Iterator[Callable[..., Held]]:
+    """Starts executions on the first device that are held until the test lets them go, or ends."""
+    yield _holder
+    _holder.let_all_go()
 
 
 @pytest.fixture(scope="session")
 def run_script() -> Callable[..., str]:
     """Runs Python source in a process of its own, which must end well, and returns what it printed."""
+    preamble = "\n".join(
+        [
+            "from __future__ import annotations",
+            "import threading, numpy as np, pjrt",
+            *(f"{name} = {text!r}" for name, text in (("ADD", ADD), ("POWER", POWER), ("HOLD", HOLD))),
+            *map(inspect.getsource, (Held, Holder)),
+        ]
+    )
 
-    def run(source: str, *, seconds: float = 60, code: int = 0) -> str:
-        preamble = f"import numpy as np, pjrt\nADD = {ADD!r}\nPOWER = {POWER!r}\n"
+    def run(source: str, *, seconds: float = 200, code: int = 0) -> str:
         done = subprocess.run(
             [sys.executable, "-c", preamble + source],
             capture_output=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,13 @@ def test_what_is_read_outlives_the_buffer(client: pjrt.Client, add: pjrt.LoadedE
     assert view.tolist() == [0, 2, 4, 6]
 
 
-def test_reading_goes_on_when_the_buffer_is_deleted(client: pjrt.Client, power: pjrt.LoadedExecutable) -> None:
-    (slow,) = power(np.eye(512, dtype=np.float32), np.int64(30))
+def test_reading_goes_on_when_the_buffer_is_deleted(hold: Callable[[], Any]) -> None:
+    held = hold()
     out = np.zeros((512, 512), np.float32)
-    read, filled, ready = slow.to_host(), slow.to_host(out), slow.ready()
-    slow.delete()
+    read, filled, ready = held.result.to_host(), held.result.to_host(out), held.result.ready()
+    held.result.delete()
+    assert not any(future.done() for future in (read, filled, ready))
+    held.let_go()
     assert read.result()[5, 5] == 1
     assert filled.result()[5, 5] == 1
     assert ready.result() is None
@@ -75,10 +78,12 @@ def test_copies_between_places(client: pjrt.Client, kind: str) -> None:
     assert np.asarray(back).tolist() == X.tolist()
 
 
-def test_a_copy_of_what_is_not_there_yet(client: pjrt.Client, power: pjrt.LoadedExecutable) -> None:
-    (slow,) = power(np.eye(512, dtype=np.float32), np.int64(30))
-    copied = slow.copy_to(client.devices[1])
-    slow.delete()
+def test_a_copy_of_what_is_not_there_yet(client: pjrt.Client, hold: Callable[[], Any]) -> None:
+    held = hold()
+    copied = held.result.copy_to(client.devices[1])
+    held.result.delete()
+    assert not copied.ready().done()
+    held.let_go()
     assert np.asarray(copied)[9, 9] == 1
 
 

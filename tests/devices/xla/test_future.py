@@ -1,4 +1,7 @@
-"""Waiting: blocking with and without a limit, callbacks, asyncio, Ctrl-C."""
+"""Waiting: blocking with and without a limit, callbacks, asyncio, Ctrl-C.
+
+A result that is not there yet is one that the test holds back.
+"""
 
 from __future__ import annotations
 
@@ -11,88 +14,156 @@ import numpy as np
 import pytest
 
 import pjrt
-
-EYE = np.eye(512, dtype=np.float32)
-
-
-def slow(power: pjrt.LoadedExecutable, steps: int) -> pjrt.Buffer:
-    return power(EYE, np.int64(steps))[0]
+from pjrt.devices.xla.future import Notifier
 
 
-def test_executions_return_before_they_are_done(power: pjrt.LoadedExecutable) -> None:
-    result = slow(power, 100)
-    ready = result.ready()
+def test_executions_return_before_they_are_done(hold: Callable[[], Any]) -> None:
+    held = hold()
+    ready = held.result.ready()
+    assert held.entered.wait(60)
     assert not ready.done()
+    held.let_go()
     assert ready.result() is None
     assert ready.done()
     assert ready.exception() is None
 
 
-def test_a_limit(power: pjrt.LoadedExecutable) -> None:
-    ready = slow(power, 200).ready()
+def test_a_limit(hold: Callable[[], Any]) -> None:
+    held = hold()
+    ready = held.result.ready()
     with pytest.raises(pjrt.DeadlineExceededError, match=r"was not there within 0.01 s"):
         ready.result(timeout=0.01)
     with pytest.raises(TimeoutError):
         ready.exception(timeout=0.01)
+    held.let_go()
     assert ready.result(timeout=60) is None
 
 
-def test_callbacks_come_on_their_own_and_in_the_order_of_completion(power: pjrt.LoadedExecutable) -> None:
+def test_callbacks_come_on_their_own_and_in_the_order_of_completion(hold: Callable[[], Any]) -> None:
     order: list[str] = []
-    both = threading.Barrier(2)
-    long, shorts = slow(power, 300), []
+    long, shorts = hold(), []
     # XLA runs what one thread starts one after the other.
-    starter = threading.Thread(target=lambda: shorts.append(slow(power, 1)))
+    starter = threading.Thread(target=lambda: shorts.append(hold()))
     starter.start()
     starter.join(60)
     (short,) = shorts
 
-    def note(name: str) -> Callable[[object], None]:
-        def noted(_: object) -> None:
-            order.append(name)
-            if len(order) == 2:
-                both.wait(60)
+    def note(name: str, noted: threading.Event) -> Callable[[object], None]:
+        return lambda _: (order.append(name), noted.set())
 
-        return noted
-
-    long.ready().add_done_callback(note("long"))
-    short.ready().add_done_callback(note("short"))
-    both.wait(60)
+    long_done, short_done = threading.Event(), threading.Event()
+    long.result.ready().add_done_callback(note("long", long_done))
+    short.result.ready().add_done_callback(note("short", short_done))
+    short.let_go()
+    assert short_done.wait(60)
+    long.let_go()
+    assert long_done.wait(60)
     assert order == ["short", "long"]
 
 
-def test_asyncio(power: pjrt.LoadedExecutable) -> None:
-    async def main() -> list[float]:
-        values = await asyncio.gather(*(_awaited(slow(power, steps).to_host()) for steps in (60, 1, 30)))
-        return [float(value[2, 2]) for value in values]
-
-    async def _awaited(future: pjrt.Future[Any]) -> Any:
+def test_asyncio(hold: Callable[[], Any]) -> None:
+    async def awaited(future: pjrt.Future[Any]) -> Any:
         return await future
+
+    async def main() -> list[float]:
+        all_held = [hold() for _ in range(3)]
+        reads = [asyncio.ensure_future(awaited(held.result.to_host())) for held in all_held]
+        await asyncio.sleep(0)  # now they wait
+        assert not any(read.done() for read in reads)
+        for held in all_held:
+            held.let_go()
+        return [float(value[2, 2]) for value in await asyncio.gather(*reads)]
 
     assert asyncio.run(main()) == [1.0, 1.0, 1.0]
 
 
-def test_many_threads_wait_for_one(power: pjrt.LoadedExecutable) -> None:
-    ready = slow(power, 60).ready()
+def test_many_threads_wait_for_one(hold: Callable[[], Any]) -> None:
+    held = hold()
+    ready = held.result.ready()
     seen: list[object] = []
     threads = [threading.Thread(target=lambda: seen.append(ready.result(timeout=60))) for _ in range(4)]
     threads += [threading.Thread(target=lambda: seen.append(ready.result())) for _ in range(4)]
     for thread in threads:
         thread.start()
+    assert seen == []
+    held.let_go()
     for thread in threads:
         thread.join(60)
     assert seen == [None] * 8
 
 
-def test_the_notifying_thread_ends_when_there_is_nothing_to_notice(power: pjrt.LoadedExecutable) -> None:
-    told = threading.Event()
-    slow(power, 300).ready().add_done_callback(lambda _: told.set())
-    assert [t.name for t in threading.enumerate()].count("pjrt-cpu-notifier") == 1
+def noticing() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "pjrt-cpu-notifier"]
+
+
+def test_the_notifying_thread_ends_when_there_is_nothing_to_notice(hold: Callable[[], Any]) -> None:
+    for thread in noticing():  # what tests before this one watched
+        thread.join(60)
+    held, told = hold(), threading.Event()
+    held.result.ready().add_done_callback(lambda _: told.set())
+    (thread,) = noticing()
+    held.let_go()
     assert told.wait(60)
-    for thread in threading.enumerate():
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_watching_while_the_notifying_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever starts it waits for its first steps, in which it may collect garbage whose end somebody watches for."""
+    notifier = Notifier()
+    promises: list[pjrt.Promise[None]] = [pjrt.Promise() for _ in range(3)]
+    start = threading.Thread.start
+    others: list[threading.Thread] = []
+
+    def start_amid_others(thread: threading.Thread) -> None:
         if thread.name == "pjrt-cpu-notifier":
-            thread.join(60)
-            assert not thread.is_alive()
+            for promise in promises[1:]:
+                others.append(threading.Thread(target=notifier.watch, args=(promise.future,), daemon=True))
+                start(others[-1])
+                others[-1].join(20)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_amid_others)
+    for thread in noticing():
+        thread.join(60)
+    notifier.watch(promises[0].future)
+    assert [other.is_alive() for other in others] == [False, False]
+    (thread,) = noticing()
+    for promise in promises:
+        promise.set_result(None)
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_notifying_thread_whose_start_fails_is_made_up_for(
+    hold: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, error: type[BaseException], starts: bool
+) -> None:
+    """Ctrl-C may come before the thread is there, and when it is already."""
+    for thread in noticing():
+        thread.join(60)
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if starts:
+            start(thread)
+        raise error("start")
+
+    held, told = hold(), threading.Event()
+    ready = held.result.ready()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(error, match="start"):
+            ready.result(timeout=60)
+    ready.add_done_callback(lambda _: told.set())
+    with pytest.raises(TimeoutError):
+        ready.result(timeout=0.01)
+    held.let_go()
+    assert told.wait(60)
+    for thread in noticing():
+        thread.join(60)
+    assert noticing() == []
 
 
 def test_an_error_in_the_middle_arrives_at_the_end(client: pjrt.Client, programs: Any) -> None:
@@ -109,21 +180,23 @@ def test_an_error_in_the_middle_arrives_at_the_end(client: pjrt.Client, programs
             buffer.to_host().result()
 
 
-@pytest.mark.parametrize("wait", ["result()", "result(timeout=50)", "exception()"])
+@pytest.mark.parametrize("wait", ["result()", "result(timeout=90)", "exception()"])
 def test_ctrl_c_interrupts_the_wait_not_the_work(run_script: Callable[..., str], wait: str) -> None:
     said = run_script(
         f"""
-import os, signal, threading
+import os, signal
 client = pjrt.client("cpu")
-(slow,) = client.compile(POWER)(np.eye(512, dtype=np.float32), np.int64(500))
-ready = slow.ready()
-threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+held = Holder(client)()
+ready = held.result.ready()
+assert held.entered.wait(60)
 try:
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     ready.{wait}
     print("not interrupted")
 except KeyboardInterrupt:
     print("interrupted", ready.done())
-print(slow.to_host().result()[4, 4], ready.done())
+held.let_go()
+print(held.result.to_host().result()[4, 4], ready.result(), ready.done())
 """
     )
-    assert said.split() == ["interrupted", "False", "1.0", "True"]
+    assert said.split() == ["interrupted", "False", "1.0", "None", "True"]

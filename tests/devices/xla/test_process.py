@@ -21,6 +21,17 @@ def go(steps=60):
     return power(eye, np.int64(steps))[0]
 """
 
+# Work that is in flight for as long as the script wants.
+HELD = """
+client = pjrt.client("cpu", num_devices=2)
+hold = Holder(client)
+eye = np.eye(512, dtype=np.float32)
+def later(call):
+    timer = threading.Timer(0.2, call)
+    timer.daemon = True
+    timer.start()
+"""
+
 
 def test_two_threads_share_a_client(run_script: Script) -> None:
     said = run_script(
@@ -100,22 +111,24 @@ print(threads, np.asarray(kept[0])[0])
 
 def test_a_client_closed_with_work_in_flight_waits_for_it(run_script: Script) -> None:
     said = run_script(
-        IN_FLIGHT
+        HELD
         + """
-a, b = go(), go()
-ready, read = a.ready(), b.to_host()
+a, b = hold(), hold()
+ready, read = a.result.ready(), b.result.to_host()
 told = []
 ready.add_done_callback(lambda f: told.append(f.exception()))
 del a
+print(ready.done(), read.done())
+later(hold.let_all_go)
 client.close()
 print(ready.result(), read.result()[3, 3], ready.done())
 try:
-    b.to_host()
+    b.result.to_host()
 except pjrt.FailedPreconditionError as error:
     print("closed" in str(error))
 """
     )
-    assert said.split() == ["None", "1.0", "True", "True"]
+    assert said.split() == ["False", "False", "None", "1.0", "True", "True"]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +156,7 @@ import os, signal, sys
 def child(work):
     pid = os.fork()
     if pid == 0:
-        signal.alarm(30)
+        signal.alarm(100)
         try:
             work()
         finally:
@@ -162,14 +175,15 @@ def refused(use):
 
 def test_a_forked_child_is_told(run_script: Script) -> None:
     said = run_script(
-        IN_FLIGHT
+        HELD
         + FORK
         + """
 x = client.buffer_from_host(np.ones(4, np.float32))
 add = client.compile(ADD)
 add(x, x)[0].ready().result()
-slow = go()
-ready, told = slow.ready(), slow.to_host()
+held = hold()
+assert held.entered.wait(60)
+ready, slow, told = held.result.ready(), held.result.ready(), held.result.to_host()
 told.add_done_callback(lambda _: None)
 def work():
     refused(lambda: add(x, x))
@@ -178,14 +192,18 @@ def work():
     refused(lambda: client.compile(ADD))
     refused(lambda: x.to_host())
     refused(lambda: ready.result())
-    refused(lambda: told.result(timeout=20))
+    refused(lambda: told.result(timeout=60))
     refused(lambda: add.cost_analysis())
+    late = threading.Event()
+    slow.add_done_callback(lambda _: late.set())
+    print("told", late.wait(60))
     client.close()
 child(work)
-print(np.asarray(slow)[1, 1], np.asarray(add(x, x)[0])[0])
+held.let_go()
+print(np.asarray(held.result)[1, 1], np.asarray(add(x, x)[0])[0])
 """
     )
-    assert said.split() == ["status", "0", "1.0", "2.0"]
+    assert said.split() == ["told", "True", "status", "0", "1.0", "2.0"]
 
 
 def test_a_forked_child_cannot_use_what_its_parent_used(run_script: Script) -> None:
@@ -218,39 +236,42 @@ with pjrt.client("cpu") as own:
     assert said.split() == ["2.0", "status", "0", "1"]
 
 
-@pytest.mark.parametrize("keep", ["result, = ", ""])
-def test_the_interpreter_ends_with_a_function_of_the_host_under_way(run_script: Script, keep: str) -> None:
+@pytest.mark.parametrize("drop", ["", "del held.result"])
+def test_the_interpreter_ends_with_a_function_of_the_host_under_way(run_script: Script, drop: str) -> None:
     said = run_script(
-        f"""
-import threading
-client = pjrt.client("cpu")
-inside, go_on = threading.Event(), threading.Event()
-def handler(x, y):
-    inside.set()
-    go_on.wait(30)
-    y[...] = x
-client.register_ffi_handler("test_process.wait", handler)
-program = POWER.replace(
-    "return %r#1 :",
-    "%h = stablehlo.custom_call @test_process.wait(%r#1) {{api_version = 4 : i32}}"
-    " : (tensor<512x512xf32>) -> tensor<512x512xf32> return %h :",
-)
-{keep}client.compile(program)(np.eye(512, dtype=np.float32), np.int64(2))
-inside.wait(30)
-threading.Timer(0.2, go_on.set).start()
+        HELD
+        + f"""
+held = hold()
+assert held.entered.wait(60)
+{drop}
+later(held.let_go)
 print("end", flush=True)
 """
     )
     assert said.split() == ["end"]
 
 
-def test_memory_stays_flat_over_ten_thousand_executions(run_script: Script) -> None:
-    said = run_script(
-        """
+# Of several rounds, the one that added least. A leak adds to each of them; what an allocator or a thread takes once
+# does not.
+GROWTH = """
 import gc
 def resident():
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * 4096
+def least_growth(round, rounds):
+    grown = []
+    for _ in range(rounds):
+        gc.collect(); before = resident()
+        round()
+        gc.collect(); grown.append(resident() - before)
+    return min(grown)
+"""
+
+
+def test_memory_stays_flat_over_ten_thousand_executions(run_script: Script) -> None:
+    said = run_script(
+        GROWTH
+        + """
 client = pjrt.client("cpu", num_devices=2)
 add = client.compile(ADD)
 in_place = client.compile(ADD.replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}"))
@@ -266,24 +287,19 @@ def step():
     client.buffer_from_host(lent, semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,
                             on_done_with_host_buffer=lambda: None)
     c.copy_to(client.devices[1]).ready().result()
-for _ in range(1000): step()
-gc.collect(); before = resident()
-for _ in range(3400): step()
-gc.collect(); grown = resident() - before
-print(grown)
-""",
-        seconds=120,
+def steps():
+    for _ in range(850): step()
+steps()
+print(least_growth(steps, 4))
+"""
     )
-    assert int(said) < 4 << 20, f"{int(said)} bytes more after 10,200 executions"
+    assert int(said) < 1 << 20, f"at least {int(said)} bytes more with every 2,550 executions"
 
 
 def test_memory_stays_flat_over_executions_on_many_devices_and_compilations(run_script: Script) -> None:
     said = run_script(
-        """
-import gc
-def resident():
-    with open("/proc/self/statm") as f:
-        return int(f.read().split()[1]) * 4096
+        GROWTH
+        + """
 client = pjrt.client("cpu", num_devices=2)
 both = client.compile(ADD, pjrt.CompileOptions(num_replicas=2))
 rows = [[client.buffer_from_host(np.ones(4, np.float32), device=d)] * 2 for d in client.devices]
@@ -296,16 +312,14 @@ def step():
     np.asarray(a)
 def compile_once(number):
     client.compile(ADD.replace("4xf32", f"{number % 7 + 1}xf32"))
-for n in range(300): step()
-for n in range(20): compile_once(n)
-gc.collect(); before = resident()
-for n in range(700): step()
-for n in range(40): compile_once(n)
-gc.collect(); print(resident() - before)
-""",
-        seconds=120,
+def steps():
+    for n in range(200): step()
+    for n in range(14): compile_once(n)
+steps()
+print(least_growth(steps, 4))
+"""
     )
-    assert int(said) < 16 << 20, f"{int(said)} bytes more"
+    assert int(said) < 4 << 20, f"at least {int(said)} bytes more with every round"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="shows that an installed jax is left alone")
@@ -334,5 +348,5 @@ print(jax.numpy.ones(3).sum())
 @pytest.mark.parametrize("first", ["", "pjrt.stablehlo.inspect(pjrt.Program.of(ADD)); "])
 def test_nothing_is_said_on_standard_error(first: str) -> None:
     code = f"import pjrt, pjrt.stablehlo; ADD = {ADD!r}; {first}pjrt.client('cpu').close()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

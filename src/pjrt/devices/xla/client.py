@@ -209,7 +209,7 @@ class XlaClient(Client):
         raw = self._devices[0].raw.client
         if not self.ended:
             self.ended = reason
-        self.notifier.lost = reason
+        self.notifier.abandon(reason)
         return [raw, *raw.live_arrays(), *raw.live_executables(), *self._let_go()]
 
     def finish(self) -> None:

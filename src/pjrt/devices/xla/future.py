@@ -166,40 +166,73 @@ class Notifier:
     def __init__(self) -> None:
         self.lost = ""
         self.donations = Donations()
-        self._lock = threading.Lock()
+        # Entered again by its holder where the garbage collector runs inside a section and ends something there whose
+        # end others are told of.
+        self._lock = threading.RLock()
         self._watched: dict[int, Future[Any]] = {}
         self._changed = False
-        self._running = False
         self._stopped = False
         self._thread: threading.Thread | None = None
 
     def watch(self, future: Future[Any]) -> None:
         """Has the future asked whether it is done until it is."""
-        with self._lock:
-            if self._stopped or id(future) in self._watched:
-                return
-            self._watched[id(future)] = future
-            self._changed = True
-            if self._running:
-                return
-            self._running = True
-            self._thread = threading.Thread(target=self._run, name="pjrt-cpu-notifier", daemon=True)
-            self._thread.start()
+        thread = None
+        try:
+            with self._lock:
+                if self._stopped:
+                    return
+                self._changed = self._changed or id(future) not in self._watched
+                self._watched[id(future)] = future
+                if self._thread is not None:
+                    return
+                thread = self._thread = threading.Thread(target=self._run, name="pjrt-cpu-notifier", daemon=True)
+            # Without the lock: this waits until the new thread runs, which may collect garbage before it says so, and
+            # what is collected may have this called.
+            thread.start()
+        except BaseException:
+            # There are no threads left, or Ctrl-C came. Whoever waits next starts another; if this one does run, it
+            # takes the place again.
+            self._leave(thread)
+            raise
 
     def stop(self) -> None:
         """Ends the thread for good: nobody is left to be told."""
         with self._lock:
             self._stopped = True
             thread = self._thread
-        if thread is not None:
+        # One that is only just being started finds that it is not needed.
+        if thread is not None and thread.is_alive():
             thread.join()
 
+    def abandon(self, reason: str) -> None:
+        """Fails whatever is watched from now on: in the child of a fork, where neither the thread is nor whoever held
+        a lock.
+        """
+        self.lost = reason
+        self.donations.lock = threading.RLock()
+        self._lock = threading.RLock()
+        self._thread = None
+
+    def _leave(self, thread: threading.Thread | None) -> None:
+        with self._lock:
+            if self._thread is thread:
+                self._thread = None
+
     def _run(self) -> None:
+        thread = threading.current_thread()
+        try:
+            self._notice(thread)
+        finally:
+            self._leave(thread)
+
+    def _notice(self, thread: threading.Thread) -> None:
         since = time.monotonic()
         while True:
             with self._lock:
-                if not self._watched or self._stopped:
-                    self._running = False
+                if self._thread is None:
+                    self._thread = thread
+                if not self._watched or self._stopped or self._thread is not thread:
+                    self._leave(thread)
                     return
                 if self._changed:
                     self._changed = False
@@ -209,7 +242,7 @@ class Notifier:
             if finished:
                 with self._lock:
                     for future in finished:
-                        del self._watched[id(future)]
+                        self._watched.pop(id(future), None)
                 continue
             del watched
             waited = (time.monotonic() - since) * self._SHARE
