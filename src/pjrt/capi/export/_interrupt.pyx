@@ -8,6 +8,7 @@ exception comes. It acts only where Ctrl-C means what it means by default.
 
 from pjrt.capi.export._event import fail_pending
 
+import os
 import signal
 import threading
 import time
@@ -21,19 +22,27 @@ cdef extern from "Python.h":
 
 cdef double _PATIENCE_SECONDS = 1.0
 cdef bint _main_thread_runs = False
-_lock = threading.Lock()
-_thread = None
+# The process that has the thread: after a fork the child has none.
+cdef long _watching = 0
 
 
 def watch_for_interrupts():
     """Sees to it that Ctrl-C reaches a main thread that waits for a device of ours; may be called again."""
-    global _thread
+    global _watching
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
-    with _lock:
-        if pjrt_interrupt_watch() and (_thread is None or not _thread.is_alive()):
-            _thread = threading.Thread(target=_watch, name="pjrt-interrupts", daemon=True)
-            _thread.start()
+    thread = threading.Thread(target=_watch, name="pjrt-interrupts", daemon=True)
+    cdef long process = os.getpid()
+    # No lock: between the question and the answer no other thread runs Python, and whoever starts a thread waits for its
+    # first steps, in which it may collect garbage that has this called.
+    if not pjrt_interrupt_watch() or _watching == process:
+        return
+    _watching = process
+    try:
+        thread.start()
+    except BaseException:
+        _watching = 0
+        raise
 
 
 def _watch():
