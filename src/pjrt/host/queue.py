@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import sys
 import threading
@@ -29,11 +28,6 @@ class Task(Protocol):
         """Called instead of ``run`` when the work will never be done."""
 
 
-_starting = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_starting._at_fork_reinit)  # type: ignore[attr-defined]
-
-
 class WorkQueue:
     """Runs tasks in the order in which they were put, on a thread of its own.
 
@@ -41,14 +35,17 @@ class WorkQueue:
     becomes of it at a fork and at the end of the interpreter.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_finalizer", "_generation", "_items", "_name", "_pending", "_thread")
+    __slots__ = (
+        "__weakref__", "_closed", "_finalizer", "_generation", "_items", "_name", "_pending", "_server", "_started"
+    )  # fmt: skip
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._items: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # What was put and is not finished. Kept apart from the items because after a fork nobody can look into those.
         self._pending: set[Task] = set()
-        self._thread: threading.Thread | None = None
+        self._server = _Server()
+        self._started = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._generation = process_life.generation()
         self._closed = False
@@ -65,7 +62,7 @@ class WorkQueue:
             raise process_life.forked()
         if self._closed or sys.is_finalizing():
             raise FailedPreconditionError(f"the work queue {self._name} was closed, or the interpreter has ended")
-        if self._thread is None:
+        if not self._started:
             self._start()
         self._pending.add(task)
         self._items.put(task)
@@ -78,16 +75,12 @@ class WorkQueue:
     @property
     def is_busy(self) -> bool:
         """Whether something was put that is not finished, and the caller may wait for it."""
-        return (
-            bool(self._pending)
-            and self._generation == process_life.generation()
-            and self._thread is not threading.current_thread()
-        )
+        return bool(self._pending) and self._generation == process_life.generation() and not self.is_current_thread
 
     @property
     def is_current_thread(self) -> bool:
         """Whether the caller is the queue's own thread."""
-        return self._thread is threading.current_thread()
+        return self._server.thread == threading.get_ident()
 
     def drain(self, timeout: float | None = None) -> bool:
         """Waits until everything put before is finished; returns whether it is."""
@@ -114,23 +107,40 @@ class WorkQueue:
         self._pending.clear()
 
     def _start(self) -> None:
-        # A lock of its own: the new thread may collect garbage before it says that it has started, and what is
-        # collected takes the common lock.
-        with _starting:
-            if self._thread is not None:
-                return
-            thread = threading.Thread(
-                target=_serve, args=(self._items, self._pending), name=f"pjrt {self._name}", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError as error:
-                raise UnavailableError(
-                    f"the thread of the work queue {self._name} cannot be started: {error}"
-                ) from error
-            self._thread = thread
-            self._finalizer = weakref.finalize(self, self._items.put, None)
-            self._finalizer.atexit = False
+        try:
+            with process_life.lock:
+                if self._started:
+                    return
+                self._started = True
+                if self._finalizer is None:
+                    self._finalizer = weakref.finalize(self, self._items.put, None)
+                    self._finalizer.atexit = False
+            # Without the lock: this waits until the new thread runs, which may collect garbage before it says so, and
+            # what is collected may put tasks.
+            threading.Thread(
+                target=_serve, args=(self._items, self._pending, self._server), name=f"pjrt {self._name}", daemon=True
+            ).start()
+        except RuntimeError as error:
+            self._started = False
+            failure = UnavailableError(f"the thread of the work queue {self._name} cannot be started: {error}")
+            self.abandon(failure)  # what was put meanwhile
+            raise failure from error
+        except BaseException:
+            self._started = False  # Ctrl-C; if the thread is there all the same, the next one leaves the work to it
+            raise
+
+
+class _Server:
+    """Which thread serves a queue: the first that came.
+
+    Attributes:
+        thread: its number, 0 before it is there and after it ended.
+    """
+
+    __slots__ = ("thread",)
+
+    def __init__(self) -> None:
+        self.thread = 0
 
 
 class _Fence:
@@ -177,8 +187,19 @@ class Call:
         self.future._complete(None, error)
 
 
-def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> None:
+def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task], server: _Server) -> None:
     # Holds neither the queue nor its client, so that both can go away while the thread waits.
+    with process_life.lock:
+        if server.thread:
+            return
+        server.thread = threading.get_ident()
+    try:
+        _serve_all(items, pending)
+    finally:
+        server.thread = 0
+
+
+def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> None:
     closing = False
     while True:
         task = items.get()
@@ -188,7 +209,8 @@ def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> None:
                 continue  # put while the queue was being closed
             return
         try:
-            task.run()
+            if task in pending:  # not given up meanwhile
+                task.run()
         except BaseException as error:
             _log.exception("a task of a work queue raised, which is a defect of the host runtime")
             task.fail(PjrtError.wrap(error))
