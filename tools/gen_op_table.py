@@ -19,7 +19,8 @@ import pytest
 
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator, _lowering, _mlir, rules
-from pjrt.devices.reference._types import TensorType
+from pjrt.stablehlo.decoding import decode_type
+from pjrt.stablehlo.types import TensorType
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "devices" / "reference_ops.md"
@@ -56,7 +57,7 @@ class Recorder:
         values = [*operation.operands, *operation.results]
         if operation.name in BY_RESULT:
             values.reverse()
-        types = [t for t in (_lowering.decode_type(v.type) for v in values) if isinstance(t, TensorType)]
+        types = [t for t in (decode_type(v.type) for v in values) if isinstance(t, TensorType)]
         quantized, text = any(t.quantization for t in types), written_down(operation) if types else ""
         for type_ in types if operation.name in OF_ANYTHING else types[:1]:
             self._now.append((operation.name, type_.element.name, quantized, text))

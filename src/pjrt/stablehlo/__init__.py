@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parsing import parse
     from pjrt.stablehlo.reading import read, read_file
+    from pjrt.stablehlo.support import supports
     from pjrt.stablehlo.types import (
         FunctionType,
         FutureType,
@@ -85,6 +86,7 @@ __all__ = [
     "read_file",
     "serialize",
     "signature",
+    "supports",
     "to_hlo",
     "to_module",
     "to_text",
@@ -99,6 +101,7 @@ _HOMES = {
     "operation": "Block Function Operation ParsedProgram Value",
     "parsing": "parse",
     "reading": "read read_file",
+    "support": "supports",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
     "version": "Version",
     "vetting": "vet",

@@ -47,7 +47,7 @@ def parse_dense(text: str) -> Array:
     match = _DENSE.match(text)
     if match is None:
         raise UnimplementedError(f"expected a dense constant, found {text[:80]}")
-    element = ElementType.S64 if match["element"] == "index" else ElementType.from_mlir(match["element"])
+    element = element_named(match["element"])
     shape = tuple(int(size) for size in match["dims"].split("x")[:-1])
     body = match["body"].strip()
     if body.startswith('"0x'):
@@ -63,6 +63,19 @@ def parse_dense(text: str) -> Array:
         raise InvalidArgumentError(f"expected {count} elements in a constant of shape {shape}, found {flat.size}")
     array.flags.writeable = False
     return array
+
+
+def element_named(spelling: str) -> ElementType:
+    """The element type that MLIR spells so: also its ``index``, as wide as any, and integers that say they are signed.
+
+    Raises:
+        InvalidArgumentError: the spelling is none of an element type.
+    """
+    if spelling == "index":
+        return ElementType.S64
+    if spelling.startswith("si") and spelling != ElementType.S1.mlir:  # without a sign, one bit is a truth value
+        spelling = spelling[1:]
+    return ElementType.from_mlir(spelling)
 
 
 def _from_words(body: str, element: ElementType) -> Array:

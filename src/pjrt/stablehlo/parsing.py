@@ -8,9 +8,9 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
-from pjrt.stablehlo._decode import decode_attribute, decode_attribute_of, decode_function_type, decode_type
 from pjrt.stablehlo._native import MlirModule
 from pjrt.stablehlo.conversion import to_module
+from pjrt.stablehlo.decoding import decode_attribute, decode_attribute_of, decode_function_type, decode_type
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
 from pjrt.stablehlo.types import ValueType

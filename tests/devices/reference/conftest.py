@@ -10,7 +10,7 @@ import pytest
 
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator, _mlir
-from pjrt.devices.reference._attributes import decode_attribute
+from pjrt.stablehlo.decoding import decode_attribute
 
 Run = Callable[..., list[Any]]
 

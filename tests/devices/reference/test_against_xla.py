@@ -16,7 +16,7 @@ import pytest
 
 import pjrt
 from pjrt.devices.reference import Evaluator, _mlir
-from pjrt.devices.reference._types import TensorType
+from pjrt.stablehlo.types import TensorType
 
 PROGRAMS = sorted(Path(__file__).with_name("programs").glob("*.mlir"))
 ULP = float(np.finfo(np.float32).eps)

@@ -16,7 +16,7 @@ from pjrt.devices.reference import Context, Evaluator, _mlir, op, rules
 from pjrt.devices.reference._blocks import run_fast
 from pjrt.devices.reference._locations import describe
 from pjrt.devices.reference._regions import Region
-from pjrt.devices.reference._types import Quantization, TensorType, parse_quantization
+from pjrt.stablehlo.types import TensorType
 
 T = ElementType
 
@@ -60,13 +60,35 @@ def test_constants_of_more_than_a_hundred_elements(run: Any, dtype: Any) -> None
     assert found.tobytes() == values.tobytes()
 
 
-def test_quantized_types() -> None:
-    per_tensor = parse_quantization("!quant.uniform<i8:f32, 5.000000e-01:10>")
-    assert per_tensor == Quantization(T.S8, T.F32, (0.5,), (10,), None, -128, 127)
-    per_axis = parse_quantization("!quant.uniform<u8<0:15>:f32:1, {1.0:3,2.500000e-01}>")
-    assert per_axis == Quantization(T.U8, T.F32, (1.0, 0.25), (3, 0), 1, 0, 15)
-    with pytest.raises(UnimplementedError, match="expected a per-tensor or per-axis"):
-        parse_quantization("!quant.calibrated<f32<-1.0:1.0>>")
+@pytest.mark.parametrize("spelled", ["tensor<*xf32>", "tuple<tensor<2x!quant.uniform<i8:f32:{0:1}, {0.5, 0.25}>>>"])
+def test_arguments_that_nothing_can_be_computed_with_are_refused_with_their_place(spelled: str) -> None:
+    text = f'func.func @main(%x: {spelled} loc("model.py":3:4)) {{ return }}'
+    with pytest.raises(UnimplementedError, match=r"main: expected ranked tensors.*as arguments, found .*model.py:3:4"):
+        Evaluator(_mlir.parse(text))
+
+
+def test_results_that_nothing_can_be_computed_with_are_refused_with_their_place() -> None:
+    text = """func.func @main(%x: tensor<2xf32>) {
+      %0 = stablehlo.custom_call @Sharding(%x) : (tensor<2xf32>) -> tensor<*xf32> loc("model.py":7:1)
+      return }"""
+    with pytest.raises(UnimplementedError, match=r"stablehlo.custom_call .*expected ranked tensors.*model.py:7:1"):
+        Evaluator(_mlir.parse(text))
+
+
+def test_a_constant_that_cannot_be_read_is_refused_with_its_place() -> None:
+    text = """func.func @main() -> tensor<2xbf16> {
+      %0 = stablehlo.constant dense_resource<r> : tensor<2xbf16> loc("model.py":7:1)
+      return %0 : tensor<2xbf16> } {-# dialect_resources: { builtin: { r: "0x0800000001000200" } } #-}"""
+    with pytest.raises(UnimplementedError, match=r"stablehlo.constant .*dense_resource<r>.*model.py:7:1"):
+        Evaluator(_mlir.parse(text))
+
+
+@pytest.mark.parametrize(("spelled", "dtype"), [("si16", np.int16), ("index", np.int64)])
+def test_integers_that_say_their_sign_or_no_width(run: Any, spelled: str, dtype: Any) -> None:
+    type_ = f"tensor<2x{spelled}>"
+    (found,) = run(f"func.func @main(%x: {type_}) -> {type_} {{ return %x : {type_} }}", np.array([1, -2], dtype))
+    assert found.dtype == dtype
+    assert found.tolist() == [1, -2]
 
 
 def test_types_print_as_mlir_does() -> None:

@@ -435,8 +435,8 @@ def test_clamp(run: Any, t: ElementType) -> None:
 @pytest.mark.parametrize(("op", "t"), [("popcnt", T.F32), ("negate", T.PRED), ("tanh", T.S32), ("subtract", T.PRED)])
 def test_refuses_what_is_not_defined(run: Any, op: str, t: ElementType) -> None:
     from pjrt.devices.reference import _registry
-    from pjrt.devices.reference._types import TensorType
     from pjrt.devices.reference._view import OpView
+    from pjrt.stablehlo.types import TensorType
 
     operand = TensorType((2,), t)
     rule = _registry.find(f"stablehlo.{op}")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pjrt.api.errors import PjrtError
 from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._registry import Kernel
-from pjrt.devices.reference._types import ValueType
+from pjrt.stablehlo.types import ValueType
 
 Environment = list[Any]
 """The slots of the block that a step runs in. Slot 0 is the ``Context`` (``context_of``). Opaque to ops otherwise: they

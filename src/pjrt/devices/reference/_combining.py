@@ -15,7 +15,7 @@ from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.devices.reference._blocks import Environment
 from pjrt.devices.reference._numbers import compute_dtype
 from pjrt.devices.reference._regions import Region
-from pjrt.devices.reference._types import TensorType, ValueType
+from pjrt.stablehlo.types import TensorType, ValueType
 
 Array = Any
 

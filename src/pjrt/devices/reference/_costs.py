@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pjrt.devices.reference._blocks import Block, Step
 from pjrt.devices.reference._evaluator import Evaluator
-from pjrt.devices.reference._types import TensorType, ValueType
+from pjrt.stablehlo.types import TensorType, ValueType
 
 _TRANSCENDENTAL = frozenset(
     "stablehlo." + name

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pjrt.devices.reference._attributes import Opaque
 from pjrt.devices.reference._registry import Compile
 from pjrt.devices.reference._view import OpView
+from pjrt.stablehlo.attributes import Opaque
 
 _TARGETS: dict[str, Compile] = {}
 
@@ -57,6 +57,7 @@ def config(view: OpView) -> Mapping[str, Any]:
             except ValueError as error:
                 raise view.invalid(f"expected a dictionary or JSON as {name}, found {found[:80]!r}") from error
             return dict(parsed)
-        if isinstance(found, Opaque):
-            raise view.invalid(f"expected a dictionary or JSON as {name}, found {found.text[:80]}")
+        if isinstance(found, Opaque | bytes):
+            told = found.text if isinstance(found, Opaque) else repr(found)
+            raise view.invalid(f"expected a dictionary or JSON as {name}, found {told[:80]}")
     return {}

@@ -12,7 +12,8 @@ from pjrt.devices.reference._blocks import run_fast
 from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._lowering import ModuleLowering, function_attributes
 from pjrt.devices.reference._sharding import shardings_of
-from pjrt.devices.reference._types import TOKEN, TensorType, TokenType, TupleType, ValueType
+from pjrt.devices.reference._types import TOKEN
+from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 
 class Evaluator:

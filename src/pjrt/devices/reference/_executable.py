@@ -16,10 +16,11 @@ from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._costs import costs
 from pjrt.devices.reference._evaluator import Evaluator
 from pjrt.devices.reference._memory import memory_stats
-from pjrt.devices.reference._types import TOKEN, TensorType, TokenType, TupleType, ValueType
+from pjrt.devices.reference._types import TOKEN
 from pjrt.devices.reference._whole import WholeRun
 from pjrt.host import Compiled, ExecutionContext
 from pjrt.stablehlo import read, to_module
+from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 Execute = Callable[[Sequence[Any], Context], Sequence[Any]]
 Loop = Callable[[Block, Environment], None]

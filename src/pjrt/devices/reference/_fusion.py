@@ -17,7 +17,7 @@ from pjrt.api.element_type import AnyDType
 from pjrt.devices.reference._assembly import Pending, assemble
 from pjrt.devices.reference._blocks import Block, Step, run_fast
 from pjrt.devices.reference._numbers import is_native
-from pjrt.devices.reference._types import TensorType
+from pjrt.stablehlo.types import TensorType
 
 SMALLEST = 1 << 21
 """Arrays of fewer elements stay in the cache anyway (measured: from here on chains are twice as fast)."""

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError
-from pjrt.devices.reference._attributes import Opaque
 from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._sharding import Mesh, parse_mesh
 from pjrt.devices.reference._view import OpView
+from pjrt.stablehlo.attributes import Opaque
 
 Process = tuple[int, int]
 Group = tuple[Process, ...]

@@ -16,14 +16,15 @@ import numpy as np
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.reference import _mlir, _registry
 from pjrt.devices.reference._assembly import Pending, assemble
-from pjrt.devices.reference._attributes import decode_attribute
 from pjrt.devices.reference._blocks import Block, Step
 from pjrt.devices.reference._fusion import fuse
 from pjrt.devices.reference._locations import describe
 from pjrt.devices.reference._regions import Region
 from pjrt.devices.reference._registry import Kernel, Rule
-from pjrt.devices.reference._types import TensorType, ValueType, decode_type
+from pjrt.devices.reference._types import EXPECTED, unknown_type
 from pjrt.devices.reference._view import LazyAttributes, OpView
+from pjrt.stablehlo.decoding import decode_attribute, decode_type
+from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return", "chlo.return", "mhlo.return"})
 _CONSTANTS = frozenset({"stablehlo.constant", "chlo.constant", "sdy.constant"})
@@ -124,6 +125,7 @@ class BlockLowering:
         self._name = name
         self._parent = parent
         self._template: list[Any] = [None]  # slot 0: the context
+        self._types: list[ValueType] = [TokenType()]  # of what is in each slot
         self._constant: set[int] = set()
         self._slots: dict[Any, int] = {}
         self._captures: dict[int, int] = {}
@@ -133,8 +135,11 @@ class BlockLowering:
         self._elementwise = True
         self._arguments = tuple(decode_type(argument.type) for argument in block.arguments)
         self._check_scalar(self._arguments)
-        for argument in block.arguments:
-            self._slots[argument] = self._new_slot()
+        for argument, type_ in zip(block.arguments, self._arguments, strict=True):
+            if (unknown := unknown_type((type_,))) is not None:
+                place = describe(argument.location)
+                raise UnimplementedError(f"{name}: {EXPECTED} as arguments, found {unknown} [{place}]")
+            self._slots[argument] = self._new_slot(type_)
         for view in block.operations:
             self._add(view.operation)
 
@@ -166,16 +171,18 @@ class BlockLowering:
         if self._parent is None:
             raise InternalError(f"the value {value} is used before it is defined")
         outside = self._parent.slot(value)
-        self._slots[value] = inside = self._new_slot()
+        type_ = self._parent._types[outside]
+        self._slots[value] = inside = self._new_slot(type_)
         if outside in self._parent._constant:
             self._set_constant(inside, self._parent._template[outside])
         else:
             self._captures[outside] = inside
-            self._check_scalar([decode_type(value.type)])
+            self._check_scalar([type_])
         return inside
 
-    def _new_slot(self) -> int:
+    def _new_slot(self, type_: ValueType) -> int:
         self._template.append(None)
+        self._types.append(type_)
         return len(self._template) - 1
 
     def _set_constant(self, slot: int, value: Any) -> None:
@@ -190,7 +197,7 @@ class BlockLowering:
     def _add(self, operation: Any) -> None:
         name: str = operation.name
         inputs = tuple(self.slot(value) for value in operation.operands)
-        operand_types = tuple(decode_type(value.type) for value in operation.operands)
+        operand_types = tuple(self._types[slot] for slot in inputs)
         if name in _TERMINATORS:
             self._outputs, self._results = inputs, operand_types
             return
@@ -201,10 +208,12 @@ class BlockLowering:
         rule = _registry.find(name)
         if rule is None:
             raise view.unimplemented("the reference device does not know this op")
+        if (unknown := unknown_type(view.results)) is not None:
+            raise view.unimplemented(f"{EXPECTED}, found {unknown}")
         kernel, elementwise = self._compile(rule, view)
         self._elementwise = self._elementwise and elementwise
         self._check_scalar(view.results)
-        outputs = tuple(self._new_slot() for _ in operation.results)
+        outputs = tuple(self._new_slot(type_) for type_ in view.results)
         self._slots.update(zip(operation.results, outputs, strict=True))
         environment = rule.environment or bool(view.regions)
         if not environment and self._fold(rule, kernel, inputs, outputs, view):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pjrt.api.executable import CompiledMemoryStats
 from pjrt.devices.reference._blocks import Block
 from pjrt.devices.reference._evaluator import Evaluator
-from pjrt.devices.reference._types import FutureType, TensorType, TupleType, ValueType
+from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
 _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
 """Ops whose result takes no memory of its own, as a rule."""

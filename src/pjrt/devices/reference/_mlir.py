@@ -9,11 +9,6 @@ from typing import Any
 from pjrt.stablehlo import read, to_module
 
 
-def cast(value: Any, dialect: str, name: str) -> Any:
-    """A bare attribute or type as the dialect's own class, which has its fields as properties."""
-    return getattr(importlib.import_module(f"jaxlib.mlir.dialects.{dialect}"), name)(value)
-
-
 def decompose(module: Any, is_known: Callable[[str], bool]) -> Any:
     """The module's operation, with CHLO ops that are not known expressed in StableHLO by the StableHLO project's own
     pass.

@@ -26,7 +26,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.devices.reference._blocks import Block, Environment, Step, run_fast
 from pjrt.devices.reference._numbers import BOOLEAN, FLOAT, INTEGER
 from pjrt.devices.reference._regions import Region
-from pjrt.devices.reference._types import TensorType
+from pjrt.stablehlo.types import TensorType
 
 Array = Any
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.devices.reference._blocks import Block, Environment
-from pjrt.devices.reference._types import TensorType, ValueType
+from pjrt.stablehlo.types import TensorType, ValueType
 
 _COMMUTATIVE = {
     "stablehlo.add": "add",

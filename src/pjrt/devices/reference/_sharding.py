@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.devices.reference._types import TensorType, ValueType
+from pjrt.stablehlo.types import TensorType, ValueType
 
 Array = Any
 Shape = tuple[int, ...]

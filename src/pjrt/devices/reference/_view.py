@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
+
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.devices.reference._attributes import decode_value_of
-from pjrt.devices.reference._types import TensorType, ValueType
+from pjrt.stablehlo.attributes import Opaque
+from pjrt.stablehlo.decoding import decode_attribute_of
+from pjrt.stablehlo.types import TensorType, ValueType
 
 if TYPE_CHECKING:
     from pjrt.devices.reference._regions import Region
@@ -67,7 +70,7 @@ class OpView:
         return self._tensor(self.results[index], f"result {index}")
 
     def attr(self, name: str, default: Any = _REQUIRED) -> Any:
-        """An attribute as a Python value (see ``_attributes``).
+        """An attribute as a Python value (see ``pjrt.stablehlo.attributes``).
 
         Raises:
             InvalidArgumentError: the op does not have it, and no default is given.
@@ -78,6 +81,18 @@ class OpView:
             if default is _REQUIRED:
                 raise self.invalid(f"expected an attribute {name}, found none") from None
             return default
+
+    def constant(self) -> Any:
+        """The array that an op's ``value`` is.
+
+        Raises:
+            UnimplementedError: it is stored in a way that cannot be read.
+        """
+        value = self.attr("value")
+        if not isinstance(value, np.ndarray):
+            found = value.text[:80] if isinstance(value, Opaque) else repr(value)
+            raise self.unimplemented(f"expected the elements of a constant, found {found}")
+        return value
 
     def function(self, name: str) -> Region:
         """A function of the module as a region without captured values: what calls, composites and custom calls run."""
@@ -161,7 +176,7 @@ class LazyAttributes(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._decoded:
-            self._decoded[name] = decode_value_of(self._operation, name)
+            self._decoded[name] = decode_attribute_of(self._operation, name)
         return self._decoded[name]
 
     def __iter__(self) -> Any:

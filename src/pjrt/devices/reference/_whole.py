@@ -16,7 +16,7 @@ from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._evaluator import Evaluator
 from pjrt.devices.reference._groups import Meeting
 from pjrt.devices.reference._sharding import REPLICATED, Sharding
-from pjrt.devices.reference._types import TensorType, ValueType
+from pjrt.stablehlo.types import TensorType, ValueType
 
 _PATIENCE = 1e9
 """Seconds to wait for the device that works for all: however long that takes; if it fails the launch ends."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from pjrt.devices.reference._blocks import Environment
 from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._types import TOKEN, TensorType
+from pjrt.devices.reference._types import TOKEN
 from pjrt.devices.reference._view import OpView
+from pjrt.stablehlo.types import TensorType
 
 
 @op("stablehlo.while")

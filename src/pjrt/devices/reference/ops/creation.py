@@ -13,7 +13,7 @@ from pjrt.devices.reference._view import OpView
 @op("stablehlo.constant", "chlo.constant", elementwise=True, quantized=True)
 def constant(view: OpView) -> Kernel:
     """The value in the program."""
-    value = view.attr("value")
+    value = view.constant()
     return lambda: value
 
 

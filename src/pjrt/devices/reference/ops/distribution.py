@@ -15,8 +15,9 @@ from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._groups import Group, Meeting, channel_of, finder_of, one_way_finder_of, rows_of
 from pjrt.devices.reference._numbers import BOOLEAN, compute_dtype
 from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._types import TOKEN, TensorType
+from pjrt.devices.reference._types import TOKEN
 from pjrt.devices.reference._view import OpView
+from pjrt.stablehlo.types import TensorType
 
 Array = Any
 

@@ -13,8 +13,8 @@ import numpy as np
 from pjrt.devices.reference import _registry
 from pjrt.devices.reference._custom_calls import custom_call
 from pjrt.devices.reference._registry import Kernel
-from pjrt.devices.reference._types import TensorType
 from pjrt.devices.reference._view import OpView
+from pjrt.stablehlo.types import TensorType
 
 Array = Any
 

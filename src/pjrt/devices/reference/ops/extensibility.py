@@ -12,9 +12,10 @@ from pjrt.devices.reference._blocks import Environment, context_of
 from pjrt.devices.reference._custom_calls import config, custom_call, find_target, targets
 from pjrt.devices.reference._ordering import find_ordering
 from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._types import TOKEN, TensorType
+from pjrt.devices.reference._types import TOKEN
 from pjrt.devices.reference._view import OpView
 from pjrt.devices.reference.ops.sorting import sorting_order
+from pjrt.stablehlo.types import TensorType
 
 
 @op("stablehlo.composite", environment=True, quantized=True)

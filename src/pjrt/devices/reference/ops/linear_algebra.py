@@ -16,6 +16,7 @@ from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._rounding import converter, precision_reducer
 from pjrt.devices.reference._triangular import solve_triangular
 from pjrt.devices.reference._view import OpView
+from pjrt.stablehlo.types import OpaqueType, TensorType, ValueType
 
 Shape = tuple[int, ...]
 Product = Callable[[Any, Any], Any]
@@ -88,7 +89,7 @@ def _plan(left: Shape, right: Shape, dimensions: tuple[Shape, Shape, Shape, Shap
     return run
 
 
-def _rounded_first(view: OpView, kernel: Kernel, left: str, right: str) -> Kernel:
+def _rounded_first(view: OpView, kernel: Kernel, left: ValueType, right: ValueType) -> Kernel:
     """The kernel on operands that are rounded to the types of an algorithm."""
     round_left, round_right = (
         _rounding(view, view.operand(0).element, left),
@@ -97,15 +98,13 @@ def _rounded_first(view: OpView, kernel: Kernel, left: str, right: str) -> Kerne
     return lambda x, y: kernel(round_left(x), round_right(y))
 
 
-def _rounding(view: OpView, element: ElementType, precision: str) -> Callable[[Any], Any]:
-    if precision == element.mlir:
+def _rounding(view: OpView, element: ElementType, precision: ValueType) -> Callable[[Any], Any]:
+    if precision == OpaqueType("tf32"):  # of no value's type: only ever what a product is computed in
+        return precision_reducer(element, 8, 10) if element is ElementType.F32 else lambda x: x
+    target = precision.element if isinstance(precision, TensorType) else None
+    if target is element:
         return lambda x: x
-    if precision == "tf32":
-        if element is ElementType.F32:
-            return precision_reducer(element, 8, 10)
-        return lambda x: x
-    target = ElementType.from_mlir(precision)
-    if element not in FLOAT or target not in FLOAT:
+    if element not in FLOAT or target is None or target not in FLOAT:
         raise view.unimplemented(f"an algorithm that rounds {element.mlir} to {precision}")
     there, back = converter(element, target), converter(target, element)
     return lambda x: back(there(x))

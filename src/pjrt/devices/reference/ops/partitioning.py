@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from pjrt.devices.reference._attributes import Opaque
 from pjrt.devices.reference._blocks import Environment, context_of
 from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._custom_calls import custom_call
@@ -16,6 +15,7 @@ from pjrt.devices.reference._groups import Meeting
 from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._sharding import REPLICATED, Mesh, Sharding, parse_gspmd, parse_mesh, parse_sdy
 from pjrt.devices.reference._view import OpView
+from pjrt.stablehlo.attributes import Opaque
 
 Array = Any
 
@@ -53,7 +53,7 @@ def sharding_group(view: OpView) -> Kernel:
 @op("sdy.constant", elementwise=True, quantized=True)
 def constant(view: OpView) -> Kernel:
     """The value in the program."""
-    value = view.attr("value")
+    value = view.constant()
     return lambda: value
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from pjrt.devices.reference._numbers import compute_dtype
 from pjrt.devices.reference._registry import Kernel, Rule, op
-from pjrt.devices.reference._types import Quantization, TensorType, ValueType
 from pjrt.devices.reference._view import OpView
+from pjrt.stablehlo.types import Quantization, TensorType, ValueType
 
 
 @op("stablehlo.uniform_quantize", quantized=True)

@@ -1,7 +1,13 @@
-"""From MLIR's objects to plain Python: types and attributes."""
+"""From MLIR's objects to plain Python: types and attributes.
+
+For whoever walks through a module of MLIR (see ``conversion.to_module``) and wants the values that ``types`` and
+``attributes`` describe; ``parsing.parse`` reads a whole program so. What has no form there is no error: it becomes an
+``OpaqueType`` or an ``Opaque`` with MLIR's spelling, for the reader to refuse if it matters.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import fields
@@ -10,7 +16,7 @@ from typing import Any
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.stablehlo import _jaxlib
-from pjrt.stablehlo._dense import decode_dense, parse_dense
+from pjrt.stablehlo._dense import decode_dense, element_named, parse_dense
 from pjrt.stablehlo.attributes import (
     ChannelHandle,
     ConvDimensionNumbers,
@@ -46,8 +52,7 @@ def decode_type(type_: Any) -> ValueType:
     if text == "!stablehlo.token":
         return TokenType()
     if text.startswith("!stablehlo.future"):
-        future = _jaxlib.load("mlir.dialects.stablehlo", "read types").FutureType(type_)
-        return FutureType(tuple(decode_type(inner) for inner in future.types))
+        return FutureType(tuple(map(decode_type, _binding("stablehlo", "FutureType")(type_).types)))
     try:
         return TensorType((), *_decode_element(text))
     except InvalidArgumentError:
@@ -60,7 +65,11 @@ def decode_function_type(type_: Any) -> FunctionType:
 
 
 def decode_attribute_of(operation: Any, name: str) -> Any:
-    """An attribute of an operation by its name."""
+    """An attribute of an operation by its name; also of the kinds that the bindings can make no object of.
+
+    Raises:
+        KeyError: the operation has no such attribute.
+    """
     try:
         attribute = operation.attributes[name]
     except TypeError:  # the bindings can make no object of a complex constant
@@ -99,26 +108,28 @@ def _decode_bounds(encoding: Any) -> tuple[int | None, ...] | None:
 
 
 def _decode_element(text: str) -> tuple[ElementType, Quantization | None]:
-    if text == "index":
-        return ElementType.S64, None
     if text.startswith("!quant."):
-        quantization = _parse_quantization(text)
+        quantization = parse_quantization(text)
         return quantization.storage, quantization
-    return ElementType.from_mlir(text), None
+    return element_named(text), None
 
 
 _QUANTIZED = re.compile(
-    r"!quant\.uniform<(?P<storage>[iu]+\d+)(?:<(?P<low>-?\d+):(?P<high>-?\d+)>)?"
+    r"!quant\.uniform<(?P<storage>(?:i|u|si|ui)\d+)(?:<(?P<low>-?\d+):(?P<high>-?\d+)>)?"
     r":(?P<expressed>\w+)(?::(?P<axis>\d+))?,\s*(?P<scales>[^<>]*)>"
 )
 
 
-def _parse_quantization(text: str) -> Quantization:
-    """What ``!quant.uniform<storage<min:max>:expressed:axis, {scale:zero_point, …}>`` spells."""
+def parse_quantization(text: str) -> Quantization:
+    """The quantization that ``!quant.uniform<storage<min:max>:expressed:axis, {scale:zero_point, …}>`` spells.
+
+    Raises:
+        InvalidArgumentError: it is another kind of quantized type.
+    """
     match = _QUANTIZED.fullmatch(text)
     if match is None or "{{" in text:
         raise InvalidArgumentError(f"expected a per-tensor or per-axis uniform quantized type, found {text}")
-    storage = ElementType.from_mlir(re.sub(r"^ui?", "ui", match["storage"]))
+    storage = element_named(re.sub(r"^u(?=\d)", "ui", match["storage"]))
     signed = storage.name.startswith("S")
     low = -(1 << (storage.bits - 1)) if signed else 0
     high = (1 << (storage.bits - 1)) - 1 if signed else (1 << storage.bits) - 1
@@ -175,8 +186,14 @@ def _decode_other(attribute: Any) -> Any:
 
 
 def _decode_record(attribute: Any, dialect: str, binding: str, record: type) -> Any:
-    typed = getattr(_jaxlib.load(f"mlir.dialects.{dialect}", "read attributes"), binding)(attribute)
+    typed = _binding(dialect, binding)(attribute)
     return record(*(_plain(getattr(typed, field.name)) for field in fields(record)))
+
+
+@functools.cache
+def _binding(dialect: str, name: str) -> Any:
+    """The class of the bindings that reads an attribute or type of a dialect."""
+    return getattr(_jaxlib.load(f"mlir.dialects.{dialect}", "read programs"), name)
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,269 @@
+"""A parsed program held against what a device says of itself: operation by operation, type by type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
+from pjrt.api.support import SHOWN, Reason, ReasonKind, SourceLocation, Verdict
+from pjrt.stablehlo.inspection import COLLECTIVES
+from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram
+from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
+
+STRUCTURE = frozenset({"func.return", "func.call", "stablehlo.return", "chlo.return", "mhlo.return", "sdy.return"})
+"""Operations that hold a program together; no device is asked for them."""
+
+_FEATURE_OF = {
+    **dict.fromkeys(COLLECTIVES, Feature.COLLECTIVES),
+    **dict.fromkeys(("stablehlo.send", "stablehlo.recv"), Feature.SEND_RECV),
+    **dict.fromkeys(("stablehlo.infeed", "stablehlo.outfeed"), Feature.INFEED_OUTFEED),
+}
+_NO, _MAYBE = Verdict.NO, Verdict.MAYBE
+
+
+class Suitability:
+    """One program and one device.
+
+    Args:
+        program: the program.
+        device: what is known of the device.
+        options: how the program is compiled.
+    """
+
+    def __init__(self, program: ParsedProgram, device: Capabilities, options: CompileOptions) -> None:
+        self._program = program
+        self._device = device
+        self._options = options
+        self._looks_at_each = device.operations is not None
+        self._found: dict[tuple[Verdict, ReasonKind, str], _Gathered] = {}
+
+    def operations(self) -> list[Reason]:
+        """What the names of operations say."""
+        self._found.clear()
+        for operation, is_run in self._walk():
+            self._name(operation, is_run)
+        return self._gathered()
+
+    def reasons(self) -> list[Reason]:
+        """What names, types and attributes say; none if the device is known to run the program."""
+        self._found.clear()
+        self._counts()
+        self._signature(self._program.entry)
+        for operation, is_run in self._walk():
+            if operation.name in STRUCTURE:
+                continue
+            self._name(operation, is_run)
+            self._target(operation, is_run)
+            self._feature(operation, is_run)
+            self._types(operation, is_run)
+        if not self._looks_at_each:
+            self._add(_MAYBE, ReasonKind.OP, "operations", "the device does not say which operations it runs")
+        return self._gathered()
+
+    # The parts of a program.
+
+    def _walk(self) -> Iterator[tuple[Operation, bool]]:
+        """Every operation, with whether the program surely gets to it: those of functions that nothing refers to
+        may be left out by a device.
+        """
+        used = _used_functions(self._program)
+        for function in self._program.functions.values():
+            if function.body is not None:
+                for operation in function.body.walk():
+                    yield operation, function.name in used
+
+    def _counts(self) -> None:
+        needed, there = self._options.num_replicas * self._options.num_partitions, self._device.num_devices
+        if there is None or needed <= there:
+            return
+        self._add(
+            _NO,
+            ReasonKind.ATTRIBUTE,
+            "num_partitions" if self._options.num_partitions > 1 else "num_replicas",
+            f"{self._options.num_replicas} replicas × {self._options.num_partitions} partitions need {needed} devices, "
+            f"there are {there}",
+        )
+
+    def _signature(self, entry: Function) -> None:
+        """What goes in and comes out: that no compiler does away with."""
+        if entry.name != "main":
+            self._add(_MAYBE, ReasonKind.ATTRIBUTE, entry.name, f"the function to run is {entry.name}, not main")
+        for types, attributes, is_argument in (
+            (entry.type.arguments, entry.argument_attributes, True),
+            (entry.type.results, entry.result_attributes, False),
+        ):
+            for type_, given in zip(types, attributes, strict=True):
+                self._value(type_, entry.location, certain=is_argument)
+                self._placement(given, entry.location)
+
+    def _placement(self, given: Any, location: Location) -> None:
+        kind, known = given.get("mhlo.memory_kind"), self._device.memory_kinds
+        if kind is not None and (known is None or str(kind) not in known):
+            has = "does not say which it has" if known is None else f"has {', '.join(known)}"
+            message = f"the program asks for memory of the kind '{kind}', the device {has}"
+            self._add(_MAYBE, ReasonKind.ATTRIBUTE, f"mhlo.memory_kind = {kind}", message, location)
+        layout = given.get("mhlo.layout_mode")
+        if layout is not None and str(layout) not in ("default", "auto") and not self._device.has(Feature.LAYOUTS):
+            message = f"the program asks for the layout {layout}"
+            self._add(_MAYBE, ReasonKind.ATTRIBUTE, f"mhlo.layout_mode = {layout}", message, location)
+
+    # One operation.
+
+    def _name(self, operation: Operation, is_run: bool) -> None:
+        runs = self._device.operations
+        if runs is None or operation.name in runs or operation.name in STRUCTURE:
+            return
+        self._add(
+            _NO if is_run else _MAYBE,
+            ReasonKind.OP,
+            operation.name,
+            f"the device does not run {operation.name}",
+            operation.location,
+        )
+
+    def _target(self, operation: Operation, is_run: bool) -> None:
+        if operation.name != "stablehlo.custom_call":
+            return
+        target, known = str(operation.attributes.get("call_target_name", "")), self._device.custom_calls
+        if known is None:
+            message = f"the device does not say whether it has the custom call '{target}'"
+            self._add(_MAYBE, ReasonKind.OP, f"custom_call @{target}", message, operation.location)
+        elif target not in known:
+            message = f"the device has no custom call '{target}'"
+            verdict = _NO if is_run else _MAYBE
+            self._add(verdict, ReasonKind.OP, f"custom_call @{target}", message, operation.location)
+
+    def _feature(self, operation: Operation, is_run: bool) -> None:
+        feature = _FEATURE_OF.get(operation.name)
+        if feature is not None:
+            self._needs(feature, f"{operation.name}", operation.location, certain=is_run)
+
+    def _types(self, operation: Operation, is_run: bool) -> None:
+        certain = is_run and self._looks_at_each
+        for value in operation.results:
+            self._value(value.type, operation.location, certain=certain)
+        runs = self._device.operations
+        if runs is None or operation.name not in runs:
+            return
+        taken = runs[operation.name]
+        if taken is None:
+            message = "for some operations the device does not say what it depends on whether they run"
+            self._add(_MAYBE, ReasonKind.OP, "operations", message)
+            return
+        tensor = next((v.type for v in (*operation.operands, *operation.results) if isinstance(v.type, TensorType)), None)
+        if tensor is None or tensor.quantization is not None or tensor.element in taken:
+            return
+        self._add(
+            _NO if is_run else _MAYBE,
+            ReasonKind.TYPE,
+            f"{operation.name} on {tensor.element.mlir}",
+            f"the device does not run {operation.name} on {tensor.element.mlir}, but on {_spelled(taken)}",
+            operation.location,
+        )
+
+    # One type.
+
+    def _value(self, type_: ValueType, location: Location, *, certain: bool) -> None:
+        if isinstance(type_, TensorType):
+            self._tensor(type_, location, certain)
+        elif isinstance(type_, TupleType | FutureType):
+            for inner in type_.elements:
+                self._value(inner, location, certain=certain)
+        elif isinstance(type_, OpaqueType):
+            self._add(_MAYBE, ReasonKind.TYPE, type_.text, f"whether the device has {type_} is not known", location)
+
+    def _tensor(self, type_: TensorType, location: Location, certain: bool) -> None:
+        types = self._device.element_types
+        if types is None:
+            message = "the device does not say which element types it has"
+            self._add(_MAYBE, ReasonKind.TYPE, "element types", message)
+        elif type_.element not in types:
+            message = f"{type_.element.mlir} is no element type of the device: it has {_spelled(types)}"
+            self._add(_NO if certain else _MAYBE, ReasonKind.TYPE, type_.element.mlir, message, location)
+        if type_.quantization is not None:
+            self._needs(Feature.QUANTIZED_TYPES, str(type_), location, certain=certain)
+            self._add(_MAYBE, ReasonKind.TYPE, "quantized types", "which operations take quantized types is not known")
+        if not type_.is_static:
+            bounded = type_.bounds is not None and all(
+                size is not None or bound is not None for size, bound in zip(type_.shape, type_.bounds, strict=True)
+            )
+            feature = Feature.BOUNDED_DYNAMIC_SHAPES if bounded else Feature.DYNAMIC_SHAPES
+            self._needs(feature, str(type_), location, certain=certain)
+            self._add(_MAYBE, ReasonKind.FEATURE, "sizes", "whether the sizes fit is known only when it is compiled")
+
+    def _needs(self, feature: Feature, subject: str, location: Location, *, certain: bool) -> None:
+        has = self._device.has(feature)
+        if has:
+            return
+        words = feature.value.replace("_", " ")
+        if has is None:
+            self._add(_MAYBE, ReasonKind.FEATURE, words, f"whether the device has {words} is not known, for {subject}")
+            return
+        message = f"the device has no {words}, which {subject} needs"
+        self._add(_NO if certain else _MAYBE, ReasonKind.FEATURE, words, message, location)
+
+    # What was found.
+
+    def _add(
+        self, verdict: Verdict, kind: ReasonKind, subject: str, message: str, location: Location | None = None
+    ) -> None:
+        gathered = self._found.get((verdict, kind, subject))
+        if gathered is None:
+            gathered = self._found[verdict, kind, subject] = _Gathered(message)
+        if location is not None:
+            gathered.add(location)
+
+    def _gathered(self) -> list[Reason]:
+        return [
+            Reason(verdict, kind, subject, gathered.message, tuple(gathered.places), gathered.count)
+            for (verdict, kind, subject), gathered in self._found.items()
+        ]
+
+
+class _Gathered:
+    """One reason, from all the places that give it."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        self.places: dict[SourceLocation, None] = {}
+        self.count = 0
+
+    def add(self, location: Location) -> None:
+        """One more place."""
+        self.count += 1
+        if len(self.places) < SHOWN and location.is_known:
+            at = next((place for place in location.places if place.file), location.places[0])
+            self.places.setdefault(SourceLocation(location.name, at.file, at.line, at.column))
+
+
+def _used_functions(program: ParsedProgram) -> set[str]:
+    """The names of the entry function and of those that it refers to, directly or by way of others."""
+    used: set[str] = set()
+    pending = [program.entry.name]
+    while pending:
+        name = pending.pop()
+        if name in used:
+            continue
+        used.add(name)
+        body: Block | None = program.functions[name].body
+        for operation in body.walk() if body is not None else ():
+            pending += [text for text in _texts(operation.attributes.values()) if text in program.functions]
+    return used
+
+
+def _texts(values: Any) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _texts(value)
+        elif isinstance(value, dict):
+            yield from _texts(value.values())
+
+
+def _spelled(types: frozenset[ElementType]) -> str:
+    return ", ".join(type_.mlir for type_ in sorted(types)) or "none"
