@@ -1,23 +1,60 @@
-"""What a name means to ``pjrt.client`` and ``pjrt.topology``."""
+"""What a name means to ``pjrt.client`` and ``pjrt.topology``: register, get, default."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import pjrt
 from pjrt import plugins
-from pjrt.plugins import _wheels
+from pjrt.plugins import Declaration
+from pjrt.plugins.discovery import wheels
 
 
-def test_the_cpu_device_is_the_default_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_wheels, "_DEVICE_FILES", {})
+@pytest.fixture(autouse=True)
+def _without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No hardware, no variables, no configuration file of whoever runs the tests."""
+    for variable in ("PJRT_DEVICE", "PJRT_CONFIG", "PJRT_NAMES_AND_LIBRARY_PATHS", "PJRT_PLUGIN_LIBRARY_PATH"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.setattr("pjrt.system.device_files", lambda vendor: (str(tmp_path / "no" / vendor),))
+    plugins.refresh()
+
+
+@pytest.fixture
+def registered() -> Iterator[Any]:
+    """Registers plugins, and takes that back."""
+    names: list[str] = []
+
+    def register(*args: Any, **keywords: Any) -> Declaration:
+        made = plugins.register(*args, **keywords)
+        names.append(made.name)
+        return made
+
+    yield register
+    for name in names:
+        plugins.unregister(name)
+
+
+def two_devices(**options: Any) -> pjrt.Client:
+    """A client of a device under test."""
+    return pjrt.client("reference", **{"num_devices": 2, **options})
+
+
+def test_the_cpu_device_is_the_default_where_there_is_no_other() -> None:
     assert "cpu" in plugins.names()
     with pjrt.client("cpu") as named, pjrt.client() as unnamed:
         assert named.platform_name == unnamed.platform_name == "cpu"
 
 
 def test_a_plugin_is_one_object() -> None:
-    assert plugins.find("cpu") is plugins.find("cpu")
+    assert plugins.get("cpu") is plugins.get("cpu")
 
 
 def test_options_reach_the_device() -> None:
@@ -37,3 +74,180 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_neither_a_name_nor_a_path() -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match=r"expected a device's name or a plugin's path, found 3"):
         pjrt.client(3)  # type: ignore[arg-type]
+
+
+class TestRegister:
+    def test_a_factory(self, registered: Any) -> None:
+        made = registered(name="abacus", factory=two_devices, options={"num_devices": 3})
+        assert plugins.declaration("abacus") is made
+        assert "abacus" in plugins.names()
+        with pjrt.client("abacus") as client, pjrt.client("abacus", num_devices=1) as other:
+            assert (len(client.devices), len(other.devices)) == (3, 1)
+
+    def test_a_place_is_imported_when_it_is_asked_for(
+        self, registered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "abacus_of_wood.py").write_text("import pjrt\ndef make():\n    return pjrt.client('reference')\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        registered(name="abacus", factory="abacus_of_wood:make")
+        assert "abacus_of_wood" not in sys.modules
+        assert "abacus" not in plugins.loaded()
+        pjrt.client("abacus").close()
+        assert "abacus_of_wood" in sys.modules
+        assert plugins.loaded()["abacus"] is plugins.get("abacus")
+
+    def test_a_library(self, registered: Any, tiny_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tiny_library.parent)
+        made = registered(name="tiny", library=tiny_library.name, options={"num_devices": 2})
+        assert made.library == tiny_library
+        with pjrt.client("tiny") as client:
+            assert len(client.devices) == 2
+
+    def test_a_declaration(self, registered: Any) -> None:
+        made = Declaration("abacus", "a test", factory=two_devices)
+        assert registered(made) is made
+
+    def test_a_registered_one_comes_before_a_device_in_the_box(self, registered: Any) -> None:
+        registered(name="cpu", factory=two_devices)
+        with pjrt.client("cpu") as client:
+            assert client.platform_name == "reference"
+        (kept,) = [plugin for plugin in plugins.declarations() if plugin.name == "cpu"]
+        assert [hidden.origin for hidden in kept.shadowed] == ["in the box"]
+
+    def test_unregister_gives_the_name_back(self) -> None:
+        plugins.register(name="cpu", factory=two_devices)
+        plugins.unregister("cpu")
+        with pjrt.client("cpu") as client:
+            assert client.platform_name == "cpu"
+        with pytest.raises(pjrt.NotFoundError, match=r"no plugin called 'cpu' is registered"):
+            plugins.unregister("cpu")
+
+    def test_twice(self, registered: Any) -> None:
+        registered(name="abacus", factory=two_devices)
+        with pytest.raises(pjrt.AlreadyExistsError, match=r"'abacus' is registered already; unregister it first"):
+            plugins.register(name="abacus", factory=two_devices)
+
+    @pytest.mark.parametrize("name", ["", "a/b", "x.so"])
+    def test_no_name(self, name: str) -> None:
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"expected a name that is no path"):
+            plugins.register(name=name, factory=two_devices)
+
+    def test_neither_or_both(self, tiny_library: Path) -> None:
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"needs a library or a factory, and not both"):
+            plugins.register(name="abacus")
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"needs a library or a factory, and not both"):
+            plugins.register(name="abacus", factory=two_devices, library=tiny_library)
+
+    def test_no_such_library(self, tmp_path: Path) -> None:
+        with pytest.raises(pjrt.NotFoundError, match=r"there is no such file"):
+            plugins.register(name="abacus", library=tmp_path / "x.so")
+
+    def test_a_factory_that_cannot_be_imported(self, registered: Any) -> None:
+        registered(name="abacus", factory="no_such_module_at_all:make")
+        with pytest.raises(pjrt.InternalError, match=r"'abacus' \(registered\) cannot be loaded: ModuleNotFoundError"):
+            pjrt.client("abacus")
+
+    def test_a_factory_that_is_none(self, registered: Any) -> None:
+        registered(name="abacus", factory="sys:maxsize")
+        with pytest.raises(pjrt.InternalError, match=r"must be a function that makes clients or a .*, found int"):
+            pjrt.client("abacus")
+
+
+def test_many_threads_load_a_plugin_once(registered: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_abacus.py").write_text(
+        "import pjrt\n"
+        "made = []\n"
+        "class Slow(pjrt.Plugin):\n"
+        "    name, api_version, attributes = 'slow', (0, 114), {}\n"
+        "    def __init__(self):\n"
+        "        made.append(self)\n"
+        "    def client(self, /, **options):\n"
+        "        return pjrt.client('reference')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    registered(name="abacus", factory="slow_abacus:Slow")
+    start, found = threading.Barrier(8), []
+
+    def ask() -> None:
+        start.wait(timeout=60)
+        found.append(plugins.get("abacus"))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+    assert len(sys.modules["slow_abacus"].made) == 1
+
+
+class TestDefaultOptions:
+    def test_the_environment_comes_before_the_plugin_and_after_the_caller(
+        self, registered: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[dict[str, Any]] = []
+
+        def make(**options: Any) -> pjrt.Client:
+            seen.append(options)
+            return pjrt.client("reference")
+
+        registered(name="my-abacus", factory=make, options={"beads": 10, "rows": 5, "wood": "oak"})
+        monkeypatch.setenv("PJRT_OPTIONS_MY_ABACUS", "rows = 6; wood=ash;shape=1,2;fast=true;weight=1.5")
+        pjrt.client("my-abacus", wood="elm").close()
+        assert seen == [{"beads": 10, "rows": 6, "wood": "elm", "shape": (1, 2), "fast": True, "weight": 1.5}]
+
+    def test_of_a_device_in_the_box(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PJRT_OPTIONS_CPU", "num_devices=3")
+        with pjrt.client("cpu") as client, pjrt.client("cpu", num_devices=1) as other:
+            assert (len(client.devices), len(other.devices)) == (3, 1)
+
+    @pytest.mark.parametrize("written", ["num_devices", "=3", "num_devices:3"])
+    def test_written_wrongly(self, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PJRT_OPTIONS_CPU", written)
+        with pytest.raises(pjrt.InvalidArgumentError, match=r"PJRT_OPTIONS_CPU: expected key=value;key=value, found"):
+            pjrt.client("cpu")
+
+
+class TestDefault:
+    @pytest.mark.parametrize("asked", ["reference", "REFERENCE", "PJRT_REFERENCE", " Reference "])
+    def test_the_environment_says_which(self, asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PJRT_DEVICE", asked)
+        with pjrt.client() as client:
+            assert client.platform_name == "reference"
+
+    def test_an_unknown_one_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PJRT_DEVICE", "ABACUS")
+        with pytest.raises(pjrt.NotFoundError, match=r"PJRT_DEVICE=ABACUS: there is no device called 'ABACUS'"):
+            pjrt.client()
+
+    def test_the_highest_priority_of_those_that_are_here(self, registered: Any, tmp_path: Path) -> None:
+        (tmp_path / "abacus0").touch()
+        registered(name="a", factory=two_devices, priority=7, hardware=(str(tmp_path / "abacus[0-9]"),))
+        registered(name="b", factory=two_devices, priority=9, hardware=(str(tmp_path / "sand[0-9]"),))
+        registered(name="c", factory=two_devices, priority=0)
+        assert plugins.default() == "a"
+        assert plugins.at_hand()[:2] == ("a", "cpu")
+        assert "b" not in plugins.at_hand()
+        assert "b" in plugins.names()
+
+    def test_a_plugin_without_priority_does_not_take_the_place_of_cpu(self, registered: Any) -> None:
+        registered(name="abacus", factory=two_devices)
+        assert plugins.default() == "cpu"
+
+
+def test_the_names_of_vendors_that_are_not_installed_say_what_to_install() -> None:
+    for name, vendor in wheels.VENDORS.items():
+        if name not in plugins.names():
+            with pytest.raises(pjrt.NotFoundError, match=rf"'{name}'.*pip install {vendor.wheels[0].distribution}"):
+                pjrt.client(name)
+
+
+def test_nothing_is_searched_for_a_device_in_the_box() -> None:
+    code = (
+        "import sys, pjrt; pjrt.client('reference').close(); "
+        "print([m for m in ('importlib.metadata', 'tomllib', 'pjrt.plugins.discovery.entry_points') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

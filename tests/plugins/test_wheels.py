@@ -5,23 +5,24 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import pjrt
 from pjrt import plugins
-from pjrt.plugins import _wheels, registry
+from pjrt.plugins.discovery import wheels
 
-LIBRARIES = [(name, wheel) for name, wheels in _wheels.WHEELS.items() for wheel in wheels]
+WHEELS = [(name, wheel) for name, vendor in wheels.VENDORS.items() for wheel in vendor.wheels]
 
 
 def run(code: str, path: Path, **environment: str) -> str:
     """What code prints in a process that finds packages in a folder first."""
-    cleared = {name: value for name, value in os.environ.items() if not name.startswith("TPU_")}
+    cleared = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "PJRT_"))}
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env=cleared | {"PYTHONPATH": str(path)} | environment,
+        env=cleared | {"PYTHONPATH": str(path), "XDG_CONFIG_HOME": str(path / "no settings")} | environment,
         capture_output=True,
         text=True,
         timeout=60,
@@ -31,25 +32,31 @@ def run(code: str, path: Path, **environment: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(("name", "wheel"), LIBRARIES, ids=[wheel.distribution for _, wheel in LIBRARIES])
+def have(monkeypatch: pytest.MonkeyPatch, name: str, *known: wheels.Wheel) -> None:
+    """Has a vendor's plugin come in these wheels."""
+    monkeypatch.setitem(wheels.VENDORS, name, replace(wheels.VENDORS[name], wheels=known))
+    plugins.refresh()
+
+
+@pytest.mark.parametrize(("name", "wheel"), WHEELS, ids=[wheel.distribution for _, wheel in WHEELS])
 def test_a_library_is_found_in_its_package_without_importing_it(
-    name: str, wheel: _wheels.Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, wheel: wheels.Wheel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = tmp_path / wheel.library
     library.parent.mkdir(parents=True)
     (library.parent / "__init__.py").write_text("raise RuntimeError('imported')")
     library.touch()
-    monkeypatch.setitem(_wheels.WHEELS, name, (wheel,))
+    have(monkeypatch, name, wheel)
     monkeypatch.syspath_prepend(tmp_path)
-    assert _wheels.library(name) == library
+    found = plugins.declaration(name)
+    assert (found.library, found.origin, found.problem) == (library, f"wheel {wheel.distribution}", "")
 
 
-@pytest.mark.parametrize("name", _wheels.WHEELS)
+@pytest.mark.parametrize("name", wheels.VENDORS)
 def test_a_plugin_that_is_not_installed_names_its_wheel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    missing = tuple(
-        _wheels.Wheel(wheel.distribution, f"no_such_{number}/x.so") for number, wheel in enumerate(_wheels.WHEELS[name])
-    )
-    monkeypatch.setitem(_wheels.WHEELS, name, missing)
+    known = wheels.VENDORS[name].wheels
+    missing = [wheels.Wheel(wheel.distribution, f"no_such_{number}/x.so") for number, wheel in enumerate(known)]
+    have(monkeypatch, name, *missing)
     for ask in (pjrt.client, pjrt.topology, pjrt.load_plugin):
         with pytest.raises(pjrt.NotFoundError, match=rf"plugin of '{name}'.*pip install {missing[0].distribution}"):
             ask(name)  # type: ignore[operator]
@@ -70,19 +77,16 @@ def test_the_default_is_what_has_both_its_hardware_and_its_wheel(
 ) -> None:
     for file in files:
         (tmp_path / file).touch()
-    patterns = {
-        name: tuple(str(tmp_path / Path(pattern).name) for pattern in patterns if "vfio" not in pattern)
-        for name, patterns in _wheels._DEVICE_FILES.items()
-    }
-    monkeypatch.setattr(_wheels, "_DEVICE_FILES", patterns)
+    device_files = {"tpu": "accel[0-9]*", "cuda": "nvidia[0-9]*", "rocm": "kfd", "xpu": "nothing"}
+    monkeypatch.setattr("pjrt.system.device_files", lambda name: (str(tmp_path / device_files[name]),))
     monkeypatch.syspath_prepend(tmp_path)
-    for name in _wheels.WHEELS:
-        wheel = _wheels.Wheel(f"wheel-of-{name}", f"a_package_with_{name}/plugin.so")
-        monkeypatch.setitem(_wheels.WHEELS, name, (wheel,))
+    for name in wheels.VENDORS:
+        wheel = wheels.Wheel(f"wheel-of-{name}", f"a_package_with_{name}/plugin.so")
+        have(monkeypatch, name, wheel)
         if name in installed:
             (tmp_path / wheel.library).parent.mkdir()
             (tmp_path / wheel.library).touch()
-    assert registry.default() == found
+    assert plugins.default() == found
     assert found in plugins.names()
 
 
@@ -92,21 +96,36 @@ def test_a_name_leads_to_a_plugin(tiny_library: Path, tmp_path: Path) -> None:
     (package / "xla_cuda_plugin.so").symlink_to(tiny_library)
     code = """
 import pjrt
-assert pjrt.load_plugin("cuda") is pjrt.plugins.find("cuda")
+assert pjrt.load_plugin("cuda") is pjrt.plugins.get("cuda")
 print(len(pjrt.topology("cuda", "2x2").device_descriptions), len(pjrt.client("cuda", num_devices=3).devices))
 """
     assert run(code, tmp_path) == "4 3"
 
 
+def test_a_library_that_is_cut_off_is_not_usable(
+    tiny_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = wheels.Wheel("wheel-of-tpu", "a_package_cut_off/plugin.so")
+    (tmp_path / wheel.library).parent.mkdir()
+    (tmp_path / wheel.library).write_bytes(tiny_library.read_bytes()[:5000])
+    monkeypatch.syspath_prepend(tmp_path)
+    have(monkeypatch, "tpu", wheel)
+    assert "is cut off: it has 5000 bytes" in plugins.declaration("tpu").problem
+    assert "tpu" not in plugins.names()
+    with pytest.raises(pjrt.FailedPreconditionError, match=r"'tpu' \(wheel wheel-of-tpu\) cannot be used: .*cut off"):
+        pjrt.client("tpu")
+
+
 @pytest.mark.skipif(
     any(Path("/dev").glob("accel[0-9]*")) or any(Path("/dev/vfio").glob("[0-9]*")), reason="a TPU may be here"
 )
-def test_libtpu_does_not_look_for_a_tpu_that_is_not_here(tiny_library: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["'tpu'", "pjrt.plugins.declaration('tpu').library"], ids=["name", "path"])
+def test_libtpu_does_not_look_for_a_tpu_that_is_not_here(asked: str, tiny_library: Path, tmp_path: Path) -> None:
     (tmp_path / "libtpu").mkdir()
-    (tmp_path / "libtpu" / "libtpu.so").symlink_to(tiny_library)
-    code = """
+    (tmp_path / "libtpu" / "libtpu.so").write_bytes(tiny_library.read_bytes())
+    code = f"""
 import os, pjrt
-pjrt.load_plugin("tpu")
+pjrt.load_plugin({asked})
 print(os.environ["TPU_SKIP_MDS_QUERY"], os.environ["TPU_WORKER_ID"])
 """
     assert run(code, tmp_path) == "1 0"

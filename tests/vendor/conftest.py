@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pjrt.plugins import _wheels
+from pjrt import plugins
 
 HERE = Path(__file__).parent
 
@@ -23,16 +23,22 @@ Ask = Callable[..., dict[str, Any]]
 """Runs code that fills the dictionary ``found``, with the values given by name at hand, and returns it."""
 
 
+def _library(name: str) -> Path:
+    found = plugins.declaration(name).library
+    assert found is not None
+    return found
+
+
 @pytest.fixture(scope="session")
 def libtpu() -> Path:
     """The library of the TPU plugin."""
-    return _wheels.library("tpu")
+    return _library("tpu")
 
 
 @pytest.fixture(scope="session")
 def cuda_plugin() -> Path:
     """The library of the CUDA plugin."""
-    return _wheels.library("cuda")
+    return _library("cuda")
 
 
 @pytest.fixture(scope="session")

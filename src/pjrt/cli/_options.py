@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from pjrt.api.attributes import NamedValue
+from pjrt.plugins.configuration import option_value
 
 device_option = click.option(
     "--device",
@@ -32,26 +33,6 @@ def _file_text(path: str) -> str:
         return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise click.BadParameter(f"@{path}: expected a file with text: {error}") from error
-
-
-def option_value(text: str) -> NamedValue:
-    """A value of one of the five types of PJRT's options: ``true``/``false``, integers, floats, ``1,2,3``, everything
-    else a string.
-    """
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    parts = text.split(",")
-    if len(parts) > 1:
-        try:
-            return tuple(int(p) for p in parts)
-        except ValueError:
-            return text
-    return text
 
 
 client_options = click.option(

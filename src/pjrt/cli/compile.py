@@ -11,8 +11,9 @@ import click
 import pjrt
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
-from pjrt.cli._options import client_options, option_value
+from pjrt.cli._options import client_options
 from pjrt.cli._timing import readable
+from pjrt.plugins.configuration import option_value
 
 _BAR_WIDTH = 40
 

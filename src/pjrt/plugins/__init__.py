@@ -1,9 +1,41 @@
-"""Plugins by name: the devices in the box and the libraries of vendors, and the way from a name to a client (floor 5:
-must not know any one device).
+"""Plugins by name: how they are found, what is known of them before they are loaded, and the way from a name to a
+client (floor 5: must not know any one device).
 """
 
 from __future__ import annotations
 
-from pjrt.plugins.registry import client, find, load_plugin, names, topology
+from pjrt.plugins.declaration import Declaration, MemoryOptions, Sharing
+from pjrt.plugins.registry import (
+    at_hand,
+    client,
+    declaration,
+    declarations,
+    default,
+    get,
+    load_plugin,
+    loaded,
+    names,
+    refresh,
+    register,
+    topology,
+    unregister,
+)
 
-__all__ = ["client", "find", "load_plugin", "names", "topology"]
+__all__ = [
+    "Declaration",
+    "MemoryOptions",
+    "Sharing",
+    "at_hand",
+    "client",
+    "declaration",
+    "declarations",
+    "default",
+    "get",
+    "load_plugin",
+    "loaded",
+    "names",
+    "refresh",
+    "register",
+    "topology",
+    "unregister",
+]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
+from pjrt.plugins.declaration import Declaration
 
-from pjrt.api.plugin import Plugin
+ORIGIN = "in the box"
 
-PLACES = {
-    "cpu": "pjrt.devices.xla:XlaPlugin",
-    "reference": "pjrt.devices.reference.plugin:ReferencePlugin",
+DEVICES = {
+    "cpu": Declaration("cpu", ORIGIN, factory="pjrt.devices.xla:XlaPlugin", distribution="pjrt"),
+    "reference": Declaration(
+        "reference",
+        ORIGIN,
+        factory="pjrt.devices.reference.plugin:ReferencePlugin",
+        distribution="pjrt",
+        priority=-100,
+    ),
 }
-
-
-@functools.cache
-def plugin(name: str) -> Plugin:
-    """The plugin of a device in the box; one object a name."""
-    module, _, attribute = PLACES[name].partition(":")
-    made: Plugin = getattr(importlib.import_module(module), attribute)()
-    return made

@@ -6,13 +6,10 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from pjrt.api.attributes import NamedValue
 from pjrt.api.plugin import Plugin
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Sharing(enum.Enum):
@@ -63,6 +60,10 @@ class Declaration:
         memory: how it spells the options of memory; ``None`` where it has none.
         frameworks: what JAX (``jax``) and PyTorch/XLA (``torch_xla``) need to be told of it.
         problem: why it cannot be used; empty as long as nothing is known against it.
+        disabled: whether the user's configuration turned it off; ``problem`` says where.
+        aliases: other names that it was found under, which it answers to where no other plugin is called so.
+        other_origins: where else the same plugin was found.
+        shadowed: other plugins of the same name, which it takes precedence over.
     """
 
     name: str
@@ -71,11 +72,15 @@ class Declaration:
     factory: str | Callable[..., Any] | Plugin | None = None
     distribution: str = ""
     version: str = ""
-    options: Mapping[str, NamedValue] = _NOTHING
-    environment: Mapping[str, str] = _NOTHING
+    options: Mapping[str, NamedValue] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     hardware: tuple[str, ...] = ()
     priority: int = 0
     sharing: Sharing = Sharing.MANY
     memory: MemoryOptions | None = None
     frameworks: Mapping[str, Mapping[str, NamedValue]] = field(default_factory=dict)
     problem: str = ""
+    disabled: bool = False
+    aliases: tuple[str, ...] = ()
+    other_origins: tuple[str, ...] = ()
+    shadowed: tuple[Declaration, ...] = ()

@@ -1,36 +1,48 @@
-"""The registry: what a name means."""
+"""The registry: what a name means, what is loaded, and which device is the default."""
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pjrt.api.client import Client
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
-from pjrt.plugins import _builtin, _installed, _wheels
+from pjrt.plugins import _builtin
+from pjrt.plugins._loading import Loader
+from pjrt.plugins.declaration import Declaration
 
 FALLBACK = "cpu"
 """The device that is always at hand."""
+
+DEFAULT_VARIABLE = "PJRT_DEVICE"
+"""The environment variable that names the default device, as PyTorch/XLA knows it."""
+
+_registered: dict[str, Declaration] = {}
+_loader = Loader()
+_found: tuple[object, Mapping[str, Declaration]] = (None, MappingProxyType({}))
 
 
 def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Client:
     """A new client of a device (``PJRT_Client_Create``).
 
     Args:
-        name: one of ``pjrt.plugins.names()``; ``cuda``, ``rocm`` or ``tpu``, where the vendor's wheel is installed; or
-            the path of a plugin's library. If not said it is the accelerator that this machine has and whose wheel is
-            installed, and ``cpu`` where there is none.
-        options: the device's own options, such as ``num_devices`` of ``cpu``.
+        name: one of ``pjrt.plugins.names()``, or the path of a plugin's library. If not said it is the device that
+            ``PJRT_DEVICE`` names, otherwise the one with the highest priority of those that this machine has, and
+            ``cpu`` where there is none.
+        options: the device's own options, such as ``num_devices`` of ``cpu``. They come before those of the
+            environment variable ``PJRT_OPTIONS_NAME``, and those before the plugin's own and the configured ones.
 
     Raises:
         NotFoundError: there is no plugin of that name, or its wheel is not installed, or no file is at that path.
         PjrtError: the plugin says why it cannot make a client.
     """
-    return find(default() if name is None else name).client(**options)
+    plugin = declaration(default() if name is None else name)
+    return _loader.load(plugin).client(**{**default_options(plugin), **options})
 
 
 def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) -> TopologyDescription:
@@ -45,61 +57,229 @@ def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) 
         NotFoundError: there is no such plugin.
         UnimplementedError: the plugin has no topologies without devices.
     """
-    return find(plugin).topology(name, **options)
+    return get(plugin).topology(name, **options)
 
 
 def load_plugin(path: str | os.PathLike[str]) -> Plugin:
-    """Loads a vendor's plugin, a shared library with ``GetPjrtApi``; the same library is loaded once.
+    """Loads a plugin, by the path of a shared library with ``GetPjrtApi`` or by its name; the same one is loaded once.
 
     For ``libtpu.so`` on a machine without a TPU, environment variables that keep it from looking for one are set first,
     unless they are set already.
 
     Args:
-        path: the library's path; or ``cuda``, ``rocm`` or ``tpu`` for the one in the vendor's wheel.
+        path: the library's path; or one of ``names()``.
 
     Raises:
-        NotFoundError: there is no such file, or the wheel is not installed.
+        NotFoundError: there is no such file, or no such plugin.
         PjrtError: it cannot be loaded, or is no PJRT plugin that this package can speak to.
     """
-    found = _wheels.library(path) if isinstance(path, str) and path in _wheels.WHEELS else path
-    _wheels.prepare(found)
-    loaded: Plugin = importlib.import_module("pjrt.capi").load_plugin(found)
-    return loaded
+    return get(path)
 
 
-def names() -> Sequence[str]:
-    """The names of the devices in the box, of those that installed packages bring, and of vendors' plugins that have
-    their hardware here, in alphabetical order.
-    """
-    return tuple(sorted({*_builtin.PLACES, *_installed.entry_points(), *_wheels.at_hand()}))
-
-
-def default() -> str:
-    """The name of the best device at hand."""
-    return next(iter(_wheels.at_hand()), FALLBACK)
-
-
-def find(name: str | os.PathLike[str]) -> Plugin:
-    """The plugin with a name, or in the library at a path.
+def get(name: str | os.PathLike[str]) -> Plugin:
+    """The plugin with a name, or in the library at a path. It is loaded now if it is not yet, once.
 
     Raises:
         NotFoundError: there is none; the message lists the names there are.
+        PjrtError: it cannot be loaded.
     """
-    if isinstance(name, os.PathLike):
-        return load_plugin(name)
-    if not isinstance(name, str):
+    return _loader.load(declaration(name))
+
+
+def names() -> Sequence[str]:
+    """The names of the plugins that nothing is known against, in alphabetical order. Nothing is loaded.
+
+    That a plugin is here does not mean that its hardware is: see ``at_hand``.
+    """
+    return tuple(sorted(name for name, plugin in _declarations().items() if not plugin.problem))
+
+
+def loaded() -> Mapping[str, Plugin]:
+    """The plugins that are loaded, by the names that they were asked for by."""
+    return _loader.loaded()
+
+
+def declarations() -> Sequence[Declaration]:
+    """All that is known of every plugin, also of those that cannot be used, in the order of precedence.
+
+    Nothing is imported or loaded for it.
+    """
+    return tuple(_declarations().values())
+
+
+def declaration(name: str | os.PathLike[str]) -> Declaration:
+    """What is known of a plugin, by its name or by the path of its library. Nothing is loaded.
+
+    Raises:
+        NotFoundError: there is none of that name; the message lists the names there are.
+    """
+    if not isinstance(name, (str, os.PathLike)):
         raise InvalidArgumentError(f"expected a device's name or a plugin's path, found {name!r}")
-    if name in _builtin.PLACES:
-        return _builtin.plugin(name)
-    if name in _installed.entry_points():
-        return _installed.plugin(name)
-    if name in _wheels.WHEELS or _is_path(name):
-        return load_plugin(name)
-    raise NotFoundError(
+    if isinstance(name, os.PathLike) or _is_path(name):
+        from pjrt.plugins.discovery import wheels
+
+        return wheels.known_library(Path(os.path.abspath(os.path.expanduser(name))))
+    found = _registered.get(name) or _in_the_box(name) or _by_name(name)
+    if found is None:
+        raise _unknown(name)
+    return found
+
+
+def register(
+    plugin: Declaration | None = None,
+    /,
+    *,
+    name: str = "",
+    library: str | os.PathLike[str] | None = None,
+    factory: str | Callable[..., Any] | Plugin | None = None,
+    **facts: Any,
+) -> Declaration:
+    """Makes a plugin known by a name in this process. Nothing is loaded. It comes before any other of that name.
+
+    Args:
+        plugin: the plugin; or, instead of it, by name:
+        name: what to call it.
+        library: the path of its shared library.
+        factory: a function that makes clients, a ``pjrt.Plugin`` or a class of one, or the place of such as
+            ``module:attribute``.
+        facts: other fields of ``Declaration``.
+
+    Returns:
+        What was registered.
+
+    Raises:
+        AlreadyExistsError: one of that name is registered; ``unregister`` it first.
+        InvalidArgumentError: it has no name, or not just one of a library and a factory.
+        NotFoundError: there is no library at that path.
+    """
+    if plugin is None:
+        path = None if library is None else Path(os.path.abspath(os.path.expanduser(library)))
+        plugin = Declaration(name, facts.pop("origin", "registered"), library=path, factory=factory, **facts)
+    if not plugin.name or _is_path(plugin.name):
+        raise InvalidArgumentError(f"expected a name that is no path, such as mychip, found {plugin.name!r}")
+    if (plugin.library is None) == (plugin.factory is None):
+        raise InvalidArgumentError(f"the plugin {plugin.name!r} needs a library or a factory, and not both")
+    if plugin.library is not None and not plugin.library.is_file():
+        raise NotFoundError(f"{plugin.library}: there is no such file; give the path of the plugin's shared library")
+    if _registered.setdefault(plugin.name, plugin) is not plugin:
+        raise AlreadyExistsError(f"a plugin called {plugin.name!r} is registered already; unregister it first")
+    return plugin
+
+
+def unregister(name: str) -> None:
+    """Takes back what ``register`` did; what was found by that name elsewhere has it again.
+
+    Clients that were made of it stay as they are.
+
+    Raises:
+        NotFoundError: none of that name is registered.
+    """
+    plugin = _registered.pop(name, None)
+    if plugin is None:
+        raise NotFoundError(f"no plugin called {name!r} is registered; registered are: {', '.join(_registered) or '-'}")
+    _loader.forget(plugin)
+
+
+def at_hand() -> Sequence[str]:
+    """The names of the plugins that can be used on this machine, the best first: by priority, then ``cpu``, then in the
+    order of precedence.
+
+    Nothing is loaded to find out: the driver's files say that the hardware is here.
+    """
+    from pjrt import system
+
+    here = [plugin for plugin in declarations() if not plugin.problem]
+    here = [plugin for plugin in here if not plugin.hardware or system.any_file(plugin.hardware)]
+    return tuple(plugin.name for plugin in sorted(here, key=lambda each: (-each.priority, each.name != FALLBACK)))
+
+
+def default() -> str:
+    """The name of the device that ``pjrt.client()`` takes when none is named.
+
+    Raises:
+        NotFoundError: ``PJRT_DEVICE`` names one that is not known.
+    """
+    asked = os.environ.get(DEFAULT_VARIABLE, "").strip()
+    if not asked:
+        return next(iter(at_hand()), FALLBACK)
+    # PyTorch/XLA writes devices in capitals, and those of this package as PJRT_NAME.
+    for name in (asked, asked.lower(), asked.lower().removeprefix("pjrt_")):
+        if _registered.get(name) or _in_the_box(name) or _by_name(name):
+            return name
+    raise NotFoundError(f"{DEFAULT_VARIABLE}={asked}: {_unknown(asked).message}")
+
+
+def default_options(plugin: Declaration) -> Mapping[str, Any]:
+    """The options of a plugin's clients where nobody says otherwise: its own, those of the configuration, and before
+    them those of the environment variable ``PJRT_OPTIONS_NAME``, written ``key=value;key=value``.
+
+    Raises:
+        InvalidArgumentError: the variable is written in another way.
+    """
+    from pjrt.plugins import configuration
+
+    if configuration.options_variable(plugin.name) not in os.environ:
+        return plugin.options
+    return {**plugin.options, **configuration.environment_options(plugin.name)}
+
+
+def refresh() -> None:
+    """Looks again for plugins that were installed while this process runs.
+
+    What changes in the environment variables, the configuration file and ``sys.path`` is seen without it.
+    """
+    global _found
+    _found = (None, MappingProxyType({}))
+
+
+def _declarations() -> Mapping[str, Declaration]:
+    """All plugins by name. They are looked for once, and again when there may be others."""
+    global _found
+    from pjrt.plugins import discovery
+
+    state = discovery.state()
+    if _found[0] != state:
+        _found = (state, {plugin.name: plugin for plugin in discovery.discover()})
+    shadowing = {name: _shadowing(plugin, _found[1].get(name)) for name, plugin in tuple(_registered.items())}
+    return {**shadowing, **{name: plugin for name, plugin in _found[1].items() if name not in shadowing}}
+
+
+def _shadowing(plugin: Declaration, other: Declaration | None) -> Declaration:
+    from dataclasses import replace
+
+    return plugin if other is None else replace(plugin, shadowed=(other,))
+
+
+def _in_the_box(name: str) -> Declaration | None:
+    """A device in the box, found without looking for others, as the user configures it."""
+    found = _builtin.DEVICES.get(name)
+    if found is None:
+        return None
+    from pjrt.plugins import discovery
+
+    if not discovery.is_configured():
+        return found
+    return next(plugin for plugin in discovery.discover_configured() if plugin.name == name)
+
+
+def _by_name(name: str) -> Declaration | None:
+    known = _declarations()
+    return known.get(name) or next((plugin for plugin in known.values() if name in plugin.aliases), None)
+
+
+def _unknown(name: str) -> NotFoundError:
+    from pjrt.plugins.discovery import wheels
+
+    advice = wheels.advice(name)
+    if advice:
+        return NotFoundError(
+            f"the plugin of {name!r} is not installed: get it with {advice}, or give the path of the plugin's library"
+        )
+    return NotFoundError(
         f"there is no device called {name!r}: expected one of {', '.join(names())}, one from a vendor's wheel "
-        f"({', '.join(sorted(_wheels.WHEELS))}), or the path of a plugin's library"
+        f"({', '.join(sorted(wheels.VENDORS))}), or the path of a plugin's library"
     )
 
 
 def _is_path(name: str) -> bool:
-    return os.sep in name or name.endswith((".so", ".dylib", ".dll"))
+    return os.sep in name or "/" in name or name.endswith((".so", ".dylib", ".dll"))

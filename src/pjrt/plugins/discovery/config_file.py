@@ -1,0 +1,129 @@
+"""The configuration file, ``plugins.toml`` in the user's folder of settings or where ``PJRT_CONFIG`` says.
+
+A table ``[plugins.NAME]`` with a ``library`` or a ``factory`` is a plugin; one without says something of the plugin
+that is found by that name elsewhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pjrt import system
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.plugins import configuration
+from pjrt.plugins.declaration import Declaration
+
+VARIABLE = "PJRT_CONFIG"
+FILE_NAME = "plugins.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What the file says: plugins, further facts of plugins by name, and what is wrong with the file as a whole."""
+
+    plugins: tuple[Declaration, ...] = ()
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    problems: tuple[Declaration, ...] = ()
+
+
+def path() -> str:
+    """Where the file is, if there is one."""
+    return os.environ.get(VARIABLE) or str(system.config_folder() / FILE_NAME)
+
+
+def state() -> tuple[str, int, int] | None:
+    """A value that is another one when the file is; ``None`` if there is none, and none is asked for."""
+    place = path()
+    try:
+        status = os.stat(place)
+    except OSError:
+        return (place, 0, 0) if os.environ.get(VARIABLE) else None
+    return place, status.st_mtime_ns, status.st_size
+
+
+def found() -> Iterator[Declaration]:
+    """The plugins that the file names, in its order."""
+    yield from _content(state()).plugins
+
+
+def problems() -> tuple[Declaration, ...]:
+    """What is wrong with the file as a whole, as a plugin that cannot be used and is called by its path."""
+    return _content(state()).problems
+
+
+def applied(plugins: Iterable[Declaration], *, all_installed: bool) -> tuple[Declaration, ...]:
+    """Plugins with what the file says of them.
+
+    Args:
+        plugins: those that were found.
+        all_installed: whether they are all there are, so that one that the file speaks of and that is not among them
+            is a mistake.
+    """
+    facts = dict(_content(state()).facts)
+    changed = []
+    for plugin in plugins:
+        for name in (plugin.name, *plugin.aliases):
+            if name in facts:
+                plugin = _with(plugin, facts.pop(name))
+        changed.append(plugin)
+    if all_installed:
+        reason = "it is configured, but no plugin of that name is installed; install it, or name its library"
+        changed += [Declaration(name, path(), problem=said.get("problem", reason)) for name, said in facts.items()]
+    return tuple(changed)
+
+
+def _with(plugin: Declaration, said: Mapping[str, Any]) -> Declaration:
+    if "problem" in said:
+        return replace(plugin, problem=said["problem"])
+    plugin = configuration.amended(plugin, said)
+    return replace(plugin, disabled=True, problem=f"disabled in {path()}") if said.get("disabled") else plugin
+
+
+@functools.lru_cache(maxsize=1)
+def _content(state: tuple[str, int, int] | None) -> _Content:
+    if state is None:
+        return _Content()
+    try:
+        return _read(state[0])
+    except PjrtError as error:
+        warnings.warn(f"{error.message}; it is ignored", stacklevel=2)
+        return _Content(problems=(Declaration(state[0], _origin(), problem=error.message),))
+
+
+def _origin() -> str:
+    return VARIABLE if os.environ.get(VARIABLE) else "configuration file"
+
+
+def _read(written: str) -> _Content:
+    import tomllib
+
+    from pjrt.plugins.discovery import libraries
+
+    place = libraries.safe(written)
+    try:
+        said = tomllib.loads(Path(place).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFoundError(f"{place} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"{place} is not written in TOML: {error}") from error
+    tables = said.pop("plugins", {})
+    if said or not isinstance(tables, dict):
+        unknown = next(iter(said), "plugins")
+        raise InvalidArgumentError(f"{place}: unknown key {unknown!r}: expected tables [plugins.NAME] alone")
+    plugins, facts = [], {}
+    for name, table in tables.items():
+        try:
+            settings = configuration.settings(table)
+            plugin = libraries.with_code(Declaration(name, f"{_origin()} {place}"), settings)
+            if plugin.library or plugin.factory:
+                plugins.append(plugin)
+            facts[name] = settings
+        except PjrtError as error:
+            facts[name] = {"problem": f"[plugins.{name}] in {place}: {error.message}"}
+    return _Content(tuple(plugins), facts)
