@@ -12,14 +12,22 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 CAPI = Path("src/pjrt/capi")
+HEADERS = CAPI / "include"
+DEPENDS = [str(header) for header in sorted(HEADERS.rglob("*.h"))]
+# Microsoft's compiler hides what is not exported anyway, and has C11's atomics only where they are asked for.
+FLAGS = (
+    ["/O2", "/std:c11", "/experimental:c11atomics", "/utf-8"]
+    if sys.platform == "win32"
+    else ["-O2", "-g0", "-fvisibility=hidden"]
+)
 
 extensions = [
     Extension(
         ".".join(source.relative_to("src").with_suffix("").parts),
         [str(source)],
-        include_dirs=[str(CAPI / "include")],
-        depends=[str(header) for header in sorted((CAPI / "include").rglob("*.h"))],
-        extra_compile_args=["-O2", "-g0", "-fvisibility=hidden"],
+        include_dirs=[str(HEADERS)],
+        depends=DEPENDS,
+        extra_compile_args=FLAGS,
     )
     for source in sorted(CAPI.rglob("*.pyx"))
 ]
@@ -28,7 +36,9 @@ extensions = [
 library = Extension(
     "pjrt.capi.export._library",
     [str(CAPI / "export" / "library" / "plugin.c")],
-    extra_compile_args=["-O2", "-g0", "-fvisibility=hidden"],
+    include_dirs=[str(HEADERS)],
+    depends=DEPENDS,
+    extra_compile_args=FLAGS,
     extra_link_args=["-ldl"] if sys.platform.startswith("linux") else [],
 )
 

@@ -6,9 +6,8 @@
  *
  * Environment: PJRT_PYTHON is the python executable (of a virtual environment, say) to run as; PJRT_LIBPYTHON the
  * library to load it from. Both count only where no Python runs in the process yet. */
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <pthread.h>
+#include "pjrt_support/system.h"
+
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +19,7 @@
 /* "key=value" lines behind the mark; the exporter looks for the mark. */
 static volatile char settings[SETTINGS_SIZE] = "PJRT-EXPORT-SETTINGS\n";
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pjrt_mutex mutex = PJRT_MUTEX_INITIALIZER;
 static const void *table;
 
 /* What is needed of Python, by name. */
@@ -62,6 +61,7 @@ static const char *setting(const char *key, char *value, size_t size) {
   return NULL;
 }
 
+/* In a library, or, of null, in what the process has loaded. */
 static bool find_functions(void *library) {
   const struct {
     void *target;
@@ -75,7 +75,7 @@ static bool find_functions(void *library) {
       {&python.err_occurred, "PyErr_Occurred"}, {&python.err_print, "PyErr_Print"}, {&python.dec_ref, "Py_DecRef"},
   };
   for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-    void *found = dlsym(library, wanted[i].name);
+    void *found = pjrt_find_function(library, wanted[i].name);
     if (found == NULL) return false;
     memcpy(wanted[i].target, &found, sizeof found);
   }
@@ -86,16 +86,16 @@ static bool find_functions(void *library) {
  * look for them among those. */
 static bool find_python(void) {
   char buffer[4096];
-  if (find_functions(RTLD_DEFAULT)) return true;
+  if (find_functions(NULL)) return true;
   const char *path = getenv("PJRT_LIBPYTHON");
   if (path == NULL || !*path) path = setting("libpython", buffer, sizeof buffer);
   if (path == NULL) {
     complain("no Python library to load is known", "set PJRT_LIBPYTHON to the path of a libpython3 shared library");
     return false;
   }
-  void *library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  void *library = pjrt_open_library(path);
   if (library == NULL) {
-    complain("its library cannot be loaded; set PJRT_LIBPYTHON to the path of another", dlerror());
+    complain("its library cannot be loaded; set PJRT_LIBPYTHON to the path of another", pjrt_library_error());
     return false;
   }
   if (find_functions(library)) return true;
@@ -130,17 +130,22 @@ static const void *make_table(void) {
 }
 
 /* The one symbol that loaders look for. Null when there is no table to give; the reason is on the error stream. */
-__attribute__((visibility("default"))) const void *GetPjrtApi(void) {
+PJRT_EXPORTED const void *GetPjrtApi(void) {
   if (table != NULL) return table;
   /* Python is entered without holding the mutex: another thread may hold the GIL and wait here. */
-  pthread_mutex_lock(&mutex);
+  pjrt_mutex_lock(&mutex);
   const bool ready = table != NULL || find_python();
   if (ready && table == NULL) start_python();
-  pthread_mutex_unlock(&mutex);
+  pjrt_mutex_unlock(&mutex);
   if (!ready) return NULL;
   const void *made = table != NULL ? table : make_table();
-  pthread_mutex_lock(&mutex);
+  pjrt_mutex_lock(&mutex);
   if (table == NULL) table = made;
-  pthread_mutex_unlock(&mutex);
+  pjrt_mutex_unlock(&mutex);
   return table;
 }
+
+#ifdef _WIN32
+/* setuptools takes whatever it builds for a module of Python's, and has the linker look for this. */
+PJRT_EXPORTED void *PyInit__library(void) { return NULL; }
+#endif

@@ -5,13 +5,13 @@
 #ifndef PJRT_SUPPORT_EVENT_H_
 #define PJRT_SUPPORT_EVENT_H_
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "error.h"
 #include "pjrt_abi.h"
+#include "system.h"
 
 typedef struct pjrt_callback {
   PJRT_Event_OnReadyCallback function;
@@ -21,8 +21,8 @@ typedef struct pjrt_callback {
 
 typedef struct pjrt_event {
   atomic_int references;
-  pthread_mutex_t mutex;
-  pthread_cond_t changed;
+  pjrt_mutex mutex;
+  pjrt_condition changed;
   bool done;
   bool listed;
   PJRT_Error *error;
@@ -32,24 +32,24 @@ typedef struct pjrt_event {
 } pjrt_event;
 
 typedef struct pjrt_pending {
-  pthread_mutex_t mutex;
+  pjrt_mutex mutex;
   pjrt_event *first;
 } pjrt_pending;
 
 static inline void pjrt_pending_init(pjrt_pending *pending) {
-  pthread_mutex_init(&pending->mutex, NULL);
+  pjrt_mutex_init(&pending->mutex);
   pending->first = NULL;
 }
 
 static inline void pjrt_event_unlist(pjrt_pending *pending, pjrt_event *event) {
-  pthread_mutex_lock(&pending->mutex);
+  pjrt_mutex_lock(&pending->mutex);
   if (event->listed) {
     event->listed = false;
     if (event->previous != NULL) event->previous->next = event->next;
     else pending->first = event->next;
     if (event->next != NULL) event->next->previous = event->previous;
   }
-  pthread_mutex_unlock(&pending->mutex);
+  pjrt_mutex_unlock(&pending->mutex);
 }
 
 /* A pending event with that many references; null without memory. */
@@ -57,16 +57,16 @@ static inline pjrt_event *pjrt_event_new(pjrt_pending *pending, int references) 
   pjrt_event *event = (pjrt_event *)calloc(1, sizeof *event);
   if (event == NULL) return NULL;
   atomic_init(&event->references, references);
-  pthread_mutex_init(&event->mutex, NULL);
-  pthread_cond_init(&event->changed, NULL);
+  pjrt_mutex_init(&event->mutex);
+  pjrt_condition_init(&event->changed);
   event->last_callback = &event->callbacks;
   if (pending != NULL) {
-    pthread_mutex_lock(&pending->mutex);
+    pjrt_mutex_lock(&pending->mutex);
     event->listed = true;
     event->next = pending->first;
     if (event->next != NULL) event->next->previous = event;
     pending->first = event;
-    pthread_mutex_unlock(&pending->mutex);
+    pjrt_mutex_unlock(&pending->mutex);
   }
   return event;
 }
@@ -92,17 +92,17 @@ static inline void pjrt_event_release(pjrt_pending *pending, pjrt_event *event) 
     free(callback);
   }
   pjrt_error_release(event->error);
-  pthread_cond_destroy(&event->changed);
-  pthread_mutex_destroy(&event->mutex);
+  pjrt_condition_destroy(&event->changed);
+  pjrt_mutex_destroy(&event->mutex);
   free(event);
 }
 
 /* Sets the event and calls its callbacks here; owns the error. Returns whether it was this call that set it.
  * Call without the GIL: the callbacks are the framework's. */
 static inline bool pjrt_event_set(pjrt_pending *pending, pjrt_event *event, PJRT_Error *error) {
-  pthread_mutex_lock(&event->mutex);
+  pjrt_mutex_lock(&event->mutex);
   if (event->done) {
-    pthread_mutex_unlock(&event->mutex);
+    pjrt_mutex_unlock(&event->mutex);
     pjrt_error_release(error);
     return false;
   }
@@ -112,8 +112,8 @@ static inline bool pjrt_event_set(pjrt_pending *pending, pjrt_event *event, PJRT
   pjrt_callback *callbacks = event->callbacks;
   event->callbacks = NULL;
   event->last_callback = &event->callbacks;
-  pthread_cond_broadcast(&event->changed);
-  pthread_mutex_unlock(&event->mutex);
+  pjrt_condition_broadcast(&event->changed);
+  pjrt_mutex_unlock(&event->mutex);
   pjrt_event_unlist(pending, event);
   while (callbacks != NULL) {
     pjrt_callback *callback = callbacks;
@@ -126,26 +126,26 @@ static inline bool pjrt_event_set(pjrt_pending *pending, pjrt_event *event, PJRT
 }
 
 static inline bool pjrt_event_is_ready(pjrt_event *event) {
-  pthread_mutex_lock(&event->mutex);
+  pjrt_mutex_lock(&event->mutex);
   const bool done = event->done;
-  pthread_mutex_unlock(&event->mutex);
+  pjrt_mutex_unlock(&event->mutex);
   return done;
 }
 
 /* Blocks until the event is ready; the error, if any, is the caller's. */
 static inline PJRT_Error *pjrt_event_await(pjrt_pending *pending, pjrt_event *event) {
   atomic_fetch_add(&event->references, 1);
-  pthread_mutex_lock(&event->mutex);
-  while (!event->done) pthread_cond_wait(&event->changed, &event->mutex);
+  pjrt_mutex_lock(&event->mutex);
+  while (!event->done) pjrt_condition_wait(&event->changed, &event->mutex);
   PJRT_Error *error = pjrt_error_share(event->error);
-  pthread_mutex_unlock(&event->mutex);
+  pjrt_mutex_unlock(&event->mutex);
   pjrt_event_release(pending, event);
   return error;
 }
 
 /* Has a function called when the event is ready, at once if it is; returns false without memory. */
 static inline bool pjrt_event_on_ready(pjrt_event *event, PJRT_Event_OnReadyCallback function, void *user_arg) {
-  pthread_mutex_lock(&event->mutex);
+  pjrt_mutex_lock(&event->mutex);
   if (!event->done) {
     pjrt_callback *callback = (pjrt_callback *)malloc(sizeof *callback);
     if (callback != NULL) {
@@ -155,11 +155,11 @@ static inline bool pjrt_event_on_ready(pjrt_event *event, PJRT_Event_OnReadyCall
       *event->last_callback = callback;
       event->last_callback = &callback->next;
     }
-    pthread_mutex_unlock(&event->mutex);
+    pjrt_mutex_unlock(&event->mutex);
     return callback != NULL;
   }
   PJRT_Error *error = pjrt_error_share(event->error);
-  pthread_mutex_unlock(&event->mutex);
+  pjrt_mutex_unlock(&event->mutex);
   function(error, user_arg);
   return true;
 }
@@ -167,13 +167,13 @@ static inline bool pjrt_event_on_ready(pjrt_event *event, PJRT_Event_OnReadyCall
 /* Fails everything that is pending now. Call without the GIL. */
 static inline void pjrt_pending_fail(pjrt_pending *pending, PJRT_Error_Code code, const char *message) {
   for (;;) {
-    pthread_mutex_lock(&pending->mutex);
+    pjrt_mutex_lock(&pending->mutex);
     pjrt_event *event = pending->first;
     int count = event == NULL ? 0 : atomic_load(&event->references);
     /* One whose last reference is being given up right now leaves the list by itself. */
     while (count > 0 && !atomic_compare_exchange_weak(&event->references, &count, count + 1)) {
     }
-    pthread_mutex_unlock(&pending->mutex);
+    pjrt_mutex_unlock(&pending->mutex);
     if (event == NULL) return;
     if (count == 0) continue;
     pjrt_event_set(pending, event, pjrt_error_of_text(code, message));

@@ -7,7 +7,8 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <time.h>
+
+#include "system.h"
 
 typedef struct pjrt_gate {
   atomic_int inside;
@@ -26,9 +27,8 @@ static inline void pjrt_gate_leave(pjrt_gate *gate) { atomic_fetch_sub(&gate->in
 /* Call without the GIL, for those inside may need it. Gives up after a while: a callback that never returns must not
  * keep the process from ending. Returns whether all have left. */
 static inline bool pjrt_gate_shut(pjrt_gate *gate, int milliseconds) {
-  const struct timespec pause = {0, 1000000};
   atomic_store(&gate->shut, true);
-  for (int i = 0; i < milliseconds && atomic_load(&gate->inside); i++) nanosleep(&pause, NULL);
+  for (int i = 0; i < milliseconds && atomic_load(&gate->inside); i++) pjrt_sleep(0.001);
   return atomic_load(&gate->inside) == 0;
 }
 

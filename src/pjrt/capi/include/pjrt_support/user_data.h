@@ -2,10 +2,10 @@
 #ifndef PJRT_SUPPORT_USER_DATA_H_
 #define PJRT_SUPPORT_USER_DATA_H_
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include "pjrt_abi.h"
+#include "system.h"
 
 typedef struct pjrt_user_data {
   const void *key;
@@ -21,14 +21,14 @@ typedef struct pjrt_memory_head {
   pjrt_user_data *user_data;
 } pjrt_memory_head;
 
-static pthread_mutex_t pjrt_user_data_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pjrt_mutex pjrt_user_data_mutex = PJRT_MUTEX_INITIALIZER;
 
 static void *pjrt_get_user_data(PJRT_Memory *memory, const void *key) {
   void *data = NULL;
-  pthread_mutex_lock(&pjrt_user_data_mutex);
+  pjrt_mutex_lock(&pjrt_user_data_mutex);
   for (pjrt_user_data *one = ((pjrt_memory_head *)memory)->user_data; one != NULL; one = one->next)
     if (one->key == key) data = one->data;
-  pthread_mutex_unlock(&pjrt_user_data_mutex);
+  pjrt_mutex_unlock(&pjrt_user_data_mutex);
   return data;
 }
 
@@ -37,7 +37,7 @@ static void pjrt_set_user_data(PJRT_Memory *memory, const void *key, void *data,
   pjrt_memory_head *head = (pjrt_memory_head *)memory;
   pjrt_user_data old = {NULL, NULL, NULL, NULL};
   pjrt_user_data *fresh = (pjrt_user_data *)calloc(1, sizeof *fresh);
-  pthread_mutex_lock(&pjrt_user_data_mutex);
+  pjrt_mutex_lock(&pjrt_user_data_mutex);
   pjrt_user_data *one = head->user_data;
   while (one != NULL && one->key != key) one = one->next;
   if (one != NULL) {
@@ -53,7 +53,7 @@ static void pjrt_set_user_data(PJRT_Memory *memory, const void *key, void *data,
     one->data = data;
     one->destructor = destructor;
   }
-  pthread_mutex_unlock(&pjrt_user_data_mutex);
+  pjrt_mutex_unlock(&pjrt_user_data_mutex);
   free(fresh);
   if (old.destructor != NULL) old.destructor(old.data);
 }

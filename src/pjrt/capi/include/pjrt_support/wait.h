@@ -2,19 +2,18 @@
 #ifndef PJRT_SUPPORT_WAIT_H_
 #define PJRT_SUPPORT_WAIT_H_
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "pjrt_abi.h"
+#include "system.h"
 
 typedef struct pjrt_wait {
   atomic_int references; /* the future's, and the callback's until it was called */
   const PJRT_Api *api;
-  pthread_mutex_t mutex;
-  pthread_cond_t changed;
+  pjrt_mutex mutex;
+  pjrt_condition changed;
   bool done;
   PJRT_Error *error; /* null on success; owned, and read by everyone who asks */
   void *watcher;     /* a reference to the Python object to tell, or null */
@@ -23,12 +22,8 @@ typedef struct pjrt_wait {
 static inline pjrt_wait *pjrt_wait_new(const PJRT_Api *api) {
   pjrt_wait *wait = (pjrt_wait *)calloc(1, sizeof *wait);
   if (wait == NULL) return NULL;
-  pthread_condattr_t attributes;
-  pthread_condattr_init(&attributes);
-  pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  pthread_mutex_init(&wait->mutex, NULL);
-  pthread_cond_init(&wait->changed, &attributes);
-  pthread_condattr_destroy(&attributes);
+  pjrt_mutex_init(&wait->mutex);
+  pjrt_condition_init(&wait->changed);
   atomic_init(&wait->references, 1);
   wait->api = api;
   return wait;
@@ -42,55 +37,48 @@ static inline void pjrt_wait_release(pjrt_wait *wait) {
     PJRT_Error_Destroy_Args args = {PJRT_Error_Destroy_Args_STRUCT_SIZE, NULL, wait->error};
     wait->api->PJRT_Error_Destroy(&args);
   }
-  pthread_cond_destroy(&wait->changed);
-  pthread_mutex_destroy(&wait->mutex);
+  pjrt_condition_destroy(&wait->changed);
+  pjrt_mutex_destroy(&wait->mutex);
   free(wait);
 }
 
 /* The event is ready. Returns the watcher, whose reference is now the caller's. */
 static inline void *pjrt_wait_finish(pjrt_wait *wait, PJRT_Error *error) {
-  pthread_mutex_lock(&wait->mutex);
+  pjrt_mutex_lock(&wait->mutex);
   wait->error = error;
   wait->done = true;
   void *watcher = wait->watcher;
   wait->watcher = NULL;
-  pthread_cond_broadcast(&wait->changed);
-  pthread_mutex_unlock(&wait->mutex);
+  pjrt_condition_broadcast(&wait->changed);
+  pjrt_mutex_unlock(&wait->mutex);
   return watcher;
 }
 
 static inline bool pjrt_wait_is_done(pjrt_wait *wait) {
-  pthread_mutex_lock(&wait->mutex);
+  pjrt_mutex_lock(&wait->mutex);
   const bool done = wait->done;
-  pthread_mutex_unlock(&wait->mutex);
+  pjrt_mutex_unlock(&wait->mutex);
   return done;
 }
 
 /* Leaves a reference to be told by; returns false where it is too late for that. */
 static inline bool pjrt_wait_watch(pjrt_wait *wait, void *watcher) {
-  pthread_mutex_lock(&wait->mutex);
+  pjrt_mutex_lock(&wait->mutex);
   const bool pending = !wait->done;
   if (pending) wait->watcher = watcher;
-  pthread_mutex_unlock(&wait->mutex);
+  pjrt_mutex_unlock(&wait->mutex);
   return pending;
 }
 
 /* Blocks until the event is ready or the time is over. Call without the GIL. */
 static inline bool pjrt_wait_block(pjrt_wait *wait, double seconds) {
-  struct timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  const long whole = (long)seconds;
-  until.tv_sec += whole;
-  until.tv_nsec += (long)((seconds - (double)whole) * 1e9);
-  if (until.tv_nsec >= 1000000000L) {
-    until.tv_sec += 1;
-    until.tv_nsec -= 1000000000L;
-  }
-  pthread_mutex_lock(&wait->mutex);
-  while (!wait->done && pthread_cond_timedwait(&wait->changed, &wait->mutex, &until) == 0) {
+  const double until = pjrt_seconds() + seconds;
+  pjrt_mutex_lock(&wait->mutex);
+  for (double left = seconds; !wait->done && left > 0; left = until - pjrt_seconds()) {
+    pjrt_condition_wait_for(&wait->changed, &wait->mutex, left);
   }
   const bool done = wait->done;
-  pthread_mutex_unlock(&wait->mutex);
+  pjrt_mutex_unlock(&wait->mutex);
   return done;
 }
 
