@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.xla.future import Notifier
+from pjrt.devices.xla.notifier import Notifier, Waiters
 
 
 def test_executions_return_before_they_are_done(hold: Callable[[], Any]) -> None:
@@ -106,6 +106,30 @@ def test_the_notifying_thread_ends_when_there_is_nothing_to_notice(hold: Callabl
     assert told.wait(60)
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_more_is_noticed_than_there_are_threads_that_wait(hold: Callable[[], Any]) -> None:
+    for thread in noticing():  # what tests before this one watched
+        thread.join(60)
+    many, others = [hold() for _ in range(3 * Waiters.MOST)], []
+    told = [threading.Event() for _ in many]
+    for held, noted in zip(many, told, strict=True):
+        held.result.ready().add_done_callback(lambda _, noted=noted: noted.set())
+    assert len(noticing()) == Waiters.MOST + 1
+    starter = threading.Thread(target=lambda: others.append(hold()))
+    starter.start()
+    starter.join(60)
+    (other,), other_told = others, threading.Event()
+    other.result.ready().add_done_callback(lambda _: other_told.set())
+    other.let_go()
+    assert other_told.wait(60)
+    assert not any(noted.is_set() for noted in told)
+    for held in many:
+        held.let_go()
+    assert all(noted.wait(60) for noted in told)
+    for thread in noticing():
+        thread.join(60)
+    assert noticing() == []
 
 
 def test_watching_while_the_notifying_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,9 @@ from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
 from pjrt.devices.xla.device import XlaDevice
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
-from pjrt.devices.xla.future import Notifier
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
 from pjrt.devices.xla.memory_space import XlaMemorySpace
+from pjrt.devices.xla.notifier import Notifier
 from pjrt.devices.xla.relayout import compile_relayout
 from pjrt.devices.xla.topology import XlaTopology
 from pjrt.devices.xla.transfer import XlaTransferManager

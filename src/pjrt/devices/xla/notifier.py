@@ -1,0 +1,210 @@
+"""Noticing that what jaxlib computes is there, without anyone asking."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pjrt.api.future import Future
+from pjrt.devices.xla.donations import Donations
+
+_THREAD = "pjrt-cpu-notifier"
+
+_Settle = Callable[[], object]
+_Watched = tuple[Future[Any], _Settle | None]
+
+
+class Waiters:
+    """A few threads, each of which waits for one future at a time.
+
+    Args:
+        more: gives another future to wait for, if there is one, when a thread is done with its own.
+    """
+
+    MOST = 4
+
+    def __init__(self, more: Callable[[], _Watched | None]) -> None:
+        # Entered again by its holder where the garbage collector runs inside a section and ends something there whose
+        # end others are told of.
+        self._lock = threading.RLock()
+        self._threads: dict[int, threading.Thread] = {}
+        self._more = more
+        self._stopped = False
+
+    def take(self, future: Future[Any], settle: _Settle) -> bool:
+        """Has a thread call ``settle``, which waits for the future's value and completes it.
+
+        Returns:
+            Whether one does, or none is to any more; not where all of them wait for others.
+        """
+        key = id(future)
+        thread = None
+        try:
+            with self._lock:
+                if self._stopped or key in self._threads:
+                    return True
+                if len(self._threads) >= self.MOST:
+                    return False
+                # The thread holds the future, so that no other has this key meanwhile.
+                thread = threading.Thread(target=self._run, args=(future, settle), name=_THREAD, daemon=True)
+                self._threads[key] = thread
+            # Without the lock: this waits until the new thread runs, which may collect garbage before it says so, and
+            # what is collected may have this called.
+            thread.start()
+        except BaseException:
+            # There are no threads left, or Ctrl-C came. Whoever asks next starts another; two do no harm.
+            self._leave(future, thread)
+            raise
+        return True
+
+    def stop(self) -> None:
+        """Waits for the threads, and starts none any more."""
+        with self._lock:
+            self._stopped = True
+            threads = list(self._threads.values())
+        for thread in threads:
+            if thread.is_alive():
+                thread.join()
+
+    def _run(self, future: Future[Any], settle: _Settle | None) -> None:
+        thread = threading.current_thread()
+        while settle is not None:
+            try:
+                settle()
+            finally:
+                self._leave(future, thread)
+            following = self._more()
+            if following is None:
+                return
+            future, settle = following
+            with self._lock:
+                self._threads.setdefault(id(future), thread)
+
+    def _leave(self, future: Future[Any], thread: threading.Thread | None) -> None:
+        with self._lock:
+            if self._threads.get(id(future)) is thread:
+                self._threads.pop(id(future), None)
+
+
+class Notifier:
+    """Notices that futures are done without anyone asking them.
+
+    jaxlib tells nobody when an array is ready. It can be waited for, which takes a thread; and it can be asked, which
+    takes time from the very work that is waited for. So a few futures have a thread each that waits, and all others
+    have one together that asks, the more seldom the longer it has: at intervals of a tenth of the time it has asked,
+    from 20 µs to 1 ms, or longer where asking all of them takes long. The threads that wait see to those others too,
+    when they are free: the results of one execution come together. Threads are there for as long as there is something
+    to notice.
+
+    Attributes:
+        donations: the futures that a donation concerns.
+        lost: why nothing watched can ever be done, such as after a fork; empty as long as all is well.
+    """
+
+    _SHORTEST_SECONDS, _LONGEST_SECONDS, _SHARE = 20e-6, 1e-3, 0.1
+    _BUSY_SHARE = 0.02
+
+    def __init__(self) -> None:
+        self.lost = ""
+        self.donations = Donations()
+        self._waiters = Waiters(self._next)
+        self._lock = threading.RLock()  # entered again by its holder, as that of the waiters
+        self._asked: dict[int, _Watched] = {}
+        self._changed = False
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def watch(self, future: Future[Any], settle: _Settle | None = None) -> None:
+        """Sees to it that the future is done soon after its value is there.
+
+        Args:
+            future: the future.
+            settle: waits for the value and completes the future; where there is none, the future is asked.
+        """
+        if settle is None or not self._waiters.take(future, settle):
+            self._ask(future, settle)
+
+    def stop(self) -> None:
+        """Ends the threads for good: nobody is left to be told."""
+        self._waiters.stop()
+        with self._lock:
+            self._stopped = True
+            thread = self._thread
+        # One that is only just being started finds that it is not needed.
+        if thread is not None and thread.is_alive():
+            thread.join()
+
+    def abandon(self, reason: str) -> None:
+        """Fails whatever is watched from now on: in the child of a fork, where neither the threads are nor whoever
+        held a lock.
+        """
+        self.lost = reason
+        self.donations.lock = threading.RLock()
+        self._lock = threading.RLock()
+        self._waiters = Waiters(self._next)
+        self._thread = None
+
+    def _next(self) -> _Watched | None:
+        with self._lock:
+            for key, (future, settle) in self._asked.items():
+                if settle is not None:
+                    del self._asked[key]
+                    return future, settle
+            return None
+
+    def _ask(self, future: Future[Any], settle: _Settle | None) -> None:
+        thread = None
+        try:
+            with self._lock:
+                if self._stopped:
+                    return
+                self._changed = self._changed or id(future) not in self._asked
+                self._asked[id(future)] = future, settle
+                if self._thread is not None:
+                    return
+                thread = self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
+            thread.start()  # without the lock, as that of a waiter
+        except BaseException:
+            # There are no threads left, or Ctrl-C came. Whoever waits next starts another; if this one does run, it
+            # takes the place again.
+            self._leave(thread)
+            raise
+
+    def _leave(self, thread: threading.Thread | None) -> None:
+        with self._lock:
+            if self._thread is thread:
+                self._thread = None
+
+    def _run(self) -> None:
+        thread = threading.current_thread()
+        try:
+            self._notice(thread)
+        finally:
+            self._leave(thread)
+
+    def _notice(self, thread: threading.Thread) -> None:
+        since = time.monotonic()
+        while True:
+            begin = time.monotonic()
+            with self._lock:
+                if self._thread is None:
+                    self._thread = thread
+                if not self._asked or self._stopped or self._thread is not thread:
+                    self._leave(thread)
+                    return
+                if self._changed:
+                    self._changed = False
+                    since = begin
+                asked = tuple(future for future, _ in self._asked.values())
+            finished = [future for future in asked if future.done()]
+            if finished:
+                with self._lock:
+                    for future in finished:
+                        self._asked.pop(id(future), None)
+                continue
+            del asked
+            now = time.monotonic()
+            rest = min(max((now - since) * self._SHARE, self._SHORTEST_SECONDS), self._LONGEST_SECONDS)
+            time.sleep(max(rest, (now - begin) / self._BUSY_SHARE))
