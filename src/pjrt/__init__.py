@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.buffer import Buffer, ExternalReference
+from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.client import AliasFulfillment, Client, ProcessInfo, ProcessState
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
@@ -45,6 +46,7 @@ from pjrt.api.plugin import Plugin
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.raw_buffer import RawBuffer
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.support import Effort, Reason, ReasonKind, SourceLocation, Support, Verdict
 from pjrt.api.topology import TopologyDescription
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStream
 from pjrt.plugins.registry import client, load_plugin, topology
@@ -68,6 +70,7 @@ __all__ = [
     "Attributes",
     "Buffer",
     "CancelledError",
+    "Capabilities",
     "Client",
     "CompilationCache",
     "CompileOptions",
@@ -78,6 +81,7 @@ __all__ = [
     "Device",
     "DeviceAssignment",
     "DeviceDescription",
+    "Effort",
     "ElementType",
     "Executable",
     "ExecuteContext",
@@ -85,6 +89,7 @@ __all__ = [
     "Exported",
     "ExternalReference",
     "FailedPreconditionError",
+    "Feature",
     "Future",
     "HloOutputCallback",
     "HostBufferSemantics",
@@ -108,20 +113,25 @@ __all__ = [
     "ProgramFormat",
     "Promise",
     "RawBuffer",
+    "Reason",
+    "ReasonKind",
     "RecvCallback",
     "ResourceExhaustedError",
     "SavedExecutable",
     "SendCallback",
     "ShapeSpec",
+    "SourceLocation",
     "StableHloClient",
     "StatusCode",
     "StridedLayout",
+    "Support",
     "TiledLayout",
     "TopologyDescription",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",
     "UnknownError",
+    "Verdict",
     "__version__",
     "client",
     "export",

@@ -12,11 +12,12 @@ from typing import Any
 from pjrt.api.abi_version import RuntimeAbiVersion
 from pjrt.api.attributes import Attributes
 from pjrt.api.buffer import Buffer
+from pjrt.api.capability import Capabilities
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.cross_host import CrossHostReceive
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, unimplemented
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, unimplemented
 from pjrt.api.executable import Executable
 from pjrt.api.execute_options import ExecuteContext
 from pjrt.api.future import Future
@@ -26,6 +27,7 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.support import Effort, Support, decide, only_format
 from pjrt.api.topology import TopologyDescription
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 
@@ -87,6 +89,15 @@ class Client(abc.ABC):
     def topology(self) -> TopologyDescription:
         """The description of the devices (``PJRT_Client_TopologyDescription``)."""
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the client says that its devices can do."""
+        kinds = tuple(
+            dict.fromkeys(space.kind for device in self.addressable_devices for space in device.memory_spaces)
+        )
+        known = Capabilities(num_devices=len(self.devices), memory_kinds=kinds or None)
+        return known.completed(Capabilities.from_attributes(self.attributes))
+
     def lookup_device(self, device_id: int) -> Device:
         """The device with an id (``PJRT_Client_LookupDevice``).
 
@@ -144,6 +155,30 @@ class Client(abc.ABC):
             InvalidArgumentError: it is no program, or not one that the device can read; with both versions where it is
                 too new.
         """
+
+    def supports(
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        effort: Effort | str | None = None,
+    ) -> Support:
+        """Whether the devices can run a program: ``compile`` asked beforehand, with reasons instead of an error.
+
+        Args:
+            program: as for ``compile``.
+            options: as for ``compile``.
+            effort: the effort to make; None for the cheapest that gives a yes or a no. ``Effort.COMPILE`` compiles in
+                this process, with the same risk as ``compile``: ``pjrt check`` does it in another.
+
+        Raises:
+            InvalidArgumentError, DataLossError: it is no program.
+            FailedPreconditionError: the client is closed.
+        """
+        if self.is_closed:
+            raise FailedPreconditionError(f"the client of '{self.platform_name}' is closed; make a new one")
+        look = only_format(program, self.capabilities)
+        return decide(effort, look, lambda: self.compile(program, options).delete())
 
     def load(self, executable: Executable, options: CompileOptions | None = None) -> LoadedExecutable:
         """Loads an executable that was compiled ahead of time (``PJRT_Client_Load``)."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
+from pjrt.api.capability import Capabilities
 from pjrt.api.errors import unimplemented
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class Plugin(abc.ABC):
     def extensions(self) -> Sequence[str]:
         """The names of the extensions of the C API that it has."""
         return ()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the plugin says of its devices before there are any."""
+        return Capabilities.from_attributes(self.attributes)
 
     @abc.abstractmethod
     def client(self, /, **options: Any) -> Client:

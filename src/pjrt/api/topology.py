@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pjrt.api.attributes import Attributes
+from pjrt.api.capability import Capabilities
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.device import DeviceDescription
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import unimplemented
+from pjrt.api.errors import PjrtError, unimplemented
 from pjrt.api.executable import Executable
 from pjrt.api.layout import Layout
 from pjrt.api.program import Program
+from pjrt.api.support import Effort, Support, decide, only_format
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -61,6 +63,23 @@ class TopologyDescription(abc.ABC):
         """
         raise unimplemented(self.platform_name, "TopologyDescription.compile")
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the topology says that its devices can do."""
+        devices = self.device_descriptions
+        known = Capabilities(num_devices=len(devices), memory_kinds=_memory_kinds(devices))
+        return known.completed(Capabilities.from_attributes(self.attributes))
+
+    def supports(
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        effort: Effort | str | None = None,
+    ) -> Support:
+        """Whether these devices could run a program: as ``Client.supports``, without the devices."""
+        return decide(effort, only_format(program, self.capabilities), lambda: self.compile(program, options))
+
     def serialize(self) -> bytes:
         """The topology as bytes for ``Plugin.deserialize_topology`` (``PJRT_TopologyDescription_Serialize``)."""
         raise unimplemented(self.platform_name, "TopologyDescription.serialize")
@@ -93,3 +112,12 @@ class TopologyDescription(abc.ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.platform_name}, {len(self.device_descriptions)} devices>"
+
+
+def _memory_kinds(devices: Sequence[DeviceDescription]) -> tuple[str, ...] | None:
+    """The kinds of memory that the devices describe; None where they do not."""
+    try:
+        found = dict.fromkeys(space.kind for device in devices for space in device.memory_space_descriptions)
+    except PjrtError:
+        return None
+    return tuple(found) or None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pjrt.api.attributes import Attributes
+from pjrt.api.capability import Capabilities
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
@@ -25,6 +26,7 @@ from pjrt.stablehlo import (
     ValueType,
     Version,
     current_version,
+    looking,
     minimum_version,
     parse,
     read,
@@ -49,6 +51,8 @@ class StableHloClient(HostClient):
             is refused with the operation and where it comes from. All, if not said.
         newest: the newest StableHLO version that it reads; frameworks send programs at that version. The newest there
             is, if not said.
+        capabilities: what else the device can do, such as its element types; ``client.supports`` and ``pjrt check``
+            take it at its word.
         options: everything else that ``pjrt.host.HostClient`` takes: ``num_devices``, ``memory_kinds``,
             ``memory_limit``, …
     """
@@ -61,14 +65,18 @@ class StableHloClient(HostClient):
         operations: Collection[str] | None = None,
         newest: Version | str | None = None,
         attributes: Attributes | None = None,
+        capabilities: Capabilities | None = None,
         **options: Any,
     ) -> None:
         known = None if operations is None else frozenset(operations)
+        listed = Capabilities(operations=None if known is None else dict.fromkeys(known))
         super().__init__(
             name,
             compile=functools.partial(_compile, name, compile, known),
             formats=(ProgramFormat.MLIR, ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG),
             attributes={**_versions(newest), **(attributes or {})},
+            capabilities=(capabilities or Capabilities()).completed(listed),
+            look=looking,
             **options,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pjrt.api.attributes import Attributes
+from pjrt.api.capability import Capabilities
 from pjrt.api.client import AliasFulfillment, Client, choose_place
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
@@ -18,12 +19,13 @@ from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.support import Effort, Support
 from pjrt.host import dlpack, from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion, PlatformVersion
 from pjrt.host.alias import HostAliasFulfillment, alias
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import CompileFunction
-from pjrt.host.compiler import HostCompiler
+from pjrt.host.compiler import HostCompiler, LookFunction
 from pjrt.host.device import HostDevice
 from pjrt.host.dispatch import Dispatcher
 from pjrt.host.executable import HostExecutable
@@ -61,6 +63,9 @@ class HostClient(Client):
             ``Compiled.serialize`` gave.
         alignment: the alignment in bytes that the device needs to use a host array where it lies; others are copied.
         collective_timeout: how long the devices of a launch wait for each other, in seconds.
+        capabilities: what the devices can do, beside what the runtime gives them all; or a function that tells it.
+        look: what looks into a program for ``supports`` before it is compiled, such as ``pjrt.stablehlo.looking``;
+            nothing does if not said.
     """
 
     __slots__ = (
@@ -98,6 +103,8 @@ class HostClient(Client):
         deserialize: Callable[[bytes, Program, CompileOptions], Any] | None = None,
         alignment: int = 1,
         collective_timeout: float = 60.0,
+        capabilities: Capabilities | Callable[[], Capabilities] | None = None,
+        look: LookFunction | None = None,
     ) -> None:
         self._closed = False
         self._generation = generation()
@@ -117,7 +124,9 @@ class HostClient(Client):
         )
         self.alignment = alignment
         self.collective_timeout = collective_timeout
-        self._compiler = HostCompiler(name, platform_version, memory_kinds[0], compile, deserialize, formats)
+        self._compiler = HostCompiler(
+            name, platform_version, memory_kinds[0], compile, deserialize, formats, capabilities, look
+        )
         descriptions = self._platform.describe()
         self._devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)
         self._local_devices = tuple(device for device in self._devices if device.is_addressable)
@@ -163,6 +172,10 @@ class HostClient(Client):
     def topology(self) -> HostTopology:
         return self._topology
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._topology.capabilities
+
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
         needed = num_replicas * num_partitions
         devices = self._local_devices if needed <= len(self._local_devices) else self._devices
@@ -187,6 +200,18 @@ class HostClient(Client):
     def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> HostLoadedExecutable:
         self.check_open()
         return self._load(self._compiler.compile(program, options))
+
+    def supports(
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        effort: Effort | str | None = None,
+    ) -> Support:
+        self.check_open()
+        return self._compiler.supports(
+            program, options, effort, self.capabilities, lambda: self.compile(program, options).delete()
+        )
 
     def load(self, executable: Executable, options: CompileOptions | None = None) -> HostLoadedExecutable:
         self.check_open()

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pjrt.api.capability import Capabilities
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
+from pjrt.api.support import Effort, Look, Support, decide, only_format
 from pjrt.host.compiled import Compiled, CompileFunction
 from pjrt.host.device_errors import clean
 from pjrt.host.executable import HostExecutable, Origin
 from pjrt.host.serialization import unpack
 
 _DEFAULT_OPTIONS = CompileOptions()
+
+LookFunction = Callable[[Program, CompileOptions, Capabilities], Look]
+"""An author's ``look(program, options, capabilities)``, such as ``pjrt.stablehlo.looking``."""
 
 
 class HostCompiler:
@@ -27,6 +32,8 @@ class HostCompiler:
         deserialize_function: the author's ``deserialize(payload, program, options)``, for what ``Compiled.serialize``
             gave.
         formats: the program formats that ``compile`` takes; ``None`` is any.
+        capabilities: what the author says of the devices, or what gives it.
+        look: what looks into a program beforehand; ``None`` where nothing does.
     """
 
     def __init__(
@@ -37,13 +44,17 @@ class HostCompiler:
         compile_function: CompileFunction,
         deserialize_function: Callable[[bytes, Program, CompileOptions], Any] | None,
         formats: Sequence[str] | None,
+        capabilities: Capabilities | Callable[[], Capabilities] | None = None,
+        look: LookFunction | None = None,
     ) -> None:
         self.platform_name = platform_name
         self.platform_version = platform_version
         self._default_memory_kind = default_memory_kind
         self._compile = compile_function
         self._deserialize = deserialize_function
-        self._formats = None if formats is None else tuple(map(str, formats))
+        self.formats = None if formats is None else tuple(map(str, formats))
+        self._capabilities = capabilities or Capabilities()
+        self._look = look
 
     def compile(self, program: Program | str | bytes, options: CompileOptions | None) -> HostExecutable:
         """An executable, by the author's ``compile``.
@@ -54,12 +65,39 @@ class HostCompiler:
         """
         program = Program.of(program)
         options = options or _DEFAULT_OPTIONS
-        if self._formats is not None and str(program.format) not in self._formats:
+        if self.formats is not None and str(program.format) not in self.formats:
             raise InvalidArgumentError(
-                f"'{self.platform_name}' takes programs in the formats {', '.join(self._formats)}, found "
+                f"'{self.platform_name}' takes programs in the formats {', '.join(self.formats)}, found "
                 f"'{program.format}'"
             )
         return self._made(lambda: self._compile(program, options), program, options)
+
+    def stated(self) -> Capabilities:
+        """What the author says of the devices, now."""
+        stated = self._capabilities
+        return stated if isinstance(stated, Capabilities) else stated()
+
+    def supports(
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None,
+        effort: Effort | str | None,
+        capabilities: Capabilities,
+        compile: Callable[[], Any],
+    ) -> Support:
+        """Whether devices with these capabilities can run a program; see ``Client.supports``.
+
+        Args:
+            program: the program.
+            options: how it is compiled.
+            effort: the effort to make.
+            capabilities: those of the devices.
+            compile: compiles it for them.
+        """
+        read = Program.of(program)
+        if self._look is None:
+            return decide(effort, only_format(read, capabilities), compile)
+        return decide(effort, self._look(read, options or _DEFAULT_OPTIONS, capabilities), compile)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None) -> HostExecutable:
         """An executable from what ``Executable.serialize`` gave.

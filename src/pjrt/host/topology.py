@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
+from pjrt.api.capability import Capabilities
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
+from pjrt.api.support import Effort, Support
 from pjrt.api.topology import TopologyDescription
+from pjrt.host.capability import describe
 from pjrt.host.device import HostDeviceDescription
 from pjrt.host.executable import HostExecutable
 
@@ -54,6 +57,21 @@ class HostTopology(TopologyDescription):
         self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
     ) -> HostExecutable:
         return self._compiler.compile(program, options)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return describe(self._compiler, self._descriptions, self._attributes)
+
+    def supports(
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        effort: Effort | str | None = None,
+    ) -> Support:
+        return self._compiler.supports(
+            program, options, effort, self.capabilities, lambda: self.compile(program, options)
+        )
 
     def serialize(self) -> bytes:
         described = {

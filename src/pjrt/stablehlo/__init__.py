@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parsing import parse
     from pjrt.stablehlo.reading import read, read_file
-    from pjrt.stablehlo.support import supports
+    from pjrt.stablehlo.support import looking, supports
     from pjrt.stablehlo.types import (
         FunctionType,
         FutureType,
@@ -79,6 +79,7 @@ __all__ = [
     "encoding_of",
     "from_hlo",
     "inspect",
+    "looking",
     "minimum_version",
     "needed_version",
     "parse",
@@ -101,7 +102,7 @@ _HOMES = {
     "operation": "Block Function Operation ParsedProgram Value",
     "parsing": "parse",
     "reading": "read read_file",
-    "support": "supports",
+    "support": "looking supports",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
     "version": "Version",
     "vetting": "vet",

@@ -154,7 +154,9 @@ class Suitability:
             message = "for some operations the device does not say what it depends on whether they run"
             self._add(_MAYBE, ReasonKind.OP, "operations", message)
             return
-        tensor = next((v.type for v in (*operation.operands, *operation.results) if isinstance(v.type, TensorType)), None)
+        tensor = next(
+            (v.type for v in (*operation.operands, *operation.results) if isinstance(v.type, TensorType)), None
+        )
         if tensor is None or tensor.quantization is not None or tensor.element in taken:
             return
         self._add(

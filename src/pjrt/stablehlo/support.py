@@ -76,9 +76,10 @@ class _Looking:
                 return [*found, *self._names()]
             return [*found, *self._suitability.reasons()]
         except FailedPreconditionError as error:
-            return [*found, _open(ReasonKind.FORMAT, self._program.format, f"it cannot be looked into: {error.message}")]
+            reason = f"it cannot be looked into: {error.message}"
         except PjrtError as error:
-            return [*found, _open(ReasonKind.FORMAT, self._program.format, error.message)]
+            reason = error.message
+        return [*found, _open(ReasonKind.FORMAT, str(self._program.format), reason)]
 
     @cached_property
     def _module(self) -> Any:
@@ -133,7 +134,7 @@ class _Looking:
         """The names of the program's operations, without parsing more than them."""
         with self._module as module:
             names: set[str] = set()
-            for inner in module.regions[0].blocks[0].operations if hasattr(module, "regions") else module.body:
+            for inner in module.body:
                 if inner.operation.name == "func.func":
                     _collect(inner.operation, names)
             return names
