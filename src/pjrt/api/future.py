@@ -8,13 +8,13 @@ asyncio (``await``), and by callback (``add_done_callback``). A future is comple
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar, cast
 
 from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, InternalError, PjrtError
+from pjrt.system import after_fork_in_child
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -29,8 +29,8 @@ _WAIT_SLICE_SECONDS = 0.5
 # cost more than it saves. It can be entered again by its holder because the garbage collector may run inside a section
 # and drop some other promise there.
 _lock = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_lock._at_fork_reinit)  # type: ignore[attr-defined]  # as the standard library does for its own
+# As the standard library does for its own locks; they have no such method where there is no fork.
+after_fork_in_child(lambda: _lock._at_fork_reinit())  # type: ignore[attr-defined]
 
 
 class Future(Generic[T]):

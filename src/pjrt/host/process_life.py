@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 import time
 import weakref
 from typing import Protocol
 
 from pjrt.api.errors import CancelledError, FailedPreconditionError, PjrtError
+from pjrt.system import after_fork_in_child
 
 _log = logging.getLogger("pjrt")
 
@@ -106,6 +106,5 @@ def _busy_workers() -> list[Worker]:
     return [worker for worker in list(_workers) if worker.is_busy]
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork_in_child(_after_fork_in_child)
 atexit.register(_at_exit)

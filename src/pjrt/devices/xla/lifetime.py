@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import FailedPreconditionError
+from pjrt.system import after_fork_in_child
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -71,6 +71,5 @@ def _at_exit() -> None:
         thread.join()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+after_fork_in_child(_after_fork_in_child)
 atexit.register(_at_exit)
