@@ -108,5 +108,5 @@ def test_importing_the_package_is_light() -> None:
 
     heavy = ("jaxlib", "jax", "google.protobuf", "rich", "click")
     code = f"import sys, pjrt; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"

@@ -8,5 +8,5 @@ SLOW_TO_IMPORT = {"asyncio", "click", "google.protobuf", "jaxlib", "rich"}
 
 def test_importing_pjrt_leaves_out_what_is_slow_to_import() -> None:
     code = "import sys, pjrt; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert SLOW_TO_IMPORT.isdisjoint(done.stdout.split())

@@ -75,9 +75,9 @@ def test_the_key_value_store_waits_for_keys() -> None:
     with pytest.raises(pjrt.DeadlineExceededError, match="'k'"):
         store.get("k", 0.01)
     found: list[bytes] = []
-    thread = threading.Thread(target=lambda: found.append(store.get("k", 20)))
+    thread = threading.Thread(target=lambda: found.append(store.get("k", 60)))
     thread.start()
     store.put("other", b"1")
     store.put("k", bytearray(b"value"))
-    thread.join(20)
+    thread.join(60)
     assert found == [b"value"] == [store.try_get("k")]

@@ -101,7 +101,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     compiler = shlex.split(os.environ.get("CC", "gcc"))
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O0", f"-I{INCLUDE}"]
     subprocess.run([*compiler, *flags, "ask.c", "-o", "ask"], cwd=folder, check=True, timeout=120)
-    said = subprocess.run([folder / "ask"], capture_output=True, text=True, check=True, timeout=60).stdout
+    said = subprocess.run([folder / "ask"], capture_output=True, text=True, check=True, timeout=120).stdout
     return {name: int(value) for name, value in (line.split("\t") for line in said.splitlines())}
 
 

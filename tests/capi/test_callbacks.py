@@ -75,7 +75,7 @@ def test_callbacks_outlive_everything_the_caller_drops(client: Client) -> None:
         pjrt.ExecuteOptions(send_callbacks=[[pjrt.SendCallback(7, Taker())]]),
     )
     del executable
-    assert told.wait(30)
+    assert told.wait(60)
 
 
 def test_what_a_program_receives(client: Client) -> None:
@@ -108,7 +108,7 @@ def test_a_stream_that_is_filled_later_from_another_thread(client: Client) -> No
 
     options = pjrt.ExecuteOptions(recv_callbacks=[[pjrt.RecvCallback(9, keep)]])
     (out,) = executable.execute_sharded([], client.devices[0], options)
-    assert arrived.wait(30)
+    assert arrived.wait(60)
     assert not out.ready().done()
     streams.pop().add_chunk(X).result()
     np.testing.assert_array_equal(np.asarray(out), X)
@@ -120,14 +120,14 @@ def test_a_chunk_that_is_too_large(client: Client) -> None:
 
     def flood(stream: pjrt.CopyToDeviceStream) -> None:
         try:
-            errors.append(stream.add_chunk(bytes(64)).exception(10))
+            errors.append(stream.add_chunk(bytes(64)).exception(60))
         except pjrt.PjrtError as error:
             errors.append(error)
         stream.add_chunk(X)
 
     options = pjrt.ExecuteOptions(recv_callbacks=[[pjrt.RecvCallback(9, flood)]])
     (out,) = executable.execute_sharded([], client.devices[0], options)
-    out.ready().exception(30)
+    out.ready().exception(60)
     assert isinstance(errors[0], pjrt.PjrtError)
 
 
@@ -142,7 +142,7 @@ def test_a_receiver_that_raises_is_logged_and_the_program_ends(
     options = pjrt.ExecuteOptions(recv_callbacks=[[pjrt.RecvCallback(9, fail)]])
     with caplog.at_level(logging.ERROR, logger="pjrt"):
         (out,) = executable.execute_sharded([], client.devices[0], options)
-        assert out.ready().exception(30) is not None
+        assert out.ready().exception(60) is not None
     assert "nothing to give" in caplog.text
 
 

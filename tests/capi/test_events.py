@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import queue
 import threading
-import time
 from collections.abc import Callable
 
 import numpy as np
@@ -31,15 +31,16 @@ def test_a_thousand_pending_events_need_no_threads(
     client: Client, tiny_control: Control, pending: Callable[[], pjrt.Buffer]
 ) -> None:
     before = threading.active_count()
-    done: list[int] = []
+    done: queue.SimpleQueue[int] = queue.SimpleQueue()
     with tiny_control.held():
         futures = [pending().ready() for _ in range(500)] + [pending().to_host() for _ in range(500)]
         for number, future in enumerate(futures):
-            future.add_done_callback(lambda _, number=number: done.append(number))  # type: ignore[misc]
+            future.add_done_callback(lambda _, number=number: done.put(number))  # type: ignore[misc]
         assert not any(future.done() for future in futures)
-        assert threading.active_count() == before
-    pjrt.Future.all(futures).result(30)
-    assert sorted(done) == list(range(1000))
+        assert threading.active_count() <= before  # threads of tests before this one may end meanwhile
+    pjrt.Future.all(futures).result(60)
+    assert sorted(done.get(timeout=60) for _ in futures) == list(range(1000))
+    assert done.empty()
     assert threading.active_count() <= before + 1  # the plugin's thread, as Python sees it
 
 
@@ -62,22 +63,20 @@ def test_asyncio_awaits_events(tiny_control: Control, pending: Callable[[], pjrt
 def test_a_wait_with_a_limit(tiny_control: Control, pending: Callable[[], pjrt.Buffer]) -> None:
     with tiny_control.held():
         future = pending().ready()
-        begun = time.monotonic()
         with pytest.raises(pjrt.DeadlineExceededError):
             future.result(0.05)
-        assert time.monotonic() - begun < 5
-    future.result(30)
+    future.result(60)
 
 
 def test_other_threads_run_while_one_waits(tiny_control: Control, pending: Callable[[], pjrt.Buffer]) -> None:
     results: list[object] = []
     with tiny_control.held():
         future = pending().to_host()
-        waiter = threading.Thread(target=lambda: results.append(future.result(30)))
+        waiter = threading.Thread(target=lambda: results.append(future.result(60)))
         waiter.start()
         assert sum(range(100_000)) == 4999950000  # the GIL is not held by the one who waits
         assert results == []
-    waiter.join(30)
+    waiter.join(60)
     np.testing.assert_array_equal(results[0], np.ones(4, np.float32))
 
 
@@ -85,11 +84,11 @@ def test_many_threads_wait_for_one_event(tiny_control: Control, pending: Callabl
     results: list[object] = []
     with tiny_control.held():
         future = pending().ready()
-        waiters = [threading.Thread(target=lambda: results.append(future.result(30))) for _ in range(16)]
+        waiters = [threading.Thread(target=lambda: results.append(future.result(60))) for _ in range(16)]
         for waiter in waiters:
             waiter.start()
     for waiter in waiters:
-        waiter.join(30)
+        waiter.join(60)
     assert results == [None] * 16
 
 
@@ -102,7 +101,7 @@ def test_the_destination_lives_until_the_copy_is_done_though_nobody_keeps_it(
         gc.collect()
         noise = [np.full(4, 9, np.float32) for _ in range(1000)]
     client.buffer_from_host(X).to_host().result()
-    pending().ready().result(30)
+    pending().ready().result(60)
     assert all((array == 9).all() for array in noise)
 
 
@@ -125,7 +124,8 @@ def test_a_borrowed_array_lives_until_the_plugin_is_done_with_it(client: Client,
 def test_nothing_is_left_of_events_that_nobody_asked(
     client: Client, tiny_control: Control, pending: Callable[[], pjrt.Buffer]
 ) -> None:
-    before = tiny_control.live("event")
+    gc.collect()
+    before, everything = tiny_control.live("event"), tiny_control.live()
     with tiny_control.held():
         for _ in range(50):
             future = pending().ready()
@@ -134,22 +134,19 @@ def test_nothing_is_left_of_events_that_nobody_asked(
         gc.collect()
         assert tiny_control.live("event") == before
     for _ in range(50):
-        pending().ready().result(30)
-    gc.collect()
-    assert tiny_control.live("event") == before
+        pending().ready().result(60)
+    assert tiny_control.left_over(everything) == {}
 
 
 def test_a_callback_that_raises_harms_nobody(pending: Callable[[], pjrt.Buffer], tiny_control: Control) -> None:
     seen: list[int] = []
+    arrived = threading.Event()
     with tiny_control.held():
         future = pending().ready()
         future.add_done_callback(lambda _: 1 / 0)
-        future.add_done_callback(lambda _: seen.append(1))
-    future.result(30)
-    for _ in range(1000):
-        if seen:
-            break
-        pending().ready().result(30)
+        future.add_done_callback(lambda _: (seen.append(1), arrived.set()))
+    future.result(60)
+    assert arrived.wait(60)
     assert seen == [1]
 
 
@@ -160,16 +157,16 @@ def test_raw_copies_into_memory_that_comes_later(client: Client) -> None:
     done = buffer.copy_raw_to_host_future(promise.future)
     assert not done.done()
     promise.set_result(memory)
-    done.result(30)
+    done.result(60)
     assert memory == X.tobytes()
     failing: pjrt.Promise[bytearray] = pjrt.Promise()
     failed = buffer.copy_raw_to_host_future(failing.future)
     failing.set_error(pjrt.UnavailableError("no memory came"))
     with pytest.raises(pjrt.UnavailableError, match="no memory came"):
-        failed.result(30)
+        failed.result(60)
     small = buffer.copy_raw_to_host_future(pjrt.Future.completed(bytearray(3)))
     with pytest.raises(pjrt.OutOfRangeError):
-        small.result(30)
+        small.result(60)
 
 
 def test_a_donation_waits_for_its_dependency(client: Client) -> None:
@@ -182,7 +179,7 @@ def test_a_donation_waits_for_its_dependency(client: Client) -> None:
     np.testing.assert_array_equal(np.asarray(donated), X)
     poisoned = donated.donate_with_control_dependency(pjrt.Future.failed(pjrt.AbortedError("given up")))
     with pytest.raises(pjrt.AbortedError, match="given up"):
-        poisoned.ready().result(30)
+        poisoned.ready().result(60)
 
 
 def test_the_value_arrives_whoever_is_first(
@@ -192,4 +189,4 @@ def test_the_value_arrives_whoever_is_first(
     for _ in range(300):
         with tiny_control.held():
             future = pending().to_host()
-        assert isinstance(future.result(30), np.ndarray)
+        assert isinstance(future.result(60), np.ndarray)

@@ -202,7 +202,7 @@ def test_transfers_between_hosts_by_key(client: Client) -> None:
     buffers = client.cross_host_receive_buffers([SPEC, SPEC], client.devices[1], [0, 0], [70, 71])
     assert [buffer.shape for buffer in buffers] == [(4,), (4,)]
     sent = client.cross_host_send_buffers([client.buffer_from_host(X), client.buffer_from_host(-X)], [1, 1], [70, 71])
-    assert [future.result(30) for future in sent] == [None, None]
+    assert [future.result(60) for future in sent] == [None, None]
     np.testing.assert_array_equal(np.asarray(buffers[0]), X)
     np.testing.assert_array_equal(np.asarray(buffers[1]), -X)
     with pytest.raises(pjrt.InvalidArgumentError, match="one device and one key"):
@@ -211,23 +211,23 @@ def test_transfers_between_hosts_by_key(client: Client) -> None:
 
 def test_transfers_between_hosts_by_descriptor(client: Client) -> None:
     receive = client.make_cross_host_receive_buffers([SPEC], client.devices[1])
-    descriptors = receive.descriptors.result(30)
+    descriptors = receive.descriptors.result(60)
     assert len(descriptors) == len(receive.buffers) == 1
     promise: pjrt.Promise[bytes] = pjrt.Promise()
     sent = client.buffer_from_host(X).copy_to_remote_device(promise.future)
     assert not sent.done()
     promise.set_result(descriptors[0])
-    sent.result(30)
+    sent.result(60)
     np.testing.assert_array_equal(np.asarray(receive.buffers[0]), X)
 
 
 def test_a_transfer_that_is_called_off(client: Client) -> None:
     receive = client.make_cross_host_receive_buffers([SPEC], client.devices[1])
-    receive.cancel(0, "changed my mind").result(30)
+    receive.cancel(0, "changed my mind").result(60)
     with pytest.raises(pjrt.CancelledError, match="changed my mind"):
-        receive.buffers[0].ready().result(30)
+        receive.buffers[0].ready().result(60)
     with pytest.raises(pjrt.NotFoundError):
-        receive.cancel(0, "again").result(30)
+        receive.cancel(0, "again").result(60)
     with pytest.raises(pjrt.OutOfRangeError):
         receive.cancel(7, "no such buffer")
 
@@ -236,4 +236,4 @@ def test_a_sender_whose_descriptor_never_comes(client: Client) -> None:
     failing: pjrt.Future[bytes] = pjrt.Future.failed(pjrt.UnavailableError("no word from the receiver"))
     sent = client.buffer_from_host(X).copy_to_remote_device(failing)
     with pytest.raises(pjrt.UnavailableError, match="no word"):
-        sent.result(30)
+        sent.result(60)

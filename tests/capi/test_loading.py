@@ -52,7 +52,7 @@ def test_a_library_that_needs_another_one(tmp_path: Path) -> None:
         (tmp_path / f"{name}.c").write_text(code)
         extra = [] if name == "other" else ["-L.", "-lother"]
         command = [*build.compiler(), "-shared", "-fPIC", f"{name}.c", "-o", f"lib{name}.so", *extra]
-        subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+        subprocess.run(command, cwd=tmp_path, check=True, timeout=120)
     (tmp_path / "libother.so").unlink()
     with pytest.raises(pjrt.FailedPreconditionError, match=r"could not be opened: libother\.so"):
         pjrt.load_plugin(tmp_path / "libneedy.so")

@@ -40,7 +40,7 @@ def test_a_buffer_says_what_it_is(client: Client) -> None:
 
 def test_a_buffer_becomes_ready(client: Client) -> None:
     buffer = client.buffer_from_host(ARRAY)
-    assert buffer.ready().result(30) is None
+    assert buffer.ready().result(60) is None
     assert buffer.ready().done()
 
 
@@ -108,14 +108,14 @@ def test_a_bitcast_to_another_size_is_refused(client: Client) -> None:
 @pytest.mark.usefixtures("host_memory")
 def test_the_address_of_a_buffer_holds_its_bytes(client: Client) -> None:
     buffer = client.buffer_from_host(ARRAY)
-    buffer.ready().result(30)
+    buffer.ready().result(60)
     assert ctypes.string_at(buffer.unsafe_pointer(), 24) == ARRAY.tobytes()
 
 
 @pytest.mark.usefixtures("host_memory")
 def test_an_external_reference_keeps_the_memory(client: Client) -> None:
     buffer = client.buffer_from_host(ARRAY)
-    buffer.ready().result(30)
+    buffer.ready().result(60)
     with buffer.external_reference() as reference:
         buffer.delete()
         assert ctypes.string_at(reference.pointer, 24) == ARRAY.tobytes()
@@ -130,13 +130,13 @@ def test_a_donation_waits_for_what_it_depends_on(client: Client) -> None:
     assert buffer.is_deleted
     assert not donated.ready().done()
     dependency.set_result(None)
-    np.testing.assert_array_equal(donated.to_host().result(30), ARRAY)
+    np.testing.assert_array_equal(donated.to_host().result(60), ARRAY)
 
 
 def test_a_dependency_that_fails_fails_the_donation(client: Client) -> None:
     donated = client.buffer_from_host(ARRAY).donate_with_control_dependency(_failed())
     with pytest.raises(NotFoundError, match="gone"):
-        donated.ready().result(30)
+        donated.ready().result(60)
 
 
 def _failed() -> object:
@@ -151,9 +151,9 @@ def test_raw_buffers_share_the_memory(client: Client) -> None:
     assert raw.on_device_size == 24
     assert raw.memory_space == buffer.memory_space
     out = bytearray(8)
-    raw.copy_to_host(out, offset=4, size=8).result(30)
+    raw.copy_to_host(out, offset=4, size=8).result(60)
     assert bytes(out) == ARRAY.tobytes()[4:12]
-    raw.copy_from_host(np.array([50, 60], np.float32), offset=4).result(30)
+    raw.copy_from_host(np.array([50, 60], np.float32), offset=4).result(60)
     assert list(np.asarray(buffer).reshape(-1)) == [0, 50, 60, 3, 4, 5]
     raw.release()
     raw.release()
@@ -162,16 +162,16 @@ def test_raw_buffers_share_the_memory(client: Client) -> None:
 def test_raw_buffers_have_bounds(client: Client) -> None:
     raw = client.buffer_from_host(ARRAY).raw()
     with pytest.raises((InvalidArgumentError, OutOfRangeError)):
-        raw.copy_from_host(bytes(8), offset=20).result(30)
+        raw.copy_from_host(bytes(8), offset=20).result(60)
     with pytest.raises((InvalidArgumentError, OutOfRangeError)):
-        raw.copy_to_host(bytearray(8), offset=-4).result(30)
+        raw.copy_to_host(bytearray(8), offset=-4).result(60)
     raw.release()
 
 
 @pytest.mark.usefixtures("host_memory")
 def test_dlpack_shares_the_memory(client: Client) -> None:
     buffer = client.buffer_from_host(ARRAY)
-    buffer.ready().result(30)
+    buffer.ready().result(60)
     try:
         array = np.from_dlpack(buffer)
     except UnimplementedError as error:

@@ -90,7 +90,7 @@ def test_returned_futures_tell_the_end(backend: Backend, client: Client) -> None
     futures: list[Future[None]] = []
     ((z,),) = executable.execute([[client.buffer_from_host(X)]], returned_futures=futures)
     assert len(futures) == 1
-    futures[0].result(30)
+    futures[0].result(60)
     assert z.ready().done()
 
 
@@ -102,7 +102,7 @@ def test_execution_does_not_wait(backend: Backend, client: Client) -> None:
         future = w.to_host()
         assert not z.ready().done()
         assert not future.done()
-    np.testing.assert_array_equal(future.result(30), 4 * X)
+    np.testing.assert_array_equal(future.result(60), 4 * X)
 
 
 def test_many_executions_keep_their_order(backend: Backend, client: Client) -> None:
@@ -145,7 +145,7 @@ def test_arguments_are_counted(backend: Backend, client: Client) -> None:
 def test_arguments_of_another_shape_are_refused(backend: Backend, client: Client, wrong: Any) -> None:
     executable = client.compile(backend.programs.add((4,)))
     with pytest.raises(PjrtError) as caught:
-        executable(X, wrong)[0].to_host().result(30)
+        executable(X, wrong)[0].to_host().result(60)
     assert caught.value.code in (StatusCode.INVALID_ARGUMENT, StatusCode.INTERNAL)
 
 
@@ -222,10 +222,10 @@ def test_donated_memory_is_used_again(backend: Backend, client: Client) -> None:
         raise Absent("results in donated memory")
     executable = client.compile(backend.programs.double((1024,), donate=True))
     x = client.buffer_from_host(np.ones(1024, np.float32))
-    x.ready().result(30)
+    x.ready().result(60)
     pointer = x.unsafe_pointer()
     (z,) = executable(x)
-    z.ready().result(30)
+    z.ready().result(60)
     assert z.unsafe_pointer() == pointer
 
 
@@ -246,14 +246,14 @@ def test_reads_before_a_donation_see_the_old_value(backend: Backend, client: Cli
     for _ in range(10):
         before = x.to_host()
         (x,) = executable(x)
-        np.testing.assert_array_equal(before.result(30), value)
+        np.testing.assert_array_equal(before.result(60), value)
         value = value * 2
 
 
 def test_what_is_borrowed_is_not_donated(backend: Backend, client: Client) -> None:
     executable = client.compile(backend.programs.double((4,), donate=True))
     x = client.buffer_from_host(X)
-    x.ready().result(30)
+    x.ready().result(60)
     with x.external_reference():
         try:
             (z,) = executable(x)
@@ -272,7 +272,7 @@ def test_an_error_of_a_program_arrives_at_its_outputs(backend: Backend, client: 
     futures: list[Future[None]] = []
     ((z,),) = executable.execute([[]], returned_futures=futures)
     for future in (futures[0], z.ready(), z.to_host()):
-        error = future.exception(30)
+        error = future.exception(60)
         assert error is not None
         assert error.code == code
         assert "the wheel came off" in error.message
@@ -287,7 +287,7 @@ def test_an_error_travels_on(backend: Backend, client: Client) -> None:
     for _ in range(3):
         (z,) = double(z)
     with pytest.raises(InternalError, match="broken"):
-        z.to_host().result(30)
+        z.to_host().result(60)
     (fine,) = double(np.ones(2, np.float32))
     np.testing.assert_array_equal(np.asarray(fine), [2, 2])
 
@@ -300,7 +300,7 @@ def test_a_poisoned_execution_fails(backend: Backend, client: Client, device: De
         assert not device.poison_execution(78, CancelledError("not this one"))
         assert device.poison_execution(77, CancelledError("called off", payloads={"type.example/by": b"a test"}))
     with pytest.raises(CancelledError, match="called off") as caught:
-        z.to_host().result(30)
+        z.to_host().result(60)
     if backend.has_payloads:
         assert caught.value.payloads == {"type.example/by": b"a test"}
     (w,) = executable(x)
@@ -369,7 +369,7 @@ def test_a_program_sends_to_the_host(backend: Backend, client: Client, device: D
 
     options = ExecuteOptions(send_callbacks=[[SendCallback(7, take)]])
     (z,) = executable.execute_sharded([client.buffer_from_host(X)], device, options)
-    np.testing.assert_array_equal(z.to_host().result(30), X)
+    np.testing.assert_array_equal(z.to_host().result(60), X)
     assert b"".join(data for data, _, _ in seen) == X.tobytes()
     assert [done for _, _, done in seen] == [False] * (len(seen) - 1) + [True]
     assert {total for _, total, _ in seen} == {16}
@@ -384,7 +384,7 @@ def test_a_taker_that_raises_fails_the_execution(backend: Backend, client: Clien
     options = ExecuteOptions(send_callbacks=[[SendCallback(7, take)]])
     (z,) = executable.execute_sharded([client.buffer_from_host(X)], device, options)
     with pytest.raises(NotFoundError, match="nobody is listening"):
-        z.to_host().result(30)
+        z.to_host().result(60)
 
 
 def test_a_program_receives_from_the_host(backend: Backend, client: Client, device: Device) -> None:
@@ -395,12 +395,12 @@ def test_a_program_receives_from_the_host(backend: Backend, client: Client, devi
         assert stream.total_bytes == 16
         assert 16 % stream.granule_size == 0
         for start in (0, 8):
-            stream.add_chunk(X.tobytes()[start : start + 8]).result(30)
+            stream.add_chunk(X.tobytes()[start : start + 8]).result(60)
             sizes.append((stream.current_bytes, stream.total_bytes))
 
     options = ExecuteOptions(recv_callbacks=[[RecvCallback(3, give)]])
     (z,) = executable.execute_sharded([], device, options)
-    np.testing.assert_array_equal(z.to_host().result(30), X)
+    np.testing.assert_array_equal(z.to_host().result(60), X)
     assert sizes == [(8, 16), (16, 16)]
 
 
@@ -415,10 +415,10 @@ def test_what_a_program_receives_may_come_later(backend: Backend, client: Client
 
     options = ExecuteOptions(recv_callbacks=[[RecvCallback(3, keep)]])
     (z,) = executable.execute_sharded([], device, options)
-    assert asked.wait(30)
+    assert asked.wait(60)
     assert not z.ready().done()
-    streams.pop().add_chunk(X.tobytes()).result(30)
-    np.testing.assert_array_equal(z.to_host().result(30), X)
+    streams.pop().add_chunk(X.tobytes()).result(60)
+    np.testing.assert_array_equal(z.to_host().result(60), X)
 
 
 def test_chunks_that_do_not_fit_are_refused(backend: Backend, client: Client, device: Device) -> None:
@@ -428,21 +428,21 @@ def test_chunks_that_do_not_fit_are_refused(backend: Backend, client: Client, de
     def give(stream: CopyToDeviceStream) -> None:
         for chunk in (bytes(3), bytes(20)):
             try:
-                stream.add_chunk(chunk).result(30)
+                stream.add_chunk(chunk).result(60)
             except PjrtError as error:
                 caught.append(error)
-        stream.add_chunk(X.tobytes()).result(30)
+        stream.add_chunk(X.tobytes()).result(60)
 
     options = ExecuteOptions(recv_callbacks=[[RecvCallback(3, give)]])
     (z,) = executable.execute_sharded([], device, options)
-    np.testing.assert_array_equal(z.to_host().result(30), X)
+    np.testing.assert_array_equal(z.to_host().result(60), X)
     assert [error.code for error in caught] == [StatusCode.INVALID_ARGUMENT] * 2
 
 
 def test_a_channel_without_a_callback_fails_the_execution(backend: Backend, client: Client) -> None:
     (z,) = client.compile(backend.programs.receive((4,), channel=3))()
     with pytest.raises(PjrtError):
-        z.to_host().result(30)
+        z.to_host().result(60)
 
 
 def test_a_program_tells_intermediate_values(backend: Backend, client: Client, device: Device) -> None:
@@ -455,7 +455,7 @@ def test_a_program_tells_intermediate_values(backend: Backend, client: Client, d
 
     options = ExecuteOptions(hlo_output_callbacks=[HloOutputCallback(2, 1, note)])
     (z,) = executable.execute_sharded([client.buffer_from_host(X)], device, options)
-    z.ready().result(30)
+    z.ready().result(60)
     assert seen == [(0, 0, X.tolist(), 0)]
 
 

@@ -164,7 +164,7 @@ class Releases:
         self._arrived.set()
 
     def wait(self) -> None:
-        assert self._arrived.wait(30), "the release callback never came"
+        assert self._arrived.wait(60), "the release callback never came"
 
 
 @pytest.mark.parametrize("semantics", HostBufferSemantics, ids=lambda each: each.name.lower())
@@ -268,7 +268,7 @@ def test_an_exception_in_the_release_callback_goes_no_further(client: Client, ca
     buffer = client.buffer_from_host(np.zeros(3, np.float32), on_done_with_host_buffer=release)
     np.testing.assert_array_equal(np.asarray(buffer), np.zeros(3))
     buffer.delete()
-    assert called.wait(30)
+    assert called.wait(60)
     client.close()
     caplog.clear()  # the traceback that was logged keeps what it passed through alive
 

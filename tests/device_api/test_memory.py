@@ -22,7 +22,7 @@ def test_memory_in_use_is_counted(client: Client, device: Device) -> None:
     before = device.memory_stats().bytes_in_use
     buffers = [client.buffer_from_host(KIB) for _ in range(3)]
     for buffer in buffers:
-        buffer.ready().result(30)
+        buffer.ready().result(60)
     stats = device.memory_stats()
     assert stats.bytes_in_use == before + 3072
     assert stats.peak_bytes_in_use is None or stats.peak_bytes_in_use >= stats.bytes_in_use
@@ -36,7 +36,7 @@ def test_memory_in_use_is_counted(client: Client, device: Device) -> None:
 
 def test_peaks_can_be_cleared(client: Client, device: Device) -> None:
     buffer = client.buffer_from_host(KIB)
-    buffer.ready().result(30)
+    buffer.ready().result(60)
     buffer.delete()
     if device.memory_stats().peak_bytes_in_use is None:
         raise Absent("peaks of memory")
@@ -49,7 +49,7 @@ def test_devices_count_apart(client: Client, second: Device) -> None:
     first = client.addressable_devices[0]
     before = first.memory_stats().bytes_in_use
     buffer = client.buffer_from_host(KIB, device=second)
-    buffer.ready().result(30)
+    buffer.ready().result(60)
     assert first.memory_stats().bytes_in_use == before
     assert second.memory_stats().bytes_in_use >= 1024
 
@@ -60,12 +60,12 @@ def test_a_limit_is_kept(new_client: Callable[..., Client]) -> None:
     assert device.memory_stats().bytes_limit == 4096
     kept = [client.buffer_from_host(KIB) for _ in range(4)]
     for buffer in kept:
-        buffer.ready().result(30)
+        buffer.ready().result(60)
     with pytest.raises(ResourceExhaustedError) as caught:
-        client.buffer_from_host(KIB).ready().result(30)
+        client.buffer_from_host(KIB).ready().result(60)
     assert isinstance(caught.value, MemoryError)
     kept.pop().delete()
-    client.buffer_from_host(KIB).ready().result(30)
+    client.buffer_from_host(KIB).ready().result(60)
 
 
 def test_a_limit_holds_for_every_way_to_a_buffer(backend: Backend, new_client: Callable[..., Client]) -> None:
@@ -74,15 +74,15 @@ def test_a_limit_holds_for_every_way_to_a_buffer(backend: Backend, new_client: C
     executable = client.compile(backend.programs.itself_and_negative((256,)))
     x = client.buffer_from_host(KIB)
     with pytest.raises(ResourceExhaustedError):
-        client.create_uninitialized_buffer(ShapeSpec((512,), ElementType.F32)).ready().result(30)
+        client.create_uninitialized_buffer(ShapeSpec((512,), ElementType.F32)).ready().result(60)
     with pytest.raises(ResourceExhaustedError):
-        client.create_buffers_for_async_host_to_device([spec, spec]).retrieve_buffer(1).ready().result(30)
+        client.create_buffers_for_async_host_to_device([spec, spec]).retrieve_buffer(1).ready().result(60)
     with pytest.raises(ResourceExhaustedError):
-        executable(x)[1].ready().result(30)
+        executable(x)[1].ready().result(60)
     gc.collect()
     there = x.copy_to(x.device)
     with pytest.raises(ResourceExhaustedError):
-        x.copy_to(x.device).ready().result(30)
+        x.copy_to(x.device).ready().result(60)
     np.testing.assert_array_equal(np.asarray(there), KIB)
 
 

@@ -50,9 +50,9 @@ def test_what_goes_in_comes_out(
         assert layout is not None  # only a layout of one's own may be too much
         return
     assert (buffer.shape, buffer.dtype) == (array.shape, array.dtype)
-    np.testing.assert_array_equal(buffer.to_host().result(30), array)
+    np.testing.assert_array_equal(buffer.to_host().result(60), array)
     out = np.zeros(array.shape, array.dtype, order=data.draw(st.sampled_from("CF")))
-    np.testing.assert_array_equal(buffer.to_host(out).result(30), array)
+    np.testing.assert_array_equal(buffer.to_host(out).result(60), array)
 
 
 @usual
@@ -62,12 +62,12 @@ def test_raw_bytes_are_inside_or_refused(client: Client, size: int, offset: int,
     buffer = client.buffer_from_host(array)
     out = bytearray(96)
     if offset >= 0 and count >= 0 and offset + count <= size:
-        buffer.copy_raw_to_host(out, offset, count).result(30)
+        buffer.copy_raw_to_host(out, offset, count).result(60)
         assert bytes(out[:count]) == array.tobytes()[offset : offset + count]
         assert not any(out[count:])
     else:
         with pytest.raises(PjrtError):
-            buffer.copy_raw_to_host(out, offset, count).result(30)
+            buffer.copy_raw_to_host(out, offset, count).result(60)
         assert not any(out)
 
 
@@ -89,8 +89,8 @@ def test_pieces_in_any_order_make_the_whole(client: Client, pieces: list[int], d
             for index in order
         ]  # fmt: skip
         for future in sent:
-            future.result(30)
-        np.testing.assert_array_equal(buffer.to_host().result(30), whole)
+            future.result(60)
+        np.testing.assert_array_equal(buffer.to_host().result(60), whole)
 
 
 class Model:
@@ -119,7 +119,7 @@ class Model:
             case "copy":
                 self.live.append((buffer.copy_to(buffer.device), value))
             case "read":
-                np.testing.assert_array_equal(buffer.to_host().result(30), value)
+                np.testing.assert_array_equal(buffer.to_host().result(60), value)
             case "delete":
                 buffer.delete()
                 del self.live[index]
@@ -128,7 +128,7 @@ class Model:
             case "read later":
                 future = buffer.to_host()
                 self.live.append((self.double(buffer)[0], value * 2))
-                np.testing.assert_array_equal(future.result(30), value)
+                np.testing.assert_array_equal(future.result(60), value)
 
 
 ACTIONS = ("put", "double", "in place", "copy", "read", "delete", "drop", "read later")
@@ -143,7 +143,7 @@ def test_buffers_have_their_values_whatever_is_done(
     for action, place in steps:
         model.step(action, place)
     for buffer, value in model.live:
-        np.testing.assert_array_equal(buffer.to_host().result(30), value)
+        np.testing.assert_array_equal(buffer.to_host().result(60), value)
 
 
 @usual
@@ -157,4 +157,4 @@ def test_arguments_have_the_shape_of_the_parameter(
         np.testing.assert_array_equal(np.asarray(executable(x)[0]), x * 2)
     else:
         with pytest.raises((InvalidArgumentError, PjrtError)):
-            executable(x)[0].to_host().result(30)
+            executable(x)[0].to_host().result(60)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -114,11 +115,11 @@ def test_a_client_that_is_dropped_finishes_its_work_and_ends_its_threads() -> No
     gate.open()
     ready.result(toys.TIMEOUT)
     del gate
-    for _ in range(100):  # the thread may still be letting go of what it did last
-        gc.collect()
-        if reference() is None:
-            break
+    deadline = time.monotonic() + toys.TIMEOUT
+    gc.collect()
+    while reference() is not None and time.monotonic() < deadline:  # the thread may still be letting go of what it did
         thread.join(0.05)
+        gc.collect()
     assert reference() is None
     thread.join(toys.TIMEOUT)
     assert not thread.is_alive()
@@ -142,11 +143,11 @@ def test_buffers_and_executables_keep_their_client_alive() -> None:
 
 def test_a_client_that_never_ran_has_no_threads() -> None:
     gc.collect()
-    before = pjrt_threads()
+    before = set(pjrt_threads())
     client = toys.negate(num_devices=8)
     client.compile("program")
     np.asarray(client.buffer_from_host(toys.floats()))
-    assert pjrt_threads() == before
+    assert set(pjrt_threads()) <= before  # those of tests before this one may end meanwhile
 
 
 def test_a_device_that_hangs_can_be_interrupted() -> None:
@@ -157,8 +158,8 @@ def test_a_device_that_hangs_can_be_interrupted() -> None:
         (out,) = client.compile("program")(toys.floats())
         gate.wait_entered()
         for wait in (lambda: np.asarray(out), client.close):
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
                 wait()
             except KeyboardInterrupt:
                 print("interrupted", flush=True)
@@ -221,16 +222,15 @@ def test_an_error_during_the_end_of_the_interpreter_is_not_lost() -> None:
 
         def run(x):
             begun.set()
-            while not ending.is_set():
-                ending.wait(0.01)
+            while not process_life.is_exiting():
+                threading.Event().wait(0.01)
             raise ValueError("too late to be seen")
 
-        import atexit
-        begun, ending = threading.Event(), threading.Event()
+        from pjrt.host import process_life
+        begun = threading.Event()
         client = toys.client(run)
         out = client.compile("program")(toys.floats())
         begun.wait()
-        atexit.register(ending.set)
         """
     )
     assert done.returncode == 0
@@ -248,7 +248,7 @@ def test_the_end_of_the_interpreter_gives_up_on_a_device_that_hangs() -> None:
         out.ready().add_done_callback(lambda future: print(future.exception(), flush=True))
         gate.wait_entered()
         """,
-        timeout=15,
+        timeout=120,
     )
     assert done.returncode == 0
     assert "CANCELLED: the interpreter ended before the work was done" in done.stdout
@@ -301,8 +301,8 @@ def test_work_after_a_fork_is_a_clear_error_in_the_child_and_goes_on_in_the_pare
                     assert "fork" in error.message, error
                 else:
                     raise AssertionError(use)
-            expect(lambda: under_way.ready().result(10))
-            expect(lambda: queued.ready().result(10))
+            expect(lambda: under_way.ready().result(60))
+            expect(lambda: queued.ready().result(60))
             expect(lambda: exe(x))
             expect(lambda: client.buffer_from_host(toys.floats()))
             expect(lambda: client.compile("program"))
@@ -332,25 +332,28 @@ def test_ten_thousand_executions_keep_memory_flat() -> None:
         device = client.devices[0]
         x = client.buffer_from_host(np.zeros(1024, np.float32))
 
-        def rounds(n):
+        def one_round():
             global x
-            for _ in range(n):
+            for number in range(2000):
                 (x,) = exe.execute_sharded([x], device)
-            x.ready().result()
+                if number % 100 == 99:  # how many are waiting, and take memory, differs with the threads' pace
+                    x.ready().result()
+            gc.collect()
 
         def resident():
             with open("/proc/self/statm") as file:
                 return int(file.read().split()[1]) * resource.getpagesize()
 
-        rounds(2000)
-        gc.collect()
-        before, objects = resident(), len(gc.get_objects())
-        for _ in range(5):
-            rounds(2000)
-        gc.collect()
+        memory, objects = [], []
+        for _ in range(6):
+            one_round()
+            memory.append(resident())
+            objects.append(len(gc.get_objects()))
         assert float(np.asarray(x)[0]) == 12000
-        assert len(gc.get_objects()) - objects < 20, len(gc.get_objects()) - objects
-        assert resident() - before < 4 << 20, resident() - before
+        # A leak adds to each round; what an allocator or a thread takes at times does not.
+        steps = lambda values: [after - before for before, after in zip(values, values[1:])]
+        assert min(steps(objects)) < 20, objects
+        assert min(steps(memory)) < 1 << 20, memory
         assert threading.active_count() == 2
         """
     )

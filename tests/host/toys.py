@@ -16,7 +16,7 @@ import numpy as np
 import pjrt
 from pjrt.host import Compiled, ExecutionContext, HostClient
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 """How long a test waits for what should come at once, in seconds."""
 
 

@@ -65,4 +65,4 @@ for look in (stablehlo.parse, stablehlo.inspect, stablehlo.to_text, stablehlo.to
     else:
         raise AssertionError(look)
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)

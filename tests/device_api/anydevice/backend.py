@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import abc
-import gc
 import os
 import queue
 import shutil
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
@@ -90,17 +87,9 @@ class TinyBackend(Backend):
         self.control.strict()
         yield
         self.control.clear()
-        left = self._left_over(live)
-        assert left == live, f"objects of the plugin outlived the client: {left}, before it was {live}"
+        left = self.control.left_over(live)
+        assert not left, f"objects of the plugin outlived the client: {left}"
         assert self.control.violations == violations, self.control.last_violation
-
-    def _left_over(self, before: dict[str, int]) -> dict[str, int]:
-        """What is alive, once threads that were giving something up have had the time to."""
-        deadline = time.monotonic() + 10
-        while (live := self.control.live()) != before and time.monotonic() < deadline:
-            gc.collect()
-            threading.Event().wait(0.01)
-        return live
 
 
 class OldTinyBackend(TinyBackend):
@@ -146,12 +135,12 @@ def _waiting_program(programs: Programs, client: Client, device: Device) -> Iter
     asked: queue.SimpleQueue[CopyToDeviceStream] = queue.SimpleQueue()
     callbacks = ExecuteOptions(recv_callbacks=[[RecvCallback(99, asked.put)]])
     (result,) = executable.execute_sharded([], device, callbacks)
-    stream = asked.get(timeout=30)
+    stream = asked.get(timeout=60)
     try:
         yield
     finally:
-        stream.add_chunk(bytes(4)).result(30)
-        result.ready().result(30)
+        stream.add_chunk(bytes(4)).result(60)
+        result.ready().result(60)
 
 
 class XlaBackend(Backend):

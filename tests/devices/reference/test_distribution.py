@@ -16,7 +16,7 @@ from pjrt.devices.reference.client import ReferenceClient
 
 @pytest.fixture(scope="module")
 def client() -> Any:
-    with pjrt.client("reference", num_devices=8, collective_timeout=20.0) as made:
+    with pjrt.client("reference", num_devices=8, collective_timeout=100.0) as made:
         yield made
 
 
@@ -268,7 +268,7 @@ def test_feeds(client: Any) -> None:
     device.infeed.put((np.array([1, 2], np.float32), np.int32(7)))
     (out,) = client.compile(FEED)()
     assert np.asarray(out).tolist() == [1, 2]
-    numbers, count = device.outfeed.get(10.0)
+    numbers, count = device.outfeed.get(60)
     assert (numbers.tolist(), int(count)) == ([1, 2], 7)
     device.infeed.put(np.zeros(3, np.float32))
     with pytest.raises(pjrt.InvalidArgumentError, match=r"from the infeed, found float32\[3\]"):

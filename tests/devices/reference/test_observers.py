@@ -116,7 +116,7 @@ def test_the_debugger_has_step_and_inputs_at_hand() -> None:
     )
     commands = "up\np step.name, inputs[0].tolist()\nc\nc\nc\n"
     ran = subprocess.run(
-        [sys.executable, "-c", script], input=commands, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], input=commands, capture_output=True, text=True, timeout=120, check=True
     )
     assert "('stablehlo.log', [1000000000.0, 1000000000.0, 1000000000.0])" in ran.stdout
     assert ran.stdout.rstrip().endswith("done")

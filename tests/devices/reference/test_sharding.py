@@ -102,7 +102,7 @@ def test_as_a_proto() -> None:
 
 @pytest.fixture(scope="module")
 def client() -> Any:
-    with pjrt.client("reference", num_devices=8, collective_timeout=20.0) as made:
+    with pjrt.client("reference", num_devices=8, collective_timeout=100.0) as made:
         yield made
 
 

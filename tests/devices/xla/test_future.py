@@ -144,7 +144,7 @@ def test_watching_while_the_notifying_thread_starts(monkeypatch: pytest.MonkeyPa
             for promise in promises[1:]:
                 others.append(threading.Thread(target=notifier.watch, args=(promise.future,), daemon=True))
                 start(others[-1])
-                others[-1].join(20)
+                others[-1].join(60)
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start_amid_others)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -85,6 +87,21 @@ class Control:
             return int(self._library.tiny_plugin_live(kind.encode()))
         counts = {each: int(self._library.tiny_plugin_live(each.encode())) for each in self.kinds()}
         return {each: count for each, count in counts.items() if count}
+
+    def left_over(self, before: dict[str, int]) -> dict[str, int]:
+        """Return how many more objects of each kind are alive than before, once none is, or after a minute in vain.
+
+        The last reference to something may be that of an event, which the plugin's thread drops a moment after whoever
+        waited was told; what it kept is then garbage for the next collection.
+        """
+        deadline = time.monotonic() + 60
+        while True:
+            gc.collect()
+            live = {kind: count - before.get(kind, 0) for kind, count in self.live().items()}
+            more = {kind: count for kind, count in live.items() if count > 0}
+            if not more or time.monotonic() > deadline:
+                return more
+            time.sleep(0.001)
 
     def made(self, kind: str) -> int:
         """Return how many objects of a kind were ever made."""
