@@ -18,6 +18,7 @@ _COMMANDS = {
     "info": "pjrt.cli.info:info",
     "inspect": "pjrt.cli.inspect:inspect",
     "new-plugin": "pjrt.cli.new_plugin:new_plugin",
+    "plugins": "pjrt.cli.plugins:plugins_",
     "run": "pjrt.cli.run:run",
 }
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pjrt.plugins.declaration import Declaration
 
 ORIGIN = "in the box"
+DISTRIBUTION = "pjrt"
 
 DEVICES = {
-    "cpu": Declaration("cpu", ORIGIN, factory="pjrt.devices.xla:XlaPlugin", distribution="pjrt"),
+    "cpu": Declaration("cpu", ORIGIN, factory="pjrt.devices.xla:XlaPlugin", distribution=DISTRIBUTION),
     "reference": Declaration(
         "reference",
         ORIGIN,
         factory="pjrt.devices.reference.plugin:ReferencePlugin",
-        distribution="pjrt",
+        distribution=DISTRIBUTION,
         priority=-100,
     ),
 }

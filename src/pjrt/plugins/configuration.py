@@ -8,7 +8,7 @@ imports it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -72,6 +72,38 @@ def settings(table: object) -> dict[str, Any]:
     if unknown:
         raise InvalidArgumentError(f"unknown key {unknown[0]!r}: the keys are {', '.join(KEYS)}")
     return {key: _READERS[key](key, value) for key, value in table.items()}
+
+
+def table(declaration: Declaration) -> dict[str, Any]:
+    """What a declaration says, as a table that ``settings`` reads, of values that JSON and TOML have too. A ``factory``
+    that is no place is left out.
+    """
+    memory = declaration.memory
+    said = {
+        "library": None if declaration.library is None else str(declaration.library),
+        "factory": declaration.factory if isinstance(declaration.factory, str) else None,
+        "options": _plain(declaration.options),
+        "environment": dict(declaration.environment),
+        "hardware": list(declaration.hardware),
+        "priority": declaration.priority,
+        "sharing": declaration.sharing.value,
+        "memory": None
+        if memory is None
+        else {
+            "on_demand": _plain(memory.on_demand),
+            "preallocated": _plain(memory.preallocated),
+            **({"fraction": memory.fraction} if memory.fraction else {}),
+        },
+        "frameworks": {name: _plain(values) for name, values in declaration.frameworks.items()},
+    }
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _plain(values: Mapping[str, NamedValue]) -> dict[str, Any]:
+    return {
+        name: list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
+        for name, value in values.items()
+    }
 
 
 def amended(declaration: Declaration, said: Mapping[str, Any]) -> Declaration:

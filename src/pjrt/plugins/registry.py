@@ -115,7 +115,7 @@ def declaration(name: str | os.PathLike[str]) -> Declaration:
     """
     if not isinstance(name, (str, os.PathLike)):
         raise InvalidArgumentError(f"expected a device's name or a plugin's path, found {name!r}")
-    if isinstance(name, os.PathLike) or _is_path(name):
+    if isinstance(name, os.PathLike) or is_path(name):
         from pjrt.plugins.discovery import wheels
 
         return wheels.known_library(Path(os.path.abspath(os.path.expanduser(name))))
@@ -155,7 +155,7 @@ def register(
     if plugin is None:
         path = None if library is None else Path(os.path.abspath(os.path.expanduser(library)))
         plugin = Declaration(name, facts.pop("origin", "registered"), library=path, factory=factory, **facts)
-    if not plugin.name or _is_path(plugin.name):
+    if not plugin.name or is_path(plugin.name):
         raise InvalidArgumentError(f"expected a name that is no path, such as mychip, found {plugin.name!r}")
     if (plugin.library is None) == (plugin.factory is None):
         raise InvalidArgumentError(f"the plugin {plugin.name!r} needs a library or a factory, and not both")
@@ -281,5 +281,6 @@ def _unknown(name: str) -> NotFoundError:
     )
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Whether what somebody calls a plugin is the path of its library."""
     return os.sep in name or "/" in name or name.endswith((".so", ".dylib", ".dll"))

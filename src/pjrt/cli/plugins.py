@@ -1,0 +1,207 @@
+"""``pjrt plugins``: which plugins there are, where they come from, and in which state they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import click
+
+import pjrt
+from pjrt import plugins, system
+from pjrt.cli._console import print_facts, print_json, print_table, progress
+from pjrt.plugins import configuration, probing
+
+_EXAMPLES = """
+\b
+Examples:
+  pjrt plugins
+  pjrt plugins --no-load
+  pjrt plugins cuda --json
+"""
+
+
+@click.command("plugins", epilog=_EXAMPLES)
+@click.argument("name", required=False)
+@click.option("--no-load", is_flag=True, help="Load nothing: leave out what only a loaded plugin can tell.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=probing.TIME_LIMIT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a plugin may take to answer.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def plugins_(name: str | None, no_load: bool, time_limit: float, as_json: bool) -> None:
+    """List the plugins that can be found, or show everything about the one called NAME.
+
+    Each is loaded in a process of its own, so that one that crashes or hangs does no harm.
+    """
+    limit = None if no_load else time_limit
+    if name is None:
+        _list(limit, as_json)
+    else:
+        _show(plugins.declaration(name), limit, as_json)
+
+
+def _list(time_limit: float | None, as_json: bool) -> None:
+    found = plugins.declarations()
+    described = _described(found, time_limit)
+    if as_json:
+        print_json({"plugins": described, "default": _default()})
+        return
+    rows = []
+    for each in described:
+        rows.append(_row(each))
+        rows += [[each["name"], hidden["origin"], "", "", "", "hidden"] for hidden in each["shadowed"]]
+    print_table(["name", "from", "API", "StableHLO", "extensions", "state"], rows, right=["extensions"])
+    for each in described:
+        if each["problem"]:
+            click.echo(f"{each['name']}: {_one_line(each['problem'])}")
+        for hidden in each["shadowed"]:
+            click.echo(f"{each['name']}: that of {hidden['origin']} is hidden by that of {each['origin']}")
+
+
+def _show(plugin: plugins.Declaration, time_limit: float | None, as_json: bool) -> None:
+    (described,) = _described([plugin], time_limit)
+    if as_json:
+        print_json(described)
+    else:
+        print_facts(_facts(described))
+    if described["problem"]:
+        raise pjrt.FailedPreconditionError(f"{plugin.name} cannot be used: {_one_line(described['problem'])}")
+
+
+def _described(found: Sequence[plugins.Declaration], time_limit: float | None) -> list[dict[str, Any]]:
+    """All that is known of plugins, as JSON; with a time limit also what they say when they are loaded."""
+
+    def describe(plugin: plugins.Declaration) -> dict[str, Any]:
+        answers = probing.Answers(problem=plugin.problem)
+        if time_limit is not None:
+            answers = probing.probe(plugin, time_limit=time_limit)
+        return _description(plugin, answers)
+
+    with progress("asking the plugins"), ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(describe, found))
+
+
+def _description(plugin: plugins.Declaration, answers: probing.Answers) -> dict[str, Any]:
+    hardware_is_here = not plugin.hardware or system.any_file(plugin.hardware)
+    attributes = answers.attributes or {}
+    return {
+        "name": plugin.name,
+        "state": _state(plugin, answers, hardware_is_here),
+        "problem": answers.problem,
+        "origin": plugin.origin,
+        "other_origins": list(plugin.other_origins),
+        "aliases": list(plugin.aliases),
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        **configuration.table(plugin),
+        "options_variable": configuration.options_variable(plugin.name),
+        "hardware_is_here": hardware_is_here,
+        "api_version": None if answers.api_version is None else ".".join(map(str, answers.api_version)),
+        "stablehlo_version": _version(attributes.get("stablehlo_current_version")),
+        "stablehlo_minimum_version": _version(attributes.get("stablehlo_minimum_version")),
+        "attributes": dict(attributes),
+        "extensions": list(answers.extensions),
+        "shadowed": [_hidden(other) for other in plugin.shadowed],
+    }
+
+
+def _state(plugin: plugins.Declaration, answers: probing.Answers, hardware_is_here: bool) -> str:
+    if plugin.disabled:
+        return "disabled"
+    if answers.problem:
+        return "broken"
+    return "ready" if hardware_is_here else "no hardware"
+
+
+def _hidden(plugin: plugins.Declaration) -> dict[str, Any]:
+    return {
+        "origin": plugin.origin,
+        "distribution": plugin.distribution,
+        "version": plugin.version,
+        "problem": plugin.problem,
+        **configuration.table(plugin),
+    }
+
+
+def _row(described: dict[str, Any]) -> list[str]:
+    loaded = described["api_version"] is not None
+    package = f"{described['distribution']} {described['version']}".strip()
+    origin = described["origin"]
+    return [
+        described["name"],
+        origin.replace(described["distribution"], package) if described["version"] else origin,
+        described["api_version"] or "",
+        _range(described),
+        str(len(described["extensions"])) if loaded else "",
+        described["state"],
+    ]
+
+
+def _range(described: dict[str, Any]) -> str:
+    versions = [described["stablehlo_minimum_version"], described["stablehlo_version"]]
+    return " to ".join(version for version in versions if version)
+
+
+def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
+    """What there is to say, one fact a line; what is empty is left out."""
+    memory = described.get("memory") or {}
+    facts: list[tuple[str, object]] = [
+        ("name", described["name"]),
+        ("also called", ", ".join(described["aliases"])),
+        ("state", described["state"]),
+        ("reason", _one_line(described["problem"])),
+        ("found in", described["origin"]),
+        *(("found in", place) for place in described["other_origins"]),
+        ("package", f"{described['distribution']} {described['version']}".strip()),
+        ("library", described.get("library", "")),
+        ("factory", described.get("factory", "")),
+        ("hardware", _hardware(described)),
+        ("priority", described["priority"]),
+        ("sharing", described["sharing"]),
+        ("memory on demand", _written(memory.get("on_demand", {}))),
+        ("memory at once", _written(memory.get("preallocated", {}))),
+        ("memory fraction", memory.get("fraction", "")),
+        *((f"option {name}", value) for name, value in described["options"].items()),
+        ("more options", described["options_variable"]),
+        *((f"environment {name}", value) for name, value in described["environment"].items()),
+        *((f"for {name}", _written(values)) for name, values in described["frameworks"].items()),
+        ("PJRT C API", described["api_version"] or ""),
+        ("StableHLO", _range(described)),
+        *((f"attribute {name}", value) for name, value in described["attributes"].items()),
+        ("extensions", ", ".join(described["extensions"])),
+        *(("hides", f"{other['origin']} {other.get('library', '')}".strip()) for other in described["shadowed"]),
+    ]
+    return [(name, value) for name, value in facts if value != ""]
+
+
+def _hardware(described: dict[str, Any]) -> str:
+    if not described["hardware"]:
+        return ""
+    return ("here" if described["hardware_is_here"] else "not here") + f": {' or '.join(described['hardware'])}"
+
+
+def _written(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _version(attribute: object) -> str:
+    """A version as an attribute has it, a list of integers, as people write it."""
+    return ".".join(map(str, attribute)) if isinstance(attribute, Sequence) else ""
+
+
+def _default() -> str:
+    try:
+        return plugins.default()
+    except pjrt.NotFoundError as error:
+        return f"none: {error.message}"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

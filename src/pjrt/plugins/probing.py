@@ -1,0 +1,169 @@
+"""What a plugin says of itself once it is loaded, asked in a process of its own: one that crashes, hangs or prints
+hurts nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pjrt.api.attributes import Attributes, NamedValue
+from pjrt.api.client import Client
+from pjrt.api.errors import PjrtError
+from pjrt.plugins import _builtin, configuration, registry
+from pjrt.plugins.declaration import Declaration
+
+TIME_LIMIT = 120.0
+"""How long a plugin may take to answer, in seconds."""
+
+# Run in the other process. What the plugin prints goes elsewhere than its answers.
+_CHILD = """
+import json, sys
+asked = json.load(open(sys.argv[1], encoding="utf-8"))
+sys.path[:] = asked["path"]
+from pjrt.plugins import probing
+probing.answer_in_child(asked, sys.argv[1])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a plugin said.
+
+    Attributes:
+        api_version: of the PJRT C API that it speaks; ``None`` if it could not be loaded.
+        attributes: ``Plugin.attributes``.
+        extensions: ``Plugin.extensions``.
+        devices: if they were asked for, a mapping for each device of a client.
+        problem: why it could not be loaded, or made no client; empty if all went well.
+    """
+
+    api_version: tuple[int, int] | None = None
+    attributes: Attributes | None = None
+    extensions: Sequence[str] = ()
+    devices: Sequence[Mapping[str, Any]] = ()
+    problem: str = ""
+
+
+def probe(
+    plugin: Declaration,
+    *,
+    devices: bool = False,
+    options: Mapping[str, NamedValue] | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> Answers:
+    """Loads a plugin in a process of its own and asks what it is. Nothing is raised for what goes wrong with it.
+
+    Devices in the box, and functions that were registered in this process, are asked in this process.
+
+    Args:
+        plugin: the plugin.
+        devices: whether to make a client and list its devices.
+        options: the client's options.
+        time_limit: how many seconds to wait before the process is ended.
+    """
+    if plugin.problem:
+        return Answers(problem=plugin.problem)
+    if plugin.distribution == _builtin.DISTRIBUTION or not (plugin.library or isinstance(plugin.factory, str)):
+        return _asked_here(plugin.name, devices, options or {})
+    question = {
+        "path": sys.path,
+        "name": plugin.name,
+        "origin": plugin.origin,
+        "declaration": configuration.table(plugin),
+        "options": dict(options or {}),
+        "devices": devices,
+    }
+    with tempfile.TemporaryDirectory(prefix="pjrt-probe-") as folder:
+        return _asked_in_child(question, Path(folder), time_limit)
+
+
+def answer_in_child(asked: dict[str, Any], file: str) -> None:
+    """What the other process does: answers a question in place of it."""
+    said = configuration.settings(asked["declaration"])
+    plugin = configuration.amended(Declaration(asked["name"], asked["origin"]), said)
+    library = said.get("library")
+    plugin = replace(plugin, library=None if library is None else Path(library), factory=said.get("factory"))
+    if not registry.is_path(plugin.name):
+        registry.register(plugin)
+    answers = _asked_here(plugin.name, asked["devices"], asked["options"])
+    Path(file).with_suffix(".answers").write_text(json.dumps(asdict(answers), default=str), encoding="utf-8")
+
+
+def _asked_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> Answers:
+    answers = Answers()
+    try:
+        plugin = registry.get(name)
+        answers = Answers(plugin.api_version, dict(plugin.attributes), tuple(plugin.extensions))
+        if devices:
+            with registry.client(name, **options) as client:
+                answers = replace(answers, devices=_devices(client))
+    except Exception as error:
+        answers = replace(answers, problem=PjrtError.wrap(error).message)
+    return answers
+
+
+def _devices(client: Client) -> tuple[dict[str, Any], ...]:
+    return tuple(
+        {
+            "id": device.id,
+            "kind": device.kind,
+            "process_index": device.process_index,
+            "is_addressable": device.is_addressable,
+            "platform_version": client.platform_version,
+            "memory_spaces": [space.kind for space in device.memory_spaces],
+            "attributes": dict(device.description.attributes),
+        }
+        for device in client.devices
+    )
+
+
+def _asked_in_child(question: dict[str, Any], folder: Path, time_limit: float) -> Answers:
+    asked, printed = folder / "question.json", folder / "printed"
+    asked.write_text(json.dumps(question), encoding="utf-8")
+    command = [sys.executable, "-c", _CHILD, str(asked)]
+    # Files, for a pipe stays open as long as anything that the plugin started.
+    with printed.open("wb") as output:
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            code = child.wait(time_limit)
+        except subprocess.TimeoutExpired:
+            return Answers(problem=f"it did not answer within {time_limit:g} seconds")
+        finally:
+            child.kill()
+            child.wait()
+    answers = asked.with_suffix(".answers")
+    if not answers.exists():
+        return Answers(problem=f"the process that loaded it ended without an answer: {_end(code)}{_last_line(printed)}")
+    said = json.loads(answers.read_text(encoding="utf-8"))
+    version = said["api_version"]
+    return Answers(
+        None if version is None else (version[0], version[1]),
+        said["attributes"],
+        tuple(said["extensions"]),
+        tuple(said["devices"]),
+        said["problem"],
+    )
+
+
+def _end(code: int) -> str:
+    """How a process ended, by its return code as ``subprocess`` has it."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _last_line(printed: Path) -> str:
+    lines = printed.read_bytes()[-4000:].decode("utf-8", "replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return f"; it printed {last[:300]!r}" if last else ""
