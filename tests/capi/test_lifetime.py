@@ -14,12 +14,11 @@ import numpy as np
 import pytest
 from tiny import TinyProgram
 from tiny.control import Control
+from tiny.everything import X, everything
 
 import pjrt
 from pjrt.api.client import Client
 
-X = np.arange(4, dtype=np.float32)
-SPEC = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
 TESTS = Path(__file__).resolve().parents[1]
 
 
@@ -32,37 +31,6 @@ def settled(control: Control, before: dict[str, int]) -> None:
         time.sleep(0.001)
         gc.collect()
     assert control.live() == before
-
-
-def everything(plugin: pjrt.Plugin, adder: pjrt.Program) -> dict[str, object]:
-    """A client with one of everything that can be made from it."""
-    client = plugin.client(num_devices=2)
-    loaded = client.compile(adder)
-    buffer = client.buffer_from_host(X)
-    manager = client.create_buffers_for_async_host_to_device([SPEC])
-    alias, fulfillment = client.create_alias_buffer(SPEC)
-    return {
-        "client": client,
-        "device": client.devices[1],
-        "memory": client.memory_spaces[0],
-        "topology": client.topology,
-        "descriptions": client.topology.device_descriptions,
-        "buffer": buffer,
-        "results": loaded(buffer, buffer),
-        "future": buffer.to_host(),
-        "ready": buffer.ready(),
-        "reference": buffer.external_reference(),
-        "raw": buffer.raw(),
-        "loaded": loaded,
-        "executable": loaded.executable,
-        "manager": manager,
-        "transferred": manager.retrieve_buffer(0),
-        "alias": alias,
-        "fulfillment": fulfillment,
-        "context": client.create_execute_context(),
-        "tracking": client.devices[0].create_async_tracking_event("test"),
-        "abi": client.runtime_abi_version(),
-    }
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -225,9 +193,9 @@ EXITS = {
 SCRIPT = """
 import sys, threading
 import numpy as np, pjrt
-sys.path[:0] = [{tests!r} + "/plugins", {tests!r} + "/capi"]
+sys.path.insert(0, {tests!r} + "/plugins")
 from tiny import TinyProgram
-from test_lifetime import everything, X
+from tiny.everything import X, everything
 def compiled(client, *statements):
     program = TinyProgram("p")
     x = program.parameter("f32[4]")

@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t
 
+from pjrt.capi._alive cimport alive, take_down
 from pjrt.capi._api cimport Api, start
 from pjrt.capi._client cimport create_client
 from pjrt.capi._gen_abi cimport *
@@ -9,15 +10,18 @@ from pjrt.capi._scope cimport Scope
 from pjrt.capi._topology cimport create_topology, deserialize_topology
 from pjrt.capi._values cimport read_named_values
 
+import gc
 import os
 import threading
+import time
 from pathlib import Path
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
 from pjrt.capi._gen_functions import EXTENSIONS
 from pjrt.capi._library_file import check_library_file
-from pjrt.system import library_symbol, open_library
+from pjrt.capi._library_life import Library
+from pjrt.system import close_library, library_symbol
 
 cdef extern from "Python.h":
     void *PyCapsule_GetPointer(object capsule, const char *name) except NULL
@@ -25,7 +29,11 @@ cdef extern from "Python.h":
 ctypedef const PJRT_Api *(*get_api_t)() noexcept nogil
 
 _by_table = {}
+_initialized = set()  # tables of plugins that were unloaded and whose libraries stayed in memory all the same
 _lock = threading.Lock()
+
+_COLLECTIONS = 3
+_PAUSE_SECONDS = 0.05
 
 
 cdef class PluginCore:
@@ -33,6 +41,7 @@ cdef class PluginCore:
 
     cdef Api api
     cdef Scope scope
+    cdef object library
     cdef readonly str path
     cdef readonly str name
     cdef readonly dict attributes
@@ -47,9 +56,8 @@ cdef class PluginCore:
         known = dict(enumerate(EXTENSIONS))
         return tuple([known.get(kind, f"extension {kind}") for kind in self.api.extension_types])
 
-    def _read(self):
+    def _initialize(self):
         cdef PJRT_Plugin_Initialize_Args initialize
-        cdef PJRT_Plugin_Attributes_Args attributes
         start(&initialize, PJRT_Plugin_Initialize_Args_STRUCT_SIZE)
         try:
             self.api.call(SLOT_PJRT_Plugin_Initialize, &initialize)  # load_plugin
@@ -60,6 +68,9 @@ cdef class PluginCore:
                 "the plugin failed to initialize",
                 "see its documentation for the hardware, drivers and settings it needs",
             ) from None
+
+    def _read(self):
+        cdef PJRT_Plugin_Attributes_Args attributes
         start(&attributes, PJRT_Plugin_Attributes_Args_STRUCT_SIZE)
         try:
             self.api.call(SLOT_PJRT_Plugin_Attributes, &attributes)  # Plugin.attributes
@@ -120,9 +131,80 @@ cdef class PluginCore:
 
         return compile_triton(self.scope, module, arch_name, num_warps, num_ctas, num_stages)
 
+    # Its end.
+
+    @property
+    def is_loaded(self):
+        """Whether it can be used: ``unload`` was not called."""
+        return self.api.table != NULL
+
+    @property
+    def has_changed(self):
+        """Whether the library's file is another one than when it was loaded, or is gone."""
+        return self.library is not None and self.library.has_changed
+
+    def alive(self):
+        """What of the plugin is alive: kinds of things, such as ``client`` and ``buffer``, and how many there are."""
+        return alive(self.api)
+
+    def unload(self):
+        """Ends the plugin, and takes its library out of the process, if that can be.
+
+        It cannot where a thread of the plugin's is inside of the library, or the library is marked to stay; then it
+        stays in memory, unused. When it is loaded again after its file has changed, the new code runs in any case.
+
+        Returns:
+            Whether the library has left the process.
+
+        Raises:
+            FailedPreconditionError: something of the plugin is alive; the message says what. Or it was unloaded
+                already, or came from a capsule, whose owner alone can unload it.
+        """
+        cdef size_t table
+        if self.library is None:
+            raise FailedPreconditionError(
+                f"{self.path}: the plugin came from a capsule, not from a library: whoever made the capsule keeps it"
+            )
+        _collect(self.api)
+        with _lock:
+            if self.api.table == NULL:
+                raise self.api.unloaded()
+            table = <size_t>self.api.table
+            if take_down(self.api):
+                raise FailedPreconditionError(
+                    f"{self.path}: the plugin cannot be unloaded while something of it is alive: "
+                    f"{counted(alive(self.api))}; close its clients and drop what was made from it"
+                )
+            self.scope.closed = True
+            del _by_table[table]
+            gone = self.library.close()
+            if not gone:
+                _initialized.add(table)
+        return gone
+
 
 class LoadedPlugin(PluginCore, Plugin):
     """A plugin that was loaded from a library, or from a capsule that holds its table."""
+
+
+def _collect(Api api):
+    """Finds what of a plugin is garbage. A thread of the plugin's may be about to drop more: an event that is over."""
+    for _ in range(_COLLECTIONS):
+        if not alive(api):
+            return
+        gc.collect()
+        if alive(api):
+            time.sleep(_PAUSE_SECONDS)
+
+
+def counted(kinds):
+    """Kinds and how many there are of each, in words."""
+    return ", ".join([f"{number} {kind if number == 1 else _several(kind)}" for kind, number in sorted(kinds.items())])
+
+
+def _several(kind):
+    head, space, rest = kind.partition(" under ")
+    return (head[:-1] + "ies" if head.endswith("y") else head + "s") + space + rest
 
 
 def _located(error, path, what, advice):
@@ -133,8 +215,7 @@ def _located(error, path, what, advice):
 def load_plugin(path):
     """Loads a plugin from its shared library.
 
-    The library stays loaded until the process ends: its threads cannot be stopped. Loading it again gives the same
-    plugin.
+    The library stays loaded until ``plugin.unload()`` or until the process ends. Loading it again gives the same plugin.
 
     Args:
         path: the path of the library, such as ``libtpu.so``.
@@ -145,28 +226,41 @@ def load_plugin(path):
         FailedPreconditionError: it is no library, no plugin, or one that this package cannot speak to.
         PjrtError: the plugin failed to initialize.
     """
-    cdef get_api_t get_api
-    cdef const PJRT_Api *table
     found = Path(os.fspath(path)).expanduser()
     if not found.exists():
         raise NotFoundError(f"{found}: there is no such file; give the path of the plugin's shared library")
     check_library_file(found)
     text = str(found.resolve())
     try:
-        library = open_library(text)
+        library = Library.open(text)
     except OSError as error:
         raise FailedPreconditionError(
             f"{text}: the library could not be opened: {error}; install what it names as missing, or check that it is "
             "a shared library for this machine"
         ) from error
-    get_api = <get_api_t><size_t>(library_symbol(library, "GetPjrtApi") or 0)
+    try:
+        return _in_library(library, found.stem)
+    except BaseException:
+        library.leave()
+        raise
+
+
+def _in_library(library, name):
+    """The plugin in an opened library."""
+    cdef get_api_t get_api
+    cdef const PJRT_Api *table
+    text = library.path
+    get_api = <get_api_t><size_t>(library_symbol(library.handle, "GetPjrtApi") or 0)
     if get_api == NULL:
         raise FailedPreconditionError(
             f"{text}: the library has no function GetPjrtApi, so it is no PJRT plugin; give the path of one"
         )
     with nogil:
         table = get_api()
-    return _plugin_of(<size_t>table, text, found.stem)
+    plugin = _plugin_of(<size_t>table, text, name, library=library)
+    if (<PluginCore>plugin).library is not library:
+        close_library(library.handle)  # it was loaded before: that was one opening too many
+    return plugin
 
 
 def load_capsule(capsule, name="plugin"):
@@ -188,7 +282,7 @@ def load_capsule(capsule, name="plugin"):
     return _plugin_of(<size_t>table, f"<{name}>", name, capsule)
 
 
-def _plugin_of(size_t table, path, name, owner=None):
+def _plugin_of(size_t table, path, name, owner=None, library=None):
     cdef PluginCore core
     with _lock:
         plugin = _by_table.get(table)
@@ -197,9 +291,13 @@ def _plugin_of(size_t table, path, name, owner=None):
             core = <PluginCore>plugin
             core.api = Api.of(<const PJRT_Api *>table, path, owner)
             core.scope = Scope.__new__(Scope)
-            core.scope.api = core.api
+            core.scope.attach(core.api)
+            core.library = library
             core.path = path
             core.name = name
+            if table not in _initialized:
+                core._initialize()
             core._read()
+            _initialized.discard(table)
             _by_table[table] = plugin
         return plugin

@@ -31,8 +31,10 @@ cdef class ProfilerCore:
         cdef PLUGIN_Profiler_Error *error
         if function == NULL:
             raise UnimplementedError(f"{self.scope.api.path}: the plugin leaves {name} out of its profiler")
+        self.scope.api.in_flight += 1
         with nogil:
             error = (<profiler_function_t>function)(args)
+        self.scope.api.in_flight -= 1
         if error != NULL:
             raise self._take_error(error)
         return 0
@@ -71,6 +73,7 @@ cdef class ProfilerCore:
         args.options_size = len(serialized)
         self.call(<void *>self.table.create, &args, "PLUGIN_Profiler_Create")
         self.native = args.profiler
+        self.scope.api.profilers += 1
 
     def start(self):
         cdef PLUGIN_Profiler_Start_Args args
@@ -104,7 +107,10 @@ cdef class ProfilerCore:
             start(&args, PLUGIN_Profiler_Destroy_Args_STRUCT_SIZE)
             args.profiler = self.native
             self.native = NULL
-            self.call(<void *>self.table.destroy, &args, "PLUGIN_Profiler_Destroy")
+            try:
+                self.call(<void *>self.table.destroy, &args, "PLUGIN_Profiler_Destroy")
+            finally:
+                self.scope.api.profilers -= 1
 
 
 class PluginProfiler(ProfilerCore, Profiler):

@@ -187,7 +187,7 @@ cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, attri
 cdef object _own(Scope scope, PJRT_TopologyDescription *native, attributes):
     """A topology of our own."""
     cdef _DescribedBy described = _DescribedBy.__new__(_DescribedBy)
-    described.api = scope.api
+    described.attach(scope.api)
     described.topology = _handle(
         free_scope(scope), native, SLOT_PJRT_TopologyDescription_Destroy  # TopologyDescription: when it is dropped
     )

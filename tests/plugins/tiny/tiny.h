@@ -30,7 +30,9 @@
 #define TINY_MAX_DEVICES 64
 #define TINY_NUM_MEMORY_KINDS 3
 #define TINY_PLATFORM_NAME "tiny"
+#ifndef TINY_PLATFORM_VERSION
 #define TINY_PLATFORM_VERSION "tiny 1.0"
+#endif
 #define TINY_EXPORT __attribute__((visibility("default")))
 
 /* Whether the other side's struct is long enough to hold the field: older callers stamp less. */
