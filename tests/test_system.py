@@ -170,6 +170,37 @@ def test_nothing_at_a_path_is_said(tmp_path: Path) -> None:
         system.writable_by_everyone(tmp_path / "nothing")
 
 
+def test_the_processor_says_what_it_can_do() -> None:
+    features = system.processor_features()
+    assert len(features) > 1 or sys.platform == "win32"
+    assert list(features) == sorted(set(features))
+
+
+def test_the_features_that_macos_prints_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    intel = "machdep.cpu.features: FPU SSE4.2\nmachdep.cpu.leaf7_features: AVX2\nmachdep.cpu.family: 6\n"
+    apple = "machdep.cpu.brand_string: Apple M1\nhw.optional.neon: 1\nhw.optional.arm.FEAT_BF16: 0\n"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(system, "_answer", lambda *command: intel)
+    assert system.processor_features() == ("avx2", "fpu", "sse4.2")
+    monkeypatch.setattr(system, "_answer", lambda *command: apple)
+    assert system.processor_features() == ("neon",)
+
+
+def test_the_library_of_this_python_is_found() -> None:
+    found = system.python_library()
+    assert found is None or system.library_symbol(system.open_library(found), "Py_InitializeEx")
+
+
+def test_the_library_of_a_framework_of_macos_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    says = {"PYTHONFRAMEWORKPREFIX": str(tmp_path), "PYTHONFRAMEWORK": "Python", "INSTSONAME": "P.framework/Python"}
+    monkeypatch.setattr(system.sysconfig, "get_config_var", says.get)
+    assert system.python_library() is None
+    library = tmp_path / "P.framework" / "Python"
+    library.parent.mkdir()
+    library.touch()
+    assert system.python_library() == library
+
+
 def test_hardware_is_known_by_files_of_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     assert "/dev/kfd" in system.device_files("rocm")

@@ -8,13 +8,11 @@ What goes wrong is an ``OSError``: the rooms above say what it means.
 
 from __future__ import annotations
 
-import array
 import glob
 import os
 import stat
-import subprocess
 import sys
-import threading
+import sysconfig
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -106,71 +104,32 @@ def close_library(handle: int) -> None:
         _ctypes.dlclose(handle)
 
 
-def library_is_open(path: str | os.PathLike[str]) -> bool:
-    """Whether this process has a library in memory that was opened by this absolute path."""
-    import ctypes
-
+def python_library() -> Path | None:
+    """The shared library of the Python that runs; ``None`` where it has none, as in some builds that link it in."""
     if sys.platform == "win32":
-        look_up = ctypes.WinDLL("kernel32").GetModuleHandleW
-        look_up.argtypes, look_up.restype = (ctypes.c_wchar_p,), ctypes.c_void_p
-        return look_up(os.fspath(path)) is not None
-    linker = ctypes.CDLL(None)
-    linker.dlopen.argtypes, linker.dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
-    handle: int | None = linker.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_NOLOAD)
-    if handle is None:
-        return False
-    close_library(handle)
-    return True
+        candidates = [Path(sys.base_prefix) / f"python{sys.version_info.major}{sys.version_info.minor}.dll"]
+    else:
+        # A framework of macOS says where it is as a folder of its own, and its file from there.
+        folders = [sysconfig.get_config_var(name) for name in ("PYTHONFRAMEWORKPREFIX", "LIBDIR")]
+        file = sysconfig.get_config_var("INSTSONAME")
+        shared = sysconfig.get_config_var("Py_ENABLE_SHARED") or sysconfig.get_config_var("PYTHONFRAMEWORK")
+        candidates = [Path(folder) / file for folder in folders if folder and file and shared]
+    return next((path for path in candidates if path.is_file()), None)
 
 
-def threads_in_library(path: str | os.PathLike[str]) -> int | None:
-    """How many threads of this process are inside of an opened library, or would return into it; ``None`` where that
-    cannot be learned.
+def sign_library(path: str | os.PathLike[str]) -> None:
+    """Makes a shared library that was changed one that the system opens: macOS wants its checksums to be right.
 
-    Code that a thread is to return to must stay in memory. Looked for are addresses of the library on the threads'
-    stacks. One that was left there by an earlier call counts as well, and so does a thread that runs just now: the
-    number may be too high, and is never too low. It is known on Linux only.
-
-    Args:
-        path: the absolute path that the library was opened by.
+    Raises:
+        OSError: it cannot be signed.
     """
-    if sys.platform != "linux":
-        return None
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            areas = [line.rstrip("\n").split(maxsplit=5) for line in maps]
-        with open("/proc/self/mem", "rb", buffering=0) as memory:
-            return _threads_at(memory.fileno(), areas, os.path.realpath(path))
-    except OSError:
-        return None
+    if sys.platform == "darwin":
+        import subprocess
 
-
-def _threads_at(memory: int, areas: list[list[str]], library: str) -> int:
-    bounds = [tuple(int(end, 16) for end in area[0].split("-")) for area in areas]
-    code = [
-        bound
-        for bound, area in zip(bounds, areas, strict=True)
-        if "x" in area[1] and len(area) == 6 and area[5].removesuffix(" (deleted)") == library
-    ]
-    inside = 0
-    for thread in os.listdir("/proc/self/task"):
-        if int(thread) == threading.get_native_id():
-            continue
-        try:
-            state = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended meanwhile
-        if len(state) < 3:
-            inside += 1  # it runs: where it is cannot be told
-            continue
-        top, counter = int(state[-2], 16), int(state[-1], 16)
-        end = next((high for low, high in bounds if low <= top < high), top)
-        try:
-            stack = array.array("Q", os.pread(memory, (end - top) // 8 * 8, top))
-        except OSError:
-            continue  # its stack is gone, so it has ended meanwhile
-        inside += any(low <= address < high for address in (counter, *stack) for low, high in code)
-    return inside
+        command = ["/usr/bin/codesign", "--force", "--sign", "-", os.fspath(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise OSError(f"codesign: {done.stderr.strip()}")
 
 
 # ── folders ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -335,6 +294,38 @@ def any_file(patterns: Iterable[str]) -> bool:
     return any(glob.glob(pattern) for pattern in patterns)
 
 
+# ── the processor ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def processor_features() -> tuple[str, ...]:
+    """What the processor can do, as the system names it, in alphabetical order: ``avx2``, ``asimd``, ``FEAT_BF16``.
+
+    On Windows it is the name of the processor's model alone, from which its features follow.
+    """
+    if sys.platform == "linux":
+        try:
+            lines = Path("/proc/cpuinfo").read_text().splitlines()
+        except OSError:
+            return ()
+        found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        return tuple(sorted(found.partition(":")[2].split()))
+    if sys.platform == "darwin":
+        return _features_of(_answer("/usr/sbin/sysctl", "machdep.cpu", "hw.optional"))
+    return tuple(filter(None, [os.environ.get("PROCESSOR_IDENTIFIER", "")]))
+
+
+def _features_of(answer: str) -> tuple[str, ...]:
+    """The features in what ``sysctl`` prints: lists of words for Intel's processors, one line a feature for Apple's."""
+    found: set[str] = set()
+    for line in answer.splitlines():
+        name, _, value = line.partition(": ")
+        if name.startswith("machdep.cpu.") and name.endswith("features"):
+            found.update(value.lower().split())
+        elif name.startswith("hw.optional.") and value == "1":
+            found.add(name.rpartition(".")[2])
+    return tuple(sorted(found))
+
+
 # ── processes ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -384,10 +375,14 @@ def process_command(pid: int) -> str:
         except OSError:
             return ""
         return raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+    return _answer("/bin/ps", "-o", "command=", "-p", str(pid)).strip()
+
+
+def _answer(*command: str) -> str:
+    """What one of the system's own programs prints; empty if it cannot be asked."""
+    import subprocess
+
     try:
-        asked = subprocess.run(
-            ["/bin/ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, timeout=10, check=False
-        )
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return asked.stdout.strip()

@@ -26,6 +26,7 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins.saved_executable import FORMAT_VERSION, PARTIAL, SavedExecutable, write_whole
+from pjrt.system import processor_features
 
 _SUFFIX = ".executable"
 _PARTIAL_LIFETIME_SECONDS = 3600.0
@@ -233,12 +234,7 @@ def _canonical(program: Program) -> bytes:
 @functools.cache
 def _host() -> list[str]:
     """The processor of this machine and what it can do, for the parts of executables that run on the host."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
-    return [platform.machine(), " ".join(sorted(features.split()))]
+    return [platform.machine(), " ".join(processor_features() or (platform.processor(),))]
 
 
 def _status(path: Path) -> os.stat_result | None:

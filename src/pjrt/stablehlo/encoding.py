@@ -88,6 +88,8 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"\x28\xb5\x2f\xfd", "Zstandard data; decompress it first"),
     (b"\x93NUMPY", "a NumPy array"),
     (b"\x7fELF", "a shared library or an executable"),
+    (b"\xcf\xfa\xed\xfe", "a shared library or an executable of macOS"),
+    (b"MZ", "a shared library or an executable of Windows"),
     (b"BC\xc0\xde", "LLVM bitcode"),
     (b"\xff\xfe", "UTF-16 text; expected UTF-8"),
     (b"\xfe\xff", "UTF-16 text; expected UTF-8"),

@@ -8,6 +8,7 @@ import sysconfig
 from pathlib import Path
 
 from pjrt.api.errors import InternalError, InvalidArgumentError, NotFoundError
+from pjrt.system import python_library, sign_library
 
 _MARK = b"PJRT-EXPORT-SETTINGS\n"
 _SETTINGS_SIZE = 16384
@@ -43,9 +44,10 @@ def write_library(path: str | os.PathLike[str], spec: str, name: str) -> Path:
         scratch = target.with_name(f".{target.name}.{os.getpid()}")
         scratch.write_bytes(content)
         scratch.chmod(0o755)
+        sign_library(scratch)
         scratch.replace(target)
     except OSError as error:
-        raise InvalidArgumentError(f"cannot write {str(target)!r}: {error.strerror}") from error
+        raise InvalidArgumentError(f"cannot write {str(target)!r}: {error.strerror or error}") from error
     return target
 
 
@@ -67,21 +69,12 @@ def _settings(spec: str, name: str) -> str:
         "name": name,
         "spec": spec,
         "python": sys.executable,
-        "libpython": _libpython(),
+        "libpython": str(python_library() or ""),
         "path": _search_path(place),
     }
     if any("\n" in value for value in lines.values()):
         raise InvalidArgumentError("names and paths of an exported device must not have line breaks in them")
     return "".join(f"{key}={value}\n" for key, value in lines.items() if value)
-
-
-def _libpython() -> str:
-    """The path of this Python's shared library; empty where it has none, as in some builds that link it in."""
-    folder, file = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
-    if not folder or not file or not sysconfig.get_config_var("Py_ENABLE_SHARED"):
-        return ""
-    found = Path(folder) / file
-    return str(found) if found.is_file() else ""
 
 
 def _search_path(place: str) -> str:
