@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -9,8 +10,8 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_json, print_table, progress
-from pjrt.cli._failures import one_line
 from pjrt.cli._options import client_options
+from pjrt.plugins import probing
 
 _EXAMPLES = """
 \b
@@ -26,17 +27,17 @@ Examples:
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> None:
-    """List the devices of the platforms NAMES, of all known ones if none is named."""
+    """List the devices of the plugins NAMES, of all that can be found if none is named."""
     found: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
-    for name in names or plugins.names():
-        try:
-            with progress(f"asking {name}"), pjrt.client(name, **options) as client:
-                found += [_describe(name, device) for device in client.devices]
-        except pjrt.PjrtError as error:
-            if names:
-                raise
-            failed.append({"name": name, "reason": one_line(error)})
+    for name in names:
+        with progress(f"asking {name}"), pjrt.client(name, **options) as client:
+            found += [{"name": name, **described} for described in probing.describe_devices(client)]
+    for plugin in () if names else plugins.declarations():
+        devices, reason = _devices_of(plugin, options)
+        found += devices
+        if reason:
+            failed.append({"name": plugin.name, "reason": reason})
     if as_json:
         print_json({"devices": found, "unavailable": failed})
         return
@@ -46,14 +47,10 @@ def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> N
         click.echo(f"{failure['name']} is not available: {failure['reason']}")
 
 
-def _describe(name: str, device: pjrt.Device) -> dict[str, Any]:
-    return {
-        "name": name,
-        "id": device.id,
-        "kind": device.kind,
-        "process_index": device.process_index,
-        "is_addressable": device.is_addressable,
-        "platform_version": device.client.platform_version,
-        "memory_spaces": [space.kind for space in device.memory_spaces],
-        "attributes": dict(device.description.attributes),
-    }
+def _devices_of(plugin: plugins.Declaration, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
+    """The devices of a plugin that nobody named, or why it has none: it must not keep the others from being listed."""
+    if not plugin.problem and not plugins.has_hardware(plugin):
+        return [], "its hardware is not here"
+    with progress(f"asking {plugin.name}"):
+        answers = probing.probe(plugin, devices=True, options=options)
+    return [{"name": plugin.name, **device} for device in answers.devices], " ".join(answers.problem.split())

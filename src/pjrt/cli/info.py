@@ -11,7 +11,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json
-from pjrt.cli._failures import one_line
+from pjrt.plugins import probing
 
 _PACKAGES = ("numpy", "ml_dtypes", "protobuf", "jaxlib", "jax", "torch", "torch_xla", "libtpu", "safetensors")
 
@@ -34,7 +34,7 @@ def info(as_json: bool) -> None:
         "processors": str(os.cpu_count()),
     }
     facts |= {name: _version(name) for name in _PACKAGES}
-    facts |= {f"device {name}": _state(name) for name in plugins.names()}
+    facts |= {f"device {plugin.name}": _state(plugin) for plugin in plugins.declarations()}
     facts |= {f"environment {name}": value for name, value in sorted(os.environ.items()) if _matters(name)}
     if as_json:
         print_json(facts)
@@ -49,12 +49,14 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _state(name: str) -> str:
-    try:
-        with pjrt.client(name) as client:
-            return f"{len(client.devices)} × {client.devices[0].kind}, {client.platform_version}"
-    except pjrt.PjrtError as error:
-        return f"not available: {one_line(error)}"
+def _state(plugin: plugins.Declaration) -> str:
+    if not plugin.problem and not plugins.has_hardware(plugin):
+        return f"its hardware is not here ({plugin.origin} {plugin.version})"
+    answers = probing.probe(plugin, devices=True)
+    if answers.problem:
+        return f"not available: {' '.join(answers.problem.split())}"
+    first = answers.devices[0]
+    return f"{len(answers.devices)} × {first['kind']}, {first['platform_version']}"
 
 
 def _matters(variable: str) -> bool:

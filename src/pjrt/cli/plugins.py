@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import pjrt
-from pjrt import plugins, system
+from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, print_table, progress
 from pjrt.plugins import configuration, probing
 
@@ -89,7 +89,7 @@ def _described(found: Sequence[plugins.Declaration], time_limit: float | None) -
 
 
 def _description(plugin: plugins.Declaration, answers: probing.Answers) -> dict[str, Any]:
-    hardware_is_here = not plugin.hardware or system.any_file(plugin.hardware)
+    hardware_is_here = plugins.has_hardware(plugin)
     attributes = answers.attributes or {}
     return {
         "name": plugin.name,

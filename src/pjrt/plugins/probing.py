@@ -104,13 +104,14 @@ def _asked_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> 
         answers = Answers(plugin.api_version, dict(plugin.attributes), tuple(plugin.extensions))
         if devices:
             with registry.client(name, **options) as client:
-                answers = replace(answers, devices=_devices(client))
+                answers = replace(answers, devices=describe_devices(client))
     except Exception as error:
         answers = replace(answers, problem=PjrtError.wrap(error).message)
     return answers
 
 
-def _devices(client: Client) -> tuple[dict[str, Any], ...]:
+def describe_devices(client: Client) -> tuple[dict[str, Any], ...]:
+    """What there is to say of a client's devices, as values that JSON has too."""
     return tuple(
         {
             "id": device.id,

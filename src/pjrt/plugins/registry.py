@@ -186,11 +186,15 @@ def at_hand() -> Sequence[str]:
 
     Nothing is loaded to find out: the driver's files say that the hardware is here.
     """
+    here = [plugin for plugin in declarations() if not plugin.problem and has_hardware(plugin)]
+    return tuple(plugin.name for plugin in sorted(here, key=lambda each: (-each.priority, each.name != FALLBACK)))
+
+
+def has_hardware(plugin: Declaration) -> bool:
+    """Whether this machine has the hardware that a plugin is for; also where it needs none."""
     from pjrt import system
 
-    here = [plugin for plugin in declarations() if not plugin.problem]
-    here = [plugin for plugin in here if not plugin.hardware or system.any_file(plugin.hardware)]
-    return tuple(plugin.name for plugin in sorted(here, key=lambda each: (-each.priority, each.name != FALLBACK)))
+    return not plugin.hardware or system.any_file(plugin.hardware)
 
 
 def default() -> str:
