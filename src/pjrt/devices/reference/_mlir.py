@@ -39,3 +39,9 @@ def parse(program: str | bytes) -> Any:
     """A module from a program in any encoding, in a context of its own."""
     with to_module(read(program), trusted=True) as module:
         return module
+
+
+def operations(dialect: str) -> frozenset[str]:
+    """The names of a dialect's operations."""
+    module = importlib.import_module(f"jaxlib.mlir.dialects.{dialect}")
+    return frozenset(thing.OPERATION_NAME for thing in vars(module).values() if hasattr(thing, "OPERATION_NAME"))

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.element_type import ElementType
+
 if TYPE_CHECKING:
     from pjrt.devices.reference._view import OpView
 
@@ -29,6 +31,7 @@ class Rule:
     environment: bool
     quantized: bool
     foldable: bool
+    types: frozenset[ElementType] | None
 
 
 _RULES: dict[str, Rule] = {}
@@ -40,6 +43,7 @@ def op(
     environment: bool = False,
     quantized: bool = False,
     foldable: bool = True,
+    types: frozenset[ElementType] | None = None,
 ) -> Callable[[Compile], Compile]:
     """Registers the decorated function as what compiles the ops called ``names``.
 
@@ -53,6 +57,8 @@ def op(
             computed on the expressed type, and the results quantized, as the specification defines it.
         foldable: the kernel is a pure function of its operands, so it may run once at compile time where these are
             constants.
+        types: the element types of the first operand that the function takes, where these alone decide; the device
+            says so of itself.
     """
 
     def register(function: Compile) -> Compile:
@@ -60,7 +66,7 @@ def op(
         for name in names:
             if name in _RULES:
                 raise ValueError(f"{name} is registered twice: in {_RULES[name].chapter} and in {chapter}")
-            _RULES[name] = Rule(name, function, chapter, elementwise, environment, quantized, foldable)
+            _RULES[name] = Rule(name, function, chapter, elementwise, environment, quantized, foldable, types)
         return function
 
     return register

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.program import Program, ProgramFormat
+from pjrt.devices.reference._capability import capabilities
 from pjrt.devices.reference._executable import compile_program
 from pjrt.devices.reference._observers import Breakpoints, DebugNans, Observer, Profile, Trace, loop_for
 from pjrt.host import Compiled, HostClient
-from pjrt.stablehlo import current_version, minimum_version
+from pjrt.stablehlo import current_version, looking, minimum_version
 
 PLATFORM = "reference"
 
@@ -64,6 +65,8 @@ class ReferenceClient(HostClient):
             platform_version="StableHLO on numpy",
             attributes=plugin_attributes(),
             formats=tuple(ProgramFormat),
+            capabilities=lambda: capabilities(self.ffi_handlers),
+            look=looking,
             collective_timeout=collective_timeout,
         )
 

@@ -6,12 +6,14 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pjrt.api.capability import Capabilities
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
+from pjrt.api.support import Effort, Support
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla.device import XlaDeviceDescription
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
@@ -46,6 +48,25 @@ class XlaTopology(TopologyDescription):
     @property
     def device_descriptions(self) -> Sequence[XlaDeviceDescription]:
         return self._descriptions
+
+    @property
+    def capabilities(self) -> Capabilities:
+        from pjrt.devices.xla.capability import capabilities
+
+        return capabilities(len(self._descriptions))
+
+    def supports(
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        effort: Effort | str | None = None,
+    ) -> Support:
+        from pjrt.stablehlo import supports
+
+        return supports(
+            program, options, self.capabilities, effort=effort, compile=lambda: self.compile(program, options)
+        )
 
     def compile(
         self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None

@@ -35,7 +35,6 @@ _UNARY: dict[str, tuple[frozenset[ElementType], Callable[[Any], Any]]] = {
 }
 
 
-@op(*(f"chlo.{name}" for name in _UNARY), elementwise=True)
 def unary(view: OpView) -> Kernel:
     """A function of one number."""
     group, function = _UNARY[view.name.removeprefix("chlo.")]
@@ -44,6 +43,9 @@ def unary(view: OpView) -> Kernel:
         raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
     return lift_unary(function, element, view.result().element)
 
+
+for _name, (_group, _) in _UNARY.items():
+    op(f"chlo.{_name}", elementwise=True, types=_group)(unary)
 
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
     "digamma": _special.digamma,
@@ -54,7 +56,7 @@ _SPECIAL: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@op(*(f"chlo.{name}" for name in _SPECIAL), elementwise=True)
+@op(*(f"chlo.{name}" for name in _SPECIAL), elementwise=True, types=FLOAT)
 def special(view: OpView) -> Kernel:
     """A special function, computed in f64 and rounded."""
     element = view.operand().element
@@ -94,7 +96,7 @@ def constant_like(view: OpView) -> Kernel:
     return lambda x: np.full(x.shape, filled)
 
 
-@op("chlo.mulhi", elementwise=True)
+@op("chlo.mulhi", elementwise=True, types=INTEGER)
 def mulhi(view: OpView) -> Kernel:
     """The upper half of the product of two integers."""
     element = view.operand().element

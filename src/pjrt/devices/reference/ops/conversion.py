@@ -24,7 +24,7 @@ def bitcast_convert(view: OpView) -> Kernel:
     return kernel
 
 
-@op("stablehlo.reduce_precision", elementwise=True)
+@op("stablehlo.reduce_precision", elementwise=True, types=FLOAT)
 def reduce_precision(view: OpView) -> Kernel:
     """Rounds to fewer exponent and mantissa bits, without a change of type."""
     element = view.operand().element

@@ -46,7 +46,7 @@ def _define_by_type(name: str, *cases: tuple[Group, Callable[[ElementType], Func
         raise view.unimplemented(f"the specification does not define it on {operand.mlir}")
 
     compile_op.__doc__ = f"``{name}``, element by element."
-    op(name, elementwise=True)(compile_op)
+    op(name, elementwise=True, types=frozenset().union(*(group for group, _ in cases)))(compile_op)
 
 
 _REAL = INTEGER | FLOAT

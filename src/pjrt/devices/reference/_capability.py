@@ -1,0 +1,72 @@
+"""What the ``reference`` device can do, from its own table of ops."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Collection, Mapping
+
+from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.element_type import ElementType
+from pjrt.devices.reference import _custom_calls, _mlir, _registry
+from pjrt.devices.reference._numbers import BOOLEAN, EVERY
+
+_MOVING = (
+    "broadcast_in_dim",
+    "concatenate",
+    "constant",
+    "convert",
+    "dynamic_slice",
+    "dynamic_update_slice",
+    "get_tuple_element",
+    "optimization_barrier",
+    "pad",
+    "reshape",
+    "reverse",
+    "slice",
+    "transpose",
+    "tuple",
+    "while",
+)
+_TYPES: dict[str, frozenset[ElementType]] = {
+    **{f"stablehlo.{name}": EVERY for name in _MOVING},
+    "func.call": EVERY,
+    "stablehlo.case": frozenset({ElementType.S32}),
+    "stablehlo.if": BOOLEAN,
+    "stablehlo.select": BOOLEAN,
+}
+"""Ops that treat every element type alike, with those that their first operand can have."""
+
+_FEATURES = {
+    Feature.BOUNDED_DYNAMIC_SHAPES: True,
+    Feature.COLLECTIVES: True,
+    Feature.DYNAMIC_SHAPES: True,
+    Feature.INFEED_OUTFEED: True,
+    Feature.PARTITIONING: True,
+    Feature.QUANTIZED_TYPES: True,
+    Feature.SEND_RECV: True,
+}
+
+
+def capabilities(handlers: Collection[str]) -> Capabilities:
+    """What the device can do.
+
+    Args:
+        handlers: names of functions of the host that custom calls may call, besides those that are built in.
+    """
+    return Capabilities(
+        element_types=EVERY,
+        operations=_operations(),
+        custom_calls=frozenset({*_custom_calls.targets(), *handlers}),
+        features=_FEATURES,
+    )
+
+
+@functools.cache
+def _operations() -> Mapping[str, frozenset[ElementType] | None]:
+    importlib.import_module("pjrt.devices.reference.ops")  # registers them
+    # What CHLO has and the table has not, StableHLO's own pass expresses by others, or does not.
+    found: dict[str, frozenset[ElementType] | None] = dict.fromkeys(_mlir.operations("chlo"))
+    for rule in _registry.rules():
+        found[rule.name] = _TYPES.get(rule.name, rule.types)
+    return found
