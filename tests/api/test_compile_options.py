@@ -127,6 +127,10 @@ def test_assignments() -> None:
     assert pjrt.DeviceAssignment.of([3, 4]).device_ids == ((3,), (4,))
     assert pjrt.DeviceAssignment.of([[3, 4]]).device_ids == ((3, 4),)
     assert pjrt.DeviceAssignment.of(assignment) is assignment
+    assert pjrt.DeviceAssignment.in_order([5, 6, 7, 8, 9], 2, 2).device_ids == ((5, 6), (7, 8))
+    for replicas, partitions in ((1, 2), (2, 1), (0, 1), (-1, -1)):
+        with pytest.raises(pjrt.InvalidArgumentError):
+            pjrt.DeviceAssignment.in_order([5], replicas, partitions)
     assert pjrt.CompileOptions(num_replicas=2, device_assignment=[5, 6]).device_assignment == (  # type: ignore[arg-type]
         pjrt.DeviceAssignment(((5,), (6,)))
     )

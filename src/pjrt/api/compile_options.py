@@ -42,6 +42,21 @@ class DeviceAssignment:
             return ids
         return DeviceAssignment(tuple((row,) if isinstance(row, int) else tuple(row) for row in ids))
 
+    @staticmethod
+    def in_order(ids: Sequence[int], num_replicas: int, num_partitions: int) -> DeviceAssignment:
+        """An assignment of the first of these ids, in their order: to the partitions of the first replica, then to
+        those of the next.
+
+        Raises:
+            InvalidArgumentError: there are fewer ids than places, or no places.
+        """
+        if num_replicas * num_partitions > len(ids):
+            raise InvalidArgumentError(
+                f"{num_replicas} replicas × {num_partitions} partitions need as many devices, found {len(ids)}"
+            )
+        rows = range(num_replicas)
+        return DeviceAssignment(tuple(tuple(ids[r * num_partitions : (r + 1) * num_partitions]) for r in rows))
+
     @property
     def num_replicas(self) -> int:
         """The number of replicas."""

@@ -184,10 +184,7 @@ class HostClient(Client):
                 f"{num_replicas} replicas × {num_partitions} partitions need {needed} devices, "
                 f"'{self.platform_name}' has {len(self._devices)}; make the client with num_devices={needed}"
             )
-        ids = [device.id for device in devices[:needed]]
-        return DeviceAssignment(
-            tuple(tuple(ids[r * num_partitions : (r + 1) * num_partitions]) for r in range(num_replicas))
-        )
+        return DeviceAssignment.in_order([device.id for device in devices], num_replicas, num_partitions)
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
         return TiledLayout.row_major(len(shape))

@@ -211,7 +211,7 @@ def test_portable(client: pjrt.Client, programs: Any) -> None:
     with pytest.raises(pjrt.FailedPreconditionError, match="use execute_portable"):
         executable.execute([[x, x]])
     executable.delete()
-    with pytest.raises(pjrt.FailedPreconditionError, match="the executable was deleted"):
+    with pytest.raises(pjrt.FailedPreconditionError, match="was deleted; compile it again"):
         executable.execute_portable([x, x], device)
 
 

@@ -55,13 +55,7 @@ class _FrameworkStore(KeyValueStore):
         args.value_deleter_callback = NULL
         with nogil:
             error = callbacks.get(&args)
-        if error != NULL:
-            raise take_error(error)
-        try:
-            return args.value[: args.value_size]
-        finally:
-            if args.value_deleter_callback != NULL:
-                args.value_deleter_callback(args.value)
+        return _value_of(error, args.value, args.value_size, args.value_deleter_callback)
 
     def try_get(self, key):
         cdef _Callbacks callbacks = self._callbacks
@@ -81,13 +75,7 @@ class _FrameworkStore(KeyValueStore):
         args.value_deleter_callback = NULL
         with nogil:
             error = callbacks.try_get(&args)
-        if error != NULL:
-            raise take_error(error)
-        try:
-            return args.value[: args.value_size]
-        finally:
-            if args.value_deleter_callback != NULL:
-                args.value_deleter_callback(args.value)
+        return _value_of(error, args.value, args.value_size, args.value_deleter_callback)
 
     def put(self, key, value):
         cdef _Callbacks callbacks = self._callbacks
@@ -107,6 +95,20 @@ class _FrameworkStore(KeyValueStore):
             error = callbacks.put(&args)
         if error != NULL:
             raise take_error(error)
+
+
+ctypedef void (*_ValueDeleter)(char *value) noexcept nogil
+
+
+cdef bytes _value_of(PJRT_Error *error, char *value, size_t size, _ValueDeleter delete_value):
+    """What a callback answered, given back to the framework once it is copied; its error is raised."""
+    if error != NULL:
+        raise take_error(error)
+    try:
+        return value[:size]
+    finally:
+        if delete_value != NULL:
+            delete_value(value)
 
 
 cdef PJRT_Error *_make_error(PJRT_Error_Code code, const char *message, size_t size) noexcept nogil:

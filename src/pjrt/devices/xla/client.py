@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
+from pjrt.api.capability import Capabilities
 from pjrt.api.client import AliasFulfillment, Client, choose_place
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
@@ -21,6 +22,7 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.support import Effort, Support
 from pjrt.devices.xla import _compile, _raw, ffi, lifetime, making, placing
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
@@ -90,6 +92,10 @@ class XlaClient(Client):
     def topology(self) -> XlaTopology:
         return XlaTopology(len(self._devices), self.platform_version, self)
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.topology.capabilities
+
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
         wanted = num_replicas * num_partitions
         if wanted > len(self._devices):
@@ -97,10 +103,7 @@ class XlaClient(Client):
                 f"{num_replicas} replicas × {num_partitions} partitions need {wanted} devices, the client has "
                 f"{len(self._devices)}; make it with pjrt.client('cpu', num_devices={wanted})"
             )
-        ids = [device.id for device in self._devices[:wanted]]
-        return DeviceAssignment(
-            tuple(tuple(ids[r * num_partitions : (r + 1) * num_partitions]) for r in range(num_replicas))
-        )
+        return DeviceAssignment.in_order([device.id for device in self._devices], num_replicas, num_partitions)
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
         return TiledLayout.row_major(len(shape))
@@ -110,6 +113,16 @@ class XlaClient(Client):
     def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> LoadedExecutable:
         chosen = options or _DEFAULT
         return self._loaded(_compile.compile_program(self, Program.of(program), chosen), chosen)
+
+    def supports(
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        effort: Effort | str | None = None,
+    ) -> Support:
+        self.check_open()
+        return self.topology.supports(program, options, effort=effort)
 
     def load(self, executable: Executable, options: CompileOptions | None = None) -> LoadedExecutable:
         if not isinstance(executable, XlaExecutable):

@@ -13,7 +13,7 @@ from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import Argument, LoadedExecutable
+from pjrt.api.loaded_executable import Argument
 from pjrt.devices.xla._arguments import check_donated_once, checked
 from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla.array_type import ArrayType
@@ -22,6 +22,7 @@ from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.execution import Executor, use_up
 from pjrt.devices.xla.future import nothing
 from pjrt.devices.xla.launch import Launcher
+from pjrt.devices.xla.loaded import XlaLoaded
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -35,7 +36,7 @@ _beside_launch_id = attrgetter(*(f.name for f in dataclasses.fields(ExecuteOptio
 _NOTHING_BESIDE = _beside_launch_id(_NO_OPTIONS)
 
 
-class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
+class XlaLoadedExecutable(XlaLoaded):
     """A program compiled by XLA for the CPU, on its devices.
 
     The short path, of one device and a program that donates nothing, is written out in ``__call__`` and again in
@@ -43,10 +44,7 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
     """
 
     __slots__ = (
-        "_client",
-        "_deleted",
         "_devices",
-        "_executable",
         "_executor",
         "_first",
         "_handlers",
@@ -56,11 +54,8 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
     )
 
     def __init__(self, client: XlaClient, executable: XlaExecutable) -> None:
-        super().__init__(executable.raw, executable.assignment, executable.compile_options())
+        super().__init__(client, executable)
         self.__dict__["signature"] = executable.signature
-        self._client = client
-        self._deleted = False
-        self._executable = executable
         self._devices = tuple(client.device_with_id(number) for row in self.assignment.device_ids for number in row)
         self._first = self._devices[0]
         launcher = Launcher(client, executable, self._devices)
@@ -74,18 +69,6 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
         client.adopt(self)
 
     # What it is.
-
-    @property
-    def client(self) -> XlaClient:
-        return self._client
-
-    @property
-    def platform_name(self) -> str:
-        return self._client.platform_name
-
-    @property
-    def executable(self) -> XlaExecutable:
-        return self._executable
 
     @property
     def addressable_devices(self) -> Sequence[XlaDevice]:
@@ -213,30 +196,14 @@ class XlaLoadedExecutable(XlaExecutable, LoadedExecutable):
             "CompileOptions(compile_portable_executable=True) to run it on a device of choice, or use execute_sharded"
         )
 
-    @property
-    def is_deleted(self) -> bool:
-        return self._deleted
-
-    def delete(self) -> None:
-        self._deleted = True
-        self._stop()
-
-    def unload(self, reason: str) -> Any:
-        self.delete()
-        self._executable.unload(reason)
-        return super().unload(reason)
-
     def _stop(self) -> None:
-        """Sees to it that nothing is started any more. The code stays for as long as it runs or can be asked about."""
         self._takes = None
         self._start = self._executor.launcher.start = _unloaded
         self._executor.cancel("the executable was deleted before all of its devices had been given their arguments")
 
     def _check(self, options: ExecuteOptions | None) -> ExecuteOptions:
         """The options, which the device can do, after a look at whether anything can be executed at all."""
-        self._client.check_open()
-        if self._deleted:
-            raise FailedPreconditionError("the executable was deleted; compile it again")
+        self._check_usable()
         return _NO_OPTIONS if options is None else self._supported(options)
 
     def _supported(self, options: ExecuteOptions) -> ExecuteOptions:

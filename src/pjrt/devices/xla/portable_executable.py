@@ -13,9 +13,10 @@ from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import Argument, LoadedExecutable
+from pjrt.api.loaded_executable import Argument
 from pjrt.devices.xla._compile import deserialize
 from pjrt.devices.xla.executable import XlaExecutable
+from pjrt.devices.xla.loaded import XlaLoaded
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
 
 if TYPE_CHECKING:
@@ -23,35 +24,20 @@ if TYPE_CHECKING:
     from pjrt.devices.xla.device import XlaDevice
 
 
-class XlaPortableExecutable(XlaExecutable, LoadedExecutable):
+class XlaPortableExecutable(XlaLoaded):
     """A program for one device of choice.
 
     jaxlib has no call to run an executable on another device than it was loaded on. So it is loaded on each device that
     is asked for, from its serialized form, when that device is first asked for.
     """
 
-    __slots__ = ("_client", "_deleted", "_executable", "_loaded", "_lock")
+    __slots__ = ("_loaded", "_lock")
 
     def __init__(self, client: XlaClient, executable: XlaExecutable) -> None:
-        super().__init__(executable.raw, executable.assignment, executable.compile_options())
-        self._client = client
-        self._deleted = False
-        self._executable = executable
+        super().__init__(client, executable)
         self._lock = threading.Lock()
         self._loaded: dict[Device, XlaLoadedExecutable] = {}
         client.adopt(self)
-
-    @property
-    def client(self) -> XlaClient:
-        return self._client
-
-    @property
-    def platform_name(self) -> str:
-        return self._client.platform_name
-
-    @property
-    def executable(self) -> XlaExecutable:
-        return self._executable
 
     @property
     def addressable_devices(self) -> Sequence[XlaDevice]:
@@ -99,28 +85,13 @@ class XlaPortableExecutable(XlaExecutable, LoadedExecutable):
         loaded = self._loaded.get(device) or self._load(device)
         return loaded.execute_sharded(arguments, device, options, returned_futures=returned_futures)
 
-    @property
-    def is_deleted(self) -> bool:
-        return self._deleted
-
-    def delete(self) -> None:
-        self._deleted = True
-        self._stop()
-
-    def unload(self, reason: str) -> Any:
-        self.delete()
-        self._executable.unload(reason)
-        return super().unload(reason)
-
     def _stop(self) -> None:
         for loaded in self._loaded.values():
             loaded.delete()
         self._loaded = {}
 
     def _load(self, device: Any) -> XlaLoadedExecutable:
-        self._client.check_open()
-        if self._deleted:
-            raise FailedPreconditionError("the executable was deleted; compile it again")
+        self._check_usable()
         if device.client is not self._client:
             raise InvalidArgumentError(f"{device} belongs to another client; use one of client.addressable_devices")
         with self._lock:
