@@ -187,7 +187,7 @@ class Notifier:
     def _notice(self, thread: threading.Thread) -> None:
         since = time.monotonic()
         while True:
-            begin = time.monotonic()
+            begin = time.thread_time()  # its own: where others keep it from running, asking does not cost more
             with self._lock:
                 if self._thread is None:
                     self._thread = thread
@@ -196,7 +196,7 @@ class Notifier:
                     return
                 if self._changed:
                     self._changed = False
-                    since = begin
+                    since = time.monotonic()
                 asked = tuple(future for future, _ in self._asked.values())
             finished = [future for future in asked if future.done()]
             if finished:
@@ -205,6 +205,6 @@ class Notifier:
                         self._asked.pop(id(future), None)
                 continue
             del asked
-            now = time.monotonic()
-            rest = min(max((now - since) * self._SHARE, self._SHORTEST_SECONDS), self._LONGEST_SECONDS)
-            time.sleep(max(rest, (now - begin) / self._BUSY_SHARE))
+            waited = time.monotonic() - since
+            rest = min(max(waited * self._SHARE, self._SHORTEST_SECONDS), self._LONGEST_SECONDS)
+            time.sleep(max(rest, (time.thread_time() - begin) / self._BUSY_SHARE))
