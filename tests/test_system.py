@@ -7,11 +7,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
 
 from pjrt import system
+from pjrt.system import folders, hardware
 
 HOLD = """
 import os, sys
@@ -98,7 +100,7 @@ def test_the_runtime_folder_is_this_users_alone(monkeypatch: pytest.MonkeyPatch)
 
 @posix
 def test_a_runtime_folder_that_others_can_enter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "APPLICATION", f"pjrt-test-{os.getpid()}")
+    monkeypatch.setattr(folders, "APPLICATION", f"pjrt-test-{os.getpid()}")
     folder = system.runtime_folder()
     try:
         folder.chmod(0o755)
@@ -180,9 +182,9 @@ def test_the_features_that_macos_prints_are_read(monkeypatch: pytest.MonkeyPatch
     intel = "machdep.cpu.features: FPU SSE4.2\nmachdep.cpu.leaf7_features: AVX2\nmachdep.cpu.family: 6\n"
     apple = "machdep.cpu.brand_string: Apple M1\nhw.optional.neon: 1\nhw.optional.arm.FEAT_BF16: 0\n"
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(system, "_answer", lambda *command: intel)
+    monkeypatch.setattr(hardware, "answer", lambda *command: intel)
     assert system.processor_features() == ("avx2", "fpu", "sse4.2")
-    monkeypatch.setattr(system, "_answer", lambda *command: apple)
+    monkeypatch.setattr(hardware, "answer", lambda *command: apple)
     assert system.processor_features() == ("neon",)
 
 
@@ -193,7 +195,7 @@ def test_the_library_of_this_python_is_found() -> None:
 
 def test_the_library_of_a_framework_of_macos_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says = {"PYTHONFRAMEWORKPREFIX": str(tmp_path), "PYTHONFRAMEWORK": "Python", "INSTSONAME": "P.framework/Python"}
-    monkeypatch.setattr(system.sysconfig, "get_config_var", says.get)
+    monkeypatch.setattr(sysconfig, "get_config_var", says.get)
     assert system.python_library() is None
     library = tmp_path / "P.framework" / "Python"
     library.parent.mkdir()
@@ -234,6 +236,7 @@ def test_a_child_made_by_fork_calls_what_was_left_for_it() -> None:
     code = """
 import os
 from pjrt import system
+from pjrt.system import folders, hardware
 system.after_fork_in_child(lambda: os.write(1, b"in the child"))
 child = os.fork()
 if child == 0:

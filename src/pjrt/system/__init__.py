@@ -1,0 +1,53 @@
+"""What differs between operating systems, and nothing else (floor 0: knows no other room, and every room may use it).
+
+Shared libraries, a user's folders, locks between processes, who may write to a file, hardware, processes. The rest of
+the package asks here and names no system. What could not be tried on a system is said in ``docs/platforms.md``.
+
+What goes wrong is an ``OSError``: the rooms above say what it means.
+"""
+
+from __future__ import annotations
+
+from pjrt.system.folders import config_folder, runtime_folder
+from pjrt.system.hardware import any_file, device_files, processor_features
+from pjrt.system.libraries import (
+    LIBRARY_SUFFIXES,
+    close_library,
+    is_library_file_name,
+    library_file_names,
+    library_is_open,
+    library_suffixes,
+    library_symbol,
+    open_library,
+    python_library,
+    sign_library,
+)
+from pjrt.system.library_threads import threads_in_library
+from pjrt.system.locks import try_lock, unlock
+from pjrt.system.permissions import writable_by_everyone
+from pjrt.system.processes import after_fork_in_child, process_command, process_is_alive
+
+__all__ = [
+    "LIBRARY_SUFFIXES",
+    "after_fork_in_child",
+    "any_file",
+    "close_library",
+    "config_folder",
+    "device_files",
+    "is_library_file_name",
+    "library_file_names",
+    "library_is_open",
+    "library_suffixes",
+    "library_symbol",
+    "open_library",
+    "process_command",
+    "process_is_alive",
+    "processor_features",
+    "python_library",
+    "runtime_folder",
+    "sign_library",
+    "threads_in_library",
+    "try_lock",
+    "unlock",
+    "writable_by_everyone",
+]

@@ -1,0 +1,135 @@
+"""Shared libraries: their names, and opening, asking and closing them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
+"""How file names of shared libraries end, on any system."""
+
+
+def library_suffixes() -> tuple[str, ...]:
+    """How file names of shared libraries end on this system, the usual one first.
+
+    On macOS that is ``.dylib``, and ``.so`` as well: Python's own extension modules and many plugins are called so.
+    """
+    if sys.platform == "win32":
+        return (".dll",)
+    if sys.platform == "darwin":
+        return (".dylib", ".so")
+    return (".so",)
+
+
+def library_file_names(stem: str) -> tuple[str, ...]:
+    """The file names that a shared library may have on this system, the usual one first: ``libx`` gives ``libx.so``."""
+    return tuple(stem + suffix for suffix in library_suffixes())
+
+
+def is_library_file_name(name: str | os.PathLike[str]) -> bool:
+    """Whether a file's name is that of a shared library on any system: ``x.so``, ``x.so.1``, ``x.dylib``, ``x.dll``."""
+    file = Path(name).name
+    return file.lower().endswith(LIBRARY_SUFFIXES) or ".so." in file
+
+
+def open_library(path: str | os.PathLike[str]) -> int:
+    """Opens a shared library, and gives its handle.
+
+    Its symbols are its own: no other library sees them. On POSIX functions of other libraries are looked up when they
+    are first called. On Windows the libraries it needs are looked for beside it, in the folders of
+    ``os.add_dll_directory`` and in the system's, and not in those of ``PATH``.
+
+    Args:
+        path: an absolute path; a bare name would be looked for in folders that this package has not seen.
+
+    Raises:
+        OSError: the system cannot open it; the text is the linker's.
+    """
+    if not os.path.isabs(path):
+        raise OSError(f"expected the absolute path of a library, found {os.fspath(path)!r}")
+    import ctypes
+
+    if sys.platform == "win32":
+        return ctypes.WinDLL(os.fspath(path))._handle
+    linker = ctypes.CDLL(None)
+    linker.dlopen.argtypes, linker.dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
+    linker.dlerror.argtypes, linker.dlerror.restype = (), ctypes.c_char_p
+    handle: int | None = linker.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_LOCAL)
+    if handle is None:
+        reason: bytes | None = linker.dlerror()
+        raise OSError("no reason given" if reason is None else reason.decode("utf-8", "replace"))
+    return handle
+
+
+def library_symbol(handle: int, name: str) -> int | None:
+    """The address of a function or a variable of an opened library; ``None`` where it has none of that name."""
+    import ctypes
+
+    if sys.platform == "win32":
+        look_up = ctypes.WinDLL("kernel32").GetProcAddress
+    else:
+        look_up = ctypes.CDLL(None).dlsym
+    look_up.argtypes, look_up.restype = (ctypes.c_void_p, ctypes.c_char_p), ctypes.c_void_p
+    address: int | None = look_up(handle, name.encode())
+    return address
+
+
+def close_library(handle: int) -> None:
+    """Gives back one opening of a library. The system may keep it in memory all the same.
+
+    Raises:
+        OSError: it is no handle of a library.
+    """
+    import _ctypes
+
+    if sys.platform == "win32":
+        _ctypes.FreeLibrary(handle)
+    else:
+        _ctypes.dlclose(handle)
+
+
+def library_is_open(path: str | os.PathLike[str]) -> bool:
+    """Whether this process has a library in memory that was opened by this absolute path."""
+    import ctypes
+
+    if sys.platform == "win32":
+        look_up = ctypes.WinDLL("kernel32").GetModuleHandleW
+        look_up.argtypes, look_up.restype = (ctypes.c_wchar_p,), ctypes.c_void_p
+        return look_up(os.fspath(path)) is not None
+    linker = ctypes.CDLL(None)
+    linker.dlopen.argtypes, linker.dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
+    handle: int | None = linker.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_NOLOAD)
+    if handle is None:
+        return False
+    close_library(handle)
+    return True
+
+
+def python_library() -> Path | None:
+    """The shared library of the Python that runs; ``None`` where it has none, as in some builds that link it in."""
+    if sys.platform == "win32":
+        candidates = [Path(sys.base_prefix) / f"python{sys.version_info.major}{sys.version_info.minor}.dll"]
+    else:
+        # A framework of macOS says where it is as a folder of its own, and its file from there.
+        folders = [sysconfig.get_config_var(name) for name in ("PYTHONFRAMEWORKPREFIX", "LIBDIR")]
+        file = sysconfig.get_config_var("INSTSONAME")
+        shared = sysconfig.get_config_var("Py_ENABLE_SHARED") or sysconfig.get_config_var("PYTHONFRAMEWORK")
+        candidates = [Path(folder) / file for folder in folders if folder and file and shared]
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def sign_library(path: str | os.PathLike[str]) -> None:
+    """Makes a shared library that was changed one that the system opens: macOS wants its checksums to be right.
+
+    Raises:
+        OSError: it cannot be signed.
+    """
+    if sys.platform == "darwin":
+        import subprocess
+
+        command = ["/usr/bin/codesign", "--force", "--sign", "-", os.fspath(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise OSError(f"codesign: {done.stderr.strip()}")
