@@ -87,11 +87,13 @@ def table(declaration: Declaration) -> dict[str, Any]:
         "hardware": list(declaration.hardware),
         "priority": declaration.priority,
         "sharing": declaration.sharing.value,
+        "partition": list(declaration.partition),
+        "resident": declaration.resident or None,
         "memory": None
         if memory is None
         else {
-            "on_demand": _plain(memory.on_demand),
-            "preallocated": _plain(memory.preallocated),
+            **({} if memory.on_demand is None else {"on_demand": _plain(memory.on_demand)}),
+            **({} if memory.preallocated is None else {"preallocated": _plain(memory.preallocated)}),
             **({"fraction": memory.fraction} if memory.fraction else {}),
         },
         "frameworks": {name: _plain(values) for name, values in declaration.frameworks.items()},
@@ -185,14 +187,20 @@ def _patterns(key: str, value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _variables(key: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise InvalidArgumentError(f"{key} must be a list of names of environment variables, found {value!r}")
+    return tuple(value)
+
+
 def _memory(key: str, value: object) -> MemoryOptions:
     table = _table(key, value)
     unknown = [name for name in table if name not in ("on_demand", "preallocated", "fraction")]
     if unknown:
         raise InvalidArgumentError(f"unknown key {key}.{unknown[0]}: the keys are on_demand, preallocated, fraction")
     return MemoryOptions(
-        on_demand=_values(f"{key}.on_demand", table.get("on_demand", {})),
-        preallocated=_values(f"{key}.preallocated", table.get("preallocated", {})),
+        on_demand=_values(f"{key}.on_demand", table["on_demand"]) if "on_demand" in table else None,
+        preallocated=_values(f"{key}.preallocated", table["preallocated"]) if "preallocated" in table else None,
         fraction=_text(f"{key}.fraction", table["fraction"]) if "fraction" in table else "",
     )
 
@@ -209,6 +217,8 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "hardware": _patterns,
     "priority": _number,
     "sharing": _sharing,
+    "partition": _variables,
+    "resident": _text,
     "memory": _memory,
     "frameworks": _frameworks,
     "disabled": _flag,

@@ -30,13 +30,14 @@ class MemoryOptions:
     """How a plugin's own options say what this package spells ``memory`` and ``memory_fraction``.
 
     Attributes:
-        on_demand: the options that make a client take the device's memory as it needs it.
-        preallocated: the options that make it take the memory at once.
+        on_demand: the options that make a client take the device's memory as it needs it, none where it does so
+            without; ``None`` where it cannot.
+        preallocated: the options that make it take the memory at once, as above.
         fraction: the name of the option for how much of the memory it may take, from 0 to 1; empty where there is none.
     """
 
-    on_demand: Mapping[str, NamedValue]
-    preallocated: Mapping[str, NamedValue]
+    on_demand: Mapping[str, NamedValue] | None
+    preallocated: Mapping[str, NamedValue] | None
     fraction: str = ""
 
 
@@ -57,6 +58,9 @@ class Declaration:
         hardware: file name patterns of which one matches where the plugin's hardware is; empty where it needs none.
         priority: of the plugins that can be used here, the one with the highest is the default.
         sharing: who may have clients of it at one time.
+        partition: environment variables of which the first that is set lists the devices that a process may use,
+            separated by commas. Processes that use different ones do not keep each other out.
+        resident: why its library cannot leave a process, so that new code of it needs a new one; empty where it can.
         memory: how it spells the options of memory; ``None`` where it has none.
         frameworks: what JAX (``jax``) and PyTorch/XLA (``torch_xla``) need to be told of it.
         problem: why it cannot be used; empty as long as nothing is known against it.
@@ -77,6 +81,8 @@ class Declaration:
     hardware: tuple[str, ...] = ()
     priority: int = 0
     sharing: Sharing = Sharing.MANY
+    partition: tuple[str, ...] = ()
+    resident: str = ""
     memory: MemoryOptions | None = None
     frameworks: Mapping[str, Mapping[str, NamedValue]] = field(default_factory=dict)
     problem: str = ""

@@ -35,6 +35,8 @@ class Vendor:
         wheels: those that may bring it, the one to recommend first.
         priority: as in ``Declaration``.
         sharing: as in ``Declaration``.
+        partition: as in ``Declaration``.
+        resident: as in ``Declaration``.
         memory: as in ``Declaration``.
         options: as in ``Declaration``.
         without_hardware: environment variables for where its hardware is not, unless they are set.
@@ -43,6 +45,8 @@ class Vendor:
     wheels: tuple[Wheel, ...]
     priority: int
     sharing: Sharing = Sharing.MANY
+    partition: tuple[str, ...] = ()
+    resident: str = ""
     memory: MemoryOptions | None = None
     options: Mapping[str, NamedValue] = field(default_factory=lambda: MappingProxyType({}))
     without_hardware: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -52,6 +56,8 @@ class Vendor:
 _GPU_MEMORY = MemoryOptions(
     on_demand={"preallocate": False}, preallocated={"preallocate": True}, fraction="memory_fraction"
 )
+
+_OWN_THREADS = "it and its driver have threads that nothing stops"
 
 # Where a TPU is, libtpu asks the machine's metadata server for its place in the slice. Where none is, that server
 # does not exist, and libtpu keeps asking it for minutes. These settings answer in its place: do not ask, you are the
@@ -70,6 +76,8 @@ VENDORS = {
         (Wheel("libtpu", "libtpu/libtpu.so"),),
         priority=400,
         sharing=Sharing.ONE_PROCESS,
+        partition=("TPU_VISIBLE_CHIPS", "TPU_VISIBLE_DEVICES"),
+        resident=_OWN_THREADS,
         without_hardware=_WITHOUT_TPU,
     ),
     "cuda": Vendor(
@@ -78,6 +86,7 @@ VENDORS = {
             Wheel("jax-cuda12-pjrt", "jax_plugins/xla_cuda12/xla_cuda_plugin.so"),
         ),
         priority=300,
+        resident=_OWN_THREADS,
         memory=_GPU_MEMORY,
     ),
     "rocm": Vendor(
@@ -86,11 +95,13 @@ VENDORS = {
             Wheel("jax-rocm60-pjrt", "jax_plugins/xla_rocm60/xla_rocm_plugin.so"),
         ),
         priority=200,
+        resident=_OWN_THREADS,
         memory=_GPU_MEMORY,
     ),
     "xpu": Vendor(
         (Wheel("intel-extension-for-openxla", "jax_plugins/intel_extension_for_openxla/pjrt_plugin_xpu.so"),),
         priority=100,
+        resident=_OWN_THREADS,
         options={"platform_name": "sycl"},
     ),
 }
@@ -142,6 +153,8 @@ def _facts(name: str, vendor: Vendor) -> dict[str, Any]:
         "hardware": hardware,
         "priority": vendor.priority,
         "sharing": vendor.sharing,
+        "partition": vendor.partition,
+        "resident": vendor.resident,
         "memory": vendor.memory,
         "options": vendor.options,
         "environment": {} if system.any_file(hardware) else vendor.without_hardware,
