@@ -1,9 +1,24 @@
-"""Fixtures that every test may use: each room's own lie beside its tests."""
+"""Fixtures that every test may use: each room's own lie beside its tests. And what makes two runs alike."""
 
+import os
 import signal
+
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tiny.fixtures"]
 
 # A runner in the background of a shell has Ctrl-C ignored, and its children inherit that; the tests of Ctrl-C need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# What somebody has set for work of his own would change what is tested.
+_OTHERS = ("JAX_", "XLA_", "TF_", "PJRT_", "COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "TTY_")
+for _name in list(os.environ):
+    if _name.startswith(_OTHERS) and not _name.startswith("PJRT_TEST_"):
+        del os.environ[_name]
+
+# The same examples each time, however slow the machine is; `--hypothesis-profile=search` looks for new ones.
+_patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("search", _patient)
+settings.register_profile("same", _patient, derandomize=True)
+settings.load_profile("same")

@@ -16,7 +16,9 @@ from tiny.control import Control
 import pjrt
 from pjrt.api.client import Client
 
-HERE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+HERE = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=40
+)
 
 
 @HERE

@@ -7,7 +7,6 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +21,6 @@ from pjrt.api.client import Client
 TESTS = Path(__file__).resolve().parents[1]
 
 
-def settled(control: Control, before: dict[str, int]) -> None:
-    """Checks that nothing is left. The last reference to something may be that of an event, which the plugin's thread
-    drops; what it kept is then garbage for the next collection."""
-    deadline = time.monotonic() + 20
-    gc.collect()
-    while control.live() != before and time.monotonic() < deadline:
-        time.sleep(0.001)
-        gc.collect()
-    assert control.live() == before
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_dropping_in_any_order(plugin: pjrt.Plugin, adder: pjrt.Program, tiny_control: Control, seed: int) -> None:
     gc.collect()
@@ -44,7 +32,7 @@ def test_dropping_in_any_order(plugin: pjrt.Plugin, adder: pjrt.Program, tiny_co
         del things[name]
         if seed % 3 == 0:
             gc.collect()
-    settled(tiny_control, before)
+    assert tiny_control.left_over(before) == {}
     assert tiny_control.violations == violations, tiny_control.last_violation
 
 
@@ -56,7 +44,7 @@ def test_dropping_in_one_garbage_cycle(plugin: pjrt.Plugin, adder: pjrt.Program,
         things["itself"] = things
         things["callback"] = things["ready"].add_done_callback(lambda _, things=things: things)  # type: ignore[attr-defined, misc]
         del things
-        settled(tiny_control, before)
+        assert tiny_control.left_over(before) == {}
     assert tiny_control.violations == violations, tiny_control.last_violation
 
 
@@ -77,7 +65,7 @@ def test_closing_a_client_ends_everything_it_made(
     )
     client.close()
     client.close()
-    settled(tiny_control, before)
+    assert tiny_control.left_over(before) == {}
     assert tiny_control.violations == violations, tiny_control.last_violation
     assert client.is_closed
     assert "closed" in repr(client)
@@ -117,18 +105,18 @@ def test_futures_outlive_their_client(plugin: pjrt.Plugin) -> None:
     client = plugin.client()
     future = client.buffer_from_host(X).to_host()
     client.close()
-    np.testing.assert_array_equal(future.result(30), X)
+    np.testing.assert_array_equal(future.result(60), X)
 
 
 def work_until_closed(client: Client, adder: pjrt.Program, started: threading.Barrier, errors: list[Exception]) -> None:
     """Uses a client in every way until somebody closes it."""
     loaded, device = client.compile(adder), client.devices[0]
-    started.wait(30)
+    started.wait(60)
     try:
         while True:
             (out,) = loaded(X, X)
-            out.to_host().result(30)
-            out.copy_to(client.devices[1]).ready().result(30)
+            out.to_host().result(60)
+            out.copy_to(client.devices[1]).ready().result(60)
             device.memory_stats()
     except pjrt.FailedPreconditionError:
         pass
@@ -145,8 +133,8 @@ def test_closing_while_other_threads_work(plugin: pjrt.Plugin, adder: pjrt.Progr
         threads = [threading.Thread(target=work_until_closed, args=(client, adder, started, errors)) for _ in range(4)]
         for thread in threads:
             thread.start()
-        started.wait(30)
-        client.buffer_from_host(X).to_host().result(30)
+        started.wait(60)
+        client.buffer_from_host(X).to_host().result(60)
         client.close()
         for thread in threads:
             thread.join(60)
@@ -171,7 +159,7 @@ def test_dropping_on_many_threads(plugin: pjrt.Plugin, adder: pjrt.Program, tiny
         thread.start()
     for thread in threads:
         thread.join(60)
-    settled(tiny_control, before)
+    assert tiny_control.left_over(before) == {}
     assert tiny_control.violations == violations, tiny_control.last_violation
 
 
@@ -240,7 +228,7 @@ def test_an_exit_in_the_midst_of_a_call_that_does_not_return(tiny_library: Path)
         SCRIPT.format(tests=str(TESTS), library=str(tiny_library), body=body)
         + "\ncontrol._library.tiny_plugin_hold(False)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
 
 
@@ -254,7 +242,7 @@ def test_a_program_of_two_devices_runs_on_both(client: Client) -> None:
     arguments = [[client.buffer_from_host(X, device=d)] for d in executable.addressable_devices]
     rows = executable.execute(arguments, returned_futures=futures)
     assert [np.asarray(row[0]).tolist() for row in rows] == [(X + X).tolist()] * 2
-    assert [future.result(30) for future in futures] == [None, None]
+    assert [future.result(60) for future in futures] == [None, None]
     with pytest.raises(pjrt.InvalidArgumentError, match="2 devices"):
         executable.execute(arguments[:1])
     with pytest.raises(pjrt.InvalidArgumentError, match="same number"):

@@ -20,7 +20,9 @@ VALUES = st.one_of(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=60
+)
 @given(options=st.dictionaries(st.from_regex(r"\Ax_[a-z_]{1,12}\Z"), VALUES, max_size=6))
 def test_options_arrive_as_they_were_given(plugin: pjrt.Plugin, options: dict[str, Any]) -> None:
     with plugin.client(**options) as client:

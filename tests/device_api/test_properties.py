@@ -19,7 +19,9 @@ from pjrt.api.layout import TiledLayout
 
 DTYPES = [np.int8, np.uint16, np.int32, np.float32, np.float64, np.complex64, np.bool_]
 
-usual = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+usual = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @st.composite

@@ -60,7 +60,7 @@ def test_ctrl_c(wait: str) -> None:
         assert done.stdout.readline() == "hanging\n"
         done.send_signal(signal.SIGINT)
         try:
-            out, err = done.communicate(timeout=60)
+            out, err = done.communicate(timeout=120)
         finally:
             done.kill()
     assert done.returncode == 0, err
@@ -72,7 +72,7 @@ def test_the_process_ends() -> None:
         [sys.executable, "-X", "faulthandler", "-c", HANGS + "y = x + 1\nprint('end')"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env=environment(),
     )
     assert done.returncode == 0, done.stderr

@@ -247,7 +247,12 @@ def test_the_gradient_of_pooling(run: Any, t: ElementType) -> None:
     same(run(text, x, source, np.zeros((), t.dtype))[0], expected)
 
 
-@settings(max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(
+    max_examples=6,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
 @given(windows(most=2, dilated=False))
 def test_select_and_scatter_is_xla_s(run: Any, on_xla: Any, w: Window) -> None:
     """Small whole numbers, so zero ULP. Windows of padding only are left to each implementation."""
