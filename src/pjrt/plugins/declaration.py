@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pjrt import system
 from pjrt.api.attributes import NamedValue
 from pjrt.api.plugin import Plugin
 
@@ -90,3 +92,8 @@ class Declaration:
     aliases: tuple[str, ...] = ()
     other_origins: tuple[str, ...] = ()
     shadowed: tuple[Declaration, ...] = ()
+
+
+def is_path(name: str) -> bool:
+    """Whether what somebody calls a plugin is the path of its library."""
+    return os.sep in name or "/" in name or system.is_library_file_name(name)

@@ -18,7 +18,7 @@ from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.client import Client
 from pjrt.api.errors import PjrtError
 from pjrt.plugins import _builtin, configuration, registry
-from pjrt.plugins.declaration import Declaration
+from pjrt.plugins.declaration import Declaration, is_path
 
 TIME_LIMIT = 120.0
 """How long a plugin may take to answer, in seconds."""
@@ -91,7 +91,7 @@ def answer_in_child(asked: dict[str, Any], file: str) -> None:
     plugin = configuration.amended(Declaration(asked["name"], asked["origin"]), said)
     library = said.get("library")
     plugin = replace(plugin, library=None if library is None else Path(library), factory=said.get("factory"))
-    if not registry.is_path(plugin.name):
+    if not is_path(plugin.name):
         registry.register(plugin)
     answers = _asked_here(plugin.name, asked["devices"], asked["options"])
     Path(file).with_suffix(".answers").write_text(json.dumps(asdict(answers), default=str), encoding="utf-8")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+from pjrt import system
 from pjrt.api.client import Client
 from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import _builtin
 from pjrt.plugins._loading import Loader
-from pjrt.plugins.declaration import Declaration
+from pjrt.plugins.declaration import Declaration, is_path
 
 FALLBACK = "cpu"
 """The device that is always at hand."""
@@ -22,9 +23,31 @@ FALLBACK = "cpu"
 DEFAULT_VARIABLE = "PJRT_DEVICE"
 """The environment variable that names the default device, as PyTorch/XLA knows it."""
 
+_LIBRARY = "LIBRARY"
+_LIBRARY_VARIABLE = "PJRT_LIBRARY_PATH"
+
+
+class _Found:
+    """What discovery found, kept until there may be something else to find."""
+
+    def __init__(self) -> None:
+        self._found: tuple[object, Mapping[str, Declaration]] = (None, {})
+
+    def plugins(self, state: object, discover: Callable[[], Iterable[Declaration]]) -> Mapping[str, Declaration]:
+        """The plugins by name; they are looked for if what they depend on is in another state than it was."""
+        found = self._found
+        if found[0] != state:
+            found = self._found = (state, {plugin.name: plugin for plugin in discover()})
+        return found[1]
+
+    def forget(self) -> None:
+        """Has them looked for when they are next asked for."""
+        self._found = (None, {})
+
+
 _registered: dict[str, Declaration] = {}
 _loader = Loader()
-_found: tuple[object, Mapping[str, Declaration]] = (None, MappingProxyType({}))
+_everything, _named_by_user = _Found(), _Found()
 
 
 def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Client:
@@ -192,20 +215,26 @@ def at_hand() -> Sequence[str]:
 
 def has_hardware(plugin: Declaration) -> bool:
     """Whether this machine has the hardware that a plugin is for; also where it needs none."""
-    from pjrt import system
-
     return not plugin.hardware or system.any_file(plugin.hardware)
 
 
 def default() -> str:
-    """The name of the device that ``pjrt.client()`` takes when none is named.
+    """The name of the device that ``pjrt.client()`` takes when none is named: what ``PJRT_DEVICE`` says, otherwise the
+    first of ``at_hand``.
+
+    The variable is read as PyTorch/XLA writes it: ``CPU``, ``CUDA``, ``TPU``, ``PJRT_NAME`` for a device of this
+    package, and ``LIBRARY`` for the library at the path in ``PJRT_LIBRARY_PATH``; or it is one of ``names()``.
 
     Raises:
-        NotFoundError: ``PJRT_DEVICE`` names one that is not known.
+        NotFoundError: it names one that is not known.
     """
     asked = os.environ.get(DEFAULT_VARIABLE, "").strip()
     if not asked:
         return next(iter(at_hand()), FALLBACK)
+    if asked.upper() == _LIBRARY:
+        from pjrt.plugins.discovery import libraries
+
+        return str(libraries.written(os.environ.get(_LIBRARY_VARIABLE, "")))
     # PyTorch/XLA writes devices in capitals, and those of this package as PJRT_NAME.
     for name in (asked, asked.lower(), asked.lower().removeprefix("pjrt_")):
         if _registered.get(name) or _in_the_box(name) or _by_name(name):
@@ -232,43 +261,46 @@ def refresh() -> None:
 
     What changes in the environment variables, the configuration file and ``sys.path`` is seen without it.
     """
-    global _found
-    _found = (None, MappingProxyType({}))
+    _everything.forget()
+    _named_by_user.forget()
 
 
 def _declarations() -> Mapping[str, Declaration]:
-    """All plugins by name. They are looked for once, and again when there may be others."""
-    global _found
+    """All plugins by name."""
     from pjrt.plugins import discovery
 
-    state = discovery.state()
-    if _found[0] != state:
-        _found = (state, {plugin.name: plugin for plugin in discovery.discover()})
-    shadowing = {name: _shadowing(plugin, _found[1].get(name)) for name, plugin in tuple(_registered.items())}
-    return {**shadowing, **{name: plugin for name, plugin in _found[1].items() if name not in shadowing}}
+    found = _everything.plugins(discovery.state(), discovery.discover)
+    registered = {name: _before(plugin, found.get(name)) for name, plugin in tuple(_registered.items())}
+    return {**registered, **{name: plugin for name, plugin in found.items() if name not in registered}}
 
 
-def _shadowing(plugin: Declaration, other: Declaration | None) -> Declaration:
-    from dataclasses import replace
-
-    return plugin if other is None else replace(plugin, shadowed=(other,))
+def _before(plugin: Declaration, other: Declaration | None) -> Declaration:
+    return plugin if other is None else replace(plugin, shadowed=(other, *other.shadowed))
 
 
 def _in_the_box(name: str) -> Declaration | None:
     """A device in the box, found without looking for others, as the user configures it."""
-    found = _builtin.DEVICES.get(name)
-    if found is None:
+    if name not in _builtin.DEVICES:
         return None
     from pjrt.plugins import discovery
 
     if not discovery.is_configured():
-        return found
-    return next(plugin for plugin in discovery.discover_configured() if plugin.name == name)
+        return _builtin.DEVICES[name]
+    return _named_by_user.plugins(discovery.state(), discovery.discover_configured)[name]
 
 
 def _by_name(name: str) -> Declaration | None:
+    """A plugin by its name or another that it was found under; that may be one whose name a different plugin has."""
     known = _declarations()
-    return known.get(name) or next((plugin for plugin in known.values() if name in plugin.aliases), None)
+    if name in known:
+        return known[name]
+    for plugin in known.values():
+        if name in plugin.aliases:
+            return plugin
+        for hidden in plugin.shadowed:
+            if name in hidden.aliases:
+                return replace(hidden, name=name, aliases=())
+    return None
 
 
 def _unknown(name: str) -> NotFoundError:
@@ -283,8 +315,3 @@ def _unknown(name: str) -> NotFoundError:
         f"there is no device called {name!r}: expected one of {', '.join(names())}, one from a vendor's wheel "
         f"({', '.join(sorted(wheels.VENDORS))}), or the path of a plugin's library"
     )
-
-
-def is_path(name: str) -> bool:
-    """Whether what somebody calls a plugin is the path of its library."""
-    return os.sep in name or "/" in name or name.endswith((".so", ".dylib", ".dll"))

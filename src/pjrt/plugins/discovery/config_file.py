@@ -17,7 +17,7 @@ from typing import Any
 from pjrt import system
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.plugins import configuration
-from pjrt.plugins.declaration import Declaration
+from pjrt.plugins.declaration import Declaration, is_path
 
 VARIABLE = "PJRT_CONFIG"
 FILE_NAME = "plugins.toml"
@@ -33,13 +33,15 @@ class _Content:
 
 
 def path() -> str:
-    """Where the file is, if there is one."""
+    """Where the file is, if there is one; ``os.devnull`` stands for none."""
     return os.environ.get(VARIABLE) or str(system.config_folder() / FILE_NAME)
 
 
 def state() -> tuple[str, int, int] | None:
     """A value that is another one when the file is; ``None`` if there is none, and none is asked for."""
     place = path()
+    if place == os.devnull:
+        return None
     try:
         status = os.stat(place)
     except OSError:
@@ -119,6 +121,8 @@ def _read(written: str) -> _Content:
     plugins, facts = [], {}
     for name, table in tables.items():
         try:
+            if is_path(name):
+                raise InvalidArgumentError("expected a name that is no path")
             settings = configuration.settings(table)
             plugin = libraries.with_code(Declaration(name, f"{_origin()} {place}"), settings)
             if plugin.library or plugin.factory:

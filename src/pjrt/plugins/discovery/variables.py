@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.plugins import configuration
-from pjrt.plugins.declaration import Declaration
+from pjrt.plugins.declaration import Declaration, is_path
 
 VARIABLE = "PJRT_NAMES_AND_LIBRARY_PATHS"
 
@@ -36,6 +36,8 @@ def declared(name: str, origin: str, path: str) -> Declaration:
     """
     from pjrt.plugins.discovery import libraries, manifest
 
+    if is_path(name):
+        raise InvalidArgumentError(f"expected a name before the path, found {name!r}")
     if not path.endswith(manifest.SUFFIX):
         return Declaration(name, origin, library=libraries.written(path))
     said = manifest.read(Path(libraries.safe(path)))
