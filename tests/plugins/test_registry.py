@@ -16,15 +16,7 @@ from pjrt import plugins
 from pjrt.plugins import Declaration
 from pjrt.plugins.discovery import wheels
 
-
-@pytest.fixture(autouse=True)
-def _without_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No hardware, no variables, no configuration file of whoever runs the tests."""
-    for variable in ("PJRT_DEVICE", "PJRT_CONFIG", "PJRT_NAMES_AND_LIBRARY_PATHS", "PJRT_PLUGIN_LIBRARY_PATH"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
-    monkeypatch.setattr("pjrt.system.device_files", lambda vendor: (str(tmp_path / "no" / vendor),))
-    plugins.refresh()
+pytestmark = pytest.mark.usefixtures("nothing_configured")
 
 
 @pytest.fixture
@@ -89,12 +81,12 @@ class TestRegister:
     ) -> None:
         (tmp_path / "abacus_of_wood.py").write_text("import pjrt\ndef make():\n    return pjrt.client('reference')\n")
         monkeypatch.syspath_prepend(tmp_path)
-        registered(name="abacus", factory="abacus_of_wood:make")
+        registered(name="wooden-abacus", factory="abacus_of_wood:make")
         assert "abacus_of_wood" not in sys.modules
-        assert "abacus" not in plugins.loaded()
-        pjrt.client("abacus").close()
+        assert "wooden-abacus" not in plugins.loaded()
+        pjrt.client("wooden-abacus").close()
         assert "abacus_of_wood" in sys.modules
-        assert plugins.loaded()["abacus"] is plugins.get("abacus")
+        assert plugins.loaded()["wooden-abacus"] is plugins.get("wooden-abacus")
 
     def test_a_library(self, registered: Any, tiny_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tiny_library.parent)

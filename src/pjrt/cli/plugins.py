@@ -165,6 +165,8 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
         ("hardware", _hardware(described)),
         ("priority", described["priority"]),
         ("sharing", described["sharing"]),
+        ("devices of a process", " or ".join(described["partition"])),
+        ("stays loaded", described.get("resident", "")),
         ("memory on demand", _written(memory.get("on_demand", {}))),
         ("memory at once", _written(memory.get("preallocated", {}))),
         ("memory fraction", memory.get("fraction", "")),

@@ -87,12 +87,12 @@ def _in_the_box() -> Iterator[Found]:
 def _installed() -> Iterator[Found]:
     from pjrt.plugins.discovery import directories, entry_points, namespace, wheels
 
+    points = entry_points.read()
     for source in (
-        directories.found,
-        entry_points.found,
-        wheels.found,
-        entry_points.found_for_frameworks,
-        namespace.found,
+        directories.found(),
+        entry_points.found(points),
+        wheels.found(),
+        entry_points.found_for_frameworks(points),
+        namespace.found(),
     ):
-        for each in source():
-            yield Found(each)
+        yield from map(Found, source)

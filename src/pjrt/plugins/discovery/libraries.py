@@ -154,8 +154,10 @@ def with_code(plugin: Declaration, said: Mapping[str, Any], check: Callable[[str
 
 
 def or_broken(plugin: Declaration, complete: Callable[[], Declaration]) -> Declaration:
-    """What ``complete`` makes of a plugin, or the plugin with the reason why it cannot be used."""
+    """What ``complete`` makes of a plugin, or the plugin with the reason why it cannot be used, whatever that is: what
+    others installed must not keep the rest from being found.
+    """
     try:
         return complete()
-    except PjrtError as error:
-        return replace(plugin, problem=error.message)
+    except Exception as error:
+        return replace(plugin, problem=PjrtError.wrap(error).message)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from pjrt.plugins.declaration import Declaration, Sharing
+from pjrt.plugins.discovery.packages import normalized
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +86,10 @@ def _joined(first: Declaration, other: Declaration) -> Declaration:
         hardware=first.hardware or other.hardware,
         priority=first.priority or other.priority,
         sharing=first.sharing if first.sharing is not Sharing.MANY else other.sharing,
+        partition=first.partition or other.partition,
+        resident=first.resident or other.resident,
         memory=first.memory or other.memory,
         frameworks={**other.frameworks, **first.frameworks},
         aliases=(*first.aliases, *aliases),
         other_origins=(*first.other_origins, *(place for place in origins if place not in first.other_origins)),
     )
-
-
-def normalized(distribution: str) -> str:
-    """A package's name in the one spelling that all its spellings stand for."""
-    return re.sub(r"[-_.]+", "-", distribution).lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from pjrt.plugins.declaration import Declaration
 from pjrt.plugins.discovery import libraries
@@ -19,8 +20,8 @@ def found() -> Iterator[Declaration]:
         library = libraries.in_package(libraries.find_module(f"{PACKAGE}.{module.name}"))
         if library is not None:
             plugin = Declaration(module.name, f"namespace package {PACKAGE}.{module.name}")
-            path = str(library)
-            yield libraries.or_broken(
-                plugin,
-                lambda plugin=plugin, path=path: replace(plugin, library=libraries.installed(path)),  # type: ignore[misc]
-            )
+            yield libraries.or_broken(plugin, partial(_with_library, plugin, str(library)))
+
+
+def _with_library(plugin: Declaration, path: str) -> Declaration:
+    return replace(plugin, library=libraries.installed(path))

@@ -11,7 +11,7 @@ from typing import Any
 from pjrt import system
 from pjrt.api.attributes import NamedValue
 from pjrt.plugins.declaration import Declaration, MemoryOptions, Sharing
-from pjrt.plugins.discovery import libraries
+from pjrt.plugins.discovery import libraries, packages
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _declared(name: str, vendor: Vendor, wheel: Wheel, path: Path) -> Declaratio
         name,
         f"wheel {wheel.distribution}",
         distribution=wheel.distribution,
-        version=_version(wheel.distribution),
+        version=packages.version(wheel.distribution),
         **_facts(name, vendor),
     )
     return libraries.or_broken(plugin, lambda: replace(plugin, library=libraries.installed(str(path))))
@@ -159,15 +159,6 @@ def _facts(name: str, vendor: Vendor) -> dict[str, Any]:
         "options": vendor.options,
         "environment": {} if system.any_file(hardware) else vendor.without_hardware,
     }
-
-
-def _version(distribution: str) -> str:
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 def _place(wheel: Wheel) -> Path | None:
