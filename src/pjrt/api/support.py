@@ -156,10 +156,12 @@ def decide(effort: Effort | str | None, look: Look, compile: Callable[[], Any] |
     open_: Support | None = None
     for cheap in (Effort.OPS, Effort.TYPES):
         if chosen in (None, cheap):
-            found = Support.of(cheap, look(cheap))
-            if chosen is cheap or found.verdict is not Verdict.MAYBE:
-                return found
-            open_ = found
+            found = look(cheap)
+            against = [reason for reason in found if reason.verdict is Verdict.NO]
+            support = Support.of(cheap, against or found)
+            if chosen is cheap or support.verdict is not Verdict.MAYBE:
+                return support
+            open_ = support
     if compile is None:
         missing = Reason(
             Verdict.MAYBE, ReasonKind.COMPILE, "compile", "it was not compiled: there is no compiler without the device"

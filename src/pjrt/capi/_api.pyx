@@ -112,6 +112,17 @@ cdef class Api:
         """The types of the plugin's extensions, in the order of its chain."""
         return tuple(self._extensions)
 
+    @property
+    def functions(self):
+        """The names of the functions that the plugin's table has, in the table's order."""
+        cdef size_t slot = _HEAD
+        found = []
+        for name, _ in FUNCTIONS if self.table != NULL else ():
+            if slot + sizeof(void *) <= self.readable and (<function_t *>(<const char *>self.table + slot))[0] != NULL:
+                found.append(name)
+            slot += sizeof(void *)
+        return tuple(found)
+
     cdef bint has_extension(self, int kind):
         return kind in self._extensions
 

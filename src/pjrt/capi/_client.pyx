@@ -24,8 +24,9 @@ import weakref
 
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, ResourceExhaustedError
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.capi._capabilities import of_devices
 from pjrt.capi._ffi_handler import address_of
 from pjrt.capi._gate import close_at_exit
 from pjrt.capi._program import doubted, prepared
@@ -376,6 +377,7 @@ cdef class ClientCore(ClientScope):
             self.close_handles()
         finally:
             self._destroy()
+            self._tell_closed()
 
     def _destroy(self):
         cdef PJRT_Client *native = self.native
@@ -441,6 +443,23 @@ class PluginClient(ClientCore, Client):
     """The devices of a plugin (``PJRT_Client``)."""
 
     __slots__ = ()
+
+    @property
+    def capabilities(self):
+        try:
+            topology = self.topology
+        except UnimplementedError:
+            topology = None
+        kinds = tuple(dict.fromkeys(space.kind for space in self.memory_spaces))
+        return of_devices((<ClientCore>self).api, self.attributes, topology, kinds)
+
+    def supports(self, program, options=None, *, effort=None):
+        from pjrt.stablehlo import supports
+
+        capabilities = self.capabilities
+        return supports(
+            program, options, capabilities, effort=effort, compile=lambda: self.compile(program, options).delete()
+        )
 
 
 cdef object create_client(Api api, attributes, store, options):

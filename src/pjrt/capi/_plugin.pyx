@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
+from pjrt.capi._capabilities import of_plugin
 from pjrt.capi._gen_functions import EXTENSIONS
 from pjrt.capi._library_file import check_library_file
 from pjrt.capi._library_life import Library
@@ -185,6 +186,10 @@ cdef class PluginCore:
 
 class LoadedPlugin(PluginCore, Plugin):
     """A plugin that was loaded from a library, or from a capsule that holds its table."""
+
+    @property
+    def capabilities(self):
+        return of_plugin((<PluginCore>self).api, self.attributes)
 
 
 def _collect(Api api):

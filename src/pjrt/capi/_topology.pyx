@@ -10,10 +10,12 @@ from pjrt.capi._layouts cimport topology_layout
 from pjrt.capi._scope cimport ClientScope, Handle, Scope, free_scope
 from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, read_named_values
 
+from pjrt.api.capability import Feature
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
 from pjrt.api.topology import TopologyDescription
+from pjrt.capi._capabilities import of_devices
 from pjrt.capi._program import doubted, prepared
 
 
@@ -150,6 +152,18 @@ class PluginTopology(TopologyCore, TopologyDescription):
     """A topology of a plugin (``PJRT_TopologyDescription``)."""
 
     __slots__ = ()
+
+    @property
+    def capabilities(self):
+        cdef TopologyCore core = <TopologyCore>self
+        return of_devices(core.scope.api, core.attributes_of_plugin, self, None)
+
+    def supports(self, program, options=None, *, effort=None):
+        from pjrt.stablehlo import supports
+
+        capabilities = self.capabilities
+        compile = (lambda: self.compile(program, options)) if capabilities.has(Feature.AOT_TOPOLOGIES) else None
+        return supports(program, options, capabilities, effort=effort, compile=compile)
 
 
 cdef class _DescribedBy(Scope):

@@ -268,4 +268,9 @@ def _texts(values: Any) -> Iterator[str]:
 
 
 def _spelled(types: frozenset[ElementType]) -> str:
-    return ", ".join(type_.mlir for type_ in sorted(types)) or "none"
+    shown = [type_.mlir for type_ in sorted(types)][:_SHOWN_TYPES]
+    more = len(types) - len(shown)
+    return (", ".join(shown) or "none") + (f" and {more} more" if more else "")
+
+
+_SHOWN_TYPES = 8

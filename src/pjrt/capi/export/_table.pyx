@@ -147,7 +147,7 @@ cdef int _deserialize_topology(plugin, void *raw) except -1:
 
 
 cdef int _give_topology(plugin, topology, PJRT_TopologyDescription **out) except -1:
-    record = TopologyRecord.of(topology, (<Table>plugin).plugin.platform_name)
+    record = TopologyRecord.of(topology, (<Table>plugin).plugin.platform_name, None)
     keep(record)
     out[0] = <PJRT_TopologyDescription *>&record.handle
     return 0

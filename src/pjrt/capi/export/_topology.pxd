@@ -22,7 +22,7 @@ cdef class TopologyRecord:
     cdef Block kind_ids
 
     @staticmethod
-    cdef TopologyRecord of(object topology, str platform_name)
+    cdef TopologyRecord of(object topology, str platform_name, object client)
 
 
 cdef int fill_table(PJRT_Api *table) except -1

@@ -12,9 +12,11 @@ from pjrt.capi.export._give cimport give_bytes
 from pjrt.capi.export._program cimport read_options, read_program
 from pjrt.capi.export._text cimport Texts
 
+from pjrt.capi._capabilities import stated
+
 cdef class TopologyRecord:
     @staticmethod
-    cdef TopologyRecord of(topology, str platform_name):
+    cdef TopologyRecord of(topology, str platform_name, client):
         cdef TopologyRecord record = TopologyRecord.__new__(TopologyRecord)
         cdef DescriptionRecord description
         record.topology = topology
@@ -24,7 +26,8 @@ cdef class TopologyRecord:
         for description in record.descriptions:
             addresses.append(<uintptr_t>&description.handle)
         record.pointers = pointers(addresses)
-        record.attributes = NamedValues(dict(topology.attributes), "the attributes of a topology")
+        attributes = {**topology.attributes, **stated(topology if client is None else client)}
+        record.attributes = NamedValues(attributes, "the attributes of a topology")
         cdef TopologyHandle *handle = &record.handle
         handle.record = <void *>record
         handle.platform_name = record.texts.add(platform_name or topology.platform_name)
@@ -130,7 +133,7 @@ cdef int _of_client(void *raw) except -1:
     args = <PJRT_Client_TopologyDescription_Args *>raw
     cdef ClientRecord record = client_record(args.client)
     if record.topology is None:
-        record.topology = TopologyRecord.of(record.client.topology, record.platform_name)
+        record.topology = TopologyRecord.of(record.client.topology, record.platform_name, record.client)
     args.topology = <PJRT_TopologyDescription *>&(<TopologyRecord>record.topology).handle
     return 0
 

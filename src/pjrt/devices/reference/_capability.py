@@ -6,6 +6,8 @@ import functools
 import importlib
 from collections.abc import Collection, Mapping
 
+import ml_dtypes
+
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import _custom_calls, _mlir, _registry
@@ -37,6 +39,9 @@ _TYPES: dict[str, frozenset[ElementType]] = {
 }
 """Ops that treat every element type alike, with those that their first operand can have."""
 
+_HELD = frozenset(map(ElementType.of, filter(None, (getattr(ml_dtypes, name, None) for name in ("int1", "uint1")))))
+"""Types that no op is defined on, but that buffers can have, where ml_dtypes has them."""
+
 _FEATURES = {
     Feature.BOUNDED_DYNAMIC_SHAPES: True,
     Feature.COLLECTIVES: True,
@@ -55,7 +60,7 @@ def capabilities(handlers: Collection[str]) -> Capabilities:
         handlers: names of functions of the host that custom calls may call, besides those that are built in.
     """
     return Capabilities(
-        element_types=EVERY,
+        element_types=EVERY | _HELD,
         operations=_operations(),
         custom_calls=frozenset({*_custom_calls.targets(), *handlers}),
         features=_FEATURES,

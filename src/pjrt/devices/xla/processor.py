@@ -5,12 +5,9 @@ from __future__ import annotations
 import functools
 import platform
 from collections.abc import Mapping
-from pathlib import Path
 
+from pjrt import system
 from pjrt.api.attributes import NamedValue
-
-_FACTS = Path("/proc/cpuinfo")
-"""Where Linux tells; elsewhere the kind of processor is all that is known."""
 
 _TOLD = {
     "x86_64": (
@@ -20,29 +17,21 @@ _TOLD = {
     ),
     "aarch64": ("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16", "svei8mm", "sme"),
 }
+"""The instruction sets that tell processors of an architecture apart, by Linux's names."""
+
 _SAME = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @functools.cache
 def variants() -> Mapping[str, NamedValue]:
-    """The architecture, and for each instruction set that tells its processors apart whether it is there."""
+    """The architecture, and for each instruction set whether it is there, as far as the system says it in these
+    words.
+    """
     machine = platform.machine().lower()
     machine = _SAME.get(machine, machine)
+    told = _TOLD.get(machine, ())
+    has = frozenset(system.processor_features())
     found: dict[str, NamedValue] = {"architecture": machine or "unknown"}
-    has = _flags()
-    if has:
-        found |= {name: name in has for name in _TOLD.get(machine, ())}
+    if not has.isdisjoint(told):
+        found |= {name: name in has for name in told}
     return found
-
-
-def _flags() -> frozenset[str]:
-    """The flags of the first processor."""
-    try:
-        text = _FACTS.read_text()
-    except (OSError, UnicodeDecodeError):
-        return frozenset()
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name.strip().lower() in ("flags", "features"):
-            return frozenset(value.split())
-    return frozenset()

@@ -1,0 +1,120 @@
+"""What a client says that it can do, held against what it does.
+
+A feature that is said to be there is used; one that is said to be lacking refuses. What is not known may be either.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from anydevice.backend import Backend
+
+from pjrt.api.capability import Feature
+from pjrt.api.client import Client
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
+from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+from pjrt.api.shape_spec import ShapeSpec
+
+F32 = ElementType.F32
+_NUMBERS = itertools.count()
+SPEC = ShapeSpec((2, 3), F32)
+
+
+def _layout(layout: Layout) -> Callable[[Client, Any], object]:
+    def probe(client: Client, programs: Any) -> object:
+        buffer = client.buffer_from_host(np.arange(6, dtype=np.float32).reshape(2, 3), layout=layout)
+        assert np.array_equal(np.asarray(buffer), np.arange(6, dtype=np.float32).reshape(2, 3))
+        if isinstance(layout, TiledLayout):
+            assert buffer.layout == layout
+        return buffer
+
+    return probe
+
+
+def _serialized(client: Client, programs: Any) -> object:
+    loaded = client.deserialize(client.compile(programs.double((2,))).serialize())
+    return np.asarray(loaded(np.ones(2, np.float32))[0])
+
+
+def _donated(client: Client, programs: Any) -> object:
+    executable = client.compile(programs.double((4,), donate=True))
+    buffer = client.buffer_from_host(np.ones(4, np.float32))
+    (result,) = executable(buffer)
+    result.ready().result(30)
+    assert buffer.is_deleted
+    return result
+
+
+def _view(client: Client, programs: Any) -> object:
+    array = np.zeros(64, np.float32)
+    address = -(-array.ctypes.data // 64) * 64
+    return client.create_view_of_device_buffer(address, ShapeSpec((16,), F32), on_delete=lambda: array)
+
+
+def _mapped(client: Client, programs: Any) -> None:
+    memory = bytearray(4096)
+    client.dma_map(memory)
+    client.dma_unmap(memory)
+
+
+def _collective(client: Client, programs: Any) -> object:
+    results = client.compile(programs.all_reduce((2,), 2), CompileOptions(num_replicas=2)).execute(
+        [[client.buffer_from_host(np.ones(2, np.float32), device=device)] for device in client.addressable_devices[:2]]
+    )
+    return [np.asarray(row[0]) for row in results]
+
+
+def _in_context(client: Client, programs: Any) -> object:
+    options = ExecuteOptions(context=client.create_execute_context())
+    buffer = client.buffer_from_host(np.ones(2, np.float32))
+    return [np.asarray(row[0]) for row in client.compile(programs.double((2,))).execute([[buffer]], options)]
+
+
+def _fails(client: Client, programs: Any) -> object:
+    alias, fulfillment = client.create_alias_buffer(SPEC)
+    fulfillment.fail(InternalError("never"))
+    return alias
+
+
+PROBES: dict[Feature, Callable[[Client, Any], object]] = {
+    Feature.COLLECTIVES: _collective,
+    Feature.DONATION: _donated,
+    Feature.LAYOUTS: _layout(TiledLayout((0, 1))),
+    Feature.TILED_LAYOUTS: _layout(TiledLayout((1, 0), ((2, 2),))),
+    Feature.STRIDED_LAYOUTS: _layout(StridedLayout((64, 8))),
+    Feature.AOT_TOPOLOGIES: lambda client, programs: client.topology.compile(programs.double((2,))).name,
+    Feature.SERIALIZATION: _serialized,
+    Feature.ASYNC_TRANSFERS: lambda client, programs: client.create_buffers_for_async_host_to_device([SPEC]),
+    Feature.CROSS_HOST_TRANSFERS: lambda client, programs: client.cross_host_send_buffers([], [], []),
+    Feature.UNINITIALIZED_BUFFERS: lambda client, programs: client.create_uninitialized_buffer(SPEC),
+    Feature.ERROR_BUFFERS: lambda client, programs: client.create_error_buffer(InternalError("never"), SPEC),
+    Feature.ALIAS_BUFFERS: _fails,
+    Feature.DEVICE_VIEWS: _view,
+    Feature.DMA_MAPPING: _mapped,
+    Feature.EXECUTE_CONTEXTS: _in_context,
+    Feature.MEMORY_STATISTICS: lambda client, programs: client.addressable_devices[0].memory_stats(),
+    Feature.HOST_CALLBACKS: lambda client, programs: client.register_ffi_handler(
+        f"pjrt_test_capability_{next(_NUMBERS)}", lambda *arrays, **attributes: None
+    ),
+}
+
+
+@pytest.mark.parametrize("feature", PROBES, ids=str)
+def test_a_feature_is_as_it_is_described(client: Client, backend: Backend, feature: Feature) -> None:
+    has = client.capabilities.has(feature)
+    if feature is Feature.COLLECTIVES and len(client.addressable_devices) < 2:
+        pytest.skip("there is one device only")
+    try:
+        PROBES[feature](client, backend.programs)
+        found = True
+    except (UnimplementedError, InvalidArgumentError):
+        found = False
+    print(backend.name, feature, has, found)
+    assert has in (None, found)
