@@ -179,7 +179,7 @@ def test_a_callback_that_is_owed_counts(library: Path) -> None:
         assert plugin.alive()["future"] >= 1
         with pytest.raises(pjrt.FailedPreconditionError, match="future"):
             plugin.unload()
-    assert told.wait(30)
+    assert told.wait(60)
     client.close()
     gc.collect()
     plugin.unload()
@@ -289,7 +289,7 @@ def use():
     for _ in range(60):
         try:
             with capi.load_plugin({library!r}).client() as client:
-                client.buffer_from_host([1.0, 2.0]).to_host().result(30)
+                client.buffer_from_host([1.0, 2.0]).to_host().result(60)
             counts["used"] += 1
         except pjrt.FailedPreconditionError as error:
             assert "was unloaded" in error.message, error
@@ -304,7 +304,10 @@ def unload():
 threads = [threading.Thread(target=f) for f in (use, use, use, unload, unload)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-assert counts["used"] and counts["unloaded"], counts
+assert counts["used"] or counts["late"] == 180, counts
+# Whoever came while others used it was refused, and that may be all of them; now nobody does.
+capi.load_plugin({library!r}).unload()
+assert capi.load_plugin({library!r}).client().platform_name == "tiny"
 """
 
 
@@ -347,7 +350,7 @@ def test_the_counts_survive_use_from_many_threads(library: Path) -> None:
         with plugin.client() as client:
             for _ in range(50):
                 buffer, _ = client.create_alias_buffer(SPEC)
-                client.buffer_from_host(X).to_host().result(30)
+                client.buffer_from_host(X).to_host().result(60)
                 assert re.fullmatch(r"[a-z ]+", min(plugin.alive()))
                 del buffer
 
