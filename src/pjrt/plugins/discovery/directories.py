@@ -30,7 +30,7 @@ def found() -> Iterator[Declaration]:
         if path.is_dir():
             yield from _in_folder(path)
         else:
-            yield _declared(path)
+            yield _declared(Path(os.path.expanduser(entry)))
 
 
 def _in_folder(folder: Path) -> Iterator[Declaration]:
