@@ -4,8 +4,10 @@ client (floor 5: must not know any one device).
 
 from __future__ import annotations
 
-from pjrt.plugins.declaration import Declaration, MemoryOptions, Sharing
+from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
+from pjrt.plugins.local_processes import Share
 from pjrt.plugins.registry import (
+    assign_devices,
     at_hand,
     client,
     declaration,
@@ -25,7 +27,10 @@ from pjrt.plugins.registry import (
 __all__ = [
     "Declaration",
     "MemoryOptions",
+    "ProcessOptions",
+    "Share",
     "Sharing",
+    "assign_devices",
     "at_hand",
     "client",
     "declaration",

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from pjrt.plugins.declaration import Declaration
+from pjrt.plugins.declaration import Declaration, ProcessOptions
 
 ORIGIN = "in the box"
 DISTRIBUTION = "pjrt"
 
 DEVICES = {
-    "cpu": Declaration("cpu", ORIGIN, factory="pjrt.devices.xla:XlaPlugin", distribution=DISTRIBUTION),
+    "cpu": Declaration(
+        "cpu",
+        ORIGIN,
+        factory="pjrt.devices.xla:XlaPlugin",
+        distribution=DISTRIBUTION,
+        processes=ProcessOptions(count="num_devices"),
+    ),
     "reference": Declaration(
         "reference",
         ORIGIN,
         factory="pjrt.devices.reference.plugin:ReferencePlugin",
         distribution=DISTRIBUTION,
         priority=-100,
+        processes=ProcessOptions(count="num_devices", index="process_index", total="process_count"),
     ),
 }

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, cast
 
 from pjrt.api.attributes import NamedValue
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.plugins.declaration import Declaration, MemoryOptions, Sharing
+from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
 
 OPTIONS_PREFIX = "PJRT_OPTIONS_"
 
@@ -205,6 +205,15 @@ def _memory(key: str, value: object) -> MemoryOptions:
     )
 
 
+def _processes(key: str, value: object) -> ProcessOptions:
+    table = _texts(key, value)
+    known = [each.name for each in fields(ProcessOptions)]
+    unknown = [name for name in table if name not in known]
+    if unknown:
+        raise InvalidArgumentError(f"unknown key {key}.{unknown[0]}: the keys are {', '.join(known)}")
+    return ProcessOptions(**table)
+
+
 def _frameworks(key: str, value: object) -> Mapping[str, Mapping[str, NamedValue]]:
     return {name: _values(f"{key}.{name}", each) for name, each in _table(key, value).items()}
 
@@ -218,6 +227,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "priority": _number,
     "sharing": _sharing,
     "partition": _variables,
+    "processes": _processes,
     "resident": _text,
     "memory": _memory,
     "frameworks": _frameworks,

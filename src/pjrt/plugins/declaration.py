@@ -44,6 +44,24 @@ class MemoryOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessOptions:
+    """How a plugin's own options say which devices are for one of several processes. Each is the name of an option,
+    empty where there is none.
+
+    Attributes:
+        devices: the numbers of the process's devices on its machine.
+        count: how many devices it has.
+        index: the number of the process in the job.
+        total: how many processes the job has.
+    """
+
+    devices: str = ""
+    count: str = ""
+    index: str = ""
+    total: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Declaration:
     """One plugin, as it was found or registered. It has a ``library``, or a ``factory``, or a ``problem``.
 
@@ -62,6 +80,7 @@ class Declaration:
         sharing: who may have clients of it at one time.
         partition: environment variables of which the first that is set lists the devices that a process may use,
             separated by commas. Processes that use different ones do not keep each other out.
+        processes: how its options say which devices are for one of several processes; ``None`` where they cannot.
         resident: why its library cannot leave a process, so that new code of it needs a new one; empty where it can.
         memory: how it spells the options of memory; ``None`` where it has none.
         frameworks: what JAX (``jax``) and PyTorch/XLA (``torch_xla``) need to be told of it.
@@ -84,6 +103,7 @@ class Declaration:
     priority: int = 0
     sharing: Sharing = Sharing.MANY
     partition: tuple[str, ...] = ()
+    processes: ProcessOptions | None = None
     resident: str = ""
     memory: MemoryOptions | None = None
     frameworks: Mapping[str, Mapping[str, NamedValue]] = field(default_factory=dict)

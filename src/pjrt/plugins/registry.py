@@ -13,9 +13,10 @@ from pjrt.api.client import Client
 from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
-from pjrt.plugins import _builtin
+from pjrt.plugins import _builtin, local_processes
 from pjrt.plugins._loading import Loader
 from pjrt.plugins.declaration import Declaration, is_path
+from pjrt.plugins.local_processes import Share
 
 FALLBACK = "cpu"
 """The device that is always at hand."""
@@ -65,7 +66,30 @@ def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Cli
         PjrtError: the plugin says why it cannot make a client.
     """
     plugin = declaration(default() if name is None else name)
-    return _loader.load(plugin).client(**{**default_options(plugin), **options})
+    return _loader.load(plugin).client(**{**default_options(plugin), **local_processes.start(plugin), **options})
+
+
+def assign_devices(
+    name: str | os.PathLike[str], local_rank: int, local_world_size: int, *, devices: Sequence[int] | None = None
+) -> Share:
+    """Says which devices of a plugin are for this process, one of several on this machine; before its first client.
+
+    All clients of the plugin in this process have these devices, also those that JAX or PyTorch/XLA make. The plugin
+    declares how it is told: by options (``processes``) or environment variables (``partition``), which are set.
+
+    Args:
+        name: as of ``client``.
+        local_rank: the number of this process among those of the machine, from 0 on.
+        local_world_size: how many processes of this machine there are.
+        devices: the numbers of the devices; an equal share of all that the plugin may use, if not said.
+
+    Raises:
+        InvalidArgumentError: there is no such process, or the devices cannot be shared equally.
+        FailedPreconditionError: a client was made already, or another share assigned; or the plugin cannot be told.
+        NotFoundError: there is no such plugin.
+    """
+    plugin = declaration(name)
+    return local_processes.assign(plugin, default_options(plugin), local_rank, local_world_size, devices=devices)
 
 
 def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) -> TopologyDescription:

@@ -9,7 +9,7 @@ What goes wrong is an ``OSError``: the rooms above say what it means.
 from __future__ import annotations
 
 from pjrt.system.folders import config_folder, runtime_folder
-from pjrt.system.hardware import any_file, device_files, processor_features
+from pjrt.system.hardware import any_file, count_files, device_files, processor_features
 from pjrt.system.libraries import (
     LIBRARY_SUFFIXES,
     close_library,
@@ -33,6 +33,7 @@ __all__ = [
     "any_file",
     "close_library",
     "config_folder",
+    "count_files",
     "device_files",
     "is_library_file_name",
     "library_file_names",

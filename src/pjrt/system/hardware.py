@@ -36,6 +36,11 @@ def any_file(patterns: Iterable[str]) -> bool:
     return any(glob.glob(pattern) for pattern in patterns)
 
 
+def count_files(patterns: Iterable[str]) -> int:
+    """How many files match the first of some file name patterns that any file matches: one a device, as a rule."""
+    return next((len(found) for found in map(glob.glob, patterns) if found), 0)
+
+
 def processor_features() -> tuple[str, ...]:
     """What the processor can do, as the system names it, in alphabetical order: ``avx2``, ``asimd``, ``FEAT_BF16``.
 

@@ -27,6 +27,8 @@ class ReferenceClient(HostClient):
         fold: compute at compile time what depends on constants only; off by default where steps are observed.
         vet: parse binary programs in a process of their own first, for programs that may be damaged.
         collective_timeout: how long the devices of a launch wait for each other, in seconds.
+        process_index: the number of this process among those of the job.
+        process_count: how many processes the job has, each with as many devices; those of the others are listed.
     """
 
     __slots__ = ("profile",)
@@ -42,6 +44,8 @@ class ReferenceClient(HostClient):
         fold: bool | None = None,
         vet: bool = False,
         collective_timeout: float = 60.0,
+        process_index: int = 0,
+        process_count: int | None = None,
     ) -> None:
         self.profile = profile if isinstance(profile, Profile) else Profile() if profile else None
         observers: list[Observer] = []
@@ -68,6 +72,8 @@ class ReferenceClient(HostClient):
             capabilities=lambda: capabilities(self.ffi_handlers),
             look=looking,
             collective_timeout=collective_timeout,
+            process_index=process_index,
+            process_count=process_count,
         )
 
 

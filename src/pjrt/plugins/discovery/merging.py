@@ -88,6 +88,7 @@ def _joined(first: Declaration, other: Declaration) -> Declaration:
         sharing=first.sharing if first.sharing is not Sharing.MANY else other.sharing,
         partition=first.partition or other.partition,
         resident=first.resident or other.resident,
+        processes=first.processes or other.processes,
         memory=first.memory or other.memory,
         frameworks={**other.frameworks, **first.frameworks},
         aliases=(*first.aliases, *aliases),

@@ -10,7 +10,7 @@ from typing import Any
 
 from pjrt import system
 from pjrt.api.attributes import NamedValue
-from pjrt.plugins.declaration import Declaration, MemoryOptions, Sharing
+from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
 from pjrt.plugins.discovery import libraries, packages
 
 
@@ -36,6 +36,7 @@ class Vendor:
         priority: as in ``Declaration``.
         sharing: as in ``Declaration``.
         partition: as in ``Declaration``.
+        processes: as in ``Declaration``.
         resident: as in ``Declaration``.
         memory: as in ``Declaration``.
         options: as in ``Declaration``.
@@ -46,6 +47,7 @@ class Vendor:
     priority: int
     sharing: Sharing = Sharing.MANY
     partition: tuple[str, ...] = ()
+    processes: ProcessOptions | None = None
     resident: str = ""
     memory: MemoryOptions | None = None
     options: Mapping[str, NamedValue] = field(default_factory=lambda: MappingProxyType({}))
@@ -56,6 +58,9 @@ class Vendor:
 _GPU_MEMORY = MemoryOptions(
     on_demand={"preallocate": False}, preallocated={"preallocate": True}, fraction="memory_fraction"
 )
+
+# And about processes that share the GPUs of a machine.
+_GPU_PROCESSES = ProcessOptions(devices="visible_devices", index="node_id", total="num_nodes")
 
 _OWN_THREADS = "it and its driver have threads that nothing stops"
 
@@ -86,6 +91,8 @@ VENDORS = {
             Wheel("jax-cuda12-pjrt", "jax_plugins/xla_cuda12/xla_cuda_plugin.so"),
         ),
         priority=300,
+        partition=("CUDA_VISIBLE_DEVICES",),
+        processes=_GPU_PROCESSES,
         resident=_OWN_THREADS,
         memory=_GPU_MEMORY,
     ),
@@ -95,6 +102,8 @@ VENDORS = {
             Wheel("jax-rocm60-pjrt", "jax_plugins/xla_rocm60/xla_rocm_plugin.so"),
         ),
         priority=200,
+        partition=("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+        processes=_GPU_PROCESSES,
         resident=_OWN_THREADS,
         memory=_GPU_MEMORY,
     ),
@@ -154,6 +163,7 @@ def _facts(name: str, vendor: Vendor) -> dict[str, Any]:
         "priority": vendor.priority,
         "sharing": vendor.sharing,
         "partition": vendor.partition,
+        "processes": vendor.processes,
         "resident": vendor.resident,
         "memory": vendor.memory,
         "options": vendor.options,
