@@ -61,7 +61,7 @@ def exports(path: Path, function: str) -> bool:
                 return data.find(name + b"\0") >= 0
             start, end = _dynamic_strings(data)
             return data.find(b"\0" + name + b"\0", start, end) >= 0
-    except (OSError, ValueError, struct.error):
+    except (OSError, ValueError, OverflowError, struct.error):
         return False
 
 

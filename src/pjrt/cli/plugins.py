@@ -167,8 +167,8 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
         ("sharing", described["sharing"]),
         ("devices of a process", " or ".join(described["partition"])),
         ("stays loaded", described.get("resident", "")),
-        ("memory on demand", _written(memory.get("on_demand", {}))),
-        ("memory at once", _written(memory.get("preallocated", {}))),
+        ("memory on demand", _ways(memory.get("on_demand"))),
+        ("memory at once", _ways(memory.get("preallocated"))),
         ("memory fraction", memory.get("fraction", "")),
         *((f"option {name}", value) for name, value in described["options"].items()),
         ("more options", described["options_variable"]),
@@ -191,6 +191,11 @@ def _hardware(described: dict[str, Any]) -> str:
 
 def _written(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _ways(options: dict[str, Any] | None) -> str:
+    """The options that choose how memory is taken, where it can be taken so."""
+    return "" if options is None else _written(options) or "always"
 
 
 def _version(attribute: object) -> str:

@@ -5,9 +5,6 @@ hurts nobody.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,20 +14,11 @@ from typing import Any
 from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.client import Client
 from pjrt.api.errors import PjrtError
-from pjrt.plugins import _builtin, configuration, registry
+from pjrt.plugins import _builtin, _child, configuration, registry
 from pjrt.plugins.declaration import Declaration, is_path
 
 TIME_LIMIT = 120.0
 """How long a plugin may take to answer, in seconds."""
-
-# Run in the other process. What the plugin prints goes elsewhere than its answers.
-_CHILD = """
-import json, sys
-asked = json.load(open(sys.argv[1], encoding="utf-8"))
-sys.path[:] = asked["path"]
-from pjrt.plugins import probing
-probing.answer_in_child(asked, sys.argv[1])
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +62,6 @@ def probe(
     if plugin.distribution == _builtin.DISTRIBUTION or not (plugin.library or isinstance(plugin.factory, str)):
         return _asked_here(plugin.name, devices, options or {})
     question = {
-        "path": sys.path,
         "name": plugin.name,
         "origin": plugin.origin,
         "declaration": configuration.table(plugin),
@@ -85,8 +72,9 @@ def probe(
         return _asked_in_child(question, Path(folder), time_limit)
 
 
-def answer_in_child(asked: dict[str, Any], file: str) -> None:
-    """What the other process does: answers a question in place of it."""
+def answer_in_child(folder: Path) -> None:
+    """What the other process does: answers the question in a folder."""
+    asked = json.loads((folder / "question").read_text(encoding="utf-8"))
     said = configuration.settings(asked["declaration"])
     plugin = configuration.amended(Declaration(asked["name"], asked["origin"]), said)
     library = said.get("library")
@@ -94,7 +82,9 @@ def answer_in_child(asked: dict[str, Any], file: str) -> None:
     if not is_path(plugin.name):
         registry.register(plugin)
     answers = _asked_here(plugin.name, asked["devices"], asked["options"])
-    Path(file).with_suffix(".answers").write_text(json.dumps(asdict(answers), default=str), encoding="utf-8")
+    written = folder / "written"
+    written.write_text(json.dumps(asdict(answers), default=str), encoding="utf-8")
+    written.rename(folder / "answers")
 
 
 def _asked_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> Answers:
@@ -127,22 +117,13 @@ def describe_devices(client: Client) -> tuple[dict[str, Any], ...]:
 
 
 def _asked_in_child(question: dict[str, Any], folder: Path, time_limit: float) -> Answers:
-    asked, printed = folder / "question.json", folder / "printed"
-    asked.write_text(json.dumps(question), encoding="utf-8")
-    command = [sys.executable, "-c", _CHILD, str(asked)]
-    # Files, for a pipe stays open as long as anything that the plugin started.
-    with printed.open("wb") as output:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        try:
-            code = child.wait(time_limit)
-        except subprocess.TimeoutExpired:
-            return Answers(problem=f"it did not answer within {time_limit:g} seconds")
-        finally:
-            child.kill()
-            child.wait()
-    answers = asked.with_suffix(".answers")
+    (folder / "question").write_text(json.dumps(question), encoding="utf-8")
+    end = _child.run(answer_in_child, folder, time_limit)
+    answers = folder / "answers"
+    if end is None:
+        return Answers(problem=f"it did not answer within {time_limit:g} seconds")
     if not answers.exists():
-        return Answers(problem=f"the process that loaded it ended without an answer: {_end(code)}{_last_line(printed)}")
+        return Answers(problem=f"the process that loaded it ended without an answer: {end}")
     said = json.loads(answers.read_text(encoding="utf-8"))
     version = said["api_version"]
     return Answers(
@@ -152,19 +133,3 @@ def _asked_in_child(question: dict[str, Any], folder: Path, time_limit: float) -
         tuple(said["devices"]),
         said["problem"],
     )
-
-
-def _end(code: int) -> str:
-    """How a process ended, by its return code as ``subprocess`` has it."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
-
-
-def _last_line(printed: Path) -> str:
-    lines = printed.read_bytes()[-4000:].decode("utf-8", "replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return f"; it printed {last[:300]!r}" if last else ""

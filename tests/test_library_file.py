@@ -1,0 +1,81 @@
+"""Libraries' files, looked at without opening them."""
+
+from __future__ import annotations
+
+import struct
+import sysconfig
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pjrt import library_file
+
+
+def test_a_whole_library_misses_nothing(tiny_library: Path, no_symbol_library: Path) -> None:
+    assert library_file.missing_bytes(tiny_library) is None
+    assert library_file.missing_bytes(no_symbol_library) is None
+
+
+def test_what_a_library_exports(tiny_library: Path, no_symbol_library: Path) -> None:
+    assert library_file.exports(tiny_library, "GetPjrtApi")
+    assert not library_file.exports(tiny_library, "GetPjrt")
+    assert not library_file.exports(no_symbol_library, "GetPjrtApi")
+
+
+def test_a_name_that_is_only_mentioned_is_not_exported() -> None:
+    """Frameworks look the function up, and so have its name among their texts."""
+    from pjrt.capi import _plugin
+
+    assert not library_file.exports(Path(_plugin.__file__), "GetPjrtApi")
+
+
+@pytest.mark.parametrize("share", [0.02, 0.2, 0.5])
+def test_a_library_that_is_cut_off(share: float, tiny_library: Path, tmp_path: Path) -> None:
+    whole = tiny_library.read_bytes()
+    cut = tmp_path / "cut.so"
+    cut.write_bytes(whole[: int(len(whole) * share)])
+    missing = library_file.missing_bytes(cut)
+    assert missing is not None
+    assert missing[0] == int(len(whole) * share) < missing[1] <= len(whole)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"hello", b"\x7fELF\x01\x01" + bytes(100), b"MZ" + bytes(100)])
+def test_what_is_no_library_of_a_known_form(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "x.so"
+    path.write_bytes(content)
+    assert library_file.missing_bytes(path) is None
+    assert not library_file.exports(path, "GetPjrtApi")
+
+
+def test_of_other_forms_it_is_known_whether_a_name_occurs(tmp_path: Path) -> None:
+    path = tmp_path / "x.dylib"
+    path.write_bytes(b"\xcf\xfa\xed\xfe" + bytes(50) + b"_GetPjrtApi\0" + bytes(50))
+    assert library_file.exports(path, "GetPjrtApi")
+    assert not library_file.exports(path, "GetPjrtApis")
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    assert not library_file.exports(tmp_path / "x.so", "GetPjrtApi")
+    with pytest.raises(OSError, match="No such file"):
+        library_file.missing_bytes(tmp_path / "x.so")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(data=st.data())
+def test_damage_anywhere_in_the_header_is_survived(data: st.DataObject, tiny_library: Path, tmp_path: Path) -> None:
+    whole = bytearray(tiny_library.read_bytes())
+    for _ in range(data.draw(st.integers(1, 8))):
+        position = data.draw(st.integers(6, min(len(whole), 2000) - 8))
+        struct.pack_into("<Q", whole, position, data.draw(st.integers(0, 2**64 - 1)))
+    path = tmp_path / "damaged.so"
+    path.write_bytes(whole)
+    library_file.missing_bytes(path)
+    library_file.exports(path, "GetPjrtApi")
+
+
+def test_python_s_own_library_is_none() -> None:
+    for path in Path(sysconfig.get_paths()["platstdlib"], "lib-dynload").glob("_json*.so"):
+        assert not library_file.exports(path, "GetPjrtApi")
+        assert library_file.exports(path, "PyInit__json")
