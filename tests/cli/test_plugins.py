@@ -1,0 +1,200 @@
+"""``pjrt plugins``, ``pjrt devices`` and ``pjrt info`` as a user calls them, with good and bad plugins side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packages import install
+
+GOOD = """
+import pjrt
+
+class Abacus(pjrt.Plugin):
+    name, api_version, extensions = "abacus", (0, 99), ("Beads", "Wires")
+    attributes = {"stablehlo_current_version": (1, 2, 3), "stablehlo_minimum_version": (0, 9, 0), "wood": "oak"}
+
+    def client(self, /, **options):
+        return pjrt.client("reference", **options)
+"""
+
+
+def pjrt(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command, where packages are in a folder and nothing else is configured."""
+    cleared = {name: value for name, value in os.environ.items() if not name.startswith("PJRT_")}
+    said = {"PYTHONPATH": str(folder), "PJRT_CONFIG": os.devnull, "COLUMNS": "160", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", "pjrt", *arguments],
+        env={**cleared, **said},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Installed packages: one that is good, one that ends its process, one that names nothing."""
+    manifest = json.dumps({"options": {"num_devices": 2}, "frameworks": {"jax": {"priority": 7}}})
+    files = {"abacus_y/__init__.py": GOOD, "abacus_y/pjrt-plugin-abacus.json": manifest}
+    install(tmp_path, "py-abacus", {"pjrt.plugins": {"abacus": "abacus_y:Abacus"}}, files, version="3.2")
+    crash = "import os\nprint('falling', flush=True)\nos.abort()\n"
+    install(tmp_path, "crash", {"pjrt.plugins": {"crash": "crash_y:make"}}, {"crash_y.py": crash})
+    install(tmp_path, "nothing", {"pjrt.plugins": {"nothing": "nothing_y:make"}})
+    return tmp_path
+
+
+def by_name(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in listed}
+
+
+class TestList:
+    def test_each_with_its_state_and_what_it_says(self, site: Path) -> None:
+        done = pjrt("plugins", folder=site)
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = {line.split()[0]: line for line in done.stdout.splitlines() if line.split()}
+        for word in ("entry point pjrt.plugins of py-abacus 3.2", "0.99", "0.9.0 to 1.2.3", " 2 ", "ready"):
+            assert word in lines["abacus"]
+        assert "ready" in lines["cpu"]
+        assert "in the box" in lines["reference"]
+        assert lines["crash:"].endswith("ended without an answer: SIGABRT; it printed 'falling'")
+        assert "names the module 'nothing_y', which is not there" in lines["nothing:"]
+        assert done.stdout.count("broken") == 2
+
+    def test_as_json(self, site: Path) -> None:
+        done = pjrt("plugins", "--json", folder=site)
+        assert (done.returncode, done.stderr) == (0, "")
+        report = json.loads(done.stdout)
+        assert report["default"] == "cpu"
+        listed = by_name(report["plugins"])
+        assert {name: each["state"] for name, each in listed.items()} == {
+            "abacus": "ready",
+            "cpu": "ready",
+            "crash": "broken",
+            "nothing": "broken",
+            "reference": "ready",
+        }
+        abacus = listed["abacus"]
+        assert (abacus["api_version"], abacus["stablehlo_version"]) == ("0.99", "1.2.3")
+        assert (abacus["version"], abacus["factory"]) == ("3.2", "abacus_y:Abacus")
+        assert (abacus["options"], abacus["frameworks"]) == ({"num_devices": 2}, {"jax": {"priority": 7}})
+        assert abacus["extensions"] == ["Beads", "Wires"]
+
+    def test_without_loading(self, site: Path) -> None:
+        report = json.loads(pjrt("plugins", "--no-load", "--json", folder=site).stdout)
+        listed = by_name(report["plugins"])
+        assert {name for name, each in listed.items() if each["state"] == "broken"} == {"nothing"}
+        assert {each["api_version"] for each in listed.values()} == {None}
+
+    def test_one_that_hangs(self, site: Path) -> None:
+        hang = "import threading\nthreading.Event().wait()\n"
+        install(site, "hang", {"pjrt.plugins": {"hang": "hang_y:make"}}, {"hang_y.py": hang})
+        done = pjrt("plugins", "--time-limit", "5", folder=site)
+        assert done.returncode == 0
+        assert "hang: it did not answer within 5 seconds" in done.stdout
+        assert "0.99" in done.stdout
+
+    def test_what_is_hidden_is_listed(self, site: Path, tiny_library: Path) -> None:
+        paths = f"abacus{os.pathsep}{tiny_library}"
+        done = pjrt("plugins", "--no-load", folder=site, PJRT_NAMES_AND_LIBRARY_PATHS=paths)
+        assert "abacus: that of entry point pjrt.plugins of py-abacus is hidden by that of PJRT_NAMES" in done.stdout
+        report = json.loads(
+            pjrt("plugins", "--no-load", "--json", folder=site, PJRT_NAMES_AND_LIBRARY_PATHS=paths).stdout
+        )
+        assert [each["factory"] for each in by_name(report["plugins"])["abacus"]["shadowed"]] == ["abacus_y:Abacus"]
+
+    def test_a_configuration_file_that_cannot_be_read(self, site: Path) -> None:
+        (site / "bad.toml").write_text("[plugins")
+        done = pjrt("plugins", "--no-load", folder=site, PJRT_CONFIG=str(site / "bad.toml"))
+        assert done.returncode == 0
+        assert f"{site / 'bad.toml'}: " in done.stdout
+        assert "is not written in TOML" in done.stdout
+
+
+class TestOne:
+    def test_everything_about_it(self, site: Path) -> None:
+        done = pjrt("plugins", "abacus", folder=site)
+        assert (done.returncode, done.stderr) == (0, "")
+        facts = dict(line.split("  ", 1) for line in done.stdout.splitlines())
+        facts = {name: value.strip() for name, value in facts.items()}
+        assert facts["state"] == "ready"
+        assert facts["package"] == "py-abacus 3.2"
+        assert facts["option num_devices"] == "2"
+        assert facts["more options"] == "PJRT_OPTIONS_ABACUS"
+        assert facts["for jax"] == "priority=7"
+        assert facts["PJRT C API"] == "0.99"
+        assert facts["StableHLO"] == "0.9.0 to 1.2.3"
+        assert facts["attribute wood"] == "oak"
+        assert facts["extensions"] == "Beads, Wires"
+
+    def test_a_library_by_its_path(self, site: Path, tiny_library: Path) -> None:
+        report = json.loads(pjrt("plugins", str(tiny_library), "--json", folder=site).stdout)
+        assert (report["state"], report["library"]) == ("ready", str(tiny_library))
+        assert report["api_version"]
+
+    @pytest.mark.parametrize(
+        ("name", "reason"), [("crash", "ended without an answer: SIGABRT"), ("nothing", "which is not there")]
+    )
+    def test_a_broken_one_is_an_error(self, name: str, reason: str, site: Path) -> None:
+        done = pjrt("plugins", name, folder=site)
+        assert done.returncode == 2
+        assert "state" in done.stdout
+        (line,) = done.stderr.strip().splitlines()
+        assert line.startswith(f"pjrt: error: FAILED_PRECONDITION: {name} cannot be used: ")
+        assert reason in line
+
+    def test_one_that_is_turned_off(self, site: Path) -> None:
+        (site / "config.toml").write_text("[plugins.abacus]\ndisabled = true\n")
+        done = pjrt("plugins", "abacus", folder=site, PJRT_CONFIG=str(site / "config.toml"))
+        assert done.returncode == 2
+        assert "disabled" in done.stdout
+        assert f"disabled in {site / 'config.toml'}" in done.stderr
+
+    def test_an_unknown_one(self, site: Path) -> None:
+        done = pjrt("plugins", "sand", folder=site)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "there is no device called 'sand': expected one of abacus, cpu, crash, reference" in done.stderr
+
+
+class TestDevicesAndInfo:
+    def test_devices_of_all_that_can_be_used(self, site: Path) -> None:
+        done = pjrt("devices", "--json", folder=site)
+        assert (done.returncode, done.stderr) == (0, "")
+        report = json.loads(done.stdout)
+        assert [device["name"] for device in report["devices"]].count("abacus") == 2
+        assert {device["name"] for device in report["devices"]} == {"abacus", "cpu", "reference"}
+        reasons = {each["name"]: each["reason"] for each in report["unavailable"]}
+        assert set(reasons) == {"crash", "nothing"}
+        assert "SIGABRT" in reasons["crash"]
+
+    def test_devices_that_are_named(self, site: Path) -> None:
+        done = pjrt("devices", "abacus", "-O", "num_devices=3", "--json", folder=site)
+        assert [device["name"] for device in json.loads(done.stdout)["devices"]] == ["abacus"] * 3
+        assert pjrt("devices", "nothing", folder=site).returncode == 2
+
+    def test_info_has_them_all(self, site: Path) -> None:
+        done = pjrt("info", "--json", folder=site)
+        assert done.returncode == 0
+        report = json.loads(done.stdout)
+        assert report["device abacus"].startswith("2 × reference")
+        assert "SIGABRT" in report["device crash"]
+        assert "which is not there" in report["device nothing"]
+
+
+def test_the_environment_says_what_runs_without_a_name(site: Path) -> None:
+    code = "import pjrt; print(len(pjrt.client().devices))"
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(site),
+        "PJRT_DEVICE": "ABACUS",
+        "PJRT_OPTIONS_ABACUS": "num_devices=4",
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "4", done.stderr
