@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import enum
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -338,8 +339,20 @@ class Client(abc.ABC):
         """Ends the client (``PJRT_Client_Destroy``): waits for work under way, then gives the devices up; may be called
         again.
 
-        Using the client, its buffers or executables afterwards is a ``FailedPreconditionError``.
+        Using the client, its buffers or executables afterwards is a ``FailedPreconditionError``. An implementation ends
+        with ``_tell_closed``.
         """
+
+    def add_close_callback(self, callback: Callable[[], object]) -> None:
+        """Calls ``callback()`` once, when the client has given its devices up: it was closed, or nobody has it any
+        more. The end of the process is not told.
+        """
+        _finalizers.setdefault(self, []).append(_finalizer(self, callback))
+
+    def _tell_closed(self) -> None:
+        """Calls what ``add_close_callback`` was given: the last that ``close`` does."""
+        for finalizer in _finalizers.pop(self, ()):
+            finalizer()
 
     def __enter__(self) -> Client:
         return self
@@ -353,6 +366,15 @@ class Client(abc.ABC):
         if self.is_closed:
             return f"<{type(self).__name__} {self.platform_name}, closed>"
         return f"<{type(self).__name__} {self.platform_name}, {len(self.devices)} devices>"
+
+
+_finalizers: weakref.WeakKeyDictionary[Client, list[weakref.finalize[[], Client]]] = weakref.WeakKeyDictionary()
+
+
+def _finalizer(client: Client, callback: Callable[[], object]) -> weakref.finalize[[], Client]:
+    made = weakref.finalize(client, callback)
+    made.atexit = False
+    return made
 
 
 class AliasFulfillment(abc.ABC):

@@ -16,6 +16,7 @@ import threading
 import time
 from pathlib import Path
 
+from pjrt.api.counting import counted
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
 from pjrt.capi._capabilities import of_plugin
@@ -200,16 +201,6 @@ def _collect(Api api):
         gc.collect()
         if alive(api):
             time.sleep(_PAUSE_SECONDS)
-
-
-def counted(kinds):
-    """Kinds and how many there are of each, in words."""
-    return ", ".join([f"{number} {kind if number == 1 else _several(kind)}" for kind, number in sorted(kinds.items())])
-
-
-def _several(kind):
-    head, space, rest = kind.partition(" under ")
-    return (head[:-1] + "ies" if head.endswith("y") else head + "s") + space + rest
 
 
 def _located(error, path, what, advice):

@@ -351,6 +351,7 @@ class HostClient(Client):
         self._closed = True
         if self._generation == generation():
             self._dispatcher.finish(self._end_waiting)
+        self._tell_closed()
 
     def _end_waiting(self) -> None:
         """What waits for somebody to say or bring something does not wait any longer."""

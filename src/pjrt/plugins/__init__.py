@@ -4,6 +4,8 @@ client (floor 5: must not know any one device).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
 from pjrt.plugins.local_processes import Share
 from pjrt.plugins.registry import (
@@ -24,6 +26,9 @@ from pjrt.plugins.registry import (
     unregister,
 )
 
+if TYPE_CHECKING:
+    from pjrt.plugins.swapping import reload, unload
+
 __all__ = [
     "Declaration",
     "MemoryOptions",
@@ -43,6 +48,17 @@ __all__ = [
     "names",
     "refresh",
     "register",
+    "reload",
     "topology",
+    "unload",
     "unregister",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What swaps plugins, imported when it is first asked for: most programs never do."""
+    if name in ("reload", "unload"):
+        from pjrt.plugins import swapping
+
+        return getattr(swapping, name)
+    raise AttributeError(f"module 'pjrt.plugins' has no attribute {name!r}")

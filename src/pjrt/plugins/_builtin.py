@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pjrt.plugins.declaration import Declaration, ProcessOptions
+from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions
 
 ORIGIN = "in the box"
 DISTRIBUTION = "pjrt"
+
+_MEMORY = MemoryOptions(on_demand={}, preallocated=None)
 
 DEVICES = {
     "cpu": Declaration(
@@ -13,6 +15,7 @@ DEVICES = {
         ORIGIN,
         factory="pjrt.devices.xla:XlaPlugin",
         distribution=DISTRIBUTION,
+        memory=_MEMORY,
         processes=ProcessOptions(count="num_devices"),
     ),
     "reference": Declaration(
@@ -20,6 +23,7 @@ DEVICES = {
         ORIGIN,
         factory="pjrt.devices.reference.plugin:ReferencePlugin",
         distribution=DISTRIBUTION,
+        memory=_MEMORY,
         priority=-100,
         processes=ProcessOptions(count="num_devices", index="process_index", total="process_count"),
     ),

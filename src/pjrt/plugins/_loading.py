@@ -7,13 +7,16 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError
 from pjrt.api.plugin import Plugin
 from pjrt.plugins.declaration import Declaration
+
+if TYPE_CHECKING:
+    from pjrt.plugins.python_source import PythonSource
 
 _API_VERSION = (0, 114)
 
@@ -23,26 +26,33 @@ class Loader:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._slots: dict[tuple[str, str], _Slot] = {}
+        self._slots: dict[tuple[str, str], Slot] = {}
 
     def load(self, declaration: Declaration) -> Plugin:
         """The plugin of a declaration; it is loaded if it is not yet. Others can be loaded meanwhile.
 
         Raises:
+            FailedPreconditionError: something is known against it, whether it is loaded or not.
             PjrtError: it cannot be loaded. It is tried again when it is asked for again.
         """
-        with self._lock:
-            slot = self._slots.setdefault(_key(declaration), _Slot(declaration))
+        check_usable(declaration)
+        slot = self.slot(declaration)
         with slot.lock:
-            if slot.plugin is None:
+            if slot.plugin is None or not is_usable(slot.plugin):
                 slot.plugin = open_plugin(declaration)
+                slot.source = _noted(declaration)
             return slot.plugin
+
+    def slot(self, declaration: Declaration) -> Slot:
+        """The place of a plugin, loaded or not."""
+        with self._lock:
+            return self._slots.setdefault(_key(declaration), Slot(declaration))
 
     def loaded(self) -> dict[str, Plugin]:
         """The plugins that are loaded, by name."""
         with self._lock:
             slots = tuple(self._slots.values())
-        return {slot.declaration.name: slot.plugin for slot in slots if slot.plugin is not None}
+        return {slot.declaration.name: slot.plugin for slot in slots if slot.plugin and is_usable(slot.plugin)}
 
     def forget(self, declaration: Declaration) -> Plugin | None:
         """Has a plugin loaded anew when it is next asked for.
@@ -55,12 +65,25 @@ class Loader:
         return None if slot is None else slot.plugin
 
 
+def is_usable(plugin: Plugin) -> bool:
+    """Whether a plugin was not unloaded since it was loaded."""
+    return bool(getattr(plugin, "is_loaded", True))
+
+
 @dataclass(slots=True)
-class _Slot:
-    """The place of one plugin. Its lock may be taken again by the thread that loads it: a plugin may ask for itself."""
+class Slot:
+    """The place of one plugin. Its lock may be taken again by the thread that loads it: a plugin may ask for itself.
+
+    Attributes:
+        declaration: what is known of it.
+        plugin: the plugin, if it is loaded.
+        source: the files of one that is written in Python, as they were when it was loaded.
+        lock: for who loads or unloads it.
+    """
 
     declaration: Declaration
     plugin: Plugin | None = None
+    source: PythonSource | None = None
     lock: threading.RLock = field(default_factory=threading.RLock)
 
 
@@ -70,18 +93,21 @@ def _key(declaration: Declaration) -> tuple[str, str]:
     return declaration.name, str(declaration.library or place)
 
 
-def open_plugin(declaration: Declaration) -> Plugin:
-    """Loads what a declaration names.
-
-    Raises:
-        FailedPreconditionError: something is known against it.
-        InternalError: the package cannot be imported, or names something else.
-        PjrtError: the library cannot be loaded, or is no PJRT plugin that this package can speak to.
-    """
+def check_usable(declaration: Declaration) -> None:
+    """Raises FailedPreconditionError if something is known against a plugin."""
     if declaration.problem:
         raise FailedPreconditionError(
             f"the plugin {declaration.name!r} ({declaration.origin}) cannot be used: {declaration.problem}"
         )
+
+
+def open_plugin(declaration: Declaration) -> Plugin:
+    """Loads what a declaration names.
+
+    Raises:
+        InternalError: the package cannot be imported, or names something else.
+        PjrtError: the library cannot be loaded, or is no PJRT plugin that this package can speak to.
+    """
     for variable, value in declaration.environment.items():
         os.environ.setdefault(variable, value)
     if declaration.library is not None:
@@ -90,11 +116,21 @@ def open_plugin(declaration: Declaration) -> Plugin:
     return _made(declaration)
 
 
+def _noted(declaration: Declaration) -> PythonSource | None:
+    """The files of a plugin that was just loaded, to see later whether they have changed; ours do not."""
+    if declaration.library is not None or str(declaration.factory).startswith("pjrt."):
+        return None
+    from pjrt.plugins.python_source import PythonSource, place_of
+
+    place = place_of(declaration)
+    return PythonSource(place) if place else None
+
+
 def _made(declaration: Declaration) -> Plugin:
     factory: Any = declaration.factory
     try:
         if isinstance(factory, str):
-            factory = _object(factory)
+            factory = named(factory)
         if isinstance(factory, type) and issubclass(factory, Plugin):
             factory = factory()
     except PjrtError:
@@ -113,8 +149,10 @@ def _made(declaration: Declaration) -> Plugin:
     return FactoryPlugin(declaration.name, factory)
 
 
-def _object(place: str) -> Any:
-    """What ``module:attribute`` names."""
+def named(place: str) -> Any:
+    """What ``module:attribute`` or ``/path/of/file.py:attribute`` names; it is imported for it."""
+    if ".py:" in place:
+        return importlib.import_module("pjrt.capi.export.loading").find_attribute(place)
     module, _, attributes = place.partition(":")
     found: Any = importlib.import_module(module)
     for attribute in filter(None, attributes.split(".")):

@@ -14,7 +14,8 @@ from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundEr
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import _builtin, local_processes
-from pjrt.plugins._loading import Loader
+from pjrt.plugins._loading import Loader, Slot
+from pjrt.plugins._making import new_client
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.plugins.local_processes import Share
 
@@ -55,18 +56,21 @@ def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Cli
     """A new client of a device (``PJRT_Client_Create``).
 
     Args:
-        name: one of ``pjrt.plugins.names()``, or the path of a plugin's library. If not said it is the device that
-            ``PJRT_DEVICE`` names, otherwise the one with the highest priority of those that this machine has, and
-            ``cpu`` where there is none.
-        options: the device's own options, such as ``num_devices`` of ``cpu``. They come before those of the
-            environment variable ``PJRT_OPTIONS_NAME``, and those before the plugin's own and the configured ones.
+        name: one of ``pjrt.plugins.names()``, the path of a plugin's library, or ``FILE.py:ATTRIBUTE`` for a function
+            in a file that makes clients. If not said it is the device that ``PJRT_DEVICE`` names, otherwise the one
+            with the highest priority of those that this machine has, and ``cpu`` where there is none.
+        options: the device's own options, such as ``num_devices`` of ``cpu``; and, spelled alike for all plugins that
+            can be told, ``memory``, which is ``on-demand`` or ``preallocated``, and ``memory_fraction``. They come
+            before those of the environment variable ``PJRT_OPTIONS_NAME``, and those before the plugin's own and the
+            configured ones.
 
     Raises:
         NotFoundError: there is no plugin of that name, or its wheel is not installed, or no file is at that path.
+        FailedPreconditionError: somebody has the device who does not share it; the message says who.
         PjrtError: the plugin says why it cannot make a client.
     """
     plugin = declaration(default() if name is None else name)
-    return _loader.load(plugin).client(**{**default_options(plugin), **local_processes.start(plugin), **options})
+    return new_client(plugin, _loader.load(plugin), default_options(plugin), local_processes.start(plugin), options)
 
 
 def assign_devices(
@@ -133,6 +137,16 @@ def get(name: str | os.PathLike[str]) -> Plugin:
     return _loader.load(declaration(name))
 
 
+def slot(plugin: Declaration) -> Slot:
+    """Where a plugin is kept, loaded or not."""
+    return _loader.slot(plugin)
+
+
+def load(plugin: Declaration) -> Plugin:
+    """The plugin of a declaration; it is loaded now if it is not yet."""
+    return _loader.load(plugin)
+
+
 def names() -> Sequence[str]:
     """The names of the plugins that nothing is known against, in alphabetical order. Nothing is loaded.
 
@@ -162,6 +176,8 @@ def declaration(name: str | os.PathLike[str]) -> Declaration:
     """
     if not isinstance(name, (str, os.PathLike)):
         raise InvalidArgumentError(f"expected a device's name or a plugin's path, found {name!r}")
+    if isinstance(name, str) and ".py:" in name:
+        return _in_a_file(name)
     if isinstance(name, os.PathLike) or is_path(name):
         from pjrt.plugins.discovery import wheels
 
@@ -300,6 +316,15 @@ def _declarations() -> Mapping[str, Declaration]:
 
 def _before(plugin: Declaration, other: Declaration | None) -> Declaration:
     return plugin if other is None else replace(plugin, shadowed=(other, *other.shadowed))
+
+
+def _in_a_file(place: str) -> Declaration:
+    """The plugin in a file of somebody's, ``FILE.py:ATTRIBUTE``."""
+    file, _, attribute = place.rpartition(":")
+    path = os.path.abspath(os.path.expanduser(file))
+    if not os.path.isfile(path) or not attribute.isidentifier():
+        raise NotFoundError(f"{place!r}: expected FILE.py:ATTRIBUTE with the path of a file; there is none at {path}")
+    return Declaration(place, "a file", factory=f"{path}:{attribute}")
 
 
 def _in_the_box(name: str) -> Declaration | None:

@@ -26,6 +26,7 @@ from pjrt.system.library_threads import threads_in_library
 from pjrt.system.locks import try_lock, unlock
 from pjrt.system.permissions import writable_by_everyone
 from pjrt.system.processes import after_fork_in_child, process_command, process_is_alive
+from pjrt.system.shared_files import open_shared_file, shared_folder
 
 __all__ = [
     "LIBRARY_SUFFIXES",
@@ -41,11 +42,13 @@ __all__ = [
     "library_suffixes",
     "library_symbol",
     "open_library",
+    "open_shared_file",
     "process_command",
     "process_is_alive",
     "processor_features",
     "python_library",
     "runtime_folder",
+    "shared_folder",
     "sign_library",
     "threads_in_library",
     "try_lock",

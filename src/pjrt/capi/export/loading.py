@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
-from pjrt.capi.export.exported import ClientFactory, Exported, export
+from pjrt.capi.export.exported import Exported, export
 
 _loaded: dict[str, Exported] = {}
 
@@ -37,16 +39,51 @@ def load_exported(spec: str, name: str = "") -> Exported:
         FailedPreconditionError: the module raises an exception when it is imported, which is the error's cause.
         InvalidArgumentError: the spec is of neither form, or names something else.
     """
+    key = f"{spec}\n{name}"
+    if key not in _loaded:
+        found = find_attribute(spec)
+        if not (isinstance(found, Exported) or callable(found)):
+            raise InvalidArgumentError(
+                f"{spec!r}: expected a function that makes clients, or what pjrt.export gives, "
+                f"found {type(found).__name__}"
+            )
+        attribute = spec.rpartition(":")[2]
+        _loaded[key] = found if isinstance(found, Exported) else export(found, name=name or attribute)
+    return _loaded[key]
+
+
+def find_attribute(spec: str) -> Any:
+    """What a spec names, ``package.module:attribute`` or ``/path/of/file.py:attribute``. The module is imported if it
+    is not yet.
+
+    Raises:
+        NotFoundError: there is no such module, file or attribute.
+        FailedPreconditionError: the module raises an exception when it is imported, which is the error's cause.
+        InvalidArgumentError: the spec is of neither form.
+    """
     place, colon, attribute = spec.rpartition(":")
     if not colon or not place or not attribute:
         raise InvalidArgumentError(
             f"expected MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE, such as mydevice:make_client, found {spec!r}"
         )
-    key = f"{spec}\n{name}"
-    if key not in _loaded:
-        found = _attribute(_import(place), attribute, spec)
-        _loaded[key] = found if isinstance(found, Exported) else export(found, name=name or attribute)
-    return _loaded[key]
+    return _attribute(_import(place), attribute, spec)
+
+
+def module_name(path: Path) -> str:
+    """The name that the module of a device in a file goes by; each file has one of its own."""
+    return f"_pjrt_device_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+
+
+class UncachedLoader(SourceFileLoader):
+    """Loads a module from its source, whatever lies compiled beside it: that is told from the source by the second in
+    which it was written and its size, which two versions of it may have in common.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The module's code, compiled now."""
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
 
 
 def _import(place: str) -> ModuleType:
@@ -62,8 +99,10 @@ def _import(place: str) -> ModuleType:
     path = Path(place).resolve()
     if not path.is_file():
         raise NotFoundError(f"there is no file {place!r}")
-    name = f"_pjrt_device_{path.stem}"
-    found = importlib.util.spec_from_file_location(name, path)
+    name = module_name(path)
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path, loader=UncachedLoader(name, str(path)))
     if found is None or found.loader is None:
         raise InvalidArgumentError(f"{place!r} is no Python file")
     module = importlib.util.module_from_spec(found)
@@ -80,15 +119,10 @@ def _failed_import(place: str, error: Exception) -> PjrtError:
     return FailedPreconditionError(f"{place!r} cannot be imported: {type(error).__name__}: {error}")
 
 
-def _attribute(module: ModuleType, attribute: str, spec: str) -> Exported | ClientFactory:
+def _attribute(module: ModuleType, attribute: str, spec: str) -> Any:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise NotFoundError(f"{spec!r}: {module.__name__} has no {attribute!r}")
         found = getattr(found, part)
-    if not (isinstance(found, Exported) or callable(found)):
-        raise InvalidArgumentError(
-            f"{spec!r}: expected a function that makes clients, or what pjrt.export gives, found {type(found).__name__}"
-        )
-    made: Exported | ClientFactory = found
-    return made
+    return found
