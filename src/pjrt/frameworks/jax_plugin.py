@@ -1,22 +1,44 @@
-"""What JAX finds through the ``jax_plugins`` entry point: devices of ours, where the environment asks for them.
+"""What JAX finds through the ``jax_plugins`` entry points: installed devices that are meant for it, and others where
+the environment asks for them.
 
-``PJRT_JAX_DEVICES`` names them, separated by commas: names that ``pjrt.client`` knows, or paths of plugins' libraries.
-Without it nothing is registered; and what is registered never becomes JAX's default.
+A plugin is meant for JAX if it has a table ``frameworks.jax`` in its manifest or in the configuration; it may be empty.
+``PJRT_JAX_DEVICES`` names further ones, separated by commas: names that ``pjrt.client`` knows, or paths of plugins'
+libraries. What is registered does not become JAX's default unless its table says so, and what cannot be used hurts
+nobody else: it is left out with a warning.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 
 VARIABLE = "PJRT_JAX_DEVICES"
 
+_log = logging.getLogger("pjrt")
+
 
 def initialize() -> None:
-    """Registers the devices that the environment names; JAX calls it when it looks for plugins."""
-    names = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
-    if not names:
-        return
+    """Registers the devices; JAX calls it when it looks for plugins."""
+    from pjrt.plugins import registry
+
+    named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
+    meant = [
+        plugin.name
+        for plugin in registry.declarations()
+        if "jax" in plugin.frameworks and not plugin.disabled and registry.has_hardware(plugin)
+    ]
+    for name in dict.fromkeys((*named, *meant)):
+        _register(name, quietly=name not in named)
+
+
+def _register(name: str, *, quietly: bool) -> None:
+    from pjrt.api.errors import PjrtError
     from pjrt.frameworks import jax
 
-    for name in names:
-        jax.register(name)
+    try:
+        platform = jax.register(name)
+    except PjrtError as error:
+        _log.warning("the device %r is not there for JAX: %s", name, error.message)
+        return
+    if quietly:
+        jax.let_fail(platform)

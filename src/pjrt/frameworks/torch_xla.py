@@ -1,111 +1,123 @@
-"""PyTorch/XLA on devices of this package: ``pjrt.frameworks.torch_xla.register("reference")``, ``torch_xla.device()``.
+"""PyTorch/XLA on devices of this package and of vendors: ``pjrt.frameworks.torch_xla.register("reference")``, then
+``torch_xla.device()``.
 
-PyTorch/XLA loads plugins by path only, so the device is written as a shared library first; in the process that loads it
-it is the same Python.
+PyTorch/XLA loads plugins by path only. A vendor's library is loaded as it is; a device in Python is written as a shared
+library first, and in the process that loads it it is the same Python.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import pjrt
-from pjrt.api.errors import NotFoundError
-from pjrt.capi.export import write_library
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.frameworks._torch_xla_device import TorchXlaDevice
 
 VARIABLE = "PJRT_TORCH_XLA_DEVICE"
+"""The environment variable with the device of the entry point ``PJRT``."""
+
+OPTIONS_VARIABLE = "PJRT_TORCH_XLA_OPTIONS"
+"""The environment variable with the options of its clients, as a table in JSON; ``register`` sets it for processes that
+this one starts.
+"""
+
+_FALLBACK = "reference"
 
 
-def register(device: str, **options: Any) -> str:
-    """Makes a device of this package PyTorch/XLA's device in this process.
+def register(device: str | os.PathLike[str], *, wrap: bool | None = None, **options: Any) -> str:
+    """Makes a device PyTorch/XLA's device in this process and in those that it starts.
 
     Call it before PyTorch/XLA makes its first tensor.
 
     Args:
-        device: one of ``pjrt.plugins.names()``.
+        device: one of ``pjrt.plugins.names()``, or the path of a plugin's library.
+        wrap: whether PyTorch/XLA is to get a library through this package; it loads it as it is if not said.
         options: the client's options, such as ``num_devices``.
 
     Returns:
         The name that PyTorch/XLA knows it by, which is also what ``PJRT_DEVICE`` is set to.
 
     Raises:
-        NotFoundError: PyTorch/XLA is not installed.
+        NotFoundError: PyTorch/XLA is not installed, or there is no such device.
+        FailedPreconditionError: the plugin cannot be used.
     """
     plugins = _plugins()
-    name = f"PJRT_{device}".upper()
+    plugin = device_plugin(device, wrap=wrap, **options)
+    name: str = plugin.name
+    plugin.library_path()  # what is wrong with the plugin is said here
     plugins.use_dynamic_plugins()
-    plugins.register_plugin(name, device_plugin(device, **options))
-    os.environ["PJRT_DEVICE"] = name
+    plugins.register_plugin(name, plugin)
+    os.environ |= {"PJRT_DEVICE": name, VARIABLE: os.fspath(device), OPTIONS_VARIABLE: json.dumps(options)}
     return name
 
 
-def device_plugin(device: str, **options: Any) -> Any:
-    """A ``torch_xla.experimental.plugins.DevicePlugin`` for a device of this package.
+def device_plugin(device: str | os.PathLike[str], *, wrap: bool | None = None, **options: Any) -> Any:
+    """A ``torch_xla.experimental.plugins.DevicePlugin`` for a device: all of that interface, from its declaration.
 
     Args:
-        device: one of ``pjrt.plugins.names()``.
+        device: one of ``pjrt.plugins.names()``, such as ``cuda``; or the path of a plugin's library.
+        wrap: whether PyTorch/XLA is to get a library through this package.
         options: the client's options.
     """
-    return _plugin_class()(device, options)
+    return _plugin_class()(device, options, wrap=wrap)
 
 
 @functools.cache
 def _plugin_class() -> Any:
     """The class, made when PyTorch/XLA, whose class it derives from, is imported."""
     _let_work_finish()
+    base = _plugins().DevicePlugin
 
-    class DevicePlugin(_plugins().DevicePlugin):  # type: ignore[misc]
-        """A device of pjrt; which one, the environment variable ``PJRT_TORCH_XLA_DEVICE`` says if nobody else does."""
+    class DevicePlugin(TorchXlaDevice, base):  # type: ignore[misc, valid-type]
+        """A device; which one, the environment says if nobody else does."""
 
-        def __init__(self, device: str | None = None, options: Mapping[str, Any] | None = None) -> None:
-            super().__init__()
-            self._device = device or os.environ.get(VARIABLE, "reference")
-            self._options = dict(options or {})
-
-        def library_path(self) -> str:
-            return str(_library())
-
-        def physical_chip_count(self) -> int:
-            return int(self._options.get("num_devices", 1))
-
-        def configure_single_process(self) -> None:
-            """Nothing to do: a client of ours is made in one process, with as many devices as asked for."""
-
-        def client_create_options(self) -> dict[str, Any]:
-            return {"device": self._device, **self._options}
+        def __init__(
+            self,
+            device: str | os.PathLike[str] | None = None,
+            options: Mapping[str, Any] | None = None,
+            *,
+            wrap: bool | None = None,
+        ) -> None:
+            base.__init__(self)
+            if device is None:
+                device, options = _from_environment()
+            TorchXlaDevice.__init__(self, device, options, wrap=wrap)
 
     return DevicePlugin
+
+
+def _from_environment() -> tuple[str, dict[str, Any]]:
+    """The device that the environment names by ``PJRT_TORCH_XLA_DEVICE`` or ``PJRT_DEVICE=PJRT_NAME``; its options."""
+    prefix, _, named = os.environ.get("PJRT_DEVICE", "").partition("_")
+    device = os.environ.get(VARIABLE) or (named.lower() if prefix.upper() == "PJRT" else "") or _FALLBACK
+    try:
+        options = json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}")
+    except ValueError as error:
+        raise InvalidArgumentError(f"{OPTIONS_VARIABLE} is not written in JSON: {error}") from error
+    if not isinstance(options, dict):
+        raise InvalidArgumentError(f"{OPTIONS_VARIABLE} must be a table, found {options!r}")
+    return device, options
+
+
+def _entry_point() -> Any:
+    """What the entry point ``PJRT`` gives: the device that the environment names, also by the name in ``PJRT_DEVICE``,
+    as in a process that was started by one that has registered it.
+    """
+    plugin = _plugin_class()()
+    if os.environ.get("PJRT_DEVICE") == plugin.name:
+        _plugins().register_plugin(plugin.name, plugin)
+    return plugin
 
 
 def __getattr__(name: str) -> Any:
     """``DevicePlugin``, which the entry point ``torch_xla.plugins`` names."""
     if name == "DevicePlugin":
-        return _plugin_class()
+        return _entry_point
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def make_client(device: str, **options: Any) -> pjrt.Client:
-    """What the library calls for a client; the create options say of which device."""
-    return pjrt.client(device, **options)
-
-
-@functools.cache
-def _library() -> Path:
-    """The library through which PyTorch/XLA asks for clients: one for all devices, told apart by an option."""
-    folder = tempfile.mkdtemp(prefix="pjrt-torch-xla-")
-    atexit.register(_remove, folder)
-    return write_library(Path(folder) / "libpjrt_python.so", f"{__name__}:make_client", "pjrt")
-
-
-def _remove(folder: str) -> None:
-    for file in Path(folder).iterdir():
-        file.unlink()
-    Path(folder).rmdir()
 
 
 def _plugins() -> Any:
