@@ -15,6 +15,7 @@ from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.client import Client
 from pjrt.api.errors import PjrtError
 from pjrt.plugins import _builtin, _child, configuration, registry
+from pjrt.plugins._loading import FactoryPlugin
 from pjrt.plugins.declaration import Declaration, is_path
 
 TIME_LIMIT = 120.0
@@ -92,12 +93,23 @@ def _asked_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> 
     try:
         plugin = registry.get(name)
         answers = Answers(plugin.api_version, dict(plugin.attributes), tuple(plugin.extensions))
+        if isinstance(plugin, FactoryPlugin) and not devices:
+            return replace(answers, attributes=_attributes_of_client(name))
         if devices:
             with registry.client(name, **options) as client:
                 answers = replace(answers, devices=describe_devices(client))
     except Exception as error:
         answers = replace(answers, problem=PjrtError.wrap(error).message)
     return answers
+
+
+def _attributes_of_client(name: str) -> Attributes:
+    """What the clients say that a function makes, which says nothing itself; nothing if none can be made now."""
+    try:
+        with registry.client(name) as client:
+            return dict(client.attributes)
+    except PjrtError:
+        return {}
 
 
 def describe_devices(client: Client) -> tuple[dict[str, Any], ...]:

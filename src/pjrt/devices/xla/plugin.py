@@ -29,7 +29,14 @@ class XlaPlugin(Plugin):
 
     @property
     def attributes(self) -> Attributes:
-        return {"xla_version": 2}
+        from pjrt.stablehlo import current_version, minimum_version
+
+        newest, oldest = current_version(), minimum_version()
+        return {
+            "xla_version": 2,
+            "stablehlo_current_version": (newest.major, newest.minor, newest.patch),
+            "stablehlo_minimum_version": (oldest.major, oldest.minor, oldest.patch),
+        }
 
     def client(self, /, **options: Any) -> XlaClient:
         """A new client.
