@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ class SourceLocation(NamedTuple):
 
     def __str__(self) -> str:
         file = "<program>" if self.file == "-" else self.file
-        at = f"{file}:{self.line}:{self.column}" if file else ""
+        at = (f"{file}:{self.line}:{self.column}" if self.column else f"{file}:{self.line}") if file else ""
         return f"{self.name} at {at}" if self.name and at else self.name or at
 
 
@@ -125,6 +125,40 @@ class Support:
     def __bool__(self) -> bool:
         return self.verdict is Verdict.YES
 
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict with its reasons as plain values, for JSON; ``from_dict`` reads it."""
+        return {
+            "verdict": self.verdict.value,
+            "effort": self.effort.value,
+            "reasons": [
+                {
+                    "verdict": reason.verdict.value,
+                    "kind": reason.kind.value,
+                    "subject": reason.subject,
+                    "message": reason.message,
+                    "count": reason.count,
+                    "locations": [place._asdict() for place in reason.locations],
+                }
+                for reason in self.reasons
+            ],
+        }
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> Support:
+        """What ``as_dict`` gave."""
+        reasons = tuple(
+            Reason(
+                Verdict(each["verdict"]),
+                ReasonKind(each["kind"]),
+                each["subject"],
+                each["message"],
+                tuple(SourceLocation(**place) for place in each["locations"]),
+                each["count"],
+            )
+            for each in plain["reasons"]
+        )
+        return Support(Verdict(plain["verdict"]), Effort(plain["effort"]), reasons)
+
 
 Look = Callable[[Effort], Sequence[Reason]]
 """What is found by looking, with ``Effort.OPS`` or ``Effort.TYPES``."""
@@ -166,7 +200,7 @@ def decide(effort: Effort | str | None, look: Look, compile: Callable[[], Any] |
         missing = Reason(
             Verdict.MAYBE, ReasonKind.COMPILE, "compile", "it was not compiled: there is no compiler without the device"
         )
-        return Support.of(Effort.COMPILE, [*(open_.reasons if open_ else ()), missing])
+        return Support.of(chosen or Effort.TYPES, [*(() if open_ is None else open_.reasons), missing])
     return _compiled(compile, open_)
 
 
@@ -175,7 +209,7 @@ def _compiled(compile: Callable[[], Any], before: Support | None) -> Support:
     try:
         compile()
     except PjrtError as error:
-        doubts = before.reasons if before else ()
+        doubts = () if before is None else before.reasons
         pointed = [reason for reason in doubts if reason.locations or reason.kind is ReasonKind.VERSION]
         return Support.of(Effort.COMPILE, [refusal(error), *pointed])
     return Support(Verdict.YES, Effort.COMPILE)
@@ -201,7 +235,11 @@ SHOWN = 8
 
 _LONGEST = 2000
 _OPERATION = re.compile(r"\b(?:stablehlo|chlo|mhlo|vhlo|sdy|func|arith|shape|tensor|linalg|math)\.[a-z_]\w*")
-_PLACE = re.compile(r"(?P<file>-|<program>|[^\s\"'()\[\]<>:,]+\.\w+|\"[^\"]+\"):(?P<line>\d+):(?P<column>\d+)")
+_PLACE = re.compile(r"(?P<file>(?<!\S)-|<program>|[^\s\"'()\[\]<>:,]+\.\w+|\"[^\"]+\"):(?P<line>\d+):(?P<column>\d+)")
+_NO_COLUMN = re.compile(r"\bLocation: (?P<file>[^\s:]+):(?P<line>\d+)(?![\d:])")
+_OF_COMPILERS = (".cc", ".cpp", ".h")
+"""How the files of compilers end: where an error was found in them is no place in a program."""
+
 _LINE = re.compile(r"\bline (?P<line>\d+), column (?P<column>\d+)")
 
 
@@ -210,6 +248,9 @@ def places_in(message: str) -> list[SourceLocation]:
     found = []
     for match in _PLACE.finditer(message):
         file = match["file"].strip('"')
+        if file.endswith(_OF_COMPILERS):
+            continue
         found.append(SourceLocation("", "-" if file == "<program>" else file, int(match["line"]), int(match["column"])))
     found += [SourceLocation("", "-", int(match["line"]), int(match["column"])) for match in _LINE.finditer(message)]
+    found += [SourceLocation("", match["file"], int(match["line"]), 0) for match in _NO_COLUMN.finditer(message)]
     return found

@@ -12,6 +12,8 @@ import pjrt
 from pjrt.cli._failures import CleanGroup
 
 _COMMANDS = {
+    "capabilities": "pjrt.cli.capabilities:capabilities",
+    "check": "pjrt.cli.check:check",
     "compile": "pjrt.cli.compile:compile_",
     "export": "pjrt.cli.export:export",
     "devices": "pjrt.cli.devices:devices",

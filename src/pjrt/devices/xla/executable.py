@@ -67,7 +67,11 @@ class XlaExecutable(Executable):
     def signature(self) -> Signature:
         """The parameters and results on one device."""
         module = self._module.as_serialized_hlo_module_proto()
-        return Signature(*_raw.signature(module), donated_parameters(module))
+        try:
+            parameters, results = _raw.signature(module)
+        except Exception as error:  # of an element type that XLA compiles and jaxlib has no arrays of
+            raise converted(error) from error
+        return Signature(parameters, results, donated_parameters(module))
 
     @property
     def _module(self) -> Any:

@@ -1,0 +1,141 @@
+"""``pjrt check``: whether devices can run a program, and what decides it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import pjrt
+from pjrt import plugins, stablehlo
+from pjrt.cli._console import print_json, progress
+from pjrt.cli._options import client_options
+from pjrt.plugins import asking
+
+YES, NO, MAYBE = 0, 1, 3
+"""The exit codes; 2 is an error, as everywhere."""
+
+_EXAMPLES = """
+\b
+Examples:
+  pjrt check model.mlir --device cpu --device reference
+  pjrt check model.stablehlo --topology tpu:v5e:2x2
+  pjrt check model.mlir --device mydevice --effort ops --json
+  pjrt check model.stablehlo -t cuda -O target_config=@h100.txtpb -O topology=1x1x1
+
+\b
+Exit code: 0 if all of them can, 1 if one cannot, 3 if none cannot but it is not known of one, 2 for an error.
+"""
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("program", type=click.Path())
+@click.option(
+    "--device",
+    "-d",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    help="A device in the box, a plugin's name or the path of a plugin's library. May be given several times.",
+)
+@click.option(
+    "--topology",
+    "-t",
+    "topologies",
+    multiple=True,
+    metavar="PLUGIN[:NAME]",
+    help="Devices that need not be here, such as tpu:v5e:2x2. May be given several times.",
+)
+@client_options
+@click.option(
+    "--effort",
+    type=click.Choice([effort.value for effort in pjrt.Effort]),
+    help="Look at the names of operations, at types and attributes too, or compile; as much as is needed if not said.",
+)
+@click.option("--num-replicas", type=click.IntRange(min=1), help="Copies of the program; as it says if not said.")
+@click.option("--num-partitions", type=click.IntRange(min=1), help="Pieces of each copy; as it says if not said.")
+@click.option("--shardy", is_flag=True, help="Partition by the program's sdy annotations.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=0, min_open=True),
+    default=asking.TIME_LIMIT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each device may take.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def check(
+    program: str,
+    devices: tuple[str, ...],
+    topologies: tuple[str, ...],
+    options: dict[str, Any],
+    effort: str | None,
+    num_replicas: int | None,
+    num_partitions: int | None,
+    shardy: bool,
+    time_limit: float,
+    as_json: bool,
+) -> None:
+    """Tell whether devices can run PROGRAM: yes, no or maybe, and which operations, types or versions decide it."""
+    read = stablehlo.read_file(program)
+    targets = targets_of(devices, topologies, options) or [asking.Target(plugins.default(), options=options)]
+    how = asking.Partitioning(num_replicas, num_partitions, shardy or None)
+    chosen = None if effort is None else pjrt.Effort(effort)
+    found: list[tuple[asking.Target, pjrt.Support]] = []
+    for target in targets:
+        with progress(f"asking {target}"):
+            found.append((target, asking.support_of(target, read, how, effort=chosen, time_limit=time_limit)))
+    whole = _whole([support.verdict for _, support in found])
+    if as_json:
+        print_json({"program": program, "verdict": whole, "devices": [_as_dict(*each, program) for each in found]})
+    else:
+        for target, support in found:
+            _print(target, support, program)
+    raise SystemExit({pjrt.Verdict.YES: YES, pjrt.Verdict.NO: NO, pjrt.Verdict.MAYBE: MAYBE}[whole])
+
+
+def targets_of(devices: tuple[str, ...], topologies: tuple[str, ...], options: dict[str, Any]) -> list[asking.Target]:
+    """Whom to ask, by what the options ``--device`` and ``--topology`` name."""
+    split = [place.partition(":") for place in topologies]
+    return [
+        *(asking.Target(name, options=options) for name in devices),
+        *(asking.Target(plugin, name, options) for plugin, _, name in split),
+    ]
+
+
+def _whole(verdicts: list[pjrt.Verdict]) -> pjrt.Verdict:
+    """One verdict for all: what the worst of them is."""
+    for worst in (pjrt.Verdict.NO, pjrt.Verdict.MAYBE):
+        if worst in verdicts:
+            return worst
+    return pjrt.Verdict.YES
+
+
+_FOUND_BY = {
+    pjrt.Effort.OPS: "by the names of its operations",
+    pjrt.Effort.TYPES: "by types and attributes",
+    pjrt.Effort.COMPILE: "by compiling",
+}
+
+
+def _print(target: asking.Target, support: pjrt.Support, program: str) -> None:
+    click.echo(f"{target}: {support.verdict.value} ({_FOUND_BY[support.effort]})")
+    for reason in support.reasons:
+        kind = reason.kind.value + ("" if reason.verdict is pjrt.Verdict.NO else "?")
+        click.echo(f"  {kind:<10}  {' '.join(reason.message.split())}")
+        if reason.locations:
+            places = ", ".join(str(_in_file(place, program)) for place in reason.locations)
+            more = reason.count - len(reason.locations)
+            click.echo(f"              at {places}{f' and {more} more' if more > 0 else ''}")
+
+
+def _as_dict(target: asking.Target, support: pjrt.Support, program: str) -> dict[str, Any]:
+    plain = support.as_dict()
+    for reason, told in zip(support.reasons, plain["reasons"], strict=True):
+        told["locations"] = [_in_file(place, program)._asdict() for place in reason.locations]
+    return {"device": str(target), **plain}
+
+
+def _in_file(place: pjrt.SourceLocation, program: str) -> pjrt.SourceLocation:
+    """A place in the program's own text as one in its file."""
+    return place._replace(file=program) if place.file == "-" else place

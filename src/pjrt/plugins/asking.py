@@ -1,0 +1,295 @@
+"""Asking a device what it can do, in a process of its own: a compiler that crashes or hangs hurts nobody, and what a
+library does to the process that loads it ends with that process.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pjrt.api.attributes import NamedValue
+from pjrt.api.capability import Capabilities
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.api.program import Program
+from pjrt.api.support import Effort, Reason, ReasonKind, Support, Verdict
+from pjrt.plugins import registry
+
+TIME_LIMIT = 600.0
+"""How long a device may take to answer, in seconds."""
+
+# Run in the other process. What the plugin prints goes elsewhere than its answer.
+_CHILD = """
+import sys, json
+from pathlib import Path
+folder = Path(sys.argv[1])
+sys.path[:] = json.loads((folder / "question").read_text(encoding="utf-8"))["path"]
+from pjrt.plugins import asking
+asking.answer_in_child(folder)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom to ask: the client of a plugin, or one of its topologies.
+
+    Attributes:
+        plugin: the plugin's name, or the path of its library.
+        topology: the topology's name, such as ``v5e:2x2``; None for the client.
+        options: the options of the client or topology.
+    """
+
+    plugin: str
+    topology: str | None = None
+    options: Mapping[str, NamedValue] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.plugin}:{self.topology}" if self.topology else self.plugin
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """What a program is compiled for; None is what the program says itself.
+
+    Attributes:
+        num_replicas: see ``CompileOptions``.
+        num_partitions: see ``CompileOptions``.
+        use_shardy_partitioner: see ``CompileOptions``.
+    """
+
+    num_replicas: int | None = None
+    num_partitions: int | None = None
+    use_shardy_partitioner: bool | None = None
+
+
+def support_of(
+    target: Target,
+    program: Program,
+    partitioning: Partitioning | None = None,
+    *,
+    effort: Effort | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> Support:
+    """Whether a device can run a program. Where no client can be made, what the plugin says of itself must do.
+
+    Args:
+        target: the device.
+        program: the program.
+        partitioning: what it is compiled for.
+        effort: the effort to make; None for the cheapest that gives a yes or a no.
+        time_limit: the seconds that the device may take.
+
+    Returns:
+        The verdict. A compiler that crashes is a no; one that is not done in time is a maybe.
+
+    Raises:
+        NotFoundError: there is no such plugin.
+        InternalError: it crashes before it has seen the program.
+        PjrtError: it says why it cannot be loaded, or why there is no such topology.
+    """
+    how = partitioning or Partitioning()
+    question = {
+        "effort": None if effort is None else effort.value,
+        "format": str(program.format),
+        "partitioning": [how.num_replicas, how.num_partitions, how.use_shardy_partitioner],
+    }
+    try:
+        return Support.from_dict(_ask(target, question, program.code, time_limit))
+    except _Lost as lost:
+        if not lost.has_seen:
+            raise lost.error from None
+        if effort in (Effort.OPS, Effort.TYPES):
+            raise InternalError(f"{target}: {lost.error.message}") from None
+        doubts = support_of(target, program, partitioning, effort=Effort.TYPES, time_limit=time_limit)
+        pointed = [reason for reason in doubts.reasons if reason.locations]
+        return Support.of(Effort.COMPILE, [lost.reason, *pointed])
+
+
+def capabilities_of(target: Target, *, time_limit: float = TIME_LIMIT) -> Capabilities:
+    """What a device says that it can do; where no client can be made, what the plugin says.
+
+    Raises:
+        PjrtError: as for ``support_of``.
+    """
+    try:
+        return Capabilities.from_dict(_ask(target, {}, None, time_limit))
+    except _Lost as lost:
+        raise lost.error from None
+
+
+class _Lost(Exception):  # noqa: N818 - it is an answer, too
+    """The other process gave no answer.
+
+    Attributes:
+        error: what became of it.
+        reason: the same as a reason against the program that it had.
+        has_seen: whether it had begun with the program.
+    """
+
+    def __init__(self, error: PjrtError, has_seen: bool) -> None:
+        hangs = isinstance(error, DeadlineExceededError)
+        self.error = error
+        self.reason = Reason(
+            Verdict.MAYBE if hangs else Verdict.NO,
+            ReasonKind.COMPILE,
+            "hang" if hangs else "crash",
+            error.message,
+        )
+        self.has_seen = has_seen
+
+
+def _ask(target: Target, question: dict[str, Any], code: bytes | None, time_limit: float) -> dict[str, Any]:
+    """The other process's answer."""
+    whole = {
+        **question,
+        "path": sys.path,
+        "plugin": target.plugin,
+        "topology": target.topology,
+        "options": dict(target.options),
+    }
+    with tempfile.TemporaryDirectory(prefix="pjrt-ask-") as name:
+        folder = Path(name)
+        (folder / "question").write_text(json.dumps(whole), encoding="utf-8")
+        if code is not None:
+            (folder / "program").write_bytes(code)
+        end = _run(folder, time_limit)
+        answer = folder / "answer"
+        if not answer.exists():
+            has_seen = (folder / "seen").exists()
+            if end is None:
+                raise _Lost(DeadlineExceededError(f"it was not done within {time_limit:g} seconds"), has_seen)
+            what = "the compiler" if has_seen else f"{target}: the process that loaded it"
+            raise _Lost(InternalError(f"{what} crashed: {end}{_last_line(folder / 'printed')}"), has_seen)
+        said: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+    if "error" in said:
+        raise PjrtError.of(said["error"], said["message"])
+    return said
+
+
+def _run(folder: Path, time_limit: float) -> str | None:
+    """How the other process ended; None if it had to be ended."""
+    # A file, for a pipe stays open as long as anything that the plugin started.
+    with (folder / "printed").open("wb") as printed:
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, str(folder)], stdin=subprocess.DEVNULL, stdout=printed, stderr=printed
+        )
+        try:
+            code = child.wait(time_limit)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            child.kill()
+            child.wait()
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def _last_line(printed: Path) -> str:
+    """The line in which native code usually says what was wrong: the first of a failed check, otherwise the last."""
+    text = printed.read_bytes()[-20000:].decode("utf-8", "replace")
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    told = next((line for line in lines if "Check failed" in line), lines[-1] if lines else "")
+    return f"; it printed {told[:300]!r}" if told else ""
+
+
+# In the other process.
+
+
+def answer_in_child(folder: Path) -> None:
+    """What the other process does: answers the question in a folder."""
+    asked = json.loads((folder / "question").read_text(encoding="utf-8"))
+    target = Target(asked["plugin"], asked["topology"], asked["options"])
+    try:
+        answer = _support(target, asked, folder) if "effort" in asked else _capabilities(target).as_dict()
+    except Exception as error:
+        wrapped = PjrtError.wrap(error)
+        answer = {"error": int(wrapped.code), "message": wrapped.message}
+    written = folder / "written"
+    written.write_text(json.dumps(answer, default=str), encoding="utf-8")
+    written.rename(folder / "answer")
+
+
+def _capabilities(target: Target) -> Capabilities:
+    if target.topology is not None:
+        return registry.topology(target.plugin, target.topology, **target.options).capabilities
+    plugin = registry.get(target.plugin)
+    if not registry.has_hardware(registry.declaration(target.plugin)):
+        return plugin.capabilities
+    with registry.client(target.plugin, **target.options) as client:
+        return client.capabilities
+
+
+def _support(target: Target, asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    program = Program((folder / "program").read_bytes(), asked["format"])
+    effort = None if asked["effort"] is None else Effort(asked["effort"])
+    if target.topology is not None:
+        topology = registry.topology(target.plugin, target.topology, **target.options)
+        (folder / "seen").touch()
+        return topology.supports(program, _options(program, asked["partitioning"]), effort=effort).as_dict()
+    plugin = registry.get(target.plugin)
+    problem = "its hardware is not here"
+    if registry.has_hardware(registry.declaration(target.plugin)):
+        try:
+            client = registry.client(target.plugin, **target.options)
+        except (InvalidArgumentError, NotFoundError):
+            raise
+        except PjrtError as error:
+            problem = f"no client could be made: {error.message}"
+        else:
+            with client:
+                (folder / "seen").touch()
+                return client.supports(program, _options(program, asked["partitioning"]), effort=effort).as_dict()
+    (folder / "seen").touch()
+    return _without_device(plugin.capabilities, program, asked["partitioning"], effort, problem).as_dict()
+
+
+def _without_device(
+    capabilities: Capabilities, program: Program, partitioning: list[Any], effort: Effort | None, problem: str
+) -> Support:
+    from pjrt import stablehlo
+
+    found = stablehlo.supports(program, _options(program, partitioning), capabilities, effort=effort)
+    reasons = tuple(
+        replace(reason, message=f"it was not compiled: {problem}; a topology may do without it")
+        if reason.kind is ReasonKind.COMPILE
+        else reason
+        for reason in found.reasons
+    )
+    return replace(found, reasons=reasons)
+
+
+def _options(program: Program, partitioning: list[Any]) -> CompileOptions:
+    """How the program is compiled: as was asked, otherwise as it says."""
+    replicas, partitions, shardy = partitioning
+    if replicas is None or partitions is None or shardy is None:
+        says = _said(program)
+        replicas, partitions = replicas or says[0], partitions or says[1]
+        shardy = (says[2] and partitions > 1) if shardy is None else shardy
+    return CompileOptions(num_replicas=replicas, num_partitions=partitions, use_shardy_partitioner=shardy)
+
+
+def _said(program: Program) -> tuple[int, int, bool]:
+    """Replicas, partitions and whether there are shardings of Shardy, as a program says; one device where it cannot be
+    looked into.
+    """
+    from pjrt.stablehlo.conversion import to_module
+    from pjrt.stablehlo.parsing import parse_module
+    from pjrt.stablehlo.reading import read
+
+    try:
+        parsed = parse_module(to_module(read(program), trusted=True), constants=False, bodies=False)
+        shardy = any(declared.name == "sdy.mesh" for declared in parsed.declarations)
+        return parsed.num_replicas, parsed.num_partitions, shardy
+    except PjrtError:
+        return 1, 1, False
