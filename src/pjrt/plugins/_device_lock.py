@@ -23,7 +23,7 @@ from pjrt.api.errors import UnavailableError
 FOLDER_VARIABLE = "PJRT_LOCK_FOLDER"
 """The environment variable with the folder of the locks, for processes that share a device and not the usual folder."""
 
-_ALL = "all"
+_ALL, _PART = "all", "part-"
 _PREFIX, _SUFFIX = "pjrt-", ".lock"
 _PATIENCE_SECONDS = 5.0
 _PAUSE_SECONDS = 0.002
@@ -121,7 +121,7 @@ def take(key: str, devices: Sequence[str], holder: Holder) -> DeviceLock:
 
 
 def _take(folder: Path, key: str, devices: Sequence[str], holder: Holder) -> DeviceLock:
-    wanted = [_path(folder, key, device) for device in devices] or [_path(folder, key, _ALL)]
+    wanted = [_path(folder, key, _PART + device) for device in devices] or [_path(folder, key, _ALL)]
     others = [_path(folder, key, _ALL)] if devices else _parts(folder, key)
     for path in others:
         os.close(_locked(path))
@@ -175,9 +175,9 @@ def _path(folder: Path, key: str, part: str = "") -> Path:
 
 def _parts(folder: Path, key: str) -> list[Path]:
     """The files of all parts of a device that anybody has ever had alone."""
-    start = f"{_PREFIX}{_plain(key)}."
-    names = [entry.name for entry in os.scandir(folder) if entry.name.startswith(start)]
-    return [folder / name for name in sorted(names) if name.endswith(_SUFFIX) and name != f"{start}{_ALL}{_SUFFIX}"]
+    start = f"{_PREFIX}{_plain(key)}.{_PART}"
+    names = [name for name in os.listdir(folder) if name.startswith(start) and name.endswith(_SUFFIX)]
+    return [folder / name for name in sorted(names)]
 
 
 def _plain(text: str) -> str:

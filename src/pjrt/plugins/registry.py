@@ -70,7 +70,8 @@ def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Cli
         PjrtError: the plugin says why it cannot make a client.
     """
     plugin = declaration(default() if name is None else name)
-    return new_client(plugin, _loader.load(plugin), default_options(plugin), local_processes.start(plugin), options)
+    found = _loader.load(plugin)
+    return new_client(plugin, found, *_default_layers(plugin), local_processes.start(plugin), options)
 
 
 def assign_devices(
@@ -289,11 +290,17 @@ def default_options(plugin: Declaration) -> Mapping[str, Any]:
     Raises:
         InvalidArgumentError: the variable is written in another way.
     """
+    own, said = _default_layers(plugin)
+    return {**own, **said} if said else own
+
+
+def _default_layers(plugin: Declaration) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """The plugin's own options with those of the configuration, and those of the environment, which come before them."""
     from pjrt.plugins import configuration
 
     if configuration.options_variable(plugin.name) not in os.environ:
-        return plugin.options
-    return {**plugin.options, **configuration.environment_options(plugin.name)}
+        return plugin.options, {}
+    return plugin.options, configuration.environment_options(plugin.name)
 
 
 def refresh() -> None:
