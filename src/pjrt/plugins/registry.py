@@ -295,7 +295,7 @@ def default_options(plugin: Declaration) -> Mapping[str, Any]:
 
 
 def _default_layers(plugin: Declaration) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The plugin's own options with those of the configuration, and those of the environment, which come before them."""
+    """The plugin's own options with those of the configuration, and those of the environment, before them."""
     from pjrt.plugins import configuration
 
     if configuration.options_variable(plugin.name) not in os.environ:

@@ -1,0 +1,461 @@
+"""Plugins are swapped in a process that goes on: new source and new libraries give new answers, what is alive keeps
+them, and what cannot be loaded leaves the old one as it was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny import build
+
+import pjrt
+from pjrt import plugins
+from pjrt.plugins import swapping
+
+PROGRAM = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
+
+DEVICE = """
+from pjrt.host import HostClient
+from swapped_{n}.amount import AMOUNT, TABLE
+
+def make_client(**options):
+    return HostClient("swapped", compile=lambda program, options: lambda x: x + AMOUNT + TABLE["extra"], **options)
+"""
+
+_numbers = itertools.count()
+
+
+class Package:
+    """An importable package with a device that adds something, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.number = next(_numbers)
+        self.name = f"swapped_{self.number}"
+        self.folder = folder / self.name
+        self.folder.mkdir()
+        self.write("amount.py", "AMOUNT = 1\nTABLE = {'extra': 0}\n")
+        self.write("__init__.py", DEVICE.format(n=self.number))
+
+    def write(self, name: str, text: str) -> Path:
+        """Saves a file as many editors do: a new one takes the old one's place."""
+        path, scratch = self.folder / name, self.folder / f".{name}.swp"
+        scratch.write_text(text)
+        os.replace(scratch, path)
+        return path
+
+    def amount(self, value: object) -> Path:
+        return self.write("amount.py", f"AMOUNT = {value}\nTABLE = {{'extra': 0}}\n")
+
+    def answer(self) -> float:
+        with pjrt.client(self.name) as client:
+            (result,) = client.compile(PROGRAM)(np.zeros(2, np.float32))
+            return float(np.asarray(result)[0])
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package]:
+    """A package whose device is registered by its place."""
+    made = Package(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins.register(name=made.name, factory=f"{made.name}:make_client")
+    yield made
+    plugins.unregister(made.name)
+    for name in [each for each in sys.modules if each.partition(".")[0] == made.name]:
+        del sys.modules[name]
+
+
+def test_new_source_gives_new_answers(package: Package) -> None:
+    assert package.answer() == 1
+    changed = package.amount(2)
+    assert package.answer() == 1, "nothing is taken in unasked"
+    assert plugins.reload(package.name) == (changed,)
+    assert package.answer() == 2
+
+
+def test_source_of_the_same_size_in_the_same_second(package: Package) -> None:
+    """What Python compiled beside the source cannot be told from what it is now by size and second."""
+    assert package.answer() == 1
+    for value in (2, 3, 4, 5):
+        path = package.amount(value)
+        os.utime(path, ns=(10**18, 10**18 + value))
+        assert plugins.reload(package.name) == (path,)
+        assert package.answer() == value
+
+
+def test_nothing_changed_is_nothing_done(package: Package) -> None:
+    assert package.answer() == 1
+    module = sys.modules[package.name]
+    assert plugins.reload(package.name) == ()
+    assert sys.modules[package.name] is module
+    assert plugins.reload(package.name, force=True) == ()
+    assert sys.modules[package.name] is not module
+    assert package.answer() == 1
+
+
+def test_a_plugin_that_is_not_loaded_is_loaded(package: Package) -> None:
+    assert plugins.reload(package.name) == ()
+    assert package.name in plugins.loaded()
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("AMOUNT = ", r"amount\.py:1: SyntaxError: invalid syntax"),
+        ("AMOUNT = 2\nTABLE = {'extra': 0}\n1 / 0\n", r"amount\.py:3: ZeroDivisionError: division by zero"),
+        ("AMOUNT = 2\n", r"__init__\.py:3: ImportError: cannot import name 'TABLE'"),
+        ("import nowhere_to_be_found", r"amount\.py:1: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
+    ],
+)
+def test_what_cannot_be_imported_leaves_it_as_it_was(package: Package, broken: str, said: str) -> None:
+    assert package.answer() == 1
+    modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == package.name}
+    package.write("amount.py", broken)
+    for _ in range(2):
+        with pytest.raises(pjrt.FailedPreconditionError, match=rf"stays as it was: .*{said}"):
+            plugins.reload(package.name)
+        assert package.answer() == 1
+    assert {name: sys.modules[name] for name in modules} == modules
+    package.amount(7)
+    plugins.reload(package.name)
+    assert package.answer() == 7
+
+
+def test_a_plugin_without_what_makes_its_clients(package: Package) -> None:
+    assert package.answer() == 1
+    package.write("__init__.py", "def make_clients(): ...")
+    with pytest.raises(pjrt.FailedPreconditionError, match="has no attribute 'make_client'"):
+        plugins.reload(package.name)
+    assert package.answer() == 1
+
+
+def test_a_plugin_that_could_never_be_imported_can_be_mended(package: Package) -> None:
+    package.write("__init__.py", f"from {package.name}.amount import AMOUNT\nboom\n")
+    with pytest.raises(pjrt.InternalError, match="boom"):
+        package.answer()
+    package.amount(3)  # was imported, and is not to be taken for what it was
+    package.write("__init__.py", DEVICE.format(n=package.number))
+    plugins.reload(package.name)
+    assert package.answer() == 3
+
+
+def test_what_is_alive_keeps_it(package: Package) -> None:
+    client = pjrt.client(package.name, num_devices=2)
+    executable = client.compile(PROGRAM)
+    buffers = [client.buffer_from_host(np.zeros(2, np.float32)) for _ in range(3)]
+    second = pjrt.client(package.name)
+    package.amount(2)
+    with pytest.raises(
+        pjrt.FailedPreconditionError,
+        match="while something of it is alive: 3 buffers, 2 clients, 1 executable; close its clients first",
+    ):
+        plugins.reload(package.name)
+    second.close()
+    buffers.pop().delete()
+    with pytest.raises(pjrt.FailedPreconditionError, match="alive: 2 buffers, 1 client, 1 executable;"):
+        plugins.unload(package.name)
+    assert np.asarray(executable.execute([[buffers[0]]])[0][0])[0] == 1
+    client.close()
+    plugins.reload(package.name)
+    assert package.answer() == 2
+
+
+def test_clients_that_nobody_asked_the_registry_for_count_too(package: Package) -> None:
+    """A client of the plugin's own class, made by its factory."""
+    package.write(
+        "__init__.py",
+        DEVICE.format(n=package.number)
+        + "class Own(HostClient): __slots__ = ()\n"
+        + "def make_own(): return Own('own', compile=lambda program, options: lambda x: x)\n",
+    )
+    plugins.reload(package.name)
+    own = sys.modules[package.name].make_own()
+    with pytest.raises(pjrt.FailedPreconditionError, match="alive: 1 client"):
+        plugins.reload(package.name, force=True)
+    own.close()
+    plugins.reload(package.name, force=True)
+
+
+def test_garbage_does_not_count(package: Package) -> None:
+    cycle: list[Any] = [pjrt.client(package.name)]
+    cycle.append(cycle)
+    del cycle
+    package.amount(2)
+    plugins.reload(package.name)
+    assert package.answer() == 2
+
+
+def test_a_module_that_is_new_and_one_that_is_gone(package: Package) -> None:
+    assert package.answer() == 1
+    package.write("more.py", "AMOUNT = 10\nTABLE = {'extra': 5}\n")
+    package.write("__init__.py", DEVICE.format(n=package.number).replace(".amount", ".more"))
+    (package.folder / "amount.py").unlink()
+    plugins.reload(package.name)
+    assert package.answer() == 15
+    assert f"{package.name}.amount" not in sys.modules
+    package.write("more.py", "AMOUNT = 20\nTABLE = {'extra': 5}\n")
+    plugins.reload(package.name)
+    assert package.answer() == 25
+
+
+def test_a_module_that_is_imported_late(package: Package) -> None:
+    text = DEVICE.format(n=package.number).replace(
+        "return HostClient", f"import {package.name}.late as late; return HostClient"
+    )
+    package.write("__init__.py", text.replace("+ AMOUNT", "+ late.AMOUNT"))
+    package.write("late.py", "AMOUNT = 8\n")
+    assert package.answer() == 8
+    changed = package.write("late.py", "AMOUNT = 9\n")
+    assert changed in plugins.reload(package.name)
+    assert package.answer() == 9
+
+
+def test_one_plugin_is_swapped_and_not_its_neighbour(tmp_path: Path, package: Package) -> None:
+    neighbour = Package(tmp_path)
+    plugins.register(name=neighbour.name, factory=f"{neighbour.name}:make_client")
+    try:
+        with pjrt.client(neighbour.name) as client:
+            module = sys.modules[neighbour.name]
+            assert package.answer() == 1
+            package.amount(2)
+            neighbour.amount(3)
+            assert len(plugins.reload(package.name)) == 1
+            assert sys.modules[neighbour.name] is module
+            assert not client.is_closed
+        assert (package.answer(), neighbour.answer()) == (2, 1)
+    finally:
+        plugins.unregister(neighbour.name)
+
+
+def test_unloading_forgets_the_modules(package: Package) -> None:
+    assert not plugins.unload(package.name), "it was not loaded"
+    assert package.answer() == 1
+    assert plugins.unload(package.name)
+    assert package.name not in plugins.loaded()
+    assert not [name for name in sys.modules if name.partition(".")[0] == package.name]
+    path = package.amount(6)
+    os.utime(path, ns=(2 * 10**18, 2 * 10**18))
+    assert package.answer() == 6
+
+
+def test_a_function_that_was_registered_itself(package: Package) -> None:
+    """It has a place, so it is found there again."""
+    import importlib
+
+    module = importlib.import_module(package.name)
+    plugins.register(name=f"{package.name}-itself", factory=module.make_client)
+    try:
+        pjrt.client(f"{package.name}-itself").close()
+        package.amount(4)
+        plugins.reload(f"{package.name}-itself")
+        with pjrt.client(f"{package.name}-itself") as client:
+            assert np.asarray(client.compile(PROGRAM)(np.zeros(2, np.float32))[0])[0] == 4
+    finally:
+        plugins.unregister(f"{package.name}-itself")
+
+
+def test_what_has_no_source_to_look_at() -> None:
+    plugins.register(name="nameless", factory=lambda **options: pjrt.client("reference", **options))
+    try:
+        pjrt.client("nameless").close()
+        with pytest.raises(pjrt.FailedPreconditionError, match="register it by its place, such as factory='mydevice:m"):
+            plugins.reload("nameless")
+    finally:
+        plugins.unregister("nameless")
+    pjrt.client("reference").close()
+    with pytest.raises(pjrt.FailedPreconditionError, match="'reference' is a part of this package; it stays as it is"):
+        plugins.reload("reference")
+    with pytest.raises(pjrt.NotFoundError):
+        plugins.reload("nowhere")
+
+
+def test_a_device_in_a_file(tmp_path: Path) -> None:
+    """It has no package; what it imports from its folder goes with it."""
+    file = tmp_path / "device_in_a_file.py"
+    file.write_text(
+        "from beside_it import AMOUNT\nfrom pjrt.host import HostClient\n"
+        "def make_client(): return HostClient('f', compile=lambda program, options: lambda x: x + AMOUNT)\n"
+    )
+    beside = tmp_path / "beside_it.py"
+    beside.write_text("AMOUNT = 1")
+    place = f"{file}:make_client"
+    sys.path.insert(0, str(tmp_path))
+    try:
+        with pjrt.client(place) as client:
+            assert np.asarray(client.compile(PROGRAM)(np.zeros(2, np.float32))[0])[0] == 1
+        beside.write_text("AMOUNT = 2 # two")
+        assert plugins.reload(place) == (beside,)
+        with pjrt.client(place) as client:
+            assert np.asarray(client.compile(PROGRAM)(np.zeros(2, np.float32))[0])[0] == 2
+        assert set(swapping.files(place)) == {file, beside}
+    finally:
+        sys.path.remove(str(tmp_path))
+    with pytest.raises(pjrt.NotFoundError, match=r"expected FILE\.py:ATTRIBUTE"):
+        pjrt.client(f"{tmp_path}/nothing.py:make_client")
+    with pytest.raises(pjrt.NotFoundError, match="has no 'nothing'"):
+        pjrt.client(f"{file}:nothing")
+
+
+def test_files_are_those_of_the_package_imported_or_not(package: Package) -> None:
+    expected = {package.folder / "__init__.py", package.folder / "amount.py"}
+    assert set(swapping.files(package.name)) == expected
+    assert package.name not in sys.modules
+    assert package.answer() == 1
+    assert set(swapping.files(package.name)) == expected
+    assert swapping.files("reference") == ()
+
+
+# Libraries.
+
+
+@pytest.fixture
+def library(tiny_library: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(tiny_library, tmp_path / "libswapped.so"))
+
+
+def version(path: Path) -> str:
+    with pjrt.client(path) as client:
+        return client.platform_version
+
+
+def test_a_library_that_was_replaced(library: Path, tiny_cache: Path) -> None:
+    assert version(library) == "tiny 1.0"
+    assert plugins.reload(library) == ()
+    newer = build.build_tiny(tiny_cache, ['-DTINY_PLATFORM_VERSION="tiny 2.0"'])
+    os.replace(shutil.copy(newer, library.with_suffix(".new")), library)
+    assert version(library) == "tiny 1.0"
+    with pjrt.client(library) as client:
+        kept = client.buffer_from_host([1.0])
+        with pytest.raises(pjrt.FailedPreconditionError, match="alive: 1 buffer, 1 client"):
+            plugins.reload(library)
+        assert not kept.is_deleted
+    assert plugins.reload(library) == (library,)
+    assert version(library) == "tiny 2.0"
+    assert swapping.files(library) == (library,)
+    assert plugins.unload(library)
+    assert str(library) not in plugins.loaded()
+    assert version(library) == "tiny 2.0"
+
+
+def test_a_library_that_is_unloaded_by_hand_is_loaded_anew(library: Path) -> None:
+    plugin = plugins.get(library)
+    plugin.unload()  # type: ignore[attr-defined]
+    assert str(library) not in plugins.loaded()
+    assert version(library) == "tiny 1.0"
+    assert plugins.get(library) is not plugin
+
+
+def test_a_library_that_cannot_leave(library: Path) -> None:
+    """It is known of vendors' plugins; here it is declared."""
+    plugins.register(name="staying", library=library, resident="it has threads that nothing stops")
+    try:
+        pjrt.client("staying").close()
+        for swap in (plugins.unload, lambda name: plugins.reload(name, force=True)):
+            with pytest.raises(
+                pjrt.FailedPreconditionError,
+                match="cannot leave the process, for it has threads that nothing stops; start a new process",
+            ):
+                swap("staying")
+        pjrt.client("staying").close()
+    finally:
+        plugins.unregister("staying")
+
+
+# Exported devices, and JAX.
+
+
+def test_an_exported_plugin_gets_the_new_factory(package: Package) -> None:
+    """Its table lives as long as the process; what stands behind it changes, however often it is exported anew."""
+    device = DEVICE.format(n=package.number).replace("HostClient(", "pjrt.StableHloClient(")
+    package.write(
+        "__init__.py",
+        "import pjrt\n" + device + f"exported = pjrt.export(make_client, name='{package.name}')\n",
+    )
+    assert package.answer() == 1
+    exported = sys.modules[package.name].exported
+    from pjrt import capi
+
+    loaded = capi.load_capsule(exported.capsule)
+    for value in range(2, 80):  # more often than there is room for tables
+        package.amount(value)
+        plugins.reload(package.name)
+    assert sys.modules[package.name].exported is exported
+    program = pjrt.Program(PROGRAM.encode(), "mlir")
+    with loaded.client() as client:
+        assert np.asarray(client.compile(program)(np.zeros(2, np.float32))[0])[0] == 79
+        package.amount(80)
+        with pytest.raises(pjrt.FailedPreconditionError, match="alive: 1 client"):
+            plugins.reload(package.name)
+    package.write("amount.py", "AMOUNT =")
+    with pytest.raises(pjrt.FailedPreconditionError, match="SyntaxError"):
+        plugins.reload(package.name)
+    with loaded.client() as client:
+        assert np.asarray(client.compile(program)(np.zeros(2, np.float32))[0])[0] == 79
+
+
+JAX = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+import pjrt
+from pjrt import plugins
+sys.path.insert(0, {folder!r})
+def write(value):
+    open({folder!r} + "/jaxchip.py", "w").write(f'''
+import numpy as np, pjrt
+OPERATIONS = {{{{"stablehlo.add": lambda op, x, y: np.add(x, y) + np.float32({{value}})}}}}
+def compile(program, options):
+    def call(*arrays):
+        function = program.entry
+        values = dict(zip(function.arguments, arrays))
+        for step in function.body.operations[:-1]:
+            values[step.results[0]] = OPERATIONS[step.name](step, *[values[v] for v in step.operands])
+        return [values[v] for v in function.body.outputs]
+    return call
+def make_client(**options):
+    return pjrt.StableHloClient("jaxchip", compile=compile, operations=OPERATIONS, **options)
+''')
+write(0)
+plugins.register(name="jaxchip", factory="jaxchip:make_client")
+platform = pjrt.frameworks.jax.register("jaxchip")
+add = jax.jit(lambda x, y: x + y)
+def answer():
+    x = jax.device_put(np.ones(2, np.float32), jax.devices(platform)[0])
+    return float(np.asarray(add(x, x))[0])
+assert answer() == 2
+write(100)
+try:
+    plugins.reload("jaxchip")
+    raise SystemExit("JAX has a client, so it must be refused")
+except pjrt.FailedPreconditionError as error:
+    assert "1 client" in error.message and "clear_backends" in error.message, error
+assert answer() == 2
+jax.extend.backend.clear_backends()
+assert len(plugins.reload("jaxchip")) == 1
+assert answer() == 102, answer()
+jax.extend.backend.clear_backends()
+write("1 +")
+try:
+    plugins.reload("jaxchip")
+    raise SystemExit("it cannot be imported")
+except pjrt.FailedPreconditionError as error:
+    assert "SyntaxError" in error.message, error
+assert answer() == 102
+print("fine")
+"""
+
+
+def test_jax_on_a_device_that_is_swapped(tmp_path: Path) -> None:
+    pytest.importorskip("jax")
+    script = tmp_path / "on_jax.py"
+    script.write_text("import jax.extend\n" + textwrap.dedent(JAX.format(folder=str(tmp_path))))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "fine"), done.stderr[-3000:]
