@@ -191,6 +191,7 @@ class TestManifest:
             ('{"colour": 1}', "unknown key 'colour': the keys are library, factory, options"),
             ('{"library": "gone.so"}', "gone.so: there is no such file"),
             ("[]", "expected a table"),
+            ('{"disabled": true}', "unknown key 'disabled': only the configuration file"),
         ],
     )
     def test_a_bad_one_is_listed_with_its_reason(self, text: str, reason: str, site: Path) -> None:

@@ -65,7 +65,7 @@ def probe(
     question = {
         "name": plugin.name,
         "origin": plugin.origin,
-        "declaration": configuration.table(plugin),
+        "declaration": None if _is_place(plugin.name) else configuration.table(plugin),
         "options": dict(options or {}),
         "devices": devices,
     }
@@ -76,13 +76,14 @@ def probe(
 def answer_in_child(folder: Path) -> None:
     """What the other process does: answers the question in a folder."""
     asked = json.loads((folder / "question").read_text(encoding="utf-8"))
-    said = configuration.settings(asked["declaration"])
-    plugin = configuration.amended(Declaration(asked["name"], asked["origin"]), said)
-    library = said.get("library")
-    plugin = replace(plugin, library=None if library is None else Path(library), factory=said.get("factory"))
-    if not is_path(plugin.name):
-        registry.register(plugin)
-    answers = _asked_here(plugin.name, asked["devices"], asked["options"])
+    if asked["declaration"] is not None:
+        said = configuration.settings(asked["declaration"])
+        plugin = configuration.amended(Declaration(asked["name"], asked["origin"]), said)
+        library = said.get("library")
+        registry.register(
+            replace(plugin, library=None if library is None else Path(library), factory=said.get("factory"))
+        )
+    answers = _asked_here(asked["name"], asked["devices"], asked["options"])
     written = folder / "written"
     written.write_text(json.dumps(asdict(answers), default=str), encoding="utf-8")
     written.rename(folder / "answers")
@@ -101,6 +102,11 @@ def _asked_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> 
     except Exception as error:
         answers = replace(answers, problem=PjrtError.wrap(error).message)
     return answers
+
+
+def _is_place(name: str) -> bool:
+    """Whether a plugin's name says itself where the plugin is."""
+    return is_path(name) or ".py:" in name
 
 
 def _attributes_of_client(name: str) -> Attributes:

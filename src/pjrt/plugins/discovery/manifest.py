@@ -37,6 +37,8 @@ def read(path: Path) -> dict[str, Any]:
         said = {_SPELLINGS_OF_JAX.get(key, key): value for key, value in said.items() if value is not None}
     try:
         table = configuration.settings(said)
+        if "disabled" in table:
+            raise InvalidArgumentError("unknown key 'disabled': only the configuration file turns a plugin off")
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{path}: {error.message}") from error
     if "library" in table:

@@ -109,7 +109,7 @@ VENDORS = {
     ),
     "xpu": Vendor(
         (Wheel("intel-extension-for-openxla", "jax_plugins/intel_extension_for_openxla/pjrt_plugin_xpu.so"),),
-        priority=100,
+        priority=0,  # nothing tells whether its hardware is here
         resident=_OWN_THREADS,
         options={"platform_name": "sycl"},
     ),
