@@ -109,7 +109,7 @@ def test_a_vendors_plugin_is_its_own_library_with_its_own_options(vendors: str, 
     assert os.environ["PJRT_TEST_OF_A_VENDOR"] == "1"
     assert device.client_create_options() == {
         "platform_name": "tiny",
-        "visible_devices": (2,),
+        "visible_devices": [2],
         "node_id": 2,
         "num_nodes": 4,
         "bytes_limit": 1 << 20,

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 DEVICES = ("reference", "cpu")
+NUM_PROCESSES = 2
 
 
 def tensors(torch: Any, torch_xla: Any) -> None:
@@ -70,13 +71,32 @@ def compiled(torch: Any, torch_xla: Any) -> None:
         assert torch.allclose(function(x).cpu(), torch.sin(x.cpu()) * x.cpu(), atol=1e-6)
 
 
-PARTS: dict[str, Callable[[Any, Any], None]] = {f.__name__: f for f in (tensors, training_step, convolution, compiled)}
+def each_process(index: int) -> None:
+    """What each of the processes runs that PyTorch/XLA starts: it has a device of its own."""
+    import torch
+    import torch_xla
+    import torch_xla.runtime
+
+    value = torch.full((3,), float(index)).to(torch_xla.device())
+    assert (value * 2 + 1).cpu().tolist() == [2.0 * index + 1] * 3
+    assert torch_xla.runtime.local_process_count() == NUM_PROCESSES
+    assert torch_xla.runtime.addressable_device_count() == 1
+    print(f"    process {index} of {torch_xla.runtime.local_process_count()}", flush=True)
+
+
+def processes(torch: Any, torch_xla: Any) -> None:
+    torch_xla.launch(each_process)
+
+
+PARTS: dict[str, Callable[[Any, Any], None]] = {
+    f.__name__: f for f in (tensors, training_step, convolution, compiled, processes)
+}
 
 
 def run_part(device: str, part: str) -> None:
     import pjrt
 
-    pjrt.frameworks.torch_xla.register(device)
+    pjrt.frameworks.torch_xla.register(device, num_devices=NUM_PROCESSES if part == "processes" else 1)
     import torch
     import torch_xla
 
@@ -86,9 +106,12 @@ def run_part(device: str, part: str) -> None:
 
 
 def main() -> int:
-    failed = 0
+    failed = count = 0
     for device in DEVICES:
         for part in PARTS:
+            if (device, part) == ("cpu", "processes"):
+                continue  # XLA's CPU numbers its devices anew in each process, which PyTorch/XLA cannot tell apart
+            count += 1
             print(f"{device}: {part}", flush=True)
             done = subprocess.run(
                 [sys.executable, "-X", "faulthandler", __file__, device, part],
@@ -101,7 +124,6 @@ def main() -> int:
             if done.returncode:
                 failed += 1
                 print(f"    FAILED with {done.returncode}: {done.stderr[-2000:]}")
-    count = len(DEVICES) * len(PARTS)
     print(f"{count - failed} passed, {failed} failed")
     return 1 if failed else 0
 

@@ -122,4 +122,9 @@ class Served:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(client_lock.claimed(declaration, options))
                 _handed_over[key] = stack.pop_all()
-        return options
+        return in_framework_types(options)
+
+
+def in_framework_types(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as the frameworks' native parts take them: sequences of integers are lists."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}

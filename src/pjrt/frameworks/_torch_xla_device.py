@@ -13,7 +13,7 @@ from typing import Any
 import pjrt
 from pjrt import system
 from pjrt.capi.export import write_library
-from pjrt.frameworks._served import TORCH_XLA, Served
+from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
 from pjrt.plugins import local_processes, registry
 
 
@@ -71,7 +71,7 @@ class TorchXlaDevice:
         if not self._served.is_wrapped:
             return self._served.own_options()
         share = local_processes.start(self._served.declaration)
-        return {"device": self._served.device, **self._served.options, **share}
+        return in_framework_types({"device": self._served.device, **self._served.options, **share})
 
     def requires_xla_coordinator(self) -> bool:
         """Whether the processes of the job must find each other before a client is made, through PyTorch/XLA's

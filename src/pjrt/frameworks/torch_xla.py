@@ -50,7 +50,9 @@ def register(device: str | os.PathLike[str], *, wrap: bool | None = None, **opti
     name: str = plugin.name
     plugin.library_path()  # what is wrong with the plugin is said here
     plugins.use_dynamic_plugins()
-    plugins.register_plugin(name, plugin)
+    # Its launchers look a device up by what stands before the first _ in PJRT_DEVICE.
+    for known_as in dict.fromkeys((name.partition("_")[0], name)):
+        plugins.register_plugin(known_as, plugin)
     os.environ |= {"PJRT_DEVICE": name, VARIABLE: os.fspath(device), OPTIONS_VARIABLE: json.dumps(options)}
     return name
 
@@ -146,5 +148,9 @@ def _let_work_finish() -> None:
         native._xla_wait_device_ops([])
         return run_cached_graph(*arguments, **keywords)
 
+    def wait_at_exit() -> None:
+        if native._xla_runtime_is_initialized():  # asking it to wait would make a client otherwise
+            native._xla_wait_device_ops([])
+
     native._run_cached_graph = wait_and_run
-    atexit.register(native._xla_wait_device_ops, [])
+    atexit.register(wait_at_exit)

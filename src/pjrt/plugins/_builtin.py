@@ -16,7 +16,6 @@ DEVICES = {
         factory="pjrt.devices.xla:XlaPlugin",
         distribution=DISTRIBUTION,
         memory=_MEMORY,
-        processes=ProcessOptions(count="num_devices"),
     ),
     "reference": Declaration(
         "reference",
