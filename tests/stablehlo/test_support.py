@@ -317,7 +317,7 @@ def test_support_goes_through_json() -> None:
 
 
 def test_an_effort_is_one_of_three() -> None:
-    with pytest.raises(ValueError, match="much"):
+    with pytest.raises(InvalidArgumentError, match="much"):
         decide("much", lambda effort: (), None)
 
 

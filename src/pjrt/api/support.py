@@ -18,6 +18,7 @@ from pjrt.api.errors import (
     CancelledError,
     DeadlineExceededError,
     FailedPreconditionError,
+    InvalidArgumentError,
     PjrtError,
     UnavailableError,
 )
@@ -184,9 +185,9 @@ def decide(effort: Effort | str | None, look: Look, compile: Callable[[], Any] |
         compile: compiles it; None where the device cannot without being here.
 
     Raises:
-        ValueError: the effort is none.
+        InvalidArgumentError: the effort is none.
     """
-    chosen = None if effort is None else Effort(effort)
+    chosen = _effort(effort)
     open_: Support | None = None
     for cheap in (Effort.OPS, Effort.TYPES):
         if chosen in (None, cheap):
@@ -202,6 +203,13 @@ def decide(effort: Effort | str | None, look: Look, compile: Callable[[], Any] |
         )
         return Support.of(chosen or Effort.TYPES, [*(() if open_ is None else open_.reasons), missing])
     return _compiled(compile, open_)
+
+
+def _effort(effort: Effort | str | None) -> Effort | None:
+    try:
+        return None if effort is None else Effort(effort)
+    except ValueError:
+        raise InvalidArgumentError(f"expected the effort 'ops', 'types' or 'compile', found {effort!r}") from None
 
 
 def _compiled(compile: Callable[[], Any], before: Support | None) -> Support:
