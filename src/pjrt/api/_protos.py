@@ -14,6 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.expecting import expect_bytes
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -88,6 +89,7 @@ def parse(name: str, serialized: bytes) -> Message:
         InvalidArgumentError: the bytes are no such message.
     """
     made: Message = _classes()[name]()
+    serialized = expect_bytes(serialized, f"a serialized {name} as bytes")
     try:
         made.ParseFromString(serialized)
     except message.DecodeError as error:

@@ -21,6 +21,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, unimplemented
 from pjrt.api.executable import Executable
 from pjrt.api.execute_options import ExecuteContext
+from pjrt.api.expecting import expect, expect_int
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
@@ -105,6 +106,7 @@ class Client(abc.ABC):
         Raises:
             NotFoundError: there is none.
         """
+        device_id = expect_int(device_id, "the id of a device as a whole number")
         for device in self.devices:
             if device.id == device_id:
                 return device
@@ -118,6 +120,7 @@ class Client(abc.ABC):
         Raises:
             NotFoundError: there is none.
         """
+        local_hardware_id = expect_int(local_hardware_id, "the number of local hardware as a whole number")
         for device in self.addressable_devices:
             if device.local_hardware_id == local_hardware_id:
                 return device
@@ -173,7 +176,7 @@ class Client(abc.ABC):
                 this process, with the same risk as ``compile``: ``pjrt check`` does it in another.
 
         Raises:
-            InvalidArgumentError, DataLossError: it is no program.
+            InvalidArgumentError, DataLossError: it is no program, or the effort is none.
             FailedPreconditionError: the client is closed.
         """
         if self.is_closed:
@@ -424,6 +427,8 @@ def choose_place(client: Client, device: Device | None, memory_space: MemorySpac
     Raises:
         InvalidArgumentError: they do not belong together or to this client, or this process cannot address them.
     """
+    if memory_space is not None:
+        expect(memory_space, MemorySpace, "a memory space of this client, one of client.memory_spaces")
     if device is None:
         if memory_space is None:
             device = client.addressable_devices[0]
@@ -431,6 +436,7 @@ def choose_place(client: Client, device: Device | None, memory_space: MemorySpac
             device = next((d for d in memory_space.devices if d.is_addressable), None)
             if device is None:
                 raise InvalidArgumentError(f"no device of this process can address the memory space {memory_space}")
+    expect(device, Device, "a device of this client, one of client.addressable_devices")
     if device.client is not client:
         raise InvalidArgumentError(
             f"{device} belongs to another client ({device.client!r}); use one of client.addressable_devices"

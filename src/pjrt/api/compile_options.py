@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.expecting import expect, expect_all, expect_int, expect_sequence
 
 OptionValue = str | bool | int | float
 """What an option override may be; ``CompileOptionsProto`` has one case for each."""
+
+
+_ROWS = "a device assignment as rows of device ids, a row a replica"
+_IDS = "a row of a device assignment as a sequence of device ids, one a partition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,10 @@ class DeviceAssignment:
     device_ids: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        rows = tuple(tuple(int(d) for d in row) for row in self.device_ids)
+        rows = tuple(
+            tuple(expect_int(d, "the id of a device as a whole number") for d in expect_sequence(row, _IDS))
+            for row in expect_sequence(self.device_ids, _ROWS)
+        )
         object.__setattr__(self, "device_ids", rows)
         if not rows or not rows[0] or any(len(row) != len(rows[0]) for row in rows):
             raise InvalidArgumentError(
@@ -40,7 +48,9 @@ class DeviceAssignment:
         """An assignment from rows of ids, or from a flat list: one replica each, with one partition."""
         if isinstance(ids, DeviceAssignment):
             return ids
-        return DeviceAssignment(tuple((row,) if isinstance(row, int) else tuple(row) for row in ids))
+        return DeviceAssignment(
+            tuple(row if isinstance(row, Iterable) else (row,) for row in expect_sequence(ids, _ROWS))  # type: ignore[misc]
+        )
 
     @staticmethod
     def in_order(ids: Sequence[int], num_replicas: int, num_partitions: int) -> DeviceAssignment:
@@ -50,6 +60,8 @@ class DeviceAssignment:
         Raises:
             InvalidArgumentError: there are fewer ids than places, or no places.
         """
+        for number in (num_replicas, num_partitions):
+            expect_int(number, "how many replicas and partitions as whole numbers")
         if num_replicas * num_partitions > len(ids):
             raise InvalidArgumentError(
                 f"{num_replicas} replicas × {num_partitions} partitions need as many devices, found {len(ids)}"
@@ -147,9 +159,10 @@ class CompileOptions:
     base: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
+        self._check_types()
         for name in ("num_replicas", "num_partitions"):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if value < 1:
                 raise InvalidArgumentError(f"CompileOptions.{name} must be a whole number from 1 up, found {value!r}")
         if self.device_assignment is not None:
             assignment = DeviceAssignment.of(self.device_assignment)
@@ -160,10 +173,35 @@ class CompileOptions:
                     f"partitions, the options say {self.num_replicas} × {self.num_partitions}"
                 )
         for name, value in self.option_overrides.items():
+            expect(name, str, "the names of CompileOptions.option_overrides as str")
             if not isinstance(value, (str, bool, int, float)):
                 raise InvalidArgumentError(
                     f"the option override {name!r} must be a str, bool, int or float, found {type(value).__name__}"
                 )
+
+    def _check_types(self) -> None:
+        for name in _NUMBERS:
+            expect_int(getattr(self, name), f"CompileOptions.{name} as a whole number")
+        for name in _FLAGS:
+            expect(getattr(self, name), bool, f"CompileOptions.{name} as a bool")
+        for name in _FLAGS_EACH:
+            flags = expect_all(getattr(self, name), bool, f"CompileOptions.{name} as bools")
+            object.__setattr__(self, name, tuple(flags))
+        if self.use_spmd_partitioning is not None:
+            expect(self.use_spmd_partitioning, bool, "CompileOptions.use_spmd_partitioning as a bool or None")
+        expect(self.option_overrides, Mapping, "CompileOptions.option_overrides as a mapping of values by name")
+        expect(self.base, bytes, "CompileOptions.base as bytes")
+
+    @staticmethod
+    def of(options: CompileOptions | None) -> CompileOptions:
+        """Whatever ``Client.compile`` takes, as compile options: ``None`` are the defaults.
+
+        Raises:
+            InvalidArgumentError: it is something else.
+        """
+        if options is None:
+            return _DEFAULT
+        return expect(options, CompileOptions, "compile options as pjrt.CompileOptions or None")
 
     @property
     def spmd(self) -> bool:
@@ -188,3 +226,20 @@ class CompileOptions:
         from pjrt.api import _protos
 
         return _protos.decode_compile_options(serialized)
+
+
+_NUMBERS = ("num_replicas", "num_partitions", "device_ordinal", "device_memory_size", "profile_version")
+_FLAGS = (
+    "use_shardy_partitioner",
+    "use_auto_spmd_partitioning",
+    "alias_passthrough_params",
+    "deduplicate_hlo",
+    "run_backend_only",
+    "parameter_is_tupled_arguments",
+    "compile_portable_executable",
+)
+_FLAGS_EACH = (
+    "allow_spmd_sharding_propagation_to_parameters",
+    "allow_spmd_sharding_propagation_to_output",
+)
+_DEFAULT = CompileOptions()

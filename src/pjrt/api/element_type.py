@@ -123,7 +123,7 @@ class ElementType(enum.IntEnum):
         Raises:
             InvalidArgumentError: the spelling is none of those.
         """
-        found = _BY_MLIR.get(spelling)
+        found = _BY_MLIR.get(spelling) if isinstance(spelling, str) else None
         if found is None:
             raise InvalidArgumentError(f"{spelling!r} is not an element type: expected one of {', '.join(_BY_MLIR)}")
         return found

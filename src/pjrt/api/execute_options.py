@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.expecting import expect, expect_all, expect_int, expect_sequence
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -83,6 +85,35 @@ class ExecuteOptions:
     task_incarnations: Mapping[int, int] | None = None
     use_major_to_minor_data_layout_for_callbacks: bool = False
 
+    def __post_init__(self) -> None:
+        expect_int(self.launch_id, "ExecuteOptions.launch_id as a whole number")
+        if self.non_donatable_input_indices:
+            given = expect_sequence(self.non_donatable_input_indices, f"{_KEPT} as a set of whole numbers")
+            kept = frozenset(expect_int(number, f"{_KEPT} as whole numbers") for number in given)
+            object.__setattr__(self, "non_donatable_input_indices", kept)
+        for name, kind in (("send_callbacks", SendCallback), ("recv_callbacks", RecvCallback)):
+            for row in expect_sequence(getattr(self, name), f"ExecuteOptions.{name} as one sequence a device"):
+                expect_all(row, kind, f"ExecuteOptions.{name} as pjrt.{kind.__name__}")
+        expect_all(self.hlo_output_callbacks, HloOutputCallback, "ExecuteOptions.hlo_output_callbacks as such")
+        if self.context is not None:
+            expect(self.context, ExecuteContext, "ExecuteOptions.context as a pjrt.ExecuteContext or None")
+        expect(self.call_location, str, "ExecuteOptions.call_location as a str")
+        if self.task_incarnations is not None:
+            tasks = expect(self.task_incarnations, Mapping, "ExecuteOptions.task_incarnations as a mapping or None")
+            for number in (*tasks, *tasks.values()):
+                expect_int(number, "ExecuteOptions.task_incarnations as whole numbers by whole numbers")
+
+    @staticmethod
+    def of(options: ExecuteOptions | None) -> ExecuteOptions:
+        """Whatever ``LoadedExecutable.execute`` takes, as execute options: ``None`` are the defaults.
+
+        Raises:
+            InvalidArgumentError: it is something else.
+        """
+        if options is None:
+            return _DEFAULT
+        return expect(options, ExecuteOptions, "execute options as pjrt.ExecuteOptions or None")
+
 
 class ExecuteContext(abc.ABC):
     """What a framework hands to handlers inside a program; a context manager (``PJRT_ExecuteContext``)."""
@@ -106,3 +137,7 @@ class ExecuteContext(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+_KEPT = "ExecuteOptions.non_donatable_input_indices"
+_DEFAULT = ExecuteOptions()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.expecting import expect, expect_int, expect_sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,10 @@ class TiledLayout:
     tiles: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "minor_to_major", _numbers(self.minor_to_major, "TiledLayout.minor_to_major"))
+        if self.tiles:
+            rows = expect_sequence(self.tiles, "TiledLayout.tiles as one sequence a tile")
+            object.__setattr__(self, "tiles", tuple(_numbers(row, "a tile of TiledLayout.tiles") for row in rows))
         if sorted(self.minor_to_major) != list(range(len(self.minor_to_major))):
             raise InvalidArgumentError(
                 f"minor_to_major must name each dimension once, found {self.minor_to_major}; "
@@ -28,6 +34,7 @@ class TiledLayout:
             )
 
     @staticmethod
+    @functools.cache
     def row_major(rank: int) -> TiledLayout:
         """The untiled layout in which the last dimension varies fastest (C order)."""
         return TiledLayout(tuple(range(rank - 1, -1, -1)))
@@ -48,7 +55,7 @@ class TiledLayout:
 
         Properties other than tiles (memory space, element size and the like) are passed over.
         """
-        body = text.strip()
+        body = expect(text, str, "the spelling of a layout as a str").strip()
         if not (body.startswith("{") and body.endswith("}")):
             raise InvalidArgumentError(f"expected a layout such as '{{1,0}}' or '{{1,0:T(8,128)}}', found {text!r}")
         order, _, properties = body[1:-1].partition(":")
@@ -82,9 +89,25 @@ class StridedLayout:
 
     byte_strides: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "byte_strides", _numbers(self.byte_strides, "StridedLayout.byte_strides"))
+
 
 Layout = TiledLayout | StridedLayout
 """How an array lies in memory: tiled (most devices) or strided (hosts)."""
+
+
+def expect_layout(value: Layout) -> Layout:
+    """A layout.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    return expect(value, (TiledLayout, StridedLayout), "a layout as pjrt.TiledLayout or pjrt.StridedLayout")
+
+
+def _numbers(given: Sequence[int], what: str) -> tuple[int, ...]:
+    return tuple([expect_int(n, f"{what} as whole numbers") for n in expect_sequence(given, f"{what} as a sequence")])
 
 
 def row_major_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

@@ -37,8 +37,8 @@ class Program:
             raise InvalidArgumentError(
                 f"a program's code is bytes, found {type(self.code).__name__}; encode text as UTF-8"
             )
-        if not self.format:
-            raise InvalidArgumentError("a program needs a format, such as 'mlir' or 'hlo'; found an empty one")
+        if not isinstance(self.format, str) or not self.format:
+            raise InvalidArgumentError(f"a program needs a format, such as 'mlir' or 'hlo', found {self.format!r}")
 
     def __len__(self) -> int:
         return len(self.code)

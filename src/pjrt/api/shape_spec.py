@@ -9,7 +9,8 @@ from typing import Any
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.layout import Layout
+from pjrt.api.expecting import expect, expect_int, expect_sequence, unexpected
+from pjrt.api.layout import Layout, expect_layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,20 @@ class ShapeSpec:
     layout: Layout | None = None
 
     def __post_init__(self) -> None:
-        shape = tuple(int(size) for size in self.shape)
-        if any(size < 0 for size in shape):
-            raise InvalidArgumentError(f"the dimensions of a shape are 0 or more, found {shape}")
-        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "shape", expect_shape(self.shape))
         object.__setattr__(self, "element_type", ElementType.of(self.element_type))
+        if self.layout is not None:
+            expect_layout(self.layout)
 
     @staticmethod
     def of(array: Any) -> ShapeSpec:
-        """The spec of anything that has ``shape`` and ``dtype``."""
+        """The spec of anything that has ``shape`` and ``dtype``.
+
+        Raises:
+            InvalidArgumentError: it has none, or the dtype is no element type.
+        """
+        if not (hasattr(array, "shape") and hasattr(array, "dtype")):
+            raise unexpected(array, "an array, or what else has a shape and a dtype")
         return ShapeSpec(tuple(array.shape), ElementType.of(array.dtype))
 
     @property
@@ -52,6 +58,28 @@ class ShapeSpec:
 
     def __str__(self) -> str:
         return format_shape(self.element_type, self.shape)
+
+
+def expect_spec(value: ShapeSpec) -> ShapeSpec:
+    """The shape of an array without its data.
+
+    Raises:
+        InvalidArgumentError: it is something else.
+    """
+    return expect(value, ShapeSpec, "a shape and its element type as pjrt.ShapeSpec")
+
+
+def expect_shape(value: Sequence[int]) -> tuple[int, ...]:
+    """The sizes of an array's dimensions.
+
+    Raises:
+        InvalidArgumentError: they are no whole numbers from 0 up.
+    """
+    given = expect_sequence(value, "a shape as a sequence of whole numbers")
+    shape = tuple([expect_int(size, "the dimensions of a shape as whole numbers") for size in given])
+    if shape and min(shape) < 0:
+        raise InvalidArgumentError(f"the dimensions of a shape are 0 or more, found {shape}")
+    return shape
 
 
 def format_shape(element_type: ElementType, shape: Sequence[int]) -> str:

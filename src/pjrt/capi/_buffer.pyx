@@ -15,11 +15,15 @@ from pjrt.capi._layouts cimport buffer_layout
 from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
 from pjrt.capi._to_host cimport copy_raw, copy_raw_later, read_array
-from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, native_layout, read_int64s, read_layout
+from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, native_layout
+from pjrt.capi._values cimport read_int64s, read_layout, whole
 
 from pjrt.api.buffer import Buffer, ExternalReference
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.expecting import expect
+from pjrt.api.future import Future
+from pjrt.api.shape_spec import expect_shape
 
 
 @cython.no_gc_clear
@@ -221,7 +225,7 @@ cdef class BufferCore(Handle):
     def bitcast(self, element_type, shape, layout=None):
         cdef PJRT_Buffer_Bitcast_Args args
         cdef Pin pin = Pin.of(self.scope)
-        cdef Block dims = int64_block(shape)
+        cdef Block dims = int64_block(expect_shape(shape))
         cdef NativeLayout native = native_layout(layout)
         start(&args, PJRT_Buffer_Bitcast_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
@@ -235,6 +239,7 @@ cdef class BufferCore(Handle):
     def donate_with_control_dependency(self, dependency):
         cdef PJRT_Buffer_DonateWithControlDependency_Args args
         cdef Pin pin = Pin.of(self.scope)
+        expect(dependency, Future, "a future to wait for")
         start(&args, PJRT_Buffer_DonateWithControlDependency_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
         self.call(SLOT_PJRT_Buffer_DonateWithControlDependency, &args)
@@ -280,7 +285,7 @@ cdef class BufferCore(Handle):
             PJRT_Extension_Type_Stream, PJRT_Stream_Extension_STRUCT_SIZE, "Stream"
         )
         start(&args, PJRT_Wait_Until_Buffer_Ready_On_Stream_Args_STRUCT_SIZE)
-        args.stream = stream
+        args.stream = whole(stream, "a stream as a whole number")
         args.buffer = <PJRT_Buffer *>self.use()
         self.call_extension(<void *>extension.wait_stream, &args, "PJRT_Wait_Until_Buffer_Ready_On_Stream")
 

@@ -17,15 +17,17 @@ from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope
 from pjrt.capi._topology cimport client_topology
 from pjrt.capi._transfer cimport transfer_manager
-from pjrt.capi._values cimport Block, NamedValues
+from pjrt.capi._values cimport Block, NamedValues, whole
 
 import json
 import weakref
 
-from pjrt.api.client import Client
+from pjrt.api.client import Client, ProcessInfo
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, ResourceExhaustedError, UnimplementedError
+from pjrt.api.expecting import expect, expect_all, expect_bytes, expect_sequence
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.capi._capabilities import of_devices
 from pjrt.capi._ffi_handler import address_of
 from pjrt.capi._gate import close_at_exit
@@ -126,7 +128,7 @@ cdef class ClientCore(ClientScope):
         cdef PJRT_Client_LookupDevice_Args args
         start(&args, PJRT_Client_LookupDevice_Args_STRUCT_SIZE)
         args.client = self.native
-        args.id = device_id
+        args.id = <int>whole(device_id, "the id of a device as a whole number", 32)
         try:
             self.call(SLOT_PJRT_Client_LookupDevice, &args)
         except InvalidArgumentError as error:  # XLA's word for it
@@ -137,7 +139,7 @@ cdef class ClientCore(ClientScope):
         cdef PJRT_Client_LookupAddressableDevice_Args args
         start(&args, PJRT_Client_LookupAddressableDevice_Args_STRUCT_SIZE)
         args.client = self.native
-        args.local_hardware_id = local_hardware_id
+        args.local_hardware_id = <int>whole(local_hardware_id, "the number of local hardware as a whole number", 32)
         try:
             self.call(SLOT_PJRT_Client_LookupAddressableDevice, &args)
         except InvalidArgumentError as error:
@@ -146,6 +148,8 @@ cdef class ClientCore(ClientScope):
 
     def default_device_assignment(self, num_replicas, num_partitions):
         cdef PJRT_Client_DefaultDeviceAssignment_Args args
+        whole(num_replicas, "a number of replicas", 32)
+        whole(num_partitions, "a number of partitions", 32)
         if num_replicas < 1 or num_partitions < 1:
             raise InvalidArgumentError(
                 f"a device assignment has at least 1 replica and 1 partition, found {num_replicas} and {num_partitions}"
@@ -178,7 +182,7 @@ cdef class ClientCore(ClientScope):
         cdef bytes code, format_name, serialized
         ready, doubt = prepared(program, self.attributes)
         code, format_name = ready.code, str(ready.format).encode()
-        serialized = (CompileOptions() if options is None else options).to_proto()
+        serialized = CompileOptions.of(options).to_proto()
         start(&native, PJRT_Program_STRUCT_SIZE)
         native.code = code
         native.code_size = len(code)
@@ -198,7 +202,7 @@ cdef class ClientCore(ClientScope):
     def load(self, executable, options=None):
         cdef PJRT_Client_Load_Args args
         cdef Pin pin = Pin.of(self)
-        cdef bytes serialized = b"" if options is None else options.to_proto()
+        cdef bytes serialized = b"" if options is None else CompileOptions.of(options).to_proto()
         if not isinstance(executable, ExecutableCore) or (<ExecutableCore>executable).scope.api is not self.api:
             raise InvalidArgumentError(
                 f"a client loads executables of its own plugin, found {executable!r}; use deserialize for bytes"
@@ -215,8 +219,8 @@ cdef class ClientCore(ClientScope):
     def deserialize(self, serialized, options=None):
         cdef PJRT_Executable_DeserializeAndLoad_Args args
         cdef Pin pin = Pin.of(self)
-        cdef bytes data = bytes(serialized)
-        cdef bytes overridden = b"" if options is None else options.to_proto()
+        cdef bytes data = expect_bytes(serialized, "a serialized executable as bytes")
+        cdef bytes overridden = b"" if options is None else CompileOptions.of(options).to_proto()
         start(&args, PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE)
         args.client = self.native
         args.serialized_executable = data
@@ -264,7 +268,7 @@ cdef class ClientCore(ClientScope):
         return view_of_device(self, pointer, spec, device, memory_space, on_delete, stream)
 
     def create_buffers_for_async_host_to_device(self, specs, *, memory_space=None):
-        return transfer_manager(self, list(specs), memory_space)
+        return transfer_manager(self, expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec"), memory_space)
 
     # Memory of the host.
 
@@ -291,13 +295,14 @@ cdef class ClientCore(ClientScope):
 
     def update_global_process_info(self, processes):
         cdef PJRT_Client_UpdateGlobalProcessInfo_Args args
-        cdef size_t number = len(processes), index
+        cdef list infos_given = expect_all(processes, ProcessInfo, "a pjrt.ProcessInfo")
+        cdef size_t number = len(infos_given), index
         cdef Block infos = Block.of(number * sizeof(PJRT_ProcessInfo))
         cdef PJRT_ProcessInfo *info = <PJRT_ProcessInfo *>infos.data
         cdef bytes message
         keep = []
         for index in range(number):
-            process = processes[index]
+            process = infos_given[index]
             message = b"" if process.error is None else process.error.message.encode()
             keep.append(message)
             start(&info[index], PJRT_ProcessInfo_STRUCT_SIZE)
@@ -316,23 +321,34 @@ cdef class ClientCore(ClientScope):
     def make_cross_host_receive_buffers(self, specs, device):
         from pjrt.capi._cross_host import make_receive_buffers
 
-        return make_receive_buffers(self, list(specs), device)
+        return make_receive_buffers(self, expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec"), device)
 
     def cross_host_send_buffers(self, buffers, destination_device_ids, transfer_keys):
         from pjrt.capi._cross_host import send_buffers
 
-        return send_buffers(self, list(buffers), list(destination_device_ids), list(transfer_keys))
+        return send_buffers(
+            self,
+            expect_sequence(buffers, "a sequence of buffers"),
+            expect_sequence(destination_device_ids, "a sequence of device ids"),
+            expect_sequence(transfer_keys, "a sequence of keys"),
+        )
 
     def cross_host_receive_buffers(self, specs, device, source_device_ids, transfer_keys):
         from pjrt.capi._cross_host import receive_buffers
 
-        return receive_buffers(self, list(specs), device, list(source_device_ids), list(transfer_keys))
+        return receive_buffers(
+            self,
+            expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec"),
+            device,
+            expect_sequence(source_device_ids, "a sequence of device ids"),
+            expect_sequence(transfer_keys, "a sequence of keys"),
+        )
 
     # Functions of the host inside programs.
 
     def register_ffi_handler(self, name, handler, *, traits=0):
         cdef PJRT_FFI_Register_Handler_Args args
-        cdef bytes target = name.encode()
+        cdef bytes target = expect(name, str, "the name of a custom call's target as a str").encode()
         cdef bytes platform = _FFI_PLATFORMS.get(self.platform_name, self.platform_name).encode()
         cdef PJRT_FFI_Extension *extension = <PJRT_FFI_Extension *>self.api.extension(
             PJRT_Extension_Type_FFI, PJRT_FFI_Extension_STRUCT_SIZE, "FFI"
@@ -344,13 +360,13 @@ cdef class ClientCore(ClientScope):
         args.handler = <void *><size_t>address
         args.platform_name = platform
         args.platform_name_size = len(platform)
-        args.traits = <PJRT_FFI_Handler_TraitsBits><int>traits
+        args.traits = <PJRT_FFI_Handler_TraitsBits><int>whole(traits, "the traits of an FFI handler", 32)
         self.call_extension(<void *>extension.register_handler, &args, "PJRT_FFI_Register_Handler")
 
     def register_ffi_type(self, name):
         cdef PJRT_FFI_Type_Register_Args args
         cdef PJRT_FFI_Type_Info info
-        cdef bytes encoded = name.encode()
+        cdef bytes encoded = expect(name, str, "the name of an FFI type as a str").encode()
         cdef PJRT_FFI_Extension *extension = <PJRT_FFI_Extension *>self.api.extension(
             PJRT_Extension_Type_FFI, sizeof(PJRT_Extension_Base) + sizeof(void *), "FFI"
         )

@@ -16,7 +16,8 @@ from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout
 
 from pjrt.api.cross_host import CrossHostReceive
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, UnimplementedError
-from pjrt.api.future import Promise
+from pjrt.api.expecting import expect
+from pjrt.api.future import Future, Promise
 
 # The first generation of the extension had the two functions with descriptors only.
 cdef size_t _FIRST_SIZE = PJRT_CrossHostTransfers_Extension_STRUCT_SIZE - 2 * sizeof(void *)
@@ -305,6 +306,7 @@ def send_buffer(BufferCore buffer, descriptor):
     cdef PJRT_CrossHostTransfers_Extension *extension = _extension(buffer.scope, _FIRST_SIZE)
     cdef descriptor_t *slot
     cdef _DescriptorSetter setter = _DescriptorSetter()
+    expect(descriptor, Future, "a future of what the receiver's descriptors said")
     if extension.PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice == NULL:
         raise UnimplementedError(
             f"{buffer.scope.api.path}: the plugin leaves PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice out of its "

@@ -7,10 +7,11 @@ changes is asked once.
 from pjrt.capi._api cimport count, start, text
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport ClientScope, Handle, Scope
-from pjrt.capi._values cimport NamedValues, read_named_values
+from pjrt.capi._values cimport NamedValues, read_named_values, whole
 
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.expecting import expect
 from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 
 cdef size_t _NO_DEFAULT = <size_t>-1
@@ -205,11 +206,11 @@ cdef class DeviceCore:
 
     def poison_execution(self, launch_id, error):
         cdef PJRT_Device_PoisonExecution_Args args
+        cdef NamedValues payload = payload_values(expect(error, PjrtError, "an error as pjrt.PjrtError"))
         cdef bytes message = error.message.encode()
-        cdef NamedValues payload = payload_values(error)
         start(&args, PJRT_Device_PoisonExecution_Args_STRUCT_SIZE)
         args.device = self.native
-        args.launch_id = launch_id
+        args.launch_id = <int>whole(launch_id, "a launch id as a whole number", 32)
         args.error_code = <PJRT_Error_Code><int>error.code
         args.error_message = message
         args.error_message_size = len(message)
@@ -220,7 +221,7 @@ cdef class DeviceCore:
 
     def create_async_tracking_event(self, description):
         cdef PJRT_Device_CreateAsyncTrackingEvent_Args args
-        cdef bytes said = description.encode()
+        cdef bytes said = expect(description, str, "a description as a str").encode()
         start(&args, PJRT_Device_CreateAsyncTrackingEvent_Args_STRUCT_SIZE)
         args.device = self.native
         args.description = said

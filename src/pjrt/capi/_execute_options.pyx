@@ -12,14 +12,15 @@ from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._memory cimport HostMemory
 from pjrt.capi._scope cimport ClientScope, Handle
-from pjrt.capi._values cimport Block, element_type, int64_block, read_int64s
+from pjrt.capi._values cimport Block, element_type, int64_block, read_int64s, whole
 
 import logging
 
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.api.execute_options import ExecuteContext
+from pjrt.api.execute_options import ExecuteContext, ExecuteOptions
+from pjrt.api.expecting import expect, expect_int
 from pjrt.api.transfer import CopyToDeviceStream
 
 _log = logging.getLogger("pjrt")
@@ -44,8 +45,9 @@ cdef ExecuteCall execute_call(ClientScope scope, options, size_t num_devices):
     start(&call.options, PJRT_ExecuteOptions_STRUCT_SIZE)
     if options is None:
         return call
+    expect(options, ExecuteOptions, "execute options as pjrt.ExecuteOptions or None")
     call.keep = []
-    call.options.launch_id = options.launch_id
+    call.options.launch_id = <int>whole(options.launch_id, "a launch id as a whole number", 32)
     call.options.use_major_to_minor_data_layout_for_callbacks = options.use_major_to_minor_data_layout_for_callbacks
     if options.non_donatable_input_indices:
         indices = int64_block(sorted(options.non_donatable_input_indices))
@@ -87,7 +89,7 @@ cdef int _add_tasks(ExecuteCall call, incarnations) except -1:
     cdef Block ids = Block.of(number * sizeof(int))
     cdef Block values = int64_block(incarnations.values())
     for task in incarnations:
-        (<int *>ids.data)[index] = task
+        (<int *>ids.data)[index] = <int>whole(task, "the id of a task as a whole number", 32)
         index += 1
     call.keep += [ids, values]
     call.options.num_tasks = number
@@ -321,8 +323,8 @@ cdef class ContextCore(Handle):
         )
         start(&args, PJRT_FFI_UserData_Add_Args_STRUCT_SIZE)
         args.context = <PJRT_ExecuteContext *>self.use()
-        args.user_data.type_id = type_id
-        args.user_data.data = <void *><size_t>address
+        args.user_data.type_id = whole(type_id, "the id of an FFI type as a whole number")
+        args.user_data.data = <void *><size_t>expect_int(address, "the address of user data as a whole number")
         self.call_extension(<void *>extension.user_data_add, &args, "PJRT_FFI_UserData_Add")
 
     def close(self):

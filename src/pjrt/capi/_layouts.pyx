@@ -8,7 +8,9 @@ from pjrt.capi._scope cimport Handle, Scope
 from pjrt.capi._values cimport Block, int64_block
 
 from pjrt.api.element_type import ElementType
+from pjrt.api.expecting import expect
 from pjrt.api.layout import TiledLayout
+from pjrt.api.shape_spec import expect_shape
 
 # How far the extension reached before it knew of topologies and executables.
 cdef size_t _FIRST_SIZE = PJRT_Layouts_Extension_STRUCT_SIZE - 3 * sizeof(void *)
@@ -66,11 +68,11 @@ cdef object buffer_layout(Handle buffer):
 cdef object client_layout(Scope scope, PJRT_Client *client, element_type, shape):
     """The layout that a client's devices give to an array."""
     cdef PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args args
-    cdef Block dims = int64_block(shape)
+    cdef Block dims = int64_block(expect_shape(shape))
     cdef PJRT_Layouts_Extension *extension = _extension(scope, _FIRST_SIZE)
     start(&args, PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args_STRUCT_SIZE)
     args.client = client
-    args.type = <PJRT_Buffer_Type><int>ElementType.of(element_type)
+    args.type = <PJRT_Buffer_Type><int>expect(element_type, ElementType, "an element type as pjrt.ElementType")
     args.dims = <int64_t *>dims.data
     args.num_dims = len(shape)
     scope.call_extension(
@@ -82,11 +84,11 @@ cdef object client_layout(Scope scope, PJRT_Client *client, element_type, shape)
 cdef object topology_layout(Scope scope, PJRT_TopologyDescription *topology, element_type, shape):
     """The layout that a topology's devices give to an array."""
     cdef PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args args
-    cdef Block dims = int64_block(shape)
+    cdef Block dims = int64_block(expect_shape(shape))
     cdef PJRT_Layouts_Extension *extension = _extension(scope, _FIRST_SIZE + sizeof(void *))
     start(&args, PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args_STRUCT_SIZE)
     args.topology_description = topology
-    args.type = <PJRT_Buffer_Type><int>ElementType.of(element_type)
+    args.type = <PJRT_Buffer_Type><int>expect(element_type, ElementType, "an element type as pjrt.ElementType")
     args.dims = <int64_t *>dims.data
     args.num_dims = len(shape)
     scope.call_extension(

@@ -17,6 +17,7 @@ from pjrt.capi._values cimport Block
 
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.expecting import expect, expect_sequence, unexpected
 from pjrt.api.loaded_executable import LoadedExecutable
 
 cdef enum:
@@ -115,7 +116,7 @@ cdef class LoadedExecutableCore(Handle):
         return tuple(<list>self.run([list(arguments)], devices[0], None, None)[0])
 
     def execute(self, arguments, options=None, *, returned_futures=None):
-        rows = [list(row) for row in arguments]
+        rows = [_row(row) for row in expect_sequence(arguments, "one list of arguments a device")]
         if len({len(row) for row in rows}) > 1:
             raise InvalidArgumentError(
                 f"every device takes the same number of arguments, found {[len(row) for row in rows]}"
@@ -129,10 +130,14 @@ cdef class LoadedExecutableCore(Handle):
         return self.run(rows, None, options, returned_futures)
 
     def execute_sharded(self, arguments, device, options=None, *, returned_futures=None):
-        return self.run([list(arguments)], device, options, returned_futures)[0]
+        if device is None:
+            raise unexpected(device, "one of executable.addressable_devices")
+        return self.run([_row(arguments)], device, options, returned_futures)[0]
 
     def execute_portable(self, arguments, device, options=None, *, returned_futures=None):
-        return self.run([list(arguments)], device, options, returned_futures)[0]
+        if device is None:
+            raise unexpected(device, "a device to run the program on")
+        return self.run([_row(arguments)], device, options, returned_futures)[0]
 
     cdef list run(self, list arguments, device, options, futures):
         """One call of the plugin's: ``arguments`` are lists of our own, which keep the buffers alive during it."""
@@ -146,6 +151,8 @@ cdef class LoadedExecutableCore(Handle):
         cdef size_t needed = num_devices * (num_args + self.outputs + 3)
         cdef Block many
         cdef ExecuteCall call = execute_call(scope, options, num_devices)
+        if futures is not None:
+            expect(futures, list, "a list, or None, as returned_futures")
         if needed > FEW:
             many = Block.of(needed * sizeof(void *))
             pointers = <void **>many.data
@@ -259,6 +266,11 @@ cdef class LoadedExecutableCore(Handle):
         if self.native == NULL or self.scope.closed:
             return f"<{type(self).__name__} of a closed client>"
         return LoadedExecutable.__repr__(self)
+
+
+cdef list _row(arguments):
+    """A list of our own, of the arguments for one device."""
+    return list(expect_sequence(arguments, "the arguments as a list of buffers"))
 
 
 def _asked(name):

@@ -12,7 +12,7 @@ from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
-from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout
+from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, whole
 
 import logging
 
@@ -20,7 +20,10 @@ import numpy as np
 
 from pjrt.api.client import AliasFulfillment, choose_place
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
+from pjrt.api.expecting import expect, expect_array, expect_callable, expect_int, unexpected
+from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.shape_spec import expect_spec
 
 _log = logging.getLogger("pjrt")
 
@@ -35,7 +38,7 @@ cdef object from_host(ClientScope scope, array, device, memory_space, layout, se
     cdef Pin pin = Pin.of(scope)
     cdef NativeLayout native
     cdef Py_buffer view
-    cdef object source = array if isinstance(array, np.ndarray) else np.asarray(array)
+    cdef object source = array if isinstance(array, np.ndarray) else expect_array(array)
     cdef object number = _TYPE_OF_DTYPE.get(source.dtype)
     if number is None:
         number, source = _convert(source)
@@ -46,6 +49,10 @@ cdef object from_host(ClientScope scope, array, device, memory_space, layout, se
         native = native_layout(layout)
         args.device_layout = native.pointer
     args.type = <PJRT_Buffer_Type><int>number
+    if type(semantics) is not HostBufferSemantics:
+        raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
+    if on_done is not None:
+        expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
     args.host_buffer_semantics = <PJRT_HostBufferSemantics><int>semantics
     if <int>args.host_buffer_semantics == _MUTABLE and not source.flags.writeable:
         raise InvalidArgumentError(
@@ -102,7 +109,7 @@ cdef object uninitialized(ClientScope scope, spec, memory_space):
     """``Client.create_uninitialized_buffer``."""
     cdef PJRT_Client_CreateUninitializedBuffer_Args args
     cdef Pin pin = Pin.of(scope)
-    cdef Block dims = int64_block(spec.shape)
+    cdef Block dims = int64_block(expect_spec(spec).shape)
     cdef NativeLayout layout = native_layout(spec.layout)
     start(&args, PJRT_Client_CreateUninitializedBuffer_Args_STRUCT_SIZE)
     args.client = scope.native
@@ -119,9 +126,9 @@ cdef object of_error(ClientScope scope, error, spec, memory_space):
     """``Client.create_error_buffer``."""
     cdef PJRT_Client_CreateErrorBuffer_Args args
     cdef Pin pin = Pin.of(scope)
-    cdef Block dims = int64_block(spec.shape)
+    cdef Block dims = int64_block(expect_spec(spec).shape)
     cdef NativeLayout layout = native_layout(spec.layout)
-    cdef NamedValues payload = payload_values(error)
+    cdef NamedValues payload = payload_values(expect(error, PjrtError, "an error as pjrt.PjrtError"))
     cdef bytes message = error.message.encode()
     start(&args, PJRT_Client_CreateErrorBuffer_Args_STRUCT_SIZE)
     args.client = scope.native
@@ -143,7 +150,7 @@ cdef tuple alias(ClientScope scope, spec, memory_space):
     """``Client.create_alias_buffer``: the buffer, and the means to say of which it is an alias."""
     cdef PJRT_Client_CreateAliasBuffer_Args args
     cdef Pin pin = Pin.of(scope)
-    cdef Block dims = int64_block(spec.shape)
+    cdef Block dims = int64_block(expect_spec(spec).shape)
     cdef NativeLayout layout = native_layout(spec.layout)
     start(&args, PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE)
     args.client = scope.native
@@ -167,7 +174,7 @@ cdef class FulfillmentCore(Handle):
         self._settle(buffer, None)
 
     def fail(self, error):
-        self._settle(None, error)
+        self._settle(None, expect(error, PjrtError, "an error as pjrt.PjrtError"))
 
     def _settle(self, buffer, error):
         cdef void *native = self.native
@@ -214,19 +221,21 @@ cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_spac
     """``Client.create_view_of_device_buffer``."""
     cdef PJRT_Client_CreateViewOfDeviceBuffer_Args args
     cdef Pin pin = Pin.of(scope)
-    cdef Block dims = int64_block(spec.shape)
+    cdef Block dims = int64_block(expect_spec(spec).shape)
     cdef NativeLayout layout = native_layout(spec.layout)
     place, memory_space = choose_place(scope, device, memory_space)
+    if on_delete is not None:
+        expect_callable(on_delete, "a function, or None, as on_delete")
     start(&args, PJRT_Client_CreateViewOfDeviceBuffer_Args_STRUCT_SIZE)
     args.client = scope.native
-    args.device_buffer_ptr = <void *><size_t>pointer
+    args.device_buffer_ptr = <void *><size_t>expect_int(pointer, "the address of memory as a whole number")
     args.dims = <int64_t *>dims.data
     args.num_dims = len(spec.shape)
     args.element_type = <PJRT_Buffer_Type><int>spec.element_type
     args.layout = layout.pointer
     args.device = native_device(scope, place)
     args.memory = native_memory(scope, memory_space)
-    args.stream = <intptr_t>(0 if stream is None else stream)
+    args.stream = <intptr_t>(0 if stream is None else whole(stream, "a stream as a whole number, or None"))
     if on_delete is not None:
         args.on_delete_callback = _on_delete
         args.on_delete_callback_arg = <void *>on_delete

@@ -9,6 +9,7 @@ from pjrt.capi._event cimport eager_future
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._memory cimport HostMemory
 from pjrt.capi._scope cimport ClientScope, Handle, Scope
+from pjrt.capi._values cimport whole
 
 from pjrt.api.raw_buffer import RawBuffer
 
@@ -61,7 +62,7 @@ cdef class RawBufferCore(Handle):
         start(&args, PJRT_RawBuffer_CopyRawHostToDevice_Args_STRUCT_SIZE)
         args.buffer = <PJRT_RawBuffer *>self.use()
         args.src = memory.at(0, memory.view.len)
-        args.offset = offset
+        args.offset = whole(offset, "an offset in bytes as a whole number")
         args.transfer_size = memory.view.len
         self.call_extension(
             <void *>_extension(self.scope).PJRT_RawBuffer_CopyRawHostToDevice,
@@ -74,10 +75,10 @@ cdef class RawBufferCore(Handle):
         cdef PJRT_RawBuffer_CopyRawDeviceToHost_Args args
         cdef HostMemory memory = HostMemory.of(out, True, "out")
         start(&args, PJRT_RawBuffer_CopyRawDeviceToHost_Args_STRUCT_SIZE)
-        args.transfer_size = memory.view.len if size is None else size
+        args.transfer_size = memory.view.len if size is None else whole(size, "a number of bytes, or None, as size")
         args.buffer = <PJRT_RawBuffer *>self.use()
         args.dst = memory.at(0, args.transfer_size)
-        args.offset = offset
+        args.offset = whole(offset, "an offset in bytes as a whole number")
         self.call_extension(
             <void *>_extension(self.scope).PJRT_RawBuffer_CopyRawDeviceToHost,
             &args,

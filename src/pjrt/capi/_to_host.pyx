@@ -7,12 +7,14 @@ from pjrt.capi._event cimport eager_future
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._memory cimport HostMemory
 from pjrt.capi._scope cimport Handle
-from pjrt.capi._values cimport NativeLayout, native_layout
+from pjrt.capi._values cimport NativeLayout, native_layout, whole
 
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.api.layout import StridedLayout, TiledLayout
+from pjrt.api.expecting import expect
+from pjrt.api.future import Future
+from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
 
 cdef enum:
     MOST_DIMENSIONS = 64
@@ -82,7 +84,7 @@ class _Filler:
 
 cdef object _order(layout, shape):
     """The dense order that a host layout means; hosts have no tiles."""
-    if isinstance(layout, StridedLayout):
+    if isinstance(expect_layout(layout), StridedLayout):
         order = sorted(range(len(shape)), key=lambda d: (abs(layout.byte_strides[d]), -d))
         return TiledLayout(tuple(order))
     if layout.tiles or len(layout.minor_to_major) != len(shape):
@@ -111,10 +113,10 @@ cdef object copy_raw(Handle buffer, out, offset, size):
     cdef PJRT_Buffer_CopyRawToHost_Args args
     cdef HostMemory memory = HostMemory.of(out, True, "out")
     start(&args, PJRT_Buffer_CopyRawToHost_Args_STRUCT_SIZE)
-    args.transfer_size = memory.view.len if size is None else size
+    args.transfer_size = memory.view.len if size is None else whole(size, "a number of bytes, or None, as size")
     args.buffer = <PJRT_Buffer *>buffer.use()
     args.dst = memory.at(0, args.transfer_size)
-    args.offset = offset
+    args.offset = whole(offset, "an offset in bytes as a whole number")
     buffer.call(SLOT_PJRT_Buffer_CopyRawToHost, &args)
     return eager_future(buffer.scope, args.event, None, (memory, buffer))
 
@@ -123,10 +125,13 @@ cdef object copy_raw_later(Handle buffer, out, offset, size):
     """``Buffer.copy_raw_to_host_future``: the plugin is told of the memory when the future has it."""
     cdef PJRT_Buffer_CopyRawToHostFuture_Args args
     cdef _Destination destination = _Destination()
+    expect(out, Future, "a future of the memory to copy to")
     start(&args, PJRT_Buffer_CopyRawToHostFuture_Args_STRUCT_SIZE)
     args.buffer = <PJRT_Buffer *>buffer.use()
-    args.offset = offset
-    args.transfer_size = buffer.on_device_size - offset if size is None else size
+    args.offset = whole(offset, "an offset in bytes as a whole number")
+    args.transfer_size = (
+        buffer.on_device_size - args.offset if size is None else whole(size, "a number of bytes, or None, as size")
+    )
     buffer.call(SLOT_PJRT_Buffer_CopyRawToHostFuture, &args)
     destination.callback = args.future_ready_callback
     destination.data = args.callback_data

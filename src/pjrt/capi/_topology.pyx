@@ -8,12 +8,14 @@ from pjrt.capi._executable cimport new_executable
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._layouts cimport topology_layout
 from pjrt.capi._scope cimport ClientScope, Handle, Scope, free_scope
-from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, read_named_values
+from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, read_named_values, whole
 
 from pjrt.api.capability import Feature
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
+from pjrt.api.expecting import expect, expect_bytes
+from pjrt.api.shape_spec import expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._capabilities import of_devices
 from pjrt.capi._program import doubted, prepared
@@ -64,7 +66,7 @@ cdef class TopologyCore:
         cdef bytes code, format_name, serialized_options
         ready, doubt = prepared(program, self.attributes_of_plugin)
         code, format_name = ready.code, str(ready.format).encode()
-        serialized_options = (CompileOptions() if options is None else options).to_proto()
+        serialized_options = CompileOptions.of(options).to_proto()
         start(&native, PJRT_Program_STRUCT_SIZE)
         native.code = code
         native.code_size = len(code)
@@ -125,11 +127,11 @@ cdef class TopologyCore:
 
     def make_canonical_shape(self, element_type, shape, layout=None, *, memory_space_kind_id):
         cdef PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args args
-        cdef Block dims = int64_block(shape)
+        cdef Block dims = int64_block(expect_shape(shape))
         cdef NativeLayout native = native_layout(layout)
         start(&args, PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args_STRUCT_SIZE)
         args.topology = <PJRT_TopologyDescription *>self.handle.use()
-        args.memory_space_kind_id = memory_space_kind_id
+        args.memory_space_kind_id = <int>whole(memory_space_kind_id, "the number of a kind of memory", 32)
         args.dims = <int64_t *>dims.data
         args.num_dims = len(shape)
         args.element_type = <PJRT_Buffer_Type><int>ElementType.of(element_type)
@@ -212,7 +214,7 @@ cdef object create_topology(Scope scope, name, options, attributes):
     """``Plugin.topology``."""
     cdef PJRT_TopologyDescription_Create_Args args
     cdef NamedValues values = NamedValues(options, "the options of a topology")
-    cdef bytes encoded = name.encode()
+    cdef bytes encoded = expect(name, str, "the name of a topology as a str").encode()
     start(&args, PJRT_TopologyDescription_Create_Args_STRUCT_SIZE)
     args.topology_name = encoded
     args.topology_name_size = len(encoded)
@@ -225,7 +227,7 @@ cdef object create_topology(Scope scope, name, options, attributes):
 cdef object deserialize_topology(Scope scope, serialized, attributes):
     """``Plugin.deserialize_topology``."""
     cdef PJRT_TopologyDescription_Deserialize_Args args
-    cdef bytes data = bytes(serialized)
+    cdef bytes data = expect_bytes(serialized, "a serialized topology as bytes")
     start(&args, PJRT_TopologyDescription_Deserialize_Args_STRUCT_SIZE)
     args.serialized_topology = data
     args.serialized_topology_size = len(data)

@@ -11,11 +11,13 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._memory cimport HostMemory
 from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
-from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout
+from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, whole
 
 import numpy as np
 
 from pjrt.api.element_type import ElementType
+from pjrt.api.errors import PjrtError
+from pjrt.api.expecting import expect, expect_array
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 
 
@@ -43,7 +45,7 @@ cdef class TransferManagerCore(Handle):
         cdef PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args args
         start(&args, PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = index
+        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferSize, &args)
         return args.buffer_size
 
@@ -52,7 +54,7 @@ cdef class TransferManagerCore(Handle):
         cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = index
+        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer, &args)
         return new_buffer(<ClientScope>self.scope, args.buffer_out)
 
@@ -61,9 +63,9 @@ cdef class TransferManagerCore(Handle):
         cdef HostMemory memory = HostMemory.of(data, False, "the data of a transfer")
         start(&args, PJRT_AsyncHostToDeviceTransferManager_TransferData_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = index
+        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
         args.data = memory.at(0, memory.view.len)
-        args.offset = offset
+        args.offset = whole(offset, "an offset in bytes as a whole number")
         args.transfer_size = memory.view.len
         args.is_last_transfer = is_last_transfer
         self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferData, &args)
@@ -71,12 +73,13 @@ cdef class TransferManagerCore(Handle):
 
     def transfer_literal(self, index, array):
         cdef PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args args
-        source = np.ascontiguousarray(array).reshape(np.shape(array))
+        given = expect_array(array)
+        source = np.ascontiguousarray(given).reshape(given.shape)
         cdef HostMemory memory = HostMemory.of(source, False, "the array of a transfer")
         cdef Block dims = int64_block(source.shape)
         start(&args, PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = index
+        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
         args.data = memory.at(0, memory.view.len)
         args.shape_dims = <int64_t *>dims.data
         args.shape_num_dims = source.ndim
@@ -86,10 +89,10 @@ cdef class TransferManagerCore(Handle):
 
     def set_buffer_error(self, index, error):
         cdef PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args args
-        cdef bytes message = error.message.encode()
+        cdef bytes message = expect(error, PjrtError, "an error as pjrt.PjrtError").message.encode()
         start(&args, PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args_STRUCT_SIZE)
         args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        args.buffer_index = index
+        args.buffer_index = <int>whole(index, "the number of a buffer", 32)
         args.error_code = <PJRT_Error_Code><int>error.code
         args.error_message = message
         args.error_message_size = len(message)

@@ -6,11 +6,14 @@ from pjrt.capi._api cimport count, start, text
 from pjrt.capi._gen_abi cimport *
 
 import operator
+from collections.abc import Mapping
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError
-from pjrt.api.layout import StridedLayout, TiledLayout
+from pjrt.api.expecting import expect, expect_int
+from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
 
+cdef object _LIMIT = 1 << 63
 cdef list _ELEMENT_TYPES = [ElementType(number) for number in range(len(ElementType))]
 
 
@@ -34,7 +37,7 @@ cdef class NamedValues:
         Raises:
             InvalidArgumentError: a value is of none of the five types, or an integer needs more than 64 bits.
         """
-        self.size = len(values)
+        self.size = len(expect(values, Mapping, f"{what} as a mapping of values by name"))
         self.block = Block.of(self.size * sizeof(PJRT_NamedValue))
         self.data = <PJRT_NamedValue *>self.block.data
         self.keep = []
@@ -127,6 +130,7 @@ cdef NativeLayout native_layout(layout):
     cdef NativeLayout native = NativeLayout.__new__(NativeLayout)
     if layout is None:
         return native
+    expect_layout(layout)
     start(&native.value, PJRT_Buffer_MemoryLayout_STRUCT_SIZE)
     native.pointer = &native.value
     if isinstance(layout, StridedLayout):
@@ -136,10 +140,6 @@ cdef NativeLayout native_layout(layout):
         native.value.strides.byte_strides = <int64_t *>native.block.data
         native.value.strides.num_byte_strides = len(layout.byte_strides)
         return native
-    if not isinstance(layout, TiledLayout):
-        raise InvalidArgumentError(
-            f"a layout is a pjrt.TiledLayout or a pjrt.StridedLayout, found {type(layout).__name__}"
-        )
     _fill_tiled(native, layout)
     return native
 
@@ -182,9 +182,21 @@ cdef Block int64_block(numbers):
     cdef Block block = Block.of(len(numbers) * sizeof(int64_t))
     cdef size_t index = 0
     for number in numbers:
-        (<int64_t *>block.data)[index] = number
+        (<int64_t *>block.data)[index] = whole(number, "whole numbers")
         index += 1
     return block
+
+
+cdef int64_t whole(value, str what, int bits=64) except? -1:
+    """A whole number of so many bits.
+
+    Raises:
+        InvalidArgumentError: it is none, or needs more bits.
+    """
+    cdef object number = expect_int(value, what), limit = _LIMIT >> (64 - bits)
+    if not -limit <= number < limit:
+        raise InvalidArgumentError(f"expected {what} of at most {bits} bits, found {number}")
+    return number
 
 
 cdef tuple read_int64s(const int64_t *numbers, size_t number, str what):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pjrt.api.buffer import Buffer
 from pjrt.api.client import AliasFulfillment
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError
+from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.layout import TiledLayout
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
 from pjrt.host.layout import order_of, tiled
@@ -40,6 +41,7 @@ class HostAliasFulfillment(AliasFulfillment):
         follow(self._say(), source)
 
     def fail(self, error: PjrtError) -> None:
+        expect(error, PjrtError, "an error as pjrt.PjrtError")
         self._say().definition._complete(None, error)
 
     def abandon(self, error: PjrtError) -> None:
@@ -61,6 +63,7 @@ class HostAliasFulfillment(AliasFulfillment):
 
 def alias(device: HostDevice, space: HostMemorySpace, spec: ShapeSpec) -> tuple[HostBuffer, HostAliasFulfillment]:
     """A buffer that will stand for another, and what says for which."""
+    expect_spec(spec)
     storage = Storage(Future())
     layout = None if spec.layout is None else tiled(order_of(spec.layout, spec.shape, spec.element_type))
     plain = ShapeSpec(spec.shape, spec.element_type, layout)

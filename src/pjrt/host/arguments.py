@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pjrt.api.buffer import Buffer
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.expecting import expect_sequence
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import process_life
 from pjrt.host.buffer import HostBuffer
@@ -41,13 +42,14 @@ class Arguments:
             FailedPreconditionError: an argument was deleted or donated before.
         """
         donated = self.donated(kept)
+        rows = [expect_sequence(row, "the arguments as a list of buffers") for row in arguments]
         if not donated:
-            return [self._check(row, device) for row, device in zip(arguments, devices, strict=True)]
+            return [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
         with process_life.lock:  # of two calls that use an argument up, one comes too late
-            taken = [self._check(row, device) for row, device in zip(arguments, devices, strict=True)]
-            for row in arguments:
+            taken = [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
+            for row in rows:
                 self._check_used_once(row, donated)
-            for row in arguments:
+            for row in rows:
                 for number in donated:
                     if number < len(row):
                         row[number].delete()

@@ -11,10 +11,11 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.expecting import expect
 from pjrt.api.future import Future, Promise
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.host import dlpack
 from pjrt.host.copying import copy_between, schedule
 from pjrt.host.derived_storage import depend, reinterpret
@@ -124,7 +125,7 @@ class HostBuffer(Buffer):
         storage = self.use()
         order = None if layout is None else order_of(layout, self._shape, self._element_type)
         if out is not None:
-            return self._copy_out(storage, out)
+            return self._copy_out(storage, expect(out, np.ndarray, "a numpy array to copy to, or None"))
         if order is None or order == self._order:
             definition = storage.definition
             if definition._done and definition._error is None:
@@ -152,6 +153,7 @@ class HostBuffer(Buffer):
         return copy_raw(self._device, self.use(), self.on_device_size, out, offset, size)
 
     def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
+        expect(out, Future, "a future of the memory to copy to")
         # Held from now on: the buffer may be deleted before the memory to copy to comes.
         storage, available = self.use(), self.on_device_size
         promise: Promise[None] = Promise()
@@ -173,6 +175,7 @@ class HostBuffer(Buffer):
 
     def copy_to(self, destination: Device | MemorySpace) -> Buffer:
         source = self.use()
+        expect(destination, (Device, MemorySpace), "a device or memory space to copy to")
         device = destination if isinstance(destination, Device) else destination.devices[0]
         if not device.is_addressable:
             raise InvalidArgumentError(
@@ -189,7 +192,7 @@ class HostBuffer(Buffer):
 
     def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> HostBuffer:
         source = self.use()
-        spec = ShapeSpec(tuple(shape), element_type, layout)
+        spec = ShapeSpec(expect_shape(shape), element_type, layout)
         dtype = array_dtype(spec.element_type)
         size = spec.size * dtype.itemsize
         if size != self.on_device_size:
@@ -202,7 +205,7 @@ class HostBuffer(Buffer):
         return HostBuffer(self._device, self._space, spec.shape, spec.element_type, storage, tiled(order))
 
     def donate_with_control_dependency(self, dependency: Future[Any]) -> HostBuffer:
-        storage = depend(self.use(), dependency)
+        storage = depend(self.use(), expect(dependency, Future, "a future to wait for"))
         self.delete()
         return HostBuffer(self._device, self._space, self._shape, self._element_type, storage, self._layout)
 

@@ -14,11 +14,12 @@ from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
+from pjrt.api.expecting import expect, expect_int
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.api.support import Effort, Support
 from pjrt.host import dlpack, from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion, PlatformVersion
@@ -177,7 +178,7 @@ class HostClient(Client):
         return self._topology.capabilities
 
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
-        needed = num_replicas * num_partitions
+        needed = expect_int(num_replicas, "a number of replicas") * expect_int(num_partitions, "a number of partitions")
         devices = self._local_devices if needed <= len(self._local_devices) else self._devices
         if needed > len(devices):
             raise InvalidArgumentError(
@@ -187,7 +188,8 @@ class HostClient(Client):
         return DeviceAssignment.in_order([device.id for device in devices], num_replicas, num_partitions)
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
-        return TiledLayout.row_major(len(shape))
+        expect(element_type, ElementType, "an element type as pjrt.ElementType")
+        return TiledLayout.row_major(len(expect_shape(shape)))
 
     def runtime_abi_version(self) -> HostRuntimeAbiVersion:
         return HostRuntimeAbiVersion(PlatformVersion(self.platform_name, self.platform_version))

@@ -8,14 +8,13 @@ from typing import Any
 from pjrt.api.capability import Capabilities
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.expecting import expect_bytes
 from pjrt.api.program import Program
 from pjrt.api.support import Effort, Look, Support, decide, only_format
 from pjrt.host.compiled import Compiled, CompileFunction
 from pjrt.host.device_errors import clean
 from pjrt.host.executable import HostExecutable, Origin
 from pjrt.host.serialization import unpack
-
-_DEFAULT_OPTIONS = CompileOptions()
 
 LookFunction = Callable[[Program, CompileOptions, Capabilities], Look]
 """An author's ``look(program, options, capabilities)``, such as ``pjrt.stablehlo.looking``."""
@@ -64,7 +63,7 @@ class HostCompiler:
             PjrtError: what the author's function raised.
         """
         program = Program.of(program)
-        options = options or _DEFAULT_OPTIONS
+        options = CompileOptions.of(options)
         if self.formats is not None and str(program.format) not in self.formats:
             raise InvalidArgumentError(
                 f"'{self.platform_name}' takes programs in the formats {', '.join(self.formats)}, found "
@@ -97,7 +96,7 @@ class HostCompiler:
         read = Program.of(program)
         if self._look is None:
             return decide(effort, only_format(read, capabilities), compile)
-        return decide(effort, self._look(read, options or _DEFAULT_OPTIONS, capabilities), compile)
+        return decide(effort, self._look(read, CompileOptions.of(options), capabilities), compile)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None) -> HostExecutable:
         """An executable from what ``Executable.serialize`` gave.
@@ -105,8 +104,10 @@ class HostCompiler:
         Raises:
             InvalidArgumentError: the bytes are none, or for another platform.
         """
-        program, kept, payload = unpack(bytes(serialized), self.platform_name)
-        options = options or kept
+        program, kept, payload = unpack(
+            expect_bytes(serialized, "a serialized executable as bytes"), self.platform_name
+        )
+        options = kept if options is None else CompileOptions.of(options)
         function = self._deserialize
         if payload is None or function is None:
             return self.compile(program, options)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pjrt.api.attributes import Attributes
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
 from pjrt.api.errors import FailedPreconditionError, PjrtError
+from pjrt.api.expecting import expect, expect_int
 from pjrt.api.memory_space import MemorySpaceDescription
 from pjrt.host import process_life
 from pjrt.host.feed import Feed
@@ -142,9 +143,12 @@ class HostDevice(Device):
         self.default_memory_space.account.clear_peak()
 
     def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
+        expect_int(launch_id, "a launch id as a whole number")
+        expect(error, PjrtError, "an error as pjrt.PjrtError")
         return sum(execution.poison(error) for execution in self.launches.find(launch_id)) > 0
 
     def create_async_tracking_event(self, description: str) -> HostAsyncTrackingEvent:
+        expect(description, str, "a description as a str")
         event = HostAsyncTrackingEvent(self._tracked, description)
         self._tracked.add(event)
         return event

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from pjrt.api.expecting import expect, expect_int
 
 
 class FfiHandler(NamedTuple):
@@ -36,6 +37,8 @@ class FfiHandlers(Mapping[str, FfiHandler]):
             InvalidArgumentError: it is neither a function nor an address.
             AlreadyExistsError: the name has another handler.
         """
+        expect(name, str, "the name of a custom call's target as a str")
+        expect_int(traits, "the traits of an FFI handler as the bits of a whole number")
         if not callable(function) and not (isinstance(function, int) and function):
             raise InvalidArgumentError(
                 f"an FFI handler is a function or the address of one, found {type(function).__name__} for {name!r}"
@@ -46,7 +49,7 @@ class FfiHandlers(Mapping[str, FfiHandler]):
 
     def register_type(self, name: str) -> int:
         """The id of a type of user data; the same each time for the same name."""
-        found = self._types.get(name)
+        found = self._types.get(expect(name, str, "the name of an FFI type as a str"))
         return self._types.setdefault(name, next(self._type_ids)) if found is None else found
 
     def find(self, name: str) -> FfiHandler:

@@ -9,9 +9,10 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.expecting import expect_array, expect_callable, expect_int, unexpected
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, StridedLayout, TiledLayout
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copying import INLINE_BYTES
 from pjrt.host.foreign import ForeignMemory, tell
@@ -35,7 +36,11 @@ def place(
     on_done: Callable[[], object] | None,
 ) -> HostBuffer:
     """The buffer for a host array, with copies only where they are due."""
-    source: Array = np.asarray(array)
+    source: Array = array if type(array) is np.ndarray else expect_array(array)
+    if type(semantics) is not HostBufferSemantics:
+        raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
+    if on_done is not None:
+        expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
     element_type = ElementType.of(source.dtype)
     shape = source.shape
     order = None if layout is None else order_of(layout, shape, element_type)
@@ -122,6 +127,10 @@ def view(
     pointer: int, spec: ShapeSpec, device: HostDevice, space: HostMemorySpace, on_delete: Callable[[], object] | None
 ) -> HostBuffer:
     """A buffer over memory at an address."""
+    expect_int(pointer, "the address of memory as a whole number")
+    expect_spec(spec)
+    if on_delete is not None:
+        expect_callable(on_delete, "a function, or None, as on_delete")
     if not pointer and spec.size_in_bytes:
         raise InvalidArgumentError(f"a {spec} cannot lie at address 0")
     if pointer % device.client.alignment:
@@ -142,7 +151,7 @@ def view(
 
 def uninitialized(spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> HostBuffer:
     """A buffer with memory of its own and no particular value."""
-    order, layout = _order_and_layout(spec)
+    order, layout = _order_and_layout(expect_spec(spec))
     storage = Storage(READY)
     storage.charge(space.account, spec.size_in_bytes)
     if spec.element_type is ElementType.TOKEN:

@@ -8,7 +8,7 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+from pjrt.api.layout import Layout, StridedLayout, TiledLayout, expect_layout
 from pjrt.host.storage import Array
 
 _TOKEN_DTYPE = np.dtype(np.bool_)
@@ -41,6 +41,7 @@ def order_of(layout: Layout, shape: Sequence[int], element_type: ElementType) ->
         if layout.tiles:
             raise UnimplementedError(f"host memory is not tiled: expected a layout without tiles, found {layout}")
         return layout.minor_to_major[::-1]
+    expect_layout(layout)
     return _order_of_strides(layout, shape, array_dtype(element_type).itemsize)
 
 

@@ -10,6 +10,7 @@ from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.expecting import expect, expect_sequence
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.host import process_life
@@ -24,8 +25,6 @@ from pjrt.host.storage import Storage
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
-
-_DEFAULT_OPTIONS = ExecuteOptions()
 
 _MOST_OPEN_LAUNCHES = 1024
 """How many launches whose shares are run one by one may lack some of them."""
@@ -94,7 +93,8 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[list[Buffer]]:
-        options = options or _DEFAULT_OPTIONS
+        options = ExecuteOptions.of(options)
+        arguments = expect_sequence(arguments, "one list of arguments a device")
         shares = list(self._shares.values())
         if len(arguments) != len(shares):
             raise InvalidArgumentError(
@@ -104,6 +104,8 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         if len(shares) == 1:
             return [self._run_one(shares[0], arguments[0], options, returned_futures)]
         self._check_usable()
+        if returned_futures is not None:
+            expect(returned_futures, list, "a list, or None, as returned_futures")
         taken = self._arguments.take(arguments, [share.device for share in shares], options.non_donatable_input_indices)
         launch = Launch(options.launch_id)
         executions = [
@@ -128,7 +130,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             raise InvalidArgumentError(
                 f"{self.name!r} does not run on {device}; it runs on {', '.join(map(str, self._shares)) or 'any'}"
             )
-        return self._run_one(share, arguments, options or _DEFAULT_OPTIONS, returned_futures)
+        return self._run_one(share, arguments, ExecuteOptions.of(options), returned_futures)
 
     def execute_portable(
         self,
@@ -146,7 +148,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         if not isinstance(device, HostDevice) or device.client is not self._client:
             raise InvalidArgumentError(f"{device} is no device of this client; use one of client.addressable_devices")
         share = Share.of(self.compiled, device)
-        return self._run_one(share, arguments, options or _DEFAULT_OPTIONS, returned_futures)
+        return self._run_one(share, arguments, ExecuteOptions.of(options), returned_futures)
 
     # Its end.
 
@@ -165,6 +167,8 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         returned_futures: list[Future[None]] | None,
     ) -> list[Buffer]:
         self._check_usable()
+        if returned_futures is not None:
+            expect(returned_futures, list, "a list, or None, as returned_futures")
         device = share.device
         (inputs,) = self._arguments.take((arguments,), (device,), options.non_donatable_input_indices)
         launch = None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from pjrt.api.expecting import expect_int
 from pjrt.api.future import Future
 from pjrt.api.raw_buffer import RawBuffer
 from pjrt.host.copying import schedule
@@ -75,7 +76,7 @@ def copy_raw(
 ) -> Future[None]:
     """Copies bytes of a storage, as they lie, into a writable object with the buffer protocol."""
     target = writable(out)
-    count = target.nbytes if size is None else size
+    count = target.nbytes if size is None else expect_int(size, "a number of bytes, or None, as size")
     if count > target.nbytes:
         raise InvalidArgumentError(f"{count} bytes were asked for, the place to put them has {target.nbytes}")
     check_range(offset, count, available)
@@ -92,6 +93,7 @@ def check_range(offset: int, count: int, available: int) -> None:
     Raises:
         OutOfRangeError: they do not.
     """
+    expect_int(offset, "an offset in bytes as a whole number")
     if offset < 0 or count < 0 or offset + count > available:
         raise OutOfRangeError(
             f"bytes {offset} to {offset + count} were asked for, the buffer has {available}; offset and size count "

@@ -13,8 +13,10 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.expecting import expect
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import expect_shape
 from pjrt.api.support import Effort, Support
 from pjrt.api.topology import TopologyDescription
 from pjrt.host.capability import describe
@@ -56,6 +58,8 @@ class HostTopology(TopologyDescription):
     def compile(
         self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
     ) -> HostExecutable:
+        if client is not None:
+            expect(client, Client, "a client whose devices may be used while compiling, or None")
         return self._compiler.compile(program, options)
 
     @property
@@ -117,7 +121,8 @@ class HostTopology(TopologyDescription):
         return int.from_bytes(hashlib.sha256(self.serialize()).digest()[:8], "little")
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
-        return TiledLayout.row_major(len(shape))
+        expect(element_type, ElementType, "an element type as pjrt.ElementType")
+        return TiledLayout.row_major(len(expect_shape(shape)))
 
     @property
     def memory_space_kind_ids(self) -> Sequence[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from pjrt.api.errors import (
     OutOfRangeError,
     PjrtError,
 )
+from pjrt.api.expecting import expect, expect_all, expect_array, expect_int
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
@@ -43,7 +44,7 @@ class HostTransferManager(AsyncHostToDeviceTransferManager):
     def __init__(self, device: HostDevice, space: HostMemorySpace, specs: Sequence[ShapeSpec]) -> None:
         self._device = device
         self._metadata: dict[str, Any] = {}
-        self._fillings = [_Filling(device, space, spec) for spec in specs]
+        self._fillings = [_Filling(device, space, spec) for spec in expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec")]
 
     @property
     def device(self) -> HostDevice:
@@ -76,7 +77,7 @@ class HostTransferManager(AsyncHostToDeviceTransferManager):
 
     def transfer_literal(self, index: int, array: Any) -> Future[None]:
         filling = self._filling(index)
-        source = np.asarray(array)
+        source = expect_array(array)
         if source.shape != filling.spec.shape or ElementType.of(source.dtype) is not filling.spec.element_type:
             raise InvalidArgumentError(
                 f"buffer {index} is a {filling.spec}, found an array of {source.dtype}{list(source.shape)}"
@@ -88,10 +89,10 @@ class HostTransferManager(AsyncHostToDeviceTransferManager):
         return filling.transfer(copy, source.nbytes, True)
 
     def set_buffer_error(self, index: int, error: PjrtError) -> None:
-        self._filling(index).fail(error)
+        self._filling(index).fail(expect(error, PjrtError, "an error as pjrt.PjrtError"))
 
     def add_metadata(self, metadata: Attributes) -> None:
-        self._metadata.update(metadata)
+        self._metadata.update(expect(metadata, Mapping, "metadata as a mapping of values by name"))
 
     def close(self) -> None:
         self.abandon(CancelledError("the transfer manager was closed before the buffer got its last piece of data"))
@@ -102,7 +103,7 @@ class HostTransferManager(AsyncHostToDeviceTransferManager):
             filling.abandon(error)
 
     def _filling(self, index: int) -> _Filling:
-        if not 0 <= index < len(self._fillings):
+        if not 0 <= expect_int(index, "the number of a buffer") < len(self._fillings):
             raise OutOfRangeError(f"there is no buffer {index}, the transfer manager has {len(self._fillings)}")
         return self._fillings[index]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.expecting import expect_sequence
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
 
@@ -17,6 +18,7 @@ def checked(arguments: Sequence[Buffer], types: Sequence[ArrayType], program: st
         InvalidArgumentError: the number, a type or a place is wrong; says which, what was expected and what was found.
         FailedPreconditionError: one was deleted or donated.
     """
+    arguments = expect_sequence(arguments, "the arguments as a list of buffers")
     if len(arguments) != len(types):
         expected = f"{len(types)} argument{'' if len(types) == 1 else 's'}"
         raise InvalidArgumentError(f"the program {program!r} takes {expected}, found {len(arguments)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
+from pjrt.api.expecting import expect_bytes
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted, status_of
@@ -39,10 +40,11 @@ def compile_program(client: XlaClient, program: Program, options: CompileOptions
 
 def deserialize(client: XlaClient, serialized: bytes, options: CompileOptions) -> XlaExecutable:
     """The executable that ``serialize`` gave, on the devices that the options name."""
+    serialized = expect_bytes(serialized, "a serialized executable as bytes")
     assignment, devices = _assigned(client, options)
     try:
         raw = client.raw.deserialize_executable(
-            bytes(serialized), _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
+            serialized, _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
         )
     except Exception as error:
         code, message = status_of(error)

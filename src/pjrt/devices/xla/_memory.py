@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.buffer import ExternalReference
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
+from pjrt.api.expecting import expect
 from pjrt.api.future import Future
-from pjrt.api.layout import Layout, TiledLayout
+from pjrt.api.layout import Layout, TiledLayout, expect_layout
 from pjrt.api.raw_buffer import RawBuffer
 from pjrt.devices.xla import _raw, _reading
 from pjrt.devices.xla.array_type import ArrayType
@@ -95,7 +96,7 @@ def bitcast(buffer: XlaBuffer, element_type: ElementType, shape: tuple[int, ...]
     target = buffer.client.array_type(shape, ElementType.of(element_type), buffer.memory_space)
     if target.is_packed or buffer.type.is_packed:
         raise unimplemented("cpu", "Buffer.bitcast of elements of less than a byte", "copy by way of the host")
-    if layout is not None and layout != TiledLayout.row_major(len(shape)):
+    if layout is not None and expect_layout(layout) != TiledLayout.row_major(len(shape)):
         raise unimplemented("cpu", "Buffer.bitcast to a layout that is not row-major")
     size, wanted = buffer.on_device_size, math.prod(shape) * target.element_type.dtype.itemsize
     if size != wanted:
@@ -115,6 +116,7 @@ def depend(buffer: XlaBuffer, dependency: Future[Any]) -> XlaBuffer:
     """A buffer with the memory of another, which is gone, that has its value when the dependency is done too."""
     from pjrt.devices.xla.promised_buffer import PromisedBuffer
 
+    expect(dependency, Future, "a future to wait for")
     source = buffer.consume()
     after = dependency.then(lambda _: source)
     if isinstance(source, Future):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, unimplemented
+from pjrt.api.expecting import expect, expect_int
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout
 from pjrt.devices.xla import _raw
@@ -47,7 +48,7 @@ def copy_raw(buffer: XlaBuffer, out: Any, offset: int, size: int | None) -> Futu
     from pjrt.host.raw_buffer import check_range, writable
 
     target = writable(out)
-    count = target.nbytes if size is None else size
+    count = target.nbytes if size is None else expect_int(size, "a number of bytes, or None, as size")
     if count > target.nbytes:
         raise InvalidArgumentError(f"{count} bytes were asked for, the place to put them has {target.nbytes}")
     check_range(offset, count, buffer.on_device_size)
@@ -60,6 +61,7 @@ def copy_raw(buffer: XlaBuffer, out: Any, offset: int, size: int | None) -> Futu
 
 def copy_raw_later(buffer: XlaBuffer, out: Future[Any], offset: int, size: int | None) -> Future[None]:
     """As ``copy_raw``, into memory that is promised."""
+    expect(out, Future, "a future of the memory to copy to")
     kept = buffer.hold()
     return flattened(out, lambda memory: copy_raw(kept, memory, offset, size))
 

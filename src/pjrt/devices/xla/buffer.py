@@ -15,6 +15,7 @@ from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
+from pjrt.api.shape_spec import expect_shape
 from pjrt.devices.xla import _memory, _raw, _reading
 from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla.array_type import ArrayType
@@ -185,7 +186,7 @@ class XlaBuffer(Buffer):
             raise converted(error) from error
 
     def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> Buffer:
-        return _memory.bitcast(self, element_type, tuple(shape), layout)
+        return _memory.bitcast(self, element_type, expect_shape(shape), layout)
 
     def donate_with_control_dependency(self, dependency: Future[Any]) -> Buffer:
         return _memory.depend(self, dependency)

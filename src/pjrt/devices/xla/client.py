@@ -16,12 +16,13 @@ from pjrt.api.device import Device
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
+from pjrt.api.expecting import expect, expect_all, expect_int
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.api.support import Effort, Support
 from pjrt.devices.xla import _compile, _raw, ffi, lifetime, making, placing
 from pjrt.devices.xla.array_type import ArrayType
@@ -97,7 +98,7 @@ class XlaClient(Client):
         return self.topology.capabilities
 
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
-        wanted = num_replicas * num_partitions
+        wanted = expect_int(num_replicas, "a number of replicas") * expect_int(num_partitions, "a number of partitions")
         if wanted > len(self._devices):
             raise InvalidArgumentError(
                 f"{num_replicas} replicas × {num_partitions} partitions need {wanted} devices, the client has "
@@ -106,12 +107,13 @@ class XlaClient(Client):
         return DeviceAssignment.in_order([device.id for device in self._devices], num_replicas, num_partitions)
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
-        return TiledLayout.row_major(len(shape))
+        expect(element_type, ElementType, "an element type as pjrt.ElementType")
+        return TiledLayout.row_major(len(expect_shape(shape)))
 
     # Programs.
 
     def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> LoadedExecutable:
-        chosen = options or _DEFAULT
+        chosen = CompileOptions.of(options)
         return self._loaded(_compile.compile_program(self, Program.of(program), chosen), chosen)
 
     def supports(
@@ -121,18 +123,22 @@ class XlaClient(Client):
         *,
         effort: Effort | str | None = None,
     ) -> Support:
+        from pjrt.stablehlo import supports  # here: start-up would feel it
+
         self.check_open()
-        return self.topology.supports(program, options, effort=effort)
+        return supports(
+            program, options, self.capabilities, effort=effort, compile=lambda: self.compile(program, options).delete()
+        )
 
     def load(self, executable: Executable, options: CompileOptions | None = None) -> LoadedExecutable:
         if not isinstance(executable, XlaExecutable):
             raise InvalidArgumentError(
                 f"expected an executable of the device 'cpu', found {executable!r}; use client.compile"
             )
-        return self.deserialize(executable.serialize(), options or executable.compile_options())
+        return self.deserialize(executable.serialize(), executable.compile_options() if options is None else options)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None = None) -> LoadedExecutable:
-        chosen = options or _DEFAULT
+        chosen = CompileOptions.of(options)
         return self._loaded(_compile.deserialize(self, serialized, chosen), chosen)
 
     def _loaded(self, executable: XlaExecutable, options: CompileOptions) -> LoadedExecutable:
@@ -174,6 +180,7 @@ class XlaClient(Client):
     def create_error_buffer(
         self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> XlaBuffer:
+        expect(error, PjrtError, "an error as pjrt.PjrtError")
         return making.failed(self, error, spec, self._space(None, memory_space))
 
     def create_alias_buffer(
@@ -196,7 +203,9 @@ class XlaClient(Client):
     def create_buffers_for_async_host_to_device(
         self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None
     ) -> XlaTransferManager:
-        return XlaTransferManager(self, specs, self._space(None, memory_space))
+        return XlaTransferManager(
+            self, expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec"), self._space(None, memory_space)
+        )
 
     # Its end.
 
@@ -323,6 +332,7 @@ class XlaClient(Client):
             return place.default_memory_space
         if isinstance(place, XlaMemorySpace) and place.client is self:
             return place
+        expect(place, (Device, MemorySpace), "a device or memory space of this client")
         raise InvalidArgumentError(
             f"{place!r} belongs to another client; use one of client.addressable_devices or client.memory_spaces, or "
             "copy by way of the host"
@@ -354,9 +364,6 @@ class XlaClient(Client):
             if type(device) is XlaDevice and device.client is self:
                 return device.default_memory_space
         return self.space_of(choose_place(self, device, memory_space)[1])
-
-
-_DEFAULT = CompileOptions()
 
 
 def version() -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.device import AllocatorStats, Device, DeviceDescription
 from pjrt.api.errors import PjrtError, unimplemented
+from pjrt.api.expecting import expect, expect_int
 from pjrt.api.memory_space import MemorySpaceDescription
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted
@@ -100,6 +101,8 @@ class XlaDevice(Device):
 
     def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
         self._client.check_open()
+        expect_int(launch_id, "a launch id as a whole number")
+        expect(error, PjrtError, "an error as pjrt.PjrtError")
         if not hasattr(self.raw, "poison_execution"):
             raise unimplemented("cpu", "Device.poison_execution with this jaxlib", "use 0.10 or newer")
         try:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.expecting import expect, expect_int
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted
 
@@ -29,6 +30,8 @@ def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) 
         InvalidArgumentError: it is no handler, or a null address.
         AlreadyExistsError: there is another of that name.
     """
+    expect(name, str, "the name of a custom call's target as a str")
+    expect_int(traits, "the traits of an FFI handler as the bits of a whole number")
     if callable(handler):
         address = _address_of(handler, traits)
     elif isinstance(handler, int) and handler > 0:

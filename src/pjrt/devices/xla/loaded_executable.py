@@ -12,6 +12,7 @@ from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
 from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.expecting import expect, expect_sequence
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument
 from pjrt.devices.xla._arguments import check_donated_once, checked
@@ -93,7 +94,7 @@ class XlaLoadedExecutable(XlaLoaded):
             pass  # not all of them are buffers, or one has no array
         except Exception as error:
             return tuple(self._executor.failed(converted(error), [arguments])[0])
-        self._check(None)
+        self._check(None, None)
         if len(self._devices) > 1:
             return super().__call__(*arguments)
         put, here = self._client.buffer_from_host, self._first
@@ -110,9 +111,9 @@ class XlaLoadedExecutable(XlaLoaded):
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
         if (
-            (options is None or _beside_launch_id(options) == _NOTHING_BESIDE)
+            (options is None or (type(options) is ExecuteOptions and _beside_launch_id(options) == _NOTHING_BESIDE))
             and device is self._first
-            and (returned_futures is None or self._handlers)
+            and (returned_futures is None or (self._handlers and type(returned_futures) is list))
         ):
             try:
                 if list(map(_type_of, arguments)) == self._takes:
@@ -124,7 +125,7 @@ class XlaLoadedExecutable(XlaLoaded):
                 pass  # as above
             except Exception as error:
                 return self._executor.failed(converted(error), [arguments], returned_futures)[0]
-        chosen = self._check(options)
+        chosen = self._check(options, returned_futures)
         place = self._place_of(device)
         if len(self._devices) == 1:
             return self._execute_on_one(arguments, chosen, returned_futures)
@@ -139,7 +140,8 @@ class XlaLoadedExecutable(XlaLoaded):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[list[Buffer]]:
-        chosen = self._check(options)
+        chosen = self._check(options, returned_futures)
+        arguments = expect_sequence(arguments, "one list of arguments a device")
         if len(arguments) != len(self._devices):
             raise InvalidArgumentError(
                 f"the program {self.name!r} runs on {len(self._devices)} devices: expected one list of arguments for "
@@ -201,10 +203,12 @@ class XlaLoadedExecutable(XlaLoaded):
         self._start = self._executor.launcher.start = _unloaded
         self._executor.cancel("the executable was deleted before all of its devices had been given their arguments")
 
-    def _check(self, options: ExecuteOptions | None) -> ExecuteOptions:
+    def _check(self, options: ExecuteOptions | None, returned_futures: list[Future[None]] | None) -> ExecuteOptions:
         """The options, which the device can do, after a look at whether anything can be executed at all."""
         self._check_usable()
-        return _NO_OPTIONS if options is None else self._supported(options)
+        if returned_futures is not None:
+            expect(returned_futures, list, "a list, or None, as returned_futures")
+        return _NO_OPTIONS if options is None else self._supported(ExecuteOptions.of(options))
 
     def _supported(self, options: ExecuteOptions) -> ExecuteOptions:
         if options.send_callbacks or options.recv_callbacks:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.buffer import Buffer
 from pjrt.api.client import AliasFulfillment
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
+from pjrt.api.expecting import expect, expect_callable, expect_int
 from pjrt.api.future import Future, Promise
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.xla import _raw
@@ -70,7 +71,7 @@ class XlaAliasFulfillment(AliasFulfillment):
             promise.set_result(source)
 
     def fail(self, error: PjrtError) -> None:
-        self._take().set_error(error)
+        self._take().set_error(expect(error, PjrtError, "an error as pjrt.PjrtError"))
 
     def _take(self) -> Promise[Source]:
         with self._lock:
@@ -100,6 +101,9 @@ def view(
     from pjrt.host.foreign import ForeignMemory
 
     kind = spec_type(client, spec, space)
+    expect_int(pointer, "the address of memory as a whole number")
+    if on_delete is not None:
+        expect_callable(on_delete, "a function, or None, as on_delete")
     if stream is not None:
         raise unimplemented("cpu", "create_view_of_device_buffer with a stream", "pass the memory when it is ready")
     if kind.is_packed:

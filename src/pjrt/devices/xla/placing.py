@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pjrt.api.expecting import expect_array, expect_callable, unexpected
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
@@ -48,7 +49,11 @@ def place(
     """A buffer with a host array's value."""
     given = _host_array(array)
     kind = client.row_major_type(given.shape, given.dtype, space)
+    if type(semantics) is not HostBufferSemantics:
+        raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
     raw_semantics = _SEMANTICS[semantics]
+    if on_done is not None:
+        expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
     if layout is not None:
         order = TiledLayout(_order_of(layout, given, kind)[::-1])
         if not order.is_row_major:
@@ -135,7 +140,7 @@ def shares_memory(buffer: XlaBuffer, array: _HostArray) -> bool:
 
 
 def _host_array(array: Any) -> _HostArray:
-    given = np.asarray(array)
+    given: _HostArray = array if type(array) is np.ndarray else expect_array(array)
     if not given.dtype.isnative:
         given = given.astype(given.dtype.newbyteorder("="))
     return given

@@ -12,6 +12,7 @@ from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument
 from pjrt.devices.xla._compile import deserialize
@@ -92,6 +93,7 @@ class XlaPortableExecutable(XlaLoaded):
 
     def _load(self, device: Any) -> XlaLoadedExecutable:
         self._check_usable()
+        expect(device, Device, "a device to run the program on")
         if device.client is not self._client:
             raise InvalidArgumentError(f"{device} belongs to another client; use one of client.addressable_devices")
         with self._lock:

@@ -11,8 +11,10 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.expecting import expect
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import expect_shape
 from pjrt.api.support import Effort, Support
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla.device import XlaDeviceDescription
@@ -73,7 +75,9 @@ class XlaTopology(TopologyDescription):
     ) -> XlaExecutable:
         from pjrt.devices.xla._compile import compile_program
 
-        return compile_program(self._compiler(), Program.of(program), options or CompileOptions())
+        if client is not None:
+            expect(client, Client, "a client whose devices may be used while compiling, or None")
+        return compile_program(self._compiler(), Program.of(program), CompileOptions.of(options))
 
     def _compiler(self) -> XlaClient:
         from pjrt.devices.xla.client import XlaClient
@@ -114,7 +118,8 @@ class XlaTopology(TopologyDescription):
         return int.from_bytes(hashlib.sha256(self.serialize() + self._version.encode()).digest()[:8], "little")
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
-        return TiledLayout.row_major(len(shape))
+        expect(element_type, ElementType, "an element type as pjrt.ElementType")
+        return TiledLayout.row_major(len(expect_shape(shape)))
 
     @property
     def memory_space_kind_ids(self) -> Sequence[int]:

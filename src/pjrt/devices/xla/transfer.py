@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from pjrt.api.errors import (
     PjrtError,
     unimplemented,
 )
+from pjrt.api.expecting import expect, expect_array, expect_int
 from pjrt.api.future import Future, Promise
 from pjrt.api.layout import TiledLayout
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted
@@ -76,24 +77,25 @@ class XlaTransferManager(AsyncHostToDeviceTransferManager):
 
     def transfer_literal(self, index: int, array: Any) -> Future[None]:
         filling = self._filling(index)
-        given = np.asarray(array)
+        given = expect_array(array)
         if given.shape != filling.kind.shape or ElementType.of(given.dtype) is not filling.kind.element_type:
             raise InvalidArgumentError(f"expected an array of {filling.kind}, found {given.dtype}{list(given.shape)}")
         filling.transfer(lambda: np.copyto(filling.memory, given), True)
         return Future.completed(None)
 
     def set_buffer_error(self, index: int, error: PjrtError) -> None:
-        self._filling(index).fail(error)
+        self._filling(index).fail(expect(error, PjrtError, "an error as pjrt.PjrtError"))
 
     def add_metadata(self, metadata: Attributes) -> None:
         """Takes note of nothing: jaxlib has no trace of transfers to add it to."""
+        expect(metadata, Mapping, "metadata as a mapping of values by name")
 
     def close(self) -> None:
         for index, filling in enumerate(self._fillings):
             filling.abandon(CancelledError(f"the transfer was closed before buffer {index} had its last piece"))
 
     def _filling(self, index: int) -> _Filling:
-        if not 0 <= index < len(self._fillings):
+        if not 0 <= expect_int(index, "the number of a buffer") < len(self._fillings):
             raise OutOfRangeError(f"the transfer has {len(self._fillings)} buffers, found the index {index}")
         return self._fillings[index]
 
@@ -149,6 +151,7 @@ def spec_type(client: XlaClient, spec: ShapeSpec, space: XlaMemorySpace) -> Arra
     Raises:
         UnimplementedError: it has a layout that new buffers cannot have.
     """
+    expect_spec(spec)
     if spec.layout is not None and spec.layout != TiledLayout.row_major(len(spec.shape)):
         raise unimplemented(
             "cpu", f"new buffers with the layout {spec.layout}", "use buffer_from_host with layout=, or row-major"
