@@ -17,10 +17,12 @@ from pjrt.api.capability import Feature
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.support import Effort, Verdict
 
 F32 = ElementType.F32
 _NUMBERS = itertools.count()
@@ -116,5 +118,40 @@ def test_a_feature_is_as_it_is_described(client: Client, backend: Backend, featu
         found = True
     except (UnimplementedError, InvalidArgumentError):
         found = False
-    print(backend.name, feature, has, found)
     assert has in (None, found)
+
+
+def test_a_program_that_runs_is_supported(client: Client, backend: Backend) -> None:
+    program = backend.programs.double((2,))
+    assert client.supports(program).verdict is Verdict.YES
+    assert client.supports(program, effort=Effort.COMPILE).verdict is Verdict.YES
+    for effort in (Effort.OPS, Effort.TYPES):
+        assert client.supports(program, effort=effort).verdict is not Verdict.NO
+
+
+def test_a_topology_says_the_same(client: Client, backend: Backend) -> None:
+    if not client.capabilities.has(Feature.AOT_TOPOLOGIES):
+        pytest.skip("it does not compile for topologies")
+    assert client.topology.supports(backend.programs.double((2,))).verdict is Verdict.YES
+    assert client.topology.capabilities.num_devices == len(client.devices)
+
+
+def test_a_format_that_nobody_has_is_not_supported(client: Client) -> None:
+    program = Program(b"something else", "a-format-that-nobody-has")
+    support = client.supports(program)
+    assert support.verdict is Verdict.NO
+    assert support.reasons
+    with pytest.raises(PjrtError):
+        client.compile(program)
+
+
+def test_what_is_plain_to_see_is_described(client: Client) -> None:
+    capabilities = client.capabilities
+    assert capabilities.num_devices == len(client.devices)
+    assert capabilities.memory_kinds == tuple(dict.fromkeys(space.kind for space in client.memory_spaces))
+    assert capabilities.variants["device_kind"] == client.devices[0].kind
+
+
+def test_an_effort_that_there_is_not(client: Client, backend: Backend) -> None:
+    with pytest.raises(InvalidArgumentError, match="very"):
+        client.supports(backend.programs.double((2,)), effort="very")
