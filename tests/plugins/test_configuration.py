@@ -240,3 +240,12 @@ class TestConfigFile:
         assert plugins.declaration("cpu").options == {"num_devices": 3}
         monkeypatch.setenv("PJRT_CONFIG", os.devnull)
         assert plugins.declaration("cpu").options == {}
+
+    def test_nobody_s_home(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def nowhere() -> Path:
+            raise RuntimeError("Could not determine home directory.")
+
+        monkeypatch.delenv("PJRT_CONFIG")
+        monkeypatch.setattr("pjrt.system.config_folder", nowhere)
+        pjrt.client("reference").close()
+        assert "cpu" in plugins.names()

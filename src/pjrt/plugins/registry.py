@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from pjrt.api.client import Client
 from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
-from pjrt.plugins import _builtin, local_processes
+from pjrt.plugins import local_processes
+from pjrt.plugins._known import Known, at_place
 from pjrt.plugins._loading import Loader, Slot
 from pjrt.plugins._making import new_client
 from pjrt.plugins.declaration import Declaration, is_path
@@ -29,27 +29,8 @@ _LIBRARY = "LIBRARY"
 _LIBRARY_VARIABLE = "PJRT_LIBRARY_PATH"
 
 
-class _Found:
-    """What discovery found, kept until there may be something else to find."""
-
-    def __init__(self) -> None:
-        self._found: tuple[object, Mapping[str, Declaration]] = (None, {})
-
-    def plugins(self, state: object, discover: Callable[[], Iterable[Declaration]]) -> Mapping[str, Declaration]:
-        """The plugins by name; they are looked for if what they depend on is in another state than it was."""
-        found = self._found
-        if found[0] != state:
-            found = self._found = (state, {plugin.name: plugin for plugin in discover()})
-        return found[1]
-
-    def forget(self) -> None:
-        """Has them looked for when they are next asked for."""
-        self._found = (None, {})
-
-
-_registered: dict[str, Declaration] = {}
+_known = Known()
 _loader = Loader()
-_everything, _named_by_user = _Found(), _Found()
 
 
 def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Client:
@@ -153,7 +134,7 @@ def names() -> Sequence[str]:
 
     That a plugin is here does not mean that its hardware is: see ``at_hand``.
     """
-    return tuple(sorted(name for name, plugin in _declarations().items() if not plugin.problem))
+    return tuple(sorted(name for name, plugin in _known.all().items() if not plugin.problem))
 
 
 def loaded() -> Mapping[str, Plugin]:
@@ -166,7 +147,7 @@ def declarations() -> Sequence[Declaration]:
 
     Nothing is imported or loaded for it.
     """
-    return tuple(_declarations().values())
+    return tuple(_known.all().values())
 
 
 def declaration(name: str | os.PathLike[str]) -> Declaration:
@@ -177,15 +158,9 @@ def declaration(name: str | os.PathLike[str]) -> Declaration:
     """
     if not isinstance(name, (str, os.PathLike)):
         raise InvalidArgumentError(f"expected a device's name or a plugin's path, found {name!r}")
-    if isinstance(name, str) and ".py:" in name:
-        return _in_a_file(name)
-    if isinstance(name, os.PathLike) or is_path(name):
-        from pjrt.plugins.discovery import wheels
-
-        return wheels.known_library(Path(os.path.abspath(os.path.expanduser(name))))
-    found = _registered.get(name) or _in_the_box(name) or _by_name(name)
+    found = at_place(name) or _known.find(str(name))
     if found is None:
-        raise _unknown(name)
+        raise _known.unknown(str(name))
     return found
 
 
@@ -225,7 +200,7 @@ def register(
         raise InvalidArgumentError(f"the plugin {plugin.name!r} needs a library or a factory, and not both")
     if plugin.library is not None and not plugin.library.is_file():
         raise NotFoundError(f"{plugin.library}: there is no such file; give the path of the plugin's shared library")
-    if _registered.setdefault(plugin.name, plugin) is not plugin:
+    if _known.registered.setdefault(plugin.name, plugin) is not plugin:
         raise AlreadyExistsError(f"a plugin called {plugin.name!r} is registered already; unregister it first")
     return plugin
 
@@ -238,9 +213,10 @@ def unregister(name: str) -> None:
     Raises:
         NotFoundError: none of that name is registered.
     """
-    plugin = _registered.pop(name, None)
+    plugin = _known.registered.pop(name, None)
     if plugin is None:
-        raise NotFoundError(f"no plugin called {name!r} is registered; registered are: {', '.join(_registered) or '-'}")
+        others = ", ".join(_known.registered) or "none"
+        raise NotFoundError(f"no plugin called {name!r} is registered; registered are: {others}")
     _loader.forget(plugin)
 
 
@@ -278,9 +254,9 @@ def default() -> str:
         return str(libraries.written(os.environ.get(_LIBRARY_VARIABLE, "")))
     # PyTorch/XLA writes devices in capitals, and those of this package as PJRT_NAME.
     for name in (asked, asked.lower(), asked.lower().removeprefix("pjrt_")):
-        if _registered.get(name) or _in_the_box(name) or _by_name(name):
+        if _known.find(name) is not None:
             return name
-    raise NotFoundError(f"{DEFAULT_VARIABLE}={asked}: {_unknown(asked).message}")
+    raise NotFoundError(f"{DEFAULT_VARIABLE}={asked}: {_known.unknown(asked).message}")
 
 
 def default_options(plugin: Declaration) -> Mapping[str, Any]:
@@ -308,66 +284,4 @@ def refresh() -> None:
 
     What changes in the environment variables, the configuration file and ``sys.path`` is seen without it.
     """
-    _everything.forget()
-    _named_by_user.forget()
-
-
-def _declarations() -> Mapping[str, Declaration]:
-    """All plugins by name."""
-    from pjrt.plugins import discovery
-
-    found = _everything.plugins(discovery.state(), discovery.discover)
-    registered = {name: _before(plugin, found.get(name)) for name, plugin in tuple(_registered.items())}
-    return {**registered, **{name: plugin for name, plugin in found.items() if name not in registered}}
-
-
-def _before(plugin: Declaration, other: Declaration | None) -> Declaration:
-    return plugin if other is None else replace(plugin, shadowed=(other, *other.shadowed))
-
-
-def _in_a_file(place: str) -> Declaration:
-    """The plugin in a file of somebody's, ``FILE.py:ATTRIBUTE``."""
-    file, _, attribute = place.rpartition(":")
-    path = os.path.abspath(os.path.expanduser(file))
-    if not os.path.isfile(path) or not attribute.isidentifier():
-        raise NotFoundError(f"{place!r}: expected FILE.py:ATTRIBUTE with the path of a file; there is none at {path}")
-    return Declaration(place, "a file", factory=f"{path}:{attribute}")
-
-
-def _in_the_box(name: str) -> Declaration | None:
-    """A device in the box, found without looking for others, as the user configures it."""
-    if name not in _builtin.DEVICES:
-        return None
-    from pjrt.plugins import discovery
-
-    if not discovery.is_configured():
-        return _builtin.DEVICES[name]
-    return _named_by_user.plugins(discovery.state(), discovery.discover_configured)[name]
-
-
-def _by_name(name: str) -> Declaration | None:
-    """A plugin by its name or another that it was found under; that may be one whose name a different plugin has."""
-    known = _declarations()
-    if name in known:
-        return known[name]
-    for plugin in known.values():
-        if name in plugin.aliases:
-            return plugin
-        for hidden in plugin.shadowed:
-            if name in hidden.aliases:
-                return replace(hidden, name=name, aliases=())
-    return None
-
-
-def _unknown(name: str) -> NotFoundError:
-    from pjrt.plugins.discovery import wheels
-
-    advice = wheels.advice(name)
-    if advice:
-        return NotFoundError(
-            f"the plugin of {name!r} is not installed: get it with {advice}, or give the path of the plugin's library"
-        )
-    return NotFoundError(
-        f"there is no device called {name!r}: expected one of {', '.join(names())}, one from a vendor's wheel "
-        f"({', '.join(sorted(wheels.VENDORS))}), or the path of a plugin's library"
-    )
+    _known.forget_found()

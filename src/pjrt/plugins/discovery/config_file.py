@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import functools
 import os
+import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pjrt import system
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.plugins import configuration
 from pjrt.plugins.declaration import Declaration, is_path
-
-VARIABLE = "PJRT_CONFIG"
-FILE_NAME = "plugins.toml"
+from pjrt.plugins.discovery import libraries
+from pjrt.plugins.discovery.settings import CONFIG, FileState, config_path, config_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,31 +31,14 @@ class _Content:
     problems: tuple[Declaration, ...] = ()
 
 
-def path() -> str:
-    """Where the file is, if there is one; ``os.devnull`` stands for none."""
-    return os.environ.get(VARIABLE) or str(system.config_folder() / FILE_NAME)
-
-
-def state() -> tuple[str, int, int] | None:
-    """A value that is another one when the file is; ``None`` if there is none, and none is asked for."""
-    place = path()
-    if place == os.devnull:
-        return None
-    try:
-        status = os.stat(place)
-    except OSError:
-        return (place, 0, 0) if os.environ.get(VARIABLE) else None
-    return place, status.st_mtime_ns, status.st_size
-
-
 def found() -> Iterator[Declaration]:
     """The plugins that the file names, in its order."""
-    yield from _content(state()).plugins
+    yield from _content(config_state()).plugins
 
 
 def problems() -> tuple[Declaration, ...]:
     """What is wrong with the file as a whole, as a plugin that cannot be used and is called by its path."""
-    return _content(state()).problems
+    return _content(config_state()).problems
 
 
 def applied(plugins: Iterable[Declaration], *, all_installed: bool) -> tuple[Declaration, ...]:
@@ -67,7 +49,7 @@ def applied(plugins: Iterable[Declaration], *, all_installed: bool) -> tuple[Dec
         all_installed: whether they are all there are, so that one that the file speaks of and that is not among them
             is a mistake.
     """
-    facts = dict(_content(state()).facts)
+    facts = dict(_content(config_state()).facts)
     changed = []
     for plugin in plugins:
         for name in (plugin.name, *plugin.aliases):
@@ -76,7 +58,9 @@ def applied(plugins: Iterable[Declaration], *, all_installed: bool) -> tuple[Dec
         changed.append(plugin)
     if all_installed:
         reason = "it is configured, but no plugin of that name is installed; install it, or name its library"
-        changed += [Declaration(name, path(), problem=said.get("problem", reason)) for name, said in facts.items()]
+        changed += [
+            Declaration(name, config_path(), problem=said.get("problem", reason)) for name, said in facts.items()
+        ]
     return tuple(changed)
 
 
@@ -84,11 +68,11 @@ def _with(plugin: Declaration, said: Mapping[str, Any]) -> Declaration:
     if "problem" in said:
         return replace(plugin, problem=said["problem"])
     plugin = configuration.amended(plugin, said)
-    return replace(plugin, disabled=True, problem=f"disabled in {path()}") if said.get("disabled") else plugin
+    return replace(plugin, disabled=True, problem=f"disabled in {config_path()}") if said.get("disabled") else plugin
 
 
 @functools.lru_cache(maxsize=1)
-def _content(state: tuple[str, int, int] | None) -> _Content:
+def _content(state: FileState | None) -> _Content:
     if state is None:
         return _Content()
     try:
@@ -99,14 +83,10 @@ def _content(state: tuple[str, int, int] | None) -> _Content:
 
 
 def _origin() -> str:
-    return VARIABLE if os.environ.get(VARIABLE) else "configuration file"
+    return CONFIG if os.environ.get(CONFIG) else "configuration file"
 
 
 def _read(written: str) -> _Content:
-    import tomllib
-
-    from pjrt.plugins.discovery import libraries
-
     place = libraries.safe(written)
     try:
         said = tomllib.loads(Path(place).read_text(encoding="utf-8"))

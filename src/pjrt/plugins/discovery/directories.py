@@ -14,9 +14,9 @@ from pathlib import Path
 from pjrt import system
 from pjrt.api.errors import PjrtError
 from pjrt.plugins.declaration import Declaration
-from pjrt.plugins.discovery import libraries, manifest, variables
+from pjrt.plugins.discovery import libraries, manifest, settings, variables
 
-VARIABLE = "PJRT_PLUGIN_LIBRARY_PATH"
+VARIABLE = settings.LIBRARY_PATH
 
 
 def found() -> Iterator[Declaration]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.plugins import configuration
 from pjrt.plugins.declaration import Declaration, is_path
+from pjrt.plugins.discovery import libraries, manifest, settings
 
-VARIABLE = "PJRT_NAMES_AND_LIBRARY_PATHS"
+VARIABLE = settings.NAMES_AND_PATHS
 
 
 def found() -> Iterator[Declaration]:
@@ -34,8 +35,6 @@ def declared(name: str, origin: str, path: str) -> Declaration:
     Raises:
         PjrtError: something is wrong with the path, the manifest or the library; the message is the reason.
     """
-    from pjrt.plugins.discovery import libraries, manifest
-
     if is_path(name):
         raise InvalidArgumentError(f"expected a name before the path, found {name!r}")
     if not path.endswith(manifest.SUFFIX):
