@@ -106,6 +106,13 @@ def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> l
     return [filled[p.index] for p in parameters]
 
 
+def files_of(options: Sequence[str]) -> list[Path]:
+    """The files that ``--input`` options name, of those that are there."""
+    named = [part for option in options for part in (option, option.partition("=")[2])]
+    paths = [Path(part) for text in named for part in (text, text.rpartition(":")[0]) if part]
+    return [path for path in paths if path.is_file()]
+
+
 def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
     target, equals, taken = option.partition("=")
     names = {name for p in parameters for name in (p.name, p.key) if name}

@@ -14,7 +14,8 @@ device_option = click.option(
     "--device",
     "-d",
     metavar="NAME",
-    help="A device in the box, a plugin's name or the path of a plugin's library. See 'pjrt devices'.",
+    help="A device in the box, a plugin's name, the path of a plugin's library, or FILE.py:FUNCTION for a function "
+    "that makes clients. See 'pjrt devices'.",
 )
 
 

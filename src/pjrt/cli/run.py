@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,7 +13,7 @@ import numpy as np
 import pjrt
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, progress
-from pjrt.cli._inputs import make_arguments, parameters_of
+from pjrt.cli._inputs import files_of, make_arguments, parameters_of
 from pjrt.cli._options import client_options, device_option
 from pjrt.cli._outputs import check_output_path, describe, write_results
 from pjrt.cli._timing import Timing, readable
@@ -25,6 +26,7 @@ Examples:
   pjrt run model.mlir --input random:0 --repeat 100
   pjrt run model.mlir --input zeros --device reference --json
   pjrt run model.mlir --input zeros --device reference --profile
+  pjrt run model.mlir --input zeros --device ./mydevice.py:make_client --watch
 """
 
 
@@ -45,17 +47,32 @@ Examples:
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
 @click.option("--profile", is_flag=True, help="Print the time per operation, where the device tells it (reference).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def run(
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Run again when PROGRAM, a file of --input or the device's source or library is saved, until Ctrl-C.",
+)
+def run(program: str, device: str | None, inputs: tuple[str, ...], watch: bool, **how: Any) -> None:
+    """Compile PROGRAM (StableHLO text, bytecode, portable artifact or HLO proto) and run it."""
+    if not watch:
+        _run(program, device, inputs, **how)
+        return
+    from pjrt.cli._watch import run_on_change
+
+    run_on_change(lambda: _run(program, device, inputs, **how), device, lambda: [Path(program), *files_of(inputs)])
+
+
+def _run(
     program: str,
     device: str | None,
-    options: dict[str, Any],
     inputs: tuple[str, ...],
+    *,
+    options: dict[str, Any],
     output: str | None,
     repeat: int | None,
     profile: bool,
     as_json: bool,
 ) -> None:
-    """Compile PROGRAM (StableHLO text, bytecode, portable artifact or HLO proto) and run it."""
     read = stablehlo.read_file(program)
     with progress("reading the program"):
         info = stablehlo.signature(read)

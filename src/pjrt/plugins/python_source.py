@@ -76,6 +76,10 @@ class PythonSource:
                 changed.append(path)
         return tuple(sorted(set(changed)))
 
+    def noted(self) -> dict[Path, Signature]:
+        """The files as they were."""
+        return dict(self._noted.values())
+
     def files(self) -> tuple[Path, ...]:
         """All files that the plugin is made of, also those of its package that are not imported yet."""
         found = {path for path, _ in self._noted.values()} | set(self._modules().values())

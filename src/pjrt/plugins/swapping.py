@@ -5,6 +5,7 @@ goes on.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from pjrt.api.errors import FailedPreconditionError
 from pjrt.plugins import registry
 from pjrt.plugins._loading import Slot, open_plugin
 from pjrt.plugins.declaration import Declaration
-from pjrt.plugins.python_source import PythonSource, place_of, reason
+from pjrt.plugins.python_source import PythonSource, Signature, place_of, reason
 
 if TYPE_CHECKING:
     from pjrt.capi import LoadedPlugin
@@ -102,6 +103,17 @@ def files(name: str | os.PathLike[str]) -> tuple[Path, ...]:
     if not place or place.startswith("pjrt."):
         return ()
     return (slot.source or PythonSource(place)).files()
+
+
+def noted(name: str | os.PathLike[str]) -> Mapping[Path, Signature]:
+    """The files of a plugin that is written in Python, with their signatures as they were when it was loaded; empty for
+    another, and for one that is not loaded.
+
+    Raises:
+        NotFoundError: there is no such plugin.
+    """
+    source = registry.slot(registry.declaration(name)).source
+    return {} if source is None else source.noted()
 
 
 def _load_first(declaration: Declaration, slot: Slot) -> tuple[Path, ...]:
