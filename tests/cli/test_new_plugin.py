@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -48,6 +49,52 @@ def test_its_own_tests_pass(package: Path) -> None:
     assert "2 passed" in done.stdout
 
 
+def test_what_others_are_told_is_understood(package: Path) -> None:
+    install(package)
+    done = run("-m", "pjrt", "plugins", "gadget", "--json", path=package / "src")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert not found["problem"]
+    assert found["options"] == {"num_devices": 1}
+    assert found["frameworks"] == {"jax": {"platform": "gadget"}, "torch_xla": {"name": "GADGET"}}
+
+
+def test_pytorch_xla_finds_it(package: Path) -> None:
+    """As far as that goes without PyTorch/XLA: its entry point leads to what answers for this device."""
+    install(package)
+    code = """
+import importlib.metadata
+from pjrt.frameworks import _torch_xla_device, torch_xla
+torch_xla._plugin_class = lambda: _torch_xla_device.TorchXlaDevice
+(point,) = importlib.metadata.entry_points(group="torch_xla.plugins", name="GADGET")
+plugin = point.load()()
+print(plugin.name, plugin.client_create_options())
+"""
+    done = run("-c", code, path=package / "src")
+    assert done.stdout.split(maxsplit=1) == ["GADGET", "{'device': 'gadget'}\n"], done.stderr
+
+
+def test_its_devices_are_shared_between_processes(package: Path) -> None:
+    install(package)
+    code = """
+import os, pjrt
+os.environ["PJRT_OPTIONS_GADGET"] = "num_devices=4"
+print(pjrt.plugins.assign_devices("gadget", 1, 2).devices)
+with pjrt.client("gadget") as client:
+    print([device.id for device in client.addressable_devices])
+"""
+    done = run("-c", code, path=package / "src")
+    assert done.stdout.splitlines() == ["(2, 3)", "[2, 3]"], done.stderr
+
+
+def test_jax_goes_on_without_one_that_is_broken(package: Path) -> None:
+    install(package)
+    (package / "src" / "gadget" / "__init__.py").write_text("import nothing_of_this_name\n")
+    done = run("-c", "import jax; print(jax.devices())", path=package / "src")
+    assert done.returncode == 0, done.stderr
+    assert "CpuDevice" in done.stdout
+
+
 def test_it_is_listed(package: Path) -> None:
     install(package)
     done = run("-m", "pjrt", "devices", "gadget", path=package / "src")
@@ -60,7 +107,7 @@ def test_a_broken_one_says_whose_it_is(package: Path) -> None:
     (package / "src" / "gadget" / "__init__.py").write_text("import nothing_of_this_name\n")
     done = run("-m", "pjrt", "devices", "gadget", path=package / "src")
     assert done.returncode == 2
-    assert "package gadget" in done.stderr
+    assert "entry point pjrt.plugins of gadget" in done.stderr
     assert "nothing_of_this_name" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 

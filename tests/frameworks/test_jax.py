@@ -213,3 +213,80 @@ print(min(after - before for before, after in zip(taken, taken[1:])))
     done = script(code, timeout=280)
     assert_clean(done)
     assert int(done.stdout.strip()) < 1 << 20
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A plugin's library as a vendor would bring one."""
+    folder = tmp_path_factory.mktemp("vendor")
+    (folder / "vendors_device.py").write_text(
+        "import pjrt\n\ndef make(num_devices=1):\n    return pjrt.client('reference', num_devices=num_devices)\n"
+    )
+    done = python("-m", "pjrt", "export", f"{folder / 'vendors_device.py'}:make", "-o", str(folder / "libvendors.so"))
+    assert done.returncode == 0, done.stderr
+    return folder / "libvendors.so"
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_a_library_is_opened_by_jax_itself_or_comes_through_this_package(library: Path, wrap: bool) -> None:
+    code = f"""
+import pjrt, jax, jax.numpy as jnp, numpy as np
+platform = pjrt.frameworks.jax.register({str(library)!r}, wrap={wrap}, num_devices=2)
+print(platform, jax.default_backend(), len(jax.devices(platform)), jax.devices(platform)[0].platform)
+x = jax.device_put(np.arange(4, dtype=np.float32), jax.devices(platform)[1])
+print(jax.jit(lambda v: jnp.tanh(v).sum())(x).devices() == {{jax.devices(platform)[1]}})
+"""
+    done = python("-c", code)
+    assert_clean(done)
+    platform = "vendors" if wrap else "reference"
+    assert done.stdout.splitlines() == [f"vendors cpu 2 {platform}", "True"]
+
+
+def test_processes_of_a_machine_have_devices_of_their_own() -> None:
+    code = """
+import sys, pjrt, jax
+pjrt.plugins.register(name="board", factory=lambda **o: pjrt.StableHloClient("board", compile=None, **o),
+    options={"num_devices": 4},
+    processes=pjrt.plugins.ProcessOptions(count="num_devices", index="process_index", total="process_count"))
+pjrt.plugins.assign_devices("board", int(sys.argv[1]), 2)
+platform = pjrt.frameworks.jax.register("board")
+print([d.id for d in jax.local_devices(backend=platform)], [d.process_index for d in jax.devices(platform)])
+try:
+    pjrt.plugins.assign_devices("board", 0, 4)
+except pjrt.FailedPreconditionError as error:
+    print(error.message)
+"""
+    for rank, mine in enumerate(("[0, 1]", "[2, 3]")):
+        done = python("-c", code, str(rank))
+        assert_clean(done)
+        first, second = done.stdout.splitlines()
+        assert first == f"{mine} [0, 0, 1, 1]"
+        assert "made a client in this process already" in second
+
+
+def test_a_plugin_that_is_meant_for_jax_is_there_and_a_broken_one_is_not(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        "[plugins.sound]\n"
+        'factory = "pjrt.devices.reference.plugin:ReferencePlugin"\n'
+        'frameworks.jax.platform = "soundness"\n'
+        "[plugins.cracked]\n"
+        'factory = "nowhere:make"\n'
+        "frameworks.jax = {}\n"
+        "[plugins.misspelled]\n"
+        'factory = "nowhere:make"\n'
+        "frameworks.jax.platfrom = 1\n"
+    )
+    code = f"""
+import os
+os.environ["PJRT_CONFIG"] = {str(tmp_path / "config.toml")!r}
+from pjrt.frameworks import jax_plugin
+jax_plugin.initialize()
+import jax
+print(jax.default_backend(), jax.devices("soundness"))
+"""
+    done = python("-c", code)
+    assert_clean(done)
+    assert done.stdout.strip().startswith("cpu [")
+    assert (
+        "'misspelled' is not there for JAX: the plugin 'misspelled': unknown key frameworks.jax.platfrom" in done.stderr
+    )

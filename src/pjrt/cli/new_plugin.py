@@ -22,8 +22,7 @@ _FILES = {
     "pyproject.toml.txt": "pyproject.toml",
     "README.md.txt": "README.md",
     "device.py.txt": "src/{name}/__init__.py",
-    "jax_plugin.py.txt": "src/{name}/jax_plugin.py",
-    "torch_xla_plugin.py.txt": "src/{name}/torch_xla_plugin.py",
+    "manifest.json.txt": "src/{name}/pjrt-plugin-{name}.json",
     "test_device.py.txt": "tests/test_{name}.py",
 }
 
@@ -34,7 +33,7 @@ _FILES = {
     "--folder", type=click.Path(path_type=Path), default=Path("."), help="Where to make the package's folder."
 )
 def new_plugin(name: str, folder: Path) -> None:
-    """Write a package for a device called NAME: the device, entry points for all who find devices, tests, a README."""
+    """Write a package for a device called NAME: the device, what all who find devices need to know, tests, a README."""
     _check(name)
     target = folder / name
     if not folder.is_dir():
@@ -46,11 +45,16 @@ def new_plugin(name: str, folder: Path) -> None:
         path = target / place.format(name=name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text((templates / source).read_text().replace("@NAME@", name).replace("@UPPER@", name.upper()))
+            path.write_text(_filled((templates / source).read_text(), name))
         except OSError as error:
             raise pjrt.PermissionDeniedError(f"{str(path)!r} cannot be written: {error.strerror or error}") from error
         click.echo(f"wrote {path}")
     click.echo(f"\nnow: cd {target} && pip install -e '.[test]' && pytest && pjrt devices {name}")
+
+
+def _filled(template: str, name: str) -> str:
+    # PyTorch/XLA reads what stands before the first _ of a device's name.
+    return template.replace("@NAME@", name).replace("@UPPER@", name.upper().replace("_", ""))
 
 
 def _check(name: str) -> None:
