@@ -5,9 +5,6 @@ library does to the process that loads it ends with that process.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,21 +17,10 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
 from pjrt.api.support import Effort, Reason, ReasonKind, Support, Verdict
-from pjrt.plugins import registry
+from pjrt.plugins import _child, registry
 
 TIME_LIMIT = 600.0
 """How long a device may take to answer, in seconds."""
-
-# Run in the other process. What the plugin prints goes elsewhere than its answer.
-_CHILD = """
-import sys, json
-from pathlib import Path
-folder = Path(sys.argv[1])
-sys.path[:] = json.loads((folder / "question").read_text(encoding="utf-8"))["path"]
-from pjrt.plugins import asking
-asking.answer_in_child(folder)
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -149,7 +135,6 @@ def _ask(target: Target, question: dict[str, Any], code: bytes | None, time_limi
     """The other process's answer."""
     whole = {
         **question,
-        "path": sys.path,
         "plugin": target.plugin,
         "topology": target.topology,
         "options": dict(target.options),
@@ -159,48 +144,18 @@ def _ask(target: Target, question: dict[str, Any], code: bytes | None, time_limi
         (folder / "question").write_text(json.dumps(whole), encoding="utf-8")
         if code is not None:
             (folder / "program").write_bytes(code)
-        end = _run(folder, time_limit)
+        end = _child.run(answer_in_child, folder, time_limit)
         answer = folder / "answer"
         if not answer.exists():
             has_seen = (folder / "seen").exists()
             if end is None:
                 raise _Lost(DeadlineExceededError(f"it was not done within {time_limit:g} seconds"), has_seen)
             what = "the compiler" if has_seen else f"{target}: the process that loaded it"
-            raise _Lost(InternalError(f"{what} crashed: {end}{_last_line(folder / 'printed')}"), has_seen)
+            raise _Lost(InternalError(f"{what} crashed: {end}"), has_seen)
         said: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
     if "error" in said:
         raise PjrtError.of(said["error"], said["message"])
     return said
-
-
-def _run(folder: Path, time_limit: float) -> str | None:
-    """How the other process ended; None if it had to be ended."""
-    # A file, for a pipe stays open as long as anything that the plugin started.
-    with (folder / "printed").open("wb") as printed:
-        child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, str(folder)], stdin=subprocess.DEVNULL, stdout=printed, stderr=printed
-        )
-        try:
-            code = child.wait(time_limit)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            child.kill()
-            child.wait()
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
-
-
-def _last_line(printed: Path) -> str:
-    """The line in which native code usually says what was wrong: the first of a failed check, otherwise the last."""
-    text = printed.read_bytes()[-20000:].decode("utf-8", "replace")
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
-    told = next((line for line in lines if "Check failed" in line), lines[-1] if lines else "")
-    return f"; it printed {told[:300]!r}" if told else ""
 
 
 # In the other process.
