@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.api.capability import Capabilities
+from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
 from pjrt.api.support import Effort, ReasonKind, Verdict
@@ -200,6 +200,30 @@ def test_what_programs_may_hold(name: str, program: str) -> None:
     for effort in (Effort.OPS, Effort.TYPES):
         assert device.supports(text, effort=effort).verdict is not (Verdict.NO if is_true else Verdict.YES)
     assert device.supports(text).verdict is (Verdict.YES if is_true else Verdict.NO)
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+@pytest.mark.parametrize(
+    ("feature", "program"),
+    [
+        (Feature.BOUNDED_DYNAMIC_SHAPES, "bounded"),
+        (Feature.COLLECTIVES, "collective"),
+        (Feature.DYNAMIC_SHAPES, "dynamic"),
+        (Feature.QUANTIZED_TYPES, "quantized"),
+        (Feature.SEND_RECV, "sends"),
+    ],
+)
+def test_a_feature_of_programs_is_as_it_is_described(name: str, feature: Feature, program: str) -> None:
+    assert client(name).capabilities.has(feature) is compiles(client(name), SPECIAL[program])
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_partitioning_is_as_it_is_described(name: str) -> None:
+    text = SPECIAL["annotation"].replace("{replicated}", "{devices=[2]0,1}")
+    with pjrt.client(name, num_devices=2) as device:
+        assert device.capabilities.has(Feature.PARTITIONING)
+        executable = device.compile(text, pjrt.CompileOptions(num_partitions=2))
+        assert executable.num_partitions == 2
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference"])
