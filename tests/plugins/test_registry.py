@@ -208,6 +208,22 @@ class TestDefault:
         with pjrt.client() as client:
             assert client.platform_name == "reference"
 
+    def test_the_name_that_a_plugin_declares_for_pytorch_xla(
+        self, registered: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        registered(name="abacus", factory=two_devices, frameworks={"torch_xla": {"name": "ABAX"}})
+        monkeypatch.setenv("PJRT_DEVICE", "ABAX")
+        assert plugins.default() == "abacus"
+
+    @pytest.mark.parametrize(("said", "name"), [(None, "reference"), ("cpu", "cpu")])
+    def test_the_device_that_this_package_shows_to_pytorch_xla(
+        self, said: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PJRT_DEVICE", "PJRT")
+        if said:
+            monkeypatch.setenv("PJRT_TORCH_XLA_DEVICE", said)
+        assert plugins.default() == name
+
     def test_an_unknown_one_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PJRT_DEVICE", "ABACUS")
         with pytest.raises(pjrt.NotFoundError, match=r"PJRT_DEVICE=ABACUS: there is no device called 'ABACUS'"):
@@ -233,6 +249,30 @@ def test_the_names_of_vendors_that_are_not_installed_say_what_to_install() -> No
         if name not in plugins.names():
             with pytest.raises(pjrt.NotFoundError, match=rf"'{name}'.*pip install {vendor.wheels[0].distribution}"):
                 pjrt.client(name)
+
+
+def test_many_threads_initialize_a_library_once(tiny_library: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy.so").write_bytes(tiny_library.read_bytes())
+    code = f"""
+import ctypes, threading, pjrt
+path = {str(tmp_path / "copy.so")!r}
+tiny = ctypes.CDLL(path)
+tiny.tiny_plugin_count_calls(True)
+tiny.tiny_plugin_calls.restype = ctypes.c_int64
+pjrt.plugins.register(name="a", library=path)
+pjrt.plugins.register(name="b", library=path)
+assert tiny.tiny_plugin_calls(b"PJRT_Plugin_Initialize") == 0
+start, found = threading.Barrier(12), []
+def ask(name):
+    start.wait()
+    found.append(pjrt.plugins.get(name))
+threads = [threading.Thread(target=ask, args=(name,)) for name in ["a", "b", path] * 4]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(found), len(set(map(id, found))), tiny.tiny_plugin_calls(b"PJRT_Plugin_Initialize"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["12", "1", "1"], done.stderr
 
 
 def test_nothing_is_searched_for_a_device_in_the_box() -> None:

@@ -27,6 +27,8 @@ DEFAULT_VARIABLE = "PJRT_DEVICE"
 
 _LIBRARY = "LIBRARY"
 _LIBRARY_VARIABLE = "PJRT_LIBRARY_PATH"
+_OURS = "PJRT"
+_OURS_VARIABLE = "PJRT_TORCH_XLA_DEVICE"
 
 
 _known = Known()
@@ -239,8 +241,9 @@ def default() -> str:
     """The name of the device that ``pjrt.client()`` takes when none is named: what ``PJRT_DEVICE`` says, otherwise the
     first of ``at_hand``.
 
-    The variable is read as PyTorch/XLA writes it: ``CPU``, ``CUDA``, ``TPU``, ``PJRT_NAME`` for a device of this
-    package, and ``LIBRARY`` for the library at the path in ``PJRT_LIBRARY_PATH``; or it is one of ``names()``.
+    The variable is read as PyTorch/XLA writes it: ``CPU``, ``CUDA``, ``TPU``, the name that a plugin declares for
+    PyTorch/XLA, ``PJRT_NAME`` for a device of this package, ``PJRT`` for the one that ``PJRT_TORCH_XLA_DEVICE`` says,
+    and ``LIBRARY`` for the library at the path in ``PJRT_LIBRARY_PATH``; or it is one of ``names()``.
 
     Raises:
         NotFoundError: it names one that is not known.
@@ -252,10 +255,15 @@ def default() -> str:
         from pjrt.plugins.discovery import libraries
 
         return str(libraries.written(os.environ.get(_LIBRARY_VARIABLE, "")))
+    if asked.upper() == _OURS:
+        return os.environ.get(_OURS_VARIABLE) or "reference"
     # PyTorch/XLA writes devices in capitals, and those of this package as PJRT_NAME.
     for name in (asked, asked.lower(), asked.lower().removeprefix("pjrt_")):
         if _known.find(name) is not None:
             return name
+    for plugin in declarations():
+        if str(plugin.frameworks.get("torch_xla", {}).get("name", "")).upper() == asked.upper():
+            return plugin.name
     raise NotFoundError(f"{DEFAULT_VARIABLE}={asked}: {_known.unknown(asked).message}")
 
 
