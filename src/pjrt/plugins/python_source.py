@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import importlib.machinery
 import importlib.util
@@ -64,29 +65,32 @@ class PythonSource:
         self._file = Path(file).resolve() if file.endswith(".py") else None
         self._name = module_name(self._file) if self._file else place.partition(":")[0]
         self._noted_at = time.time_ns()
-        self._noted = {name: (path, signature(path)) for name, path in self._modules().items()}
+        self._noted = {name: (path, signature(path)) for name, path in self._candidates().items()}
 
     def changed(self) -> tuple[Path, ...]:
         """The files that are others than they were, or are gone."""
-        known = {path for path, _ in self._noted.values()}
-        changed = [path for path, before in self._noted.values() if signature(path) != before]
-        for path in self._modules().values():  # imported since then, so it may have changed in between
+        known, changed = self.noted(), []
+        for path in self._modules().values():
             found = signature(path)
-            if path not in known and (found is None or found[2] > self._noted_at):
+            # One that was imported since then may have changed in between.
+            same = found == known[path] if path in known else found is not None and found[2] <= self._noted_at
+            if not same:
                 changed.append(path)
         return tuple(sorted(set(changed)))
 
     def noted(self) -> dict[Path, Signature]:
         """The files as they were."""
-        return dict(self._noted.values())
+        ours = self._modules()
+        return {path: before for name, (path, before) in self._noted.items() if name in ours}
 
     def files(self) -> tuple[Path, ...]:
-        """All files that the plugin is made of, also those of its package that are not imported yet."""
-        found = {path for path, _ in self._noted.values()} | set(self._modules().values())
+        """The files that the plugin is made of: those of its modules, or of its whole package if it is not imported."""
+        found = set(self._modules().values())
         if self._file is not None:
             found.add(self._file)
-        for folder in _folders(self._name) if self._file is None else ():
-            found.update(folder.rglob("*.py") if folder.is_dir() else [folder])
+        elif self._name not in sys.modules:
+            for place in _places(self._name):
+                found.update(place.rglob("*.py") if place.is_dir() else [place])
         return tuple(sorted(found))
 
     def names(self) -> frozenset[str]:
@@ -140,22 +144,31 @@ class PythonSource:
             return package
         return "" if self._file else self._name
 
+    def _candidates(self) -> dict[str, Path]:
+        """The files of the imported modules that may be the plugin's, by name: of its package and its neighbours."""
+        package, root = self._package(), _root(self._name)
+        near = "" if root is None else f"{root}{os.sep}"
+        found = {}
+        for name, module in tuple(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if not isinstance(file, str) or name == "__main__" or _is_within(name, "pjrt"):
+                continue
+            if name == self._name or _is_within(name, package) or (near and file.startswith(near)):
+                found[name] = Path(file)
+        return found
+
     def _modules(self) -> dict[str, Path]:
-        """The files of the modules that are imported, by their names."""
-        package = self._package()
-        inside = {name for name in tuple(sys.modules) if _is_within(name, package)} | {self._name}
-        noted = set(getattr(self, "_noted", ()))
-        root = _root(self._name)
-        waiting, found = [*inside, *noted], dict[str, Path]()
+        """The files of the imported modules that are the plugin's, by their names."""
+        package, candidates = self._package(), self._candidates()
+        waiting = [name for name in candidates if name == self._name or _is_within(name, package)]
+        found: dict[str, Path] = {}
         while waiting:
             name = waiting.pop()
-            path = _file(sys.modules.get(name))
-            if name in found or path is None or name == "__main__" or _is_within(name, "pjrt"):
+            if name not in candidates or name in found:
                 continue
-            if name not in inside and name not in noted and (root is None or not path.is_relative_to(root)):
-                continue
-            found[name] = path
-            waiting += _imports(name, path)
+            path = found[name] = candidates[name]
+            holder = getattr(sys.modules.get(name), "__package__", None) or ""
+            waiting += _imports(path, signature(path), holder)
         return found
 
 
@@ -215,14 +228,14 @@ def _root(name: str) -> Path | None:
     return folder if is_package or folder.name not in ("site-packages", "dist-packages") else None
 
 
-def _imports(name: str, path: Path) -> list[str]:
-    """The imported modules that a module's source names in import statements, anywhere in it."""
+@functools.lru_cache(maxsize=1024)
+def _imports(path: Path, _signature: Signature, package: str) -> tuple[str, ...]:
+    """What may be modules of what a module's source names in import statements, anywhere in it."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return []
+        return ()
     named: list[str] = []
-    package = getattr(sys.modules[name], "__package__", None) or ""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             named += [alias.name for alias in node.names]
@@ -231,10 +244,10 @@ def _imports(name: str, path: Path) -> list[str]:
             base = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [node.module])])
             named += [base, *(f"{base}.{alias.name}" for alias in node.names)]
     parents = [each.rpartition(".")[0] for each in named]
-    return [each for each in {*named, *parents} if each in sys.modules]
+    return tuple({*named, *parents})
 
 
-def _folders(name: str) -> list[Path]:
+def _places(name: str) -> list[Path]:
     """Where the top-level package or module of a name lies, found without importing it."""
     top = name.partition(".")[0]
     loaded = sys.modules.get(top)
