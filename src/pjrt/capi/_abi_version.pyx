@@ -9,6 +9,7 @@ from pjrt.capi._scope cimport ClientScope, Handle, Scope, free_scope
 
 from pjrt.api.abi_version import ExecutableAbiVersion, RuntimeAbiVersion
 from pjrt.api.errors import InternalError, InvalidArgumentError
+from pjrt.capi._documented import documented
 
 
 cdef PJRT_AbiVersion_Extension *_extension(Scope scope) except NULL:
@@ -86,6 +87,7 @@ cdef class RuntimeVersionCore(Handle):
         )
 
 
+@documented
 class PluginRuntimeAbiVersion(RuntimeVersionCore, RuntimeAbiVersion):
     """The ABI version of a plugin's runtime (``PJRT_RuntimeAbiVersion``)."""
 
@@ -131,6 +133,7 @@ cdef class ExecutableVersionCore(Handle):
         )
 
 
+@documented
 class PluginExecutableAbiVersion(ExecutableVersionCore, ExecutableAbiVersion):
     """The ABI version that an executable of a plugin needs (``PJRT_ExecutableAbiVersion``)."""
 

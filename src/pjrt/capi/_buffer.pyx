@@ -24,6 +24,7 @@ from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgum
 from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import expect_shape
+from pjrt.capi._documented import documented
 
 
 @cython.no_gc_clear
@@ -310,6 +311,7 @@ cdef class BufferCore(Handle):
         return Buffer.__repr__(self)
 
 
+@documented
 class PluginBuffer(BufferCore, Buffer):
     """An array on a device of a plugin (``PJRT_Buffer``)."""
 
@@ -341,6 +343,7 @@ cdef class ExternalReferenceCore:
             self.release()
 
 
+@documented
 class PluginExternalReference(ExternalReferenceCore, ExternalReference):
     """Memory of a plugin's buffer in the hands of someone outside of it."""
 

@@ -29,6 +29,7 @@ from pjrt.api.expecting import expect, expect_all, expect_bytes, expect_sequence
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.capi._capabilities import of_devices
+from pjrt.capi._documented import documented
 from pjrt.capi._ffi_handler import address_of
 from pjrt.capi._gate import close_at_exit
 from pjrt.capi._program import doubted, prepared
@@ -455,6 +456,7 @@ cdef tuple _row(int *ids, int replica, int num_partitions):
     return tuple([ids[replica * num_partitions + index] for index in range(num_partitions)])
 
 
+@documented
 class PluginClient(ClientCore, Client):
     """The devices of a plugin (``PJRT_Client``)."""
 

@@ -18,6 +18,7 @@ from pjrt.api.cross_host import CrossHostReceive
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, UnimplementedError
 from pjrt.api.expecting import expect
 from pjrt.api.future import Future, Promise
+from pjrt.capi._documented import documented
 
 # The first generation of the extension had the two functions with descriptors only.
 cdef size_t _FIRST_SIZE = PJRT_CrossHostTransfers_Extension_STRUCT_SIZE - 2 * sizeof(void *)
@@ -173,6 +174,7 @@ cdef class ReceiveCore:
         return done.future
 
 
+@documented
 class PluginCrossHostReceive(ReceiveCore, CrossHostReceive):
     """Buffers of a plugin that another process fills."""
 

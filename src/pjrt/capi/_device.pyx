@@ -13,6 +13,7 @@ from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDe
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.expecting import expect
 from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
+from pjrt.capi._documented import documented
 
 cdef size_t _NO_DEFAULT = <size_t>-1
 
@@ -105,6 +106,7 @@ cdef class DescriptionCore:
         return self._text
 
 
+@documented
 class PluginDeviceDescription(DescriptionCore, DeviceDescription):
     """What a plugin knows of a device (``PJRT_DeviceDescription``)."""
 
@@ -243,6 +245,7 @@ cdef class DeviceCore:
         return args.stream
 
 
+@documented
 class PluginDevice(DeviceCore, Device):
     """A device of a plugin's client (``PJRT_Device``)."""
 
@@ -256,6 +259,7 @@ cdef class TrackingEventCore(Handle):
         self.free()
 
 
+@documented
 class PluginAsyncTrackingEvent(TrackingEventCore, AsyncTrackingEvent):
     """A mark that something asynchronous goes on (``PJRT_AsyncTrackingEvent``)."""
 
@@ -318,6 +322,7 @@ cdef class MemorySpaceCore:
         return self._text
 
 
+@documented
 class PluginMemorySpace(MemorySpaceCore, MemorySpace):
     """A memory space of a plugin's client (``PJRT_Memory``)."""
 

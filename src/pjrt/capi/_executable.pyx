@@ -13,6 +13,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InternalError
 from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.program import Program
+from pjrt.capi._documented import documented
 
 cdef size_t _LARGEST_PROGRAM = <size_t>1 << 36
 
@@ -262,6 +263,7 @@ cdef class ExecutableCore(Handle):
         return Executable.__repr__(self)
 
 
+@documented
 class PluginExecutable(ExecutableCore, Executable):
     """A compiled program of a plugin, loaded nowhere (``PJRT_Executable``)."""
 

@@ -22,6 +22,7 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.execute_options import ExecuteContext, ExecuteOptions
 from pjrt.api.expecting import expect, expect_int
 from pjrt.api.transfer import CopyToDeviceStream
+from pjrt.capi._documented import documented
 
 _log = logging.getLogger("pjrt")
 
@@ -306,6 +307,7 @@ cdef void _free_chunk(void *data, void *deleter_arg) noexcept nogil:
     free(data)
 
 
+@documented
 class PluginCopyToDeviceStream(StreamCore, CopyToDeviceStream):
     """Takes chunks for a program of a plugin that receives from the host."""
 
@@ -331,6 +333,7 @@ cdef class ContextCore(Handle):
         self.free()
 
 
+@documented
 class PluginExecuteContext(ContextCore, ExecuteContext):
     """What handlers inside a program of a plugin are handed."""
 

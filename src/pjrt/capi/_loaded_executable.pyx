@@ -19,6 +19,7 @@ from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.expecting import expect, expect_sequence, unexpected
 from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.capi._documented import documented
 
 cdef enum:
     FEW = 32  # pointers that fit the stack; more are allocated
@@ -275,9 +276,10 @@ cdef list _row(arguments):
 
 def _asked(name):
     """A property or method that is the executable's own."""
-    return property(lambda self: getattr(self.executable, name))
+    return property(lambda self: getattr(self.executable, name), doc=getattr(LoadedExecutable, name).__doc__)
 
 
+@documented
 class PluginLoadedExecutable(LoadedExecutableCore, LoadedExecutable):
     """A compiled program on the devices of a plugin (``PJRT_LoadedExecutable``)."""
 

@@ -24,6 +24,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtE
 from pjrt.api.expecting import expect, expect_array, expect_callable, expect_int, unexpected
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.shape_spec import expect_spec
+from pjrt.capi._documented import documented
 
 _log = logging.getLogger("pjrt")
 
@@ -211,6 +212,7 @@ cdef class FulfillmentCore(Handle):
         return 0
 
 
+@documented
 class PluginAliasFulfillment(FulfillmentCore, AliasFulfillment):
     """Says what an alias buffer of a plugin is an alias of."""
 

@@ -20,6 +20,7 @@ from pjrt.api.counting import counted
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
 from pjrt.capi._capabilities import of_plugin
+from pjrt.capi._documented import documented
 from pjrt.capi._gen_functions import EXTENSIONS
 from pjrt.capi._library_file import check_library_file
 from pjrt.capi._library_life import Library
@@ -44,13 +45,18 @@ cdef class PluginCore:
     cdef Api api
     cdef Scope scope
     cdef object library
-    cdef readonly str path
+    cdef str _path
     cdef readonly str name
     cdef readonly dict attributes
 
     @property
     def api_version(self):
         return self.api.major_version, self.api.minor_version
+
+    @property
+    def path(self):
+        """The path of the library; of a plugin that came from a capsule, its name."""
+        return self._path
 
     @property
     def extensions(self):
@@ -185,6 +191,7 @@ cdef class PluginCore:
         return gone
 
 
+@documented
 class LoadedPlugin(PluginCore, Plugin):
     """A plugin that was loaded from a library, or from a capsule that holds its table."""
 
@@ -289,7 +296,7 @@ def _plugin_of(size_t table, path, name, owner=None, library=None):
             core.scope = Scope.__new__(Scope)
             core.scope.attach(core.api)
             core.library = library
-            core.path = path
+            core._path = path
             core.name = name
             if table not in _initialized:
                 core._initialize()

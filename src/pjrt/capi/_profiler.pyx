@@ -10,6 +10,7 @@ from pjrt.capi._values cimport Block
 
 from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError, UnimplementedError
 from pjrt.api.profiler import Profiler
+from pjrt.capi._documented import documented
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 
@@ -113,6 +114,7 @@ cdef class ProfilerCore:
                 self.scope.api.profilers -= 1
 
 
+@documented
 class PluginProfiler(ProfilerCore, Profiler):
     """A profiling session of a plugin (``PLUGIN_Profiler``)."""
 

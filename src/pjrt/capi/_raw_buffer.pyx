@@ -12,6 +12,7 @@ from pjrt.capi._scope cimport ClientScope, Handle, Scope
 from pjrt.capi._values cimport whole
 
 from pjrt.api.raw_buffer import RawBuffer
+from pjrt.capi._documented import documented
 
 
 cdef PJRT_RawBuffer_Extension *_extension(Scope scope) except NULL:
@@ -98,6 +99,7 @@ cdef class RawBufferCore(Handle):
         )
 
 
+@documented
 class PluginRawBuffer(RawBufferCore, RawBuffer):
     """The bytes behind a buffer of a plugin (``PJRT_RawBuffer``)."""
 

@@ -18,6 +18,7 @@ from pjrt.api.expecting import expect, expect_bytes
 from pjrt.api.shape_spec import expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._capabilities import of_devices
+from pjrt.capi._documented import documented
 from pjrt.capi._program import doubted, prepared
 
 
@@ -150,6 +151,7 @@ cdef class TopologyCore:
         return TopologyDescription.__repr__(self)
 
 
+@documented
 class PluginTopology(TopologyCore, TopologyDescription):
     """A topology of a plugin (``PJRT_TopologyDescription``)."""
 

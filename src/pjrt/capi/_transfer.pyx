@@ -19,6 +19,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
 from pjrt.api.expecting import expect, expect_array
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
+from pjrt.capi._documented import documented
 
 
 @cython.no_gc_clear
@@ -111,6 +112,7 @@ cdef class TransferManagerCore(Handle):
         self.free()
 
 
+@documented
 class PluginTransferManager(TransferManagerCore, AsyncHostToDeviceTransferManager):
     """Fills new buffers of a plugin piece by piece."""
 
