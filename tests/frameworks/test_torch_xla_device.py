@@ -151,3 +151,19 @@ def test_a_library_is_named_by_its_file(tiny_library: Path) -> None:
 def test_a_device_that_is_not_there_is_told() -> None:
     with pytest.raises(pjrt.NotFoundError, match="no device called 'nothing'"):
         TorchXlaDevice("nothing").library_path()
+
+
+@pytest.mark.parametrize(("name", "platform"), [("said", "said"), ("said_2", "pjrt")])
+def test_the_launcher_can_read_the_platforms_name(name: str, platform: str) -> None:
+    """PyTorch/XLA's launcher reads names of devices that are letters and a number: ``SAID:0``."""
+
+    def make(**options: object) -> pjrt.Client:
+        return pjrt.StableHloClient(name, compile=None, **options)  # type: ignore[arg-type]
+
+    pjrt.plugins.register(name=name, factory=make)
+    try:
+        device = TorchXlaDevice(name)
+        with pjrt.load_plugin(device.library_path()).client(**device.client_create_options()) as client:
+            assert client.platform_name == platform
+    finally:
+        pjrt.plugins.unregister(name)

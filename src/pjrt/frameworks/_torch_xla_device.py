@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any
 
 import pjrt
 from pjrt import system
-from pjrt.capi.export import write_library
+from pjrt.capi.export import Exported, export, write_library
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
 from pjrt.plugins import local_processes, registry
+
+PLAINLY_NAMED = "plainly_named"
 
 
 class TorchXlaDevice:
@@ -39,7 +42,9 @@ class TorchXlaDevice:
 
     def library_path(self) -> str:
         """The path of the library to load: the vendor's own, or one of ours that runs the device in this process."""
-        return str(_library() if self._served.is_wrapped else self._served.library())
+        if not self._served.is_wrapped:
+            return str(self._served.library())
+        return str(_library("make_client" if re.fullmatch("[A-Za-z]+", self._served.name) else PLAINLY_NAMED))
 
     def host_index(self) -> int:
         """The number of this machine among those of the job."""
@@ -94,13 +99,20 @@ def make_client(device: str, **options: Any) -> pjrt.Client:
     return pjrt.client(device, **options)
 
 
+def __getattr__(name: str) -> Exported:
+    """The same with a platform's name of letters only: PyTorch/XLA's launcher reads no others."""
+    if name != PLAINLY_NAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return export(make_client, name="pjrt", platform_name="pjrt")
+
+
 @functools.cache
-def _library() -> Path:
+def _library(attribute: str) -> Path:
     """The library through which PyTorch/XLA asks for clients: one for all devices, told apart by an option."""
     folder = tempfile.mkdtemp(prefix="pjrt-torch-xla-")
     atexit.register(_remove, folder)
     (name, *_) = system.library_file_names("libpjrt_python")
-    return write_library(Path(folder) / name, f"{__name__}:make_client", "pjrt")
+    return write_library(Path(folder) / name, f"{__name__}:{attribute}", "pjrt")
 
 
 def _remove(folder: str) -> None:

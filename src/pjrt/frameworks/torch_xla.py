@@ -110,8 +110,9 @@ def _entry_point() -> Any:
     as in a process that was started by one that has registered it.
     """
     plugin = _plugin_class()()
-    if os.environ.get("PJRT_DEVICE") == plugin.name:
-        _plugins().register_plugin(plugin.name, plugin)
+    named = os.environ.get("PJRT_DEVICE", "")
+    if named == plugin.name or named.upper().startswith("PJRT_"):
+        _plugins().register_plugin(named, plugin)
     return plugin
 
 
