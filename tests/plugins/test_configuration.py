@@ -17,6 +17,7 @@ from packages import install
 import pjrt
 from pjrt import plugins
 from pjrt.plugins import Declaration, MemoryOptions, Sharing, configuration
+from pjrt.plugins.declaration import ProcessOptions
 
 pytestmark = pytest.mark.usefixtures("nothing_configured")
 
@@ -72,6 +73,8 @@ DECLARATIONS = st.builds(
     sharing=st.sampled_from(Sharing),
     partition=st.lists(WORDS, max_size=2).map(tuple),
     memory=st.none() | st.builds(MemoryOptions, st.none() | OPTIONS, st.none() | OPTIONS, st.just("") | WORDS),
+    processes=st.none() | st.builds(ProcessOptions, st.just("") | WORDS, st.just("") | WORDS, st.just("") | WORDS),
+    resident=st.just("") | WORDS,
     frameworks=st.dictionaries(st.sampled_from(["jax", "torch_xla"]), OPTIONS, max_size=2),
 )
 
@@ -104,6 +107,11 @@ class TestTables:
             ({"sharing": "none"}, r"sharing must be one of many, one-process, one-client; found 'none'"),
             ({"memory": {"all": {}}}, r"unknown key memory.all: the keys are on_demand, preallocated, fraction"),
             ({"memory": {"fraction": 0.5}}, r"memory.fraction must be a text, found 0.5"),
+            (
+                {"processes": {"number": "n"}},
+                r"unknown key processes.number: the keys are devices, count",
+            ),
+            ({"partition": "A"}, r"partition must be a list of names of environment variables, found 'A'"),
             ({"frameworks": {"jax": 1}}, r"frameworks.jax must be a table, found 1"),
             ({"disabled": "yes"}, r"disabled must be true or false, found 'yes'"),
             ("text", r"expected a table of library, factory"),

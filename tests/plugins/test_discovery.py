@@ -175,6 +175,17 @@ class TestManifest:
         install(site, "abacus", {"pjrt.plugins": {"abacus": "abacus_k:make"}}, files)
         assert (found()["abacus"].library, found()["abacus"].factory) == (tiny_library.resolve(), None)
 
+    def test_of_a_package_that_is_installed_to_be_edited(
+        self, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        install(site, "abacus", {"pjrt.plugins": {"abacus": "abacus_z:make"}})
+        source = tmp_path / "source" / "abacus_z"
+        source.mkdir(parents=True)
+        (source / "__init__.py").write_text(IMPORTED)
+        (source / "pjrt-plugin-abacus.json").write_text(json.dumps({"priority": 4}))
+        monkeypatch.syspath_prepend(source.parent)
+        assert found()["abacus"].priority == 4
+
     def test_beside_a_framework_s_entry_point(self, site: Path, tiny_library: Path) -> None:
         files = {
             "jax_plugins/abacus_l/__init__.py": IMPORTED,
@@ -328,6 +339,11 @@ class TestDamagedPackages:
         problems = {name: each.problem for name, each in found().items()}
         assert "its metadata cannot be read" in problems["abacus"]
         assert problems["good"] == ""
+
+    def test_a_package_without_a_name(self, site: Path) -> None:
+        install(site, "abacus", {"pjrt.plugins": {"abacus": "abacus_zz:make"}}, {"abacus_zz.py": IMPORTED})
+        (site / "abacus-1.0.dist-info" / "METADATA").write_text("")
+        assert "metadata cannot be read" in found()["an unknown package"].problem
 
     def test_bytes_that_are_no_text(self, site: Path) -> None:
         install(site, "good", {"pjrt.plugins": {"good": "good_q:make"}}, {"good_q.py": IMPORTED})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, cast
 
 from pjrt.api.attributes import NamedValue
@@ -78,7 +78,7 @@ def table(declaration: Declaration) -> dict[str, Any]:
     """What a declaration says, as a table that ``settings`` reads, of values that JSON and TOML have too. A ``factory``
     that is no place is left out.
     """
-    memory = declaration.memory
+    memory, processes = declaration.memory, declaration.processes
     said = {
         "library": None if declaration.library is None else str(declaration.library),
         "factory": declaration.factory if isinstance(declaration.factory, str) else None,
@@ -88,17 +88,18 @@ def table(declaration: Declaration) -> dict[str, Any]:
         "priority": declaration.priority,
         "sharing": declaration.sharing.value,
         "partition": list(declaration.partition),
+        "processes": None if processes is None else {name: word for name, word in asdict(processes).items() if word},
         "resident": declaration.resident or None,
-        "memory": None
-        if memory is None
-        else {
-            **({} if memory.on_demand is None else {"on_demand": _plain(memory.on_demand)}),
-            **({} if memory.preallocated is None else {"preallocated": _plain(memory.preallocated)}),
-            **({"fraction": memory.fraction} if memory.fraction else {}),
-        },
+        "memory": None if memory is None else _memory_table(memory),
         "frameworks": {name: _plain(values) for name, values in declaration.frameworks.items()},
     }
     return {key: value for key, value in said.items() if value is not None}
+
+
+def _memory_table(memory: MemoryOptions) -> dict[str, Any]:
+    ways = {"on_demand": memory.on_demand, "preallocated": memory.preallocated}
+    said: dict[str, Any] = {name: _plain(options) for name, options in ways.items() if options is not None}
+    return {**said, "fraction": memory.fraction} if memory.fraction else said
 
 
 def _plain(values: Mapping[str, NamedValue]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class EntryPoints:
             text = package.read_text("entry_points.txt") or ""
             if not any(group in text for group in self._groups):
                 return
+            if not package.name:
+                raise ValueError("it does not say its name")
             name = package.name
             if normalized(name) not in self._seen:
                 self._seen.add(normalized(name))
