@@ -26,6 +26,9 @@ jax: Any = load("_jax", _PURPOSE)
 # What is about HLO moved into a module of its own with 0.10.
 hlo: Any = jax if hasattr(jax, "HloSharding") else load("_hlo", _PURPOSE)
 FFI_PLATFORM = "cpu"
+HAS_SIX_BITS = hasattr(jax.PrimitiveType if hasattr(jax, "PrimitiveType") else hlo.PrimitiveType, "F6E2M3FN")
+"""Whether arrays can have elements of six bits."""
+
 VERSION: str = load("version", _PURPOSE).__version__
 
 Array = Any
