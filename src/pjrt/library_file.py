@@ -16,7 +16,7 @@ _HEADER_SIZE = 64
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _LOADED, _DYNAMIC = 1, 2
 _DYNAMIC_ENTRY = struct.Struct("<qQ")
-_STRING_TABLE, _STRING_TABLE_SIZE = 5, 10
+_NEEDED, _STRING_TABLE, _STRING_TABLE_SIZE = 1, 5, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,21 @@ def exports(path: Path, function: str) -> bool:
         return False
 
 
+def needed_libraries(path: Path) -> tuple[str, ...]:
+    """The names of the libraries that a library says it needs, and that are opened with it; empty where it cannot be
+    read, or is of another form.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            if not data[:_HEADER_SIZE].startswith(_MAGIC):
+                return ()
+            start, end = _dynamic_strings(data)
+            places = [start + value for tag, value in _dynamic_entries(data) if tag == _NEEDED]
+            return tuple(data[at : data.find(b"\0", at, end)].decode("utf-8", "replace") for at in places if at < end)
+    except (OSError, ValueError, OverflowError, struct.error):
+        return ()
+
+
 def _segment_table(header: bytes) -> tuple[int, int] | None:
     """Where the table of segments begins and how long it is; ``None`` if this is no header of a known form."""
     if len(header) < _HEADER_SIZE or not header.startswith(_MAGIC):
@@ -82,20 +97,27 @@ def _segments(table: bytes) -> list[_Segment]:
     ]
 
 
+def _all_segments(data: mmap.mmap) -> list[_Segment]:
+    found = _segment_table(data[:_HEADER_SIZE])
+    return [] if found is None else _segments(data[found[0] : found[0] + found[1]])
+
+
+def _dynamic_entries(data: mmap.mmap) -> list[tuple[int, int]]:
+    """What the dynamic linker is told, as kinds and values."""
+    for part in _all_segments(data):
+        if part.kind == _DYNAMIC:
+            whole = part.size - part.size % _DYNAMIC_ENTRY.size
+            return list(_DYNAMIC_ENTRY.iter_unpack(data[part.offset : part.offset + whole]))
+    return []
+
+
 def _dynamic_strings(data: mmap.mmap) -> tuple[int, int]:
     """Where in the file the names of the dynamic symbols begin and end; nowhere if there are none."""
-    found = _segment_table(data[:_HEADER_SIZE])
-    if found is None:
+    entries = dict(_dynamic_entries(data))
+    if not entries:
         return 0, 0
-    segments = _segments(data[found[0] : found[0] + found[1]])
-    for part in segments:
-        if part.kind != _DYNAMIC:
-            continue
-        whole = part.size - part.size % _DYNAMIC_ENTRY.size
-        entries = dict(_DYNAMIC_ENTRY.iter_unpack(data[part.offset : part.offset + whole]))
-        start = _offset_of(entries.get(_STRING_TABLE, 0), segments)
-        return start, start + entries.get(_STRING_TABLE_SIZE, 0)
-    return 0, 0
+    start = _offset_of(entries.get(_STRING_TABLE, 0), _all_segments(data))
+    return start, start + entries.get(_STRING_TABLE_SIZE, 0)
 
 
 def _offset_of(address: int, segments: list[_Segment]) -> int:

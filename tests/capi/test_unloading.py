@@ -263,6 +263,23 @@ def test_a_library_with_a_thread_inside_stays_in_memory(tiny_cache: Path, tmp_pa
 
 
 @linux_only
+@pytest.mark.parametrize("opens", [True, False])
+def test_a_library_that_opened_others_stays_in_memory(
+    tiny_cache: Path, no_symbol_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: bool
+) -> None:
+    """They may call it when the process ends. What it needs in order to be opened at all is not meant."""
+    other = Path(shutil.copy(no_symbol_library, tmp_path / "libopened.so"))
+    if opens:
+        monkeypatch.setenv("PJRT_TEST_OPENS", str(other))
+    sources = [build.other_source("noop"), build.other_source("opening")]
+    path = Path(shutil.copy(build.build(sources, tiny_cache, "libopening.so", ["-lm", "-lresolv"]), tmp_path))
+    plugin = capi.load_plugin(path)
+    assert is_mapped(other) is opens
+    assert plugin.unload() is not opens
+    assert is_mapped(path) is opens
+
+
+@linux_only
 def test_a_plugin_that_could_not_be_loaded_can_be_mended(tiny_cache: Path, tiny_library: Path, tmp_path: Path) -> None:
     path = Path(shutil.copy(build.build_other("no_symbol", tiny_cache), tmp_path / "libmended.so"))
     with pytest.raises(pjrt.FailedPreconditionError, match="no function GetPjrtApi"):

@@ -1,9 +1,10 @@
 """Libraries of plugins from being opened to being closed, and what becomes of those that cannot be.
 
 Closing a library takes its code out of the process, if nothing holds it there: a thread that is inside of it, or a mark
-of its own (``DF_1_NODELETE``, destructors of threads, unique symbols of C++). Then it stays, at the cost of its memory,
-and the linker would take it for the one that is meant when its path is opened again, though the file has changed. So
-the file is copied, and opened as the copy.
+of its own (``DF_1_NODELETE``, destructors of threads, unique symbols of C++). Nor is one closed that has opened further
+libraries besides those it needs: they stay, and may call it when the process ends, as CUDA's runtime does. What is not
+closed stays, at the cost of its memory, and the linker would take it for the one that is meant when its path is opened
+again, though the file has changed. So the file is copied, and opened as the copy.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import shutil
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pjrt import system
+from pjrt.library_file import needed_libraries
 
 _PATIENCE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.01
@@ -43,12 +45,16 @@ class Library:
         opened: the path that it was opened by: that of a copy where an older one at ``path`` is still in memory.
         handle: the system's handle.
         signature: of the file, when it was opened.
+        before_it: the libraries that were in memory before it was opened.
+        opened_by_it: those that it opened, besides the ones that the linker opened because it needs them.
     """
 
     path: str
     opened: str
     handle: int
     signature: Signature
+    before_it: frozenset[str]
+    opened_by_it: set[str] = field(default_factory=set)
 
     @staticmethod
     def open(path: str) -> Library:
@@ -57,16 +63,28 @@ class Library:
         Raises:
             OSError: the system cannot open it; the text is the linker's.
         """
-        found = signature(path)
+        found, before_it = signature(path), system.mapped_libraries()
         with _lock:
             before = _stayed.get(path, found)
         if before == found or not system.library_is_open(path):
-            return Library(path, path, system.open_library(path), found)
+            return Library(path, path, system.open_library(path), found, before_it)
         copy = _copied(path)
         try:
-            return Library(path, copy, system.open_library(copy), found)
+            return Library(path, copy, system.open_library(copy), found, before_it)
         finally:
             _remove(copy)
+
+    def note_opened(self) -> None:
+        """Notes which further libraries it has opened, when it was opened or became a plugin."""
+        itself = os.path.realpath(self.opened)
+        new = {file for file in system.mapped_libraries() - self.before_it if file != itself}
+        waiting = [name for name in needed_libraries(Path(self.path)) if name]
+        while waiting:
+            name = waiting.pop()
+            for file in [each for each in new if Path(each).name.startswith(name)]:
+                new.remove(file)
+                waiting += needed_libraries(Path(file))
+        self.opened_by_it.update(new)
 
     @property
     def has_changed(self) -> bool:
@@ -77,8 +95,8 @@ class Library:
             return True
 
     def close(self) -> bool:
-        """Closes it, unless a thread is inside of it or may be; returns whether it has left the process."""
-        if self._is_left_by_threads():
+        """Closes it, unless something is or may be that holds it; returns whether it has left the process."""
+        if not self.opened_by_it and self._is_left_by_threads():
             system.close_library(self.handle)
         if not system.library_is_open(self.opened):
             return True

@@ -158,8 +158,9 @@ cdef class PluginCore:
     def unload(self):
         """Ends the plugin, and takes its library out of the process, if that can be.
 
-        It cannot where a thread of the plugin's is inside of the library, or the library is marked to stay; then it
-        stays in memory, unused. When it is loaded again after its file has changed, the new code runs in any case.
+        It cannot where a thread of the plugin's is inside of the library, the library is marked to stay, or it has
+        opened others, which may call it; then it stays in memory, unused. When it is loaded again after its file has
+        changed, the new code runs in any case.
 
         Returns:
             Whether the library has left the process.
@@ -242,7 +243,9 @@ def load_plugin(path):
             "a shared library for this machine"
         ) from error
     try:
-        return _in_library(library, found.stem)
+        plugin = _in_library(library, found.stem)
+        library.note_opened()
+        return plugin
     except BaseException:
         library.leave()
         raise

@@ -107,6 +107,15 @@ def library_is_open(path: str | os.PathLike[str]) -> bool:
     return True
 
 
+def mapped_libraries() -> frozenset[str]:
+    """The paths of the shared libraries that this process has in memory; known on Linux only, empty elsewhere."""
+    if sys.platform != "linux":
+        return frozenset()
+    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
+        paths = {line.rstrip("\n").split(maxsplit=5)[-1] for line in maps if "/" in line}
+    return frozenset(path for path in paths if is_library_file_name(path))
+
+
 def python_library() -> Path | None:
     """The shared library of the Python that runs; ``None`` where it has none, as in some builds that link it in."""
     if sys.platform == "win32":
