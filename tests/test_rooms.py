@@ -24,8 +24,8 @@ FLOORS = {
     "devices": 3,
     "capi": 4,
     "plugins": 5,
-    "frameworks": 5,
-    "cli": 6,
+    "frameworks": 6,
+    "cli": 7,
 }
 
 # Modules of no room, which every room may import and which import none.

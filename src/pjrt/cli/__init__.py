@@ -1,4 +1,4 @@
-"""The ``pjrt`` command: one file a subcommand; prints and parses, nothing else (floor 6: must not know how anything
+"""The ``pjrt`` command: one file a subcommand; prints and parses, nothing else (floor 7: must not know how anything
 is done).
 """
 

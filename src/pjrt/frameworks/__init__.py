@@ -1,4 +1,4 @@
-"""Frameworks: what JAX and PyTorch/XLA need to use our plugins (floor 5: must not know the C ABI's structs)."""
+"""Frameworks: what JAX and PyTorch/XLA need to use plugins (floor 6: must not know the C ABI's structs)."""
 
 from __future__ import annotations
 
