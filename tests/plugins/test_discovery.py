@@ -7,8 +7,11 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from packages import install
 
 import pjrt
@@ -355,3 +358,19 @@ class TestDamagedPackages:
         install(site, "abacus", {"pjrt.plugins": {"abacus": "abacus_r:make"}}, {"abacus_r.py": IMPORTED})
         (site / "abacus-1.0.dist-info" / "RECORD").write_text("\n\n")
         assert found()["abacus"].problem == ""
+
+
+WRITTEN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40) | st.lists(
+    st.sampled_from(["a", ":", ",", "/", "~", "..", ".so", ".json", "/usr", "/tmp", "x" * 5000, "=", ";", "\n", "cpu"]),
+    max_size=8,
+).map("".join)
+
+
+@given(st.sampled_from([NAMES_AND_PATHS, LIBRARY_PATH]), WRITTEN)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_whatever_a_variable_says_the_others_are_found(variable: str, text: str) -> None:
+    with mock.patch.dict(os.environ, {variable: text}):
+        found = {plugin.name: plugin for plugin in plugins.declarations()}
+        assert {"cpu", "reference"} <= found.keys()
+        assert all(plugin.problem or plugin.library or plugin.factory for plugin in found.values())
+        assert found["reference"].problem == "" or "reference" in text or "cpu" in text
