@@ -17,7 +17,13 @@ from pjrt.api.capability import Feature
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import (
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    PjrtError,
+    UnimplementedError,
+)
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.layout import Layout, StridedLayout, TiledLayout
 from pjrt.api.program import Program
@@ -155,3 +161,15 @@ def test_what_is_plain_to_see_is_described(client: Client) -> None:
 def test_an_effort_that_there_is_not(client: Client, backend: Backend) -> None:
     with pytest.raises(InvalidArgumentError, match="very"):
         client.supports(backend.programs.double((2,)), effort="very")
+
+
+def test_a_closed_client_does_not_answer(client: Client, backend: Backend) -> None:
+    program = backend.programs.double((2,))
+    client.close()
+    with pytest.raises(FailedPreconditionError):
+        client.supports(program)
+
+
+def test_what_is_no_program_is_refused(client: Client) -> None:
+    with pytest.raises(InvalidArgumentError, match="program"):
+        client.supports(7)  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from pjrt.plugins import _child, registry
 TIME_LIMIT = 600.0
 """How long a device may take to answer, in seconds."""
 
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Whom to ask: the client of a plugin, or one of its topologies.

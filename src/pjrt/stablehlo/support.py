@@ -55,7 +55,7 @@ def looking(program: Program | str | bytes, options: CompileOptions | None, capa
     Raises:
         InvalidArgumentError, DataLossError: it is no program.
     """
-    return _Looking(read(program), options or CompileOptions(), capabilities).reasons
+    return _Looking(read(program), CompileOptions.of(options), capabilities).reasons
 
 
 class _Looking:
