@@ -8,10 +8,9 @@ What goes wrong is an ``OSError``: the rooms above say what it means.
 
 from __future__ import annotations
 
-from pjrt.system.folders import config_folder, runtime_folder
+from pjrt.system.folders import config_folder
 from pjrt.system.hardware import any_file, count_files, device_files, processor_features
 from pjrt.system.libraries import (
-    LIBRARY_SUFFIXES,
     close_library,
     is_library_file_name,
     library_file_names,
@@ -24,13 +23,12 @@ from pjrt.system.libraries import (
     sign_library,
 )
 from pjrt.system.library_threads import threads_in_library
-from pjrt.system.locks import try_lock, unlock
+from pjrt.system.locks import try_lock
 from pjrt.system.permissions import writable_by_everyone
-from pjrt.system.processes import after_fork_in_child, process_command, process_is_alive
+from pjrt.system.processes import after_fork_in_child, process_command
 from pjrt.system.shared_files import open_shared_file, shared_folder
 
 __all__ = [
-    "LIBRARY_SUFFIXES",
     "after_fork_in_child",
     "any_file",
     "close_library",
@@ -46,14 +44,11 @@ __all__ = [
     "open_library",
     "open_shared_file",
     "process_command",
-    "process_is_alive",
     "processor_features",
     "python_library",
-    "runtime_folder",
     "shared_folder",
     "sign_library",
     "threads_in_library",
     "try_lock",
-    "unlock",
     "writable_by_everyone",
 ]

@@ -7,8 +7,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-LIBRARY_SUFFIXES = (".so", ".dylib", ".dll")
-"""How file names of shared libraries end, on any system."""
+_SUFFIXES_ANYWHERE = (".so", ".dylib", ".dll")
 
 
 def library_suffixes() -> tuple[str, ...]:
@@ -31,7 +30,7 @@ def library_file_names(stem: str) -> tuple[str, ...]:
 def is_library_file_name(name: str | os.PathLike[str]) -> bool:
     """Whether a file's name is that of a shared library on any system: ``x.so``, ``x.so.1``, ``x.dylib``, ``x.dll``."""
     file = Path(name).name
-    return file.lower().endswith(LIBRARY_SUFFIXES) or ".so." in file
+    return file.lower().endswith(_SUFFIXES_ANYWHERE) or ".so." in file
 
 
 def open_library(path: str | os.PathLike[str]) -> int:

@@ -23,9 +23,7 @@ def try_lock(descriptor: int) -> bool:
         OSError: the file's system has no locks.
     """
     if sys.platform == "win32":
-        import msvcrt
-
-        return _at_locked_byte(descriptor, msvcrt.LK_NBLCK)
+        return _locked_byte(descriptor)
     import fcntl
 
     try:
@@ -35,27 +33,15 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def unlock(descriptor: int) -> None:
-    """Gives back what ``try_lock`` took."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        _at_locked_byte(descriptor, msvcrt.LK_UNLCK)
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
 if sys.platform == "win32":
 
-    def _at_locked_byte(descriptor: int, mode: int) -> bool:
+    def _locked_byte(descriptor: int) -> bool:
         import msvcrt
 
         position = os.lseek(descriptor, 0, os.SEEK_CUR)
         os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
         try:
-            msvcrt.locking(descriptor, mode, 1)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except PermissionError:
             return False
         finally:

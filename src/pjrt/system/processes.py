@@ -16,33 +16,6 @@ def after_fork_in_child(function: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=function)
 
 
-def process_is_alive(pid: int) -> bool:
-    """Whether there is a process of that number now, of any user. It may be another one than was meant."""
-    if pid <= 0:
-        return False
-    if sys.platform == "win32":
-        import ctypes
-
-        kernel = ctypes.WinDLL("kernel32", use_last_error=True)
-        kernel.OpenProcess.restype = ctypes.c_void_p
-        may_only_wait, access_denied, still_running = 0x00100000, 5, 0x102
-        process = kernel.OpenProcess(may_only_wait, False, pid)
-        if process is None:
-            return ctypes.get_last_error() == access_denied
-        handle = ctypes.c_void_p(process)
-        try:
-            return int(kernel.WaitForSingleObject(handle, 0)) == still_running
-        finally:
-            kernel.CloseHandle(handle)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
 def process_command(pid: int) -> str:
     """The command line of a running process, for people to know it by; empty where it cannot be learned.
 
