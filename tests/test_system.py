@@ -4,9 +4,13 @@ tried on the one that runs the tests.
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
 import subprocess
 import sys
 import sysconfig
+import threading
 from pathlib import Path
 
 import pytest
@@ -220,3 +224,61 @@ assert os.waitpid(child, 0)[1] == 0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
     assert done.stdout == b"in the child"
+
+
+def test_a_shared_file_is_for_every_user(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    for _ in range(2):
+        descriptor = system.open_shared_file(path)
+        os.write(descriptor, b"x")
+        os.close(descriptor)
+    assert path.read_bytes() == b"x"
+    if sys.platform != "win32":
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs links and pipes")
+@pytest.mark.parametrize("trap", ["symlink", "dangling", "hard link", "pipe", "folder"])
+def test_a_shared_file_is_no_other_file(tmp_path: Path, trap: str) -> None:
+    path, other = tmp_path / "shared", tmp_path / "other"
+    if trap != "dangling":
+        other.touch()
+    match trap:
+        case "symlink" | "dangling":
+            path.symlink_to(other)
+        case "hard link":
+            os.link(other, path)
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+    with pytest.raises(OSError, match="shared"):
+        system.open_shared_file(path)
+    assert other.exists() is (trap != "dangling")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what is in memory is read from /proc")
+def test_the_libraries_in_memory(tmp_path: Path, noop_library: Path) -> None:
+    library = Path(shutil.copy(noop_library, tmp_path / "libmapped.so"))
+    assert not system.library_is_open(library)
+    handle = system.open_library(library)
+    assert str(library) in system.mapped_libraries()
+    assert system.library_is_open(library)
+    assert system.threads_in_library(library) == 0
+    system.close_library(handle)
+    assert str(library) not in system.mapped_libraries()
+    assert not system.library_is_open(library)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are looked at through /proc")
+def test_a_thread_inside_a_library_is_seen() -> None:
+    """One that waits in the C library, and one that waits in Python's lock, which is a call of it, too."""
+    libc = next(path for path in system.mapped_libraries() if Path(path).name.startswith("libc.so"))
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait)
+    thread.start()
+    try:
+        assert (system.threads_in_library(libc) or 0) >= 1
+    finally:
+        release.set()
+        thread.join()
