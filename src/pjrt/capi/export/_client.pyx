@@ -5,11 +5,11 @@ from libc.stdint cimport uintptr_t
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block
 from pjrt.capi.export._device cimport DeviceRecord, MemoryRecord, pointers
-from pjrt.capi.export._entry cimport drop, entry, put, python_error, quiet_entry
+from pjrt.capi.export._entry cimport drop, entry, notice_entry, put, python_error, quiet_entry
 from pjrt.capi.export._host_memory cimport host_memory
 from pjrt.capi.export._text cimport Texts
 
-from pjrt.api.client import ProcessInfo, ProcessState
+from pjrt.api.client import Client, ProcessInfo, ProcessState
 from pjrt.api.errors import InternalError, InvalidArgumentError
 
 
@@ -158,7 +158,11 @@ cdef int _dma_unmap(void *raw) except -1:
     cdef ClientRecord record = client_record(args.client)
     memory = record.mapped.get(<uintptr_t>args.data)
     if memory is None:
-        raise InvalidArgumentError(f"the memory at {<uintptr_t>args.data:#x} is not mapped; map it with PJRT_Client_DmaMap first")
+        if type(record.client).dma_unmap is Client.dma_unmap:
+            record.client.dma_unmap(None)  # it says that it does not offer this
+        raise InvalidArgumentError(
+            f"the memory at {<uintptr_t>args.data:#x} is not mapped; map it with PJRT_Client_DmaMap first"
+        )
     record.client.dma_unmap(memory)
     del record.mapped[<uintptr_t>args.data]
     return 0
@@ -193,5 +197,5 @@ cdef int fill_table(PJRT_Api *table) except -1:
     put(table, SLOT_PJRT_Client_DefaultDeviceAssignment, entry(_default_device_assignment))
     put(table, SLOT_PJRT_Client_DmaMap, entry(_dma_map))
     put(table, SLOT_PJRT_Client_DmaUnmap, entry(_dma_unmap))
-    put(table, SLOT_PJRT_Client_UpdateGlobalProcessInfo, entry(_update_global_process_info))
+    put(table, SLOT_PJRT_Client_UpdateGlobalProcessInfo, notice_entry(_update_global_process_info))
     return 0

@@ -110,8 +110,14 @@ class Exported:
         return f"{Path(script).resolve()}:{name}"
 
     def topology(self, name: str, **options: Any) -> TopologyDescription:
-        """The topology that the factory's client describes; a name is passed on as the option ``topology``."""
+        """The topology that the factory's client describes; a name is passed on as the option ``topology``.
+
+        Raises:
+            UnimplementedError: there is a name, and the factory takes no such option.
+        """
         if name:
+            if not self._takes("topology"):
+                raise unimplemented(self._name, f"the topology {name!r}", "the one that it has goes without a name")
             options["topology"] = name
         with self._make(options, None) as client:
             return client.topology
@@ -161,6 +167,11 @@ class Exported:
         """The clients that frameworks have of it."""
         with self._lock:
             return [client for client in self._clients if not client.is_closed]
+
+    def _takes(self, option: str) -> bool:
+        """Whether the factory takes an option, by its name or whatever its name."""
+        known = inspect.signature(self._factory).parameters
+        return option in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
 
     def _make(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
         given: dict[str, Any] = dict(options)
