@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,7 @@ def test_importing_changes_no_default() -> None:
 def test_devices_from_the_environment() -> None:
     code = """
 import os
+import socket
 from pjrt.frameworks import jax_plugin
 os.environ[jax_plugin.VARIABLE] = "reference, cpu"
 jax_plugin.initialize()
@@ -278,6 +280,7 @@ def test_a_plugin_that_is_meant_for_jax_is_there_and_a_broken_one_is_not(tmp_pat
     )
     code = f"""
 import os
+import socket
 os.environ["PJRT_CONFIG"] = {str(tmp_path / "config.toml")!r}
 from pjrt.frameworks import jax_plugin
 jax_plugin.initialize()
@@ -290,3 +293,29 @@ print(jax.default_backend(), jax.devices("soundness"))
     assert (
         "'misspelled' is not there for JAX: the plugin 'misspelled': unknown key frameworks.jax.platfrom" in done.stderr
     )
+
+
+def test_the_processes_of_jax_distributed_know_each_other() -> None:
+    """JAX tells each process's client which one it is; a device is told in the words that it declares."""
+    code = """
+import sys, pjrt, jax, numpy as np
+pjrt.plugins.register(name="board", factory=lambda **o: pjrt.client("reference", **o),
+    processes=pjrt.plugins.ProcessOptions(count="num_devices", index="process_index", total="process_count"))
+platform = pjrt.frameworks.jax.register("board")
+jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv[1]))
+mine = jax.local_devices(backend=platform)
+print([d.process_index for d in jax.devices(platform)], [d.id for d in mine])
+print(float(jax.jit(lambda v: v * 2)(jax.device_put(np.float32(3), mine[0]))))
+"""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    command = [sys.executable, "-X", "faulthandler", "-c", code]
+    started = [
+        subprocess.Popen([*command, str(rank), address], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    answers = [process.communicate(timeout=120) for process in started]
+    for rank, (process, (said, complained)) in enumerate(zip(started, answers, strict=True)):
+        assert process.returncode == 0, complained[-3000:]
+        assert said.splitlines() == [f"[0, 1] [{rank}]", "6.0"]

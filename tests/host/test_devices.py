@@ -161,6 +161,16 @@ def test_tracking_events_and_mapped_memory() -> None:
         client.dma_unmap(memory)
 
 
+def test_the_state_of_other_processes_is_taken_note_of() -> None:
+    client = toys.negate(process_count=2)
+    client.update_global_process_info([pjrt.ProcessInfo(1, 7, pjrt.ProcessState.ERROR, pjrt.AbortedError("gone"))])
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"pjrt\.ProcessInfo"):
+        client.update_global_process_info([3])  # type: ignore[list-item]
+    client.close()
+    with pytest.raises(pjrt.FailedPreconditionError):
+        client.update_global_process_info([])
+
+
 def test_what_a_host_device_lacks_says_so() -> None:
     client = toys.negate()
     buffer = client.buffer_from_host(toys.floats())
@@ -168,7 +178,6 @@ def test_what_a_host_device_lacks_says_so() -> None:
         client.devices[0].stream_for_external_ready_events,
         lambda: buffer.wait_until_ready_on_stream(0),
         lambda: client.cross_host_send_buffers([], [], []),
-        lambda: client.update_global_process_info([]),
     ):
         with pytest.raises(pjrt.UnimplementedError, match="negate"):
             call()

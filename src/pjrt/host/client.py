@@ -8,13 +8,13 @@ from typing import Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
-from pjrt.api.client import AliasFulfillment, Client, choose_place
+from pjrt.api.client import AliasFulfillment, Client, ProcessInfo, choose_place
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
-from pjrt.api.expecting import expect, expect_int
+from pjrt.api.expecting import expect, expect_all, expect_int
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
@@ -304,6 +304,15 @@ class HostClient(Client):
 
     def dma_unmap(self, memory: Any) -> None:
         self._mapped.remove(memory)
+
+    # Other processes.
+
+    def update_global_process_info(self, processes: Sequence[ProcessInfo]) -> None:
+        """Takes note of the state of the job's processes (``PJRT_Client_UpdateGlobalProcessInfo``); nothing here waits
+        for another process, so nothing changes by it.
+        """
+        self.check_open()
+        expect_all(processes, ProcessInfo, "a pjrt.ProcessInfo")
 
     # Functions of the host inside programs.
 

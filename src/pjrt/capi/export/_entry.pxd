@@ -11,6 +11,7 @@ cdef extern from "pjrt_support/error.h" nogil:
 
 cdef void *entry(implementation_t implementation) except NULL
 cdef void *quiet_entry(implementation_t implementation) except NULL
+cdef void *notice_entry(implementation_t implementation) except NULL
 cdef void *plugin_entry(int plugin, int number) except NULL
 cdef int define_plugin_entry(int number, plugin_implementation_t implementation) except -1
 cdef int add_plugin(object plugin) except -1

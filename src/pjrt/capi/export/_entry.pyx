@@ -38,6 +38,7 @@ cdef extern from "pjrt_support/entries.h" nogil:
 cdef implementation_t _implementations[170]
 cdef plugin_implementation_t _plugin_implementations[10]
 cdef bint _is_quiet[170]
+cdef bint _is_notice[170]
 cdef int _num_entries = 0
 cdef list _plugins = []
 
@@ -76,6 +77,15 @@ cdef void *quiet_entry(implementation_t implementation) except NULL:
     return function
 
 
+cdef void *notice_entry(implementation_t implementation) except NULL:
+    """An entry by which a framework tells something from a thread of its own, and ends the process where that fails:
+    once the interpreter has begun to end there is nobody left to be told, which is no failure.
+    """
+    function = entry(implementation)
+    _is_notice[_num_entries - 1] = True
+    return function
+
+
 cdef void *plugin_entry(int plugin, int number) except NULL:
     """A function for the table of one exported plugin."""
     return <void *>pjrt_plugin_entries[plugin][number]
@@ -84,7 +94,7 @@ cdef void *plugin_entry(int plugin, int number) except NULL:
 cdef PJRT_Error *_enter(int number, void *args) noexcept nogil:
     cdef PJRT_Error *error
     if not gate_enter():
-        return NULL if _is_quiet[number] else _closed()
+        return NULL if _is_quiet[number] or _is_notice[number] else _closed()
     error = _run(number, args)
     gate_leave()
     return error
