@@ -180,6 +180,14 @@ SPECIAL = {
     "newer op": f"""{HEAD}(%x: tensor<2xf32>) -> tensor<2xf32> {{
         %0 = chlo.erf_inv %x : tensor<2xf32> -> tensor<2xf32>
         return %0 : tensor<2xf32> }}""",
+    "alias of nothing": f"""{HEAD}(%x: tensor<2xf32> {{tf.aliasing_output = 9 : i32}}) -> tensor<2xf32> {{
+        return %x : tensor<2xf32> }}""",
+    "two aliases of one": f"""{HEAD}(%x: tensor<2xf32> {{tf.aliasing_output = 0 : i32}},
+        %y: tensor<2xf32> {{tf.aliasing_output = 0 : i32}}) -> tensor<2xf32> {{ return %x : tensor<2xf32> }}""",
+    "alias": f"""{HEAD}(%x: tensor<2xf32> {{tf.aliasing_output = 0 : i32}}) -> tensor<2xf32> {{
+        return %x : tensor<2xf32> }}""",
+    "sharding": f"""{HEAD}(%x: tensor<2xf32> {{mhlo.sharding = "nonsense"}}) -> tensor<2xf32> {{
+        return %x : tensor<2xf32> }}""",
     "no main": "func.func @other(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }",
 }
 
@@ -200,6 +208,18 @@ def test_what_programs_may_hold(name: str, program: str) -> None:
     for effort in (Effort.OPS, Effort.TYPES):
         assert device.supports(text, effort=effort).verdict is not (Verdict.NO if is_true else Verdict.YES)
     assert device.supports(text).verdict is (Verdict.YES if is_true else Verdict.NO)
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+@pytest.mark.parametrize("called", ["main", "gone"])
+def test_calls_that_lead_nowhere_are_found_before_they_meet_a_compiler(name: str, called: str) -> None:
+    """XLA's survives neither recursion nor the call of what has no body."""
+    text = f"""func.func private @gone(%x: tensor<f32>) -> tensor<f32>
+        {HEAD}(%x: tensor<f32>) -> tensor<f32> {{
+        %0 = func.call @{called}(%x) : (tensor<f32>) -> tensor<f32>
+        return %0 : tensor<f32> }}"""
+    support = client(name).supports(text)
+    assert (support.verdict, support.effort) == (Verdict.NO, Effort.TYPES)
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference"])

@@ -155,6 +155,9 @@ def test_what_types_and_attributes_rule_out(text: str, kind: ReasonKind, subject
             "return",
         ),
         ADD.replace("@main", "@other"),
+        # Attributes that some devices refuse.
+        main("(%x: tensor<f32> {tf.aliasing_output = 3 : i32}) -> tensor<f32>", "return %x : tensor<f32>"),
+        main('(%x: tensor<f32> {mhlo.sharding = "nonsense"})', "return"),
         # An operation that is not run, in a function that nothing refers to.
         ADD + "\nfunc.func private @idle(%x: tensor<f32>) { %0 = stablehlo.sine %x : tensor<f32>\nreturn }",
     ],
@@ -180,6 +183,45 @@ def test_functions_count_where_something_refers_to_them() -> None:
     assert supports(text, None, KNOWN, effort=Effort.TYPES).verdict is NO
 
 
+CALLS = """
+func.func private @{first}(%x: tensor<f32>) -> tensor<f32> {{
+  %0 = func.call @{second}(%x) : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}}
+func.func private @{second}(%x: tensor<f32>) -> tensor<f32> {{
+  %0 = {back} : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}}
+func.func @main(%x: tensor<f32>) -> tensor<f32> {{
+  %0 = func.call @{first}(%x) : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}}"""
+
+
+@pytest.mark.parametrize("device", [KNOWN, Capabilities()], ids=["known", "unknown"])
+def test_recursion_is_a_no_for_every_device(device: Capabilities) -> None:
+    text = CALLS.format(first="a", second="b", back="func.call @a(%x)")
+    reason = only(supports(text, None, device, compile=refuse))
+    assert (reason.verdict, reason.subject in "ab", len(reason.locations)) == (NO, True, 1)
+    assert "calls itself" in reason.message
+    itself = CALLS.format(first="a", second="b", back="func.call @b(%x)")
+    assert only(supports(itself, None, device, compile=refuse)).subject == "b"
+
+
+@pytest.mark.parametrize("device", [KNOWN, Capabilities()], ids=["known", "unknown"])
+def test_a_call_of_what_has_no_body_is_a_no_for_every_device(device: Capabilities) -> None:
+    gone = "func.func private @gone(tensor<f32>)\n"
+    called = gone + main("(%x: tensor<f32>)", "func.call @gone(%x) : (tensor<f32>) -> ()", "return")
+    assert only(supports(called, None, device, compile=refuse)).subject == "gone"
+    declared = gone + main("(%x: tensor<f32>)", "return")
+    assert supports(declared, None, device, effort=Effort.TYPES).verdict is not NO
+
+
+def test_a_custom_call_with_a_functions_name_does_not_call_it() -> None:
+    text = CALLS.format(first="a", second="known", back="stablehlo.custom_call @known(%x)")
+    assert supports(text, None, KNOWN, compile=refuse).verdict is YES
+
+
 def test_layouts_that_a_device_has_are_no_reason() -> None:
     text = main('(%x: tensor<2x2xf32> {mhlo.layout_mode = "{0,1}"})', "return")
     assert supports(text, None, KNOWN, compile=refuse).verdict is YES
@@ -200,10 +242,12 @@ def test_a_compiler_may_do_away_with_what_it_could_not_run() -> None:
     assert supports(argument, None, compiler, effort=Effort.TYPES).verdict is NO
 
 
-@pytest.mark.parametrize(("counts", "verdict"), [((1, 1), YES), ((2, 1), YES), ((1, 3), NO), ((2, 2), NO)])
+@pytest.mark.parametrize(
+    ("counts", "verdict"), [((1, 1), YES), ((2, 1), YES), ((1, 2), MAYBE), ((1, 3), NO), ((2, 2), NO)]
+)
 def test_replicas_and_partitions_are_held_to_the_number_of_devices(counts: tuple[int, int], verdict: Verdict) -> None:
     options = CompileOptions(num_replicas=counts[0], num_partitions=counts[1])
-    assert supports(ADD, options, KNOWN, compile=refuse).verdict is verdict
+    assert supports(ADD, options, KNOWN, effort=Effort.TYPES).verdict is verdict
 
 
 def test_formats() -> None:

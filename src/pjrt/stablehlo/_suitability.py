@@ -9,9 +9,10 @@ from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.support import SHOWN, Reason, ReasonKind, SourceLocation, Verdict
+from pjrt.stablehlo._calls import incomplete, reached, recursive
 from pjrt.stablehlo.inspection import COLLECTIVES
 from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram
+from pjrt.stablehlo.operation import Function, Operation, ParsedProgram
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 
 STRUCTURE = frozenset({"func.return", "func.call", "stablehlo.return", "chlo.return", "mhlo.return", "sdy.return"})
@@ -22,6 +23,11 @@ _FEATURE_OF = {
     **dict.fromkeys(("stablehlo.send", "stablehlo.recv"), Feature.SEND_RECV),
     **dict.fromkeys(("stablehlo.infeed", "stablehlo.outfeed"), Feature.INFEED_OUTFEED),
 }
+_UNDERSTOOD = frozenset(
+    {"jax.buffer_donor", "jax.result_info", "mhlo.layout_mode", "mhlo.memory_kind", "tf.aliasing_output"}
+)
+"""Attributes of arguments and results that are looked at here, or that no device looks at."""
+
 _NO, _MAYBE = Verdict.NO, Verdict.MAYBE
 
 
@@ -52,6 +58,7 @@ class Suitability:
         """What names, types and attributes say; none if the device is known to run the program."""
         self._found.clear()
         self._counts()
+        self._calls()
         self._signature(self._program.entry)
         for operation, is_run in self._walk():
             if operation.name in STRUCTURE:
@@ -70,14 +77,27 @@ class Suitability:
         """Every operation, with whether the program surely gets to it: those of functions that nothing refers to
         may be left out by a device.
         """
-        used = _used_functions(self._program)
+        used = reached(self._program)
         for function in self._program.functions.values():
             if function.body is not None:
                 for operation in function.body.walk():
                     yield operation, function.name in used
 
+    def _calls(self) -> None:
+        """What calls cannot be followed on any device; XLA's compiler for the CPU does not survive them."""
+        for name in incomplete(self._program):
+            message = f"the function {name} is called and has no body"
+            self._add(_NO, ReasonKind.OP, name, message, self._program.functions[name].location)
+        name = recursive(self._program)
+        if name:
+            message = f"the function {name} calls itself, and StableHLO has no recursion"
+            self._add(_NO, ReasonKind.OP, name, message, self._program.functions[name].location)
+
     def _counts(self) -> None:
         needed, there = self._options.num_replicas * self._options.num_partitions, self._device.num_devices
+        if self._options.num_partitions > 1:
+            message = "whether it can be cut into partitions is known only when it is compiled"
+            self._add(_MAYBE, ReasonKind.ATTRIBUTE, "partitions", message)
         if there is None or needed <= there:
             return
         self._add(
@@ -99,6 +119,7 @@ class Suitability:
             for type_, given in zip(types, attributes, strict=True):
                 self._value(type_, entry.location, certain=is_argument)
                 self._placement(given, entry.location)
+        self._attributes(entry)
 
     def _placement(self, given: Any, location: Location) -> None:
         kind, known = given.get("mhlo.memory_kind"), self._device.memory_kinds
@@ -110,6 +131,18 @@ class Suitability:
         if layout is not None and str(layout) not in ("default", "auto") and not self._device.has(Feature.LAYOUTS):
             message = f"the program asks for the layout {layout}"
             self._add(_MAYBE, ReasonKind.ATTRIBUTE, f"mhlo.layout_mode = {layout}", message, location)
+
+    def _attributes(self, entry: Function) -> None:
+        """What arguments and results are said to be beside their types: some of it may be refused."""
+        aliases = [given["tf.aliasing_output"] for given in entry.argument_attributes if "tf.aliasing_output" in given]
+        places = range(len(entry.type.results))
+        if len(set(map(str, aliases))) < len(aliases) or any(alias not in places for alias in aliases):
+            message = f"the program gives arguments to the results {', '.join(map(str, aliases))}"
+            self._add(_MAYBE, ReasonKind.ATTRIBUTE, "tf.aliasing_output", message, entry.location)
+        for given in (*entry.argument_attributes, *entry.result_attributes):
+            for name in sorted(given.keys() - _UNDERSTOOD):
+                message = f"what the device makes of the attribute {name} is not known"
+                self._add(_MAYBE, ReasonKind.ATTRIBUTE, name, message)
 
     # One operation.
 
@@ -240,31 +273,6 @@ class _Gathered:
         if len(self.places) < SHOWN and location.is_known:
             at = next((place for place in location.places if place.file), location.places[0])
             self.places.setdefault(SourceLocation(location.name, at.file, at.line, at.column))
-
-
-def _used_functions(program: ParsedProgram) -> set[str]:
-    """The names of the entry function and of those that it refers to, directly or by way of others."""
-    used: set[str] = set()
-    pending = [program.entry.name]
-    while pending:
-        name = pending.pop()
-        if name in used:
-            continue
-        used.add(name)
-        body: Block | None = program.functions[name].body
-        for operation in body.walk() if body is not None else ():
-            pending += [text for text in _texts(operation.attributes.values()) if text in program.functions]
-    return used
-
-
-def _texts(values: Any) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, tuple | list):
-            yield from _texts(value)
-        elif isinstance(value, dict):
-            yield from _texts(value.values())
 
 
 def _spelled(types: frozenset[ElementType]) -> str:
