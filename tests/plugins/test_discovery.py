@@ -111,8 +111,11 @@ class TestEntryPoints:
             "entry point torch_xla.plugins of abacus",
         )
 
-    def test_our_own_entry_points_are_no_plugins(self) -> None:
+    def test_our_own_entry_points_are_no_plugins(self, site: Path, tiny_library: Path) -> None:
         assert "pjrt" not in {plugin.name.lower() for plugin in found().values()}
+        files = {"abacus_zc/__init__.py": IMPORTED, "abacus_zc/exported.so": tiny_library}
+        install(site, "pjrt", {"jax_plugins": {"pjrt": "abacus_zc"}}, files)
+        assert "pjrt" not in found()
 
     @pytest.mark.parametrize("group", ["jax_plugins", "torch_xla.plugins"])
     def test_a_framework_s_plugin_that_carries_a_library(self, group: str, site: Path, tiny_library: Path) -> None:

@@ -167,6 +167,28 @@ class TestSources:
             plugins.unregister("abacus")
 
 
+def test_a_package_s_own_word_comes_before_what_is_known_of_a_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "libtpu").mkdir()
+    (tmp_path / "libtpu" / "libtpu.so").touch()
+    install(tmp_path, "my-tpu", {"pjrt.plugins": {"tpu": "abacus_za:make"}}, {"abacus_za.py": "1 / 0"})
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins.refresh()
+    found = plugins.declaration("tpu")
+    assert (found.factory, [each.origin for each in found.shadowed]) == ("abacus_za:make", ["wheel libtpu"])
+
+
+def test_a_package_that_the_path_has_twice_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder, version in (("second", "1.0"), ("first", "2.0")):
+        files = {"abacus_zb.py": "1 / 0"}
+        install(tmp_path / folder, "abacus", {"pjrt.plugins": {"abacus": "abacus_zb:make"}}, files, version)
+        monkeypatch.syspath_prepend(tmp_path / folder)
+    plugins.refresh()
+    found = plugins.declaration("abacus")
+    assert (found.version, found.shadowed, found.other_origins) == ("2.0", (), ())
+
+
 class TestTheBox:
     def test_what_is_installed_does_not_take_its_names(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         install(tmp_path, "mine", {"pjrt.plugins": {"cpu": "abacus_t:make"}}, {"abacus_t.py": "1 / 0"})
@@ -181,6 +203,8 @@ class TestTheBox:
         monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f"cpu{os.pathsep}{tiny_library}")
         with pjrt.client("cpu") as client:
             assert client.platform_name == "tiny"
+        (cpu,) = [each for each in plugins.declarations() if each.name == "cpu"]
+        assert (cpu.library, [each.origin for each in cpu.shadowed]) == (tiny_library.resolve(), ["in the box"])
 
     def test_one_that_cannot_be_used_is_not_replaced_in_silence(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f"cpu{os.pathsep}/no/such/library.so")
