@@ -268,3 +268,82 @@ def test_decomposing_leaves_the_module_as_it_was() -> None:
     (found,) = evaluator(np.array([0, 1], np.float32))
     assert found[0] == 0
     assert found[1] == pytest.approx(0.2079104153497085, rel=1e-6)  # I1(1) / e
+
+
+SCANS = pytest.mark.skipif(not hasattr(chlo, "ScanOp"), reason="the CHLO of this jaxlib has no scan yet")
+
+
+def scan_text(dimension: int, backwards: bool, length: int = 4) -> str:
+    """Of each row or column: what is carried on, before the step ``carried * y + x``."""
+    shape = (3, length)
+    whole, part = f"{shape[0]}x{shape[1]}", shape[1 - dimension]
+    return f"""func.func @main(%x: tensor<{whole}xf32>, %y: tensor<{whole}xi32>, %i: tensor<{part}xf32>)
+        -> (tensor<{whole}xf32>, tensor<{part}xf32>) {{
+      %0:2 = "chlo.scan"(%x, %y, %i) <{{dimension = {dimension} : i64, is_reverse = {str(backwards).lower()},
+          operandSegmentSizes = array<i32: 2, 1>, resultSegmentSizes = array<i32: 1, 1>}}> ({{
+        ^bb0(%a: tensor<{part}xf32>, %b: tensor<{part}xi32>, %c: tensor<{part}xf32>):
+          %f = stablehlo.convert %b : (tensor<{part}xi32>) -> tensor<{part}xf32>
+          %m = stablehlo.multiply %c, %f : tensor<{part}xf32>
+          %s = stablehlo.add %a, %m : tensor<{part}xf32>
+          stablehlo.return %c, %s : tensor<{part}xf32>, tensor<{part}xf32>
+      }}) : (tensor<{whole}xf32>, tensor<{whole}xi32>, tensor<{part}xf32>) -> (tensor<{whole}xf32>, tensor<{part}xf32>)
+      return %0#0, %0#1 : tensor<{whole}xf32>, tensor<{part}xf32> }}"""
+
+
+@SCANS
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("dimension", [0, 1])
+def test_scan(run: Any, dimension: int, backwards: bool) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    y = (np.arange(12, dtype=np.int32) % 5 - 2).reshape(3, 4)
+    carried = np.ones(x.shape[1 - dimension], np.float32)
+    given = carried
+    slices = {}
+    for step in range(x.shape[dimension])[:: -1 if backwards else 1]:
+        slices[step] = carried
+        carried = carried * y.take(step, dimension) + x.take(step, dimension)
+    found, last = run(scan_text(dimension, backwards), x, y, given)
+    assert np.array_equal(found, np.stack([slices[step] for step in sorted(slices)], dimension))
+    assert np.array_equal(last, carried)
+
+
+@SCANS
+def test_a_scan_of_no_slices_gives_what_it_was_given(run: Any) -> None:
+    none = np.zeros((3, 0))
+    found, last = run(scan_text(1, False, 0), none.astype(np.float32), none.astype(np.int32), np.ones(3, np.float32))
+    assert found.shape == (3, 0)
+    assert last.tolist() == [1, 1, 1]
+
+
+def ragged_dot_text(left: str, right: str, groups: str, result: str, numbers: tuple[Any, ...]) -> str:
+    names = ["lhs_batching", "rhs_batching", "lhs_contracting", "rhs_contracting", "lhs_ragged", "rhs_group"]
+    spelled = ", ".join(f"{name}_dimensions = {list(d)}" for name, d in zip(names, numbers, strict=True))
+    return f"""func.func @main(%a: tensor<{left}xf32>, %b: tensor<{right}xf32>, %g: tensor<{groups}xi64>)
+        -> tensor<{result}xf32> {{
+      %0 = "chlo.ragged_dot"(%a, %b, %g) <{{ragged_dot_dimension_numbers = #chlo.ragged_dot<{spelled}>,
+          precision_config = [#chlo<precision DEFAULT>, #chlo<precision DEFAULT>]}}>
+        : (tensor<{left}xf32>, tensor<{right}xf32>, tensor<{groups}xi64>) -> tensor<{result}xf32>
+      return %0 : tensor<{result}xf32> }}"""
+
+
+@SCANS  # older ones do not decompose this either
+def test_ragged_dot_multiplies_each_group_of_rows_with_its_own_matrix(run: Any) -> None:
+    rng = np.random.default_rng(0)
+    left = rng.integers(-4, 5, (4, 8, 3)).astype(np.float32)
+    right = rng.integers(-4, 5, (4, 2, 3, 5)).astype(np.float32)
+    groups = np.array([[1, 3], [8, 0], [0, 8], [2, 2]])
+    expected = np.zeros((4, 8, 5), np.float32)
+    for batch, (first, second) in enumerate(groups):
+        expected[batch, :first] = left[batch, :first] @ right[batch, 0]
+        expected[batch, first : first + second] = left[batch, first : first + second] @ right[batch, 1]
+    text = ragged_dot_text("4x8x3", "4x2x3x5", "4x2", "4x8x5", ([0], [0], [2], [2], [1], [1]))
+    assert np.array_equal(run(text, left, right, groups)[0], expected)
+
+
+@SCANS
+def test_ragged_dot_sums_over_each_group(run: Any) -> None:
+    rng = np.random.default_rng(1)
+    left, right = (rng.integers(-4, 5, (8, n)).astype(np.float32) for n in (3, 5))
+    text = ragged_dot_text("8x3", "8x5", "2", "2x3x5", ([], [], [0], [0], [0], []))
+    found = run(text, left, right, np.array([3, 4]))[0]
+    assert np.array_equal(found, [left[:3].T @ right[:3], left[3:7].T @ right[3:7]])

@@ -13,6 +13,7 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import _registry, _special
+from pjrt.devices.reference._blocks import Environment
 from pjrt.devices.reference._numbers import COMPLEX, FLOAT, INTEGER, lift_unary
 from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._view import OpView
@@ -188,6 +189,34 @@ def top_k(view: OpView) -> Kernel:
         keys = np.invert(keys) if largest else keys
         order = stable_order([keys.reshape(-1, keys.shape[-1])], k).reshape(*keys.shape[:-1], k)
         return np.take_along_axis(x, order, -1), order.astype(positions)
+
+    return run
+
+
+@op("chlo.scan", quantized=True)
+def scan(view: OpView) -> Kernel:
+    """Runs its region on one slice of the inputs after the other, along a dimension, with values that are carried on.
+
+    (The StableHLO project's decomposition of it runs a scan in reverse forwards, and refuses one of no slices.)
+    """
+    region, axis, backwards = view.regions[0], view.attr("dimension"), view.attr("is_reverse", False)
+    num_inputs, num_outputs = view.attr("operandSegmentSizes")[0], view.attr("resultSegmentSizes")[0]
+    types = [view.result(index) for index in range(num_outputs)]
+    said, single = view.attr("scan_dim_size", 0), len(view.results) == 1
+
+    def run(environment: Environment, *values: Any) -> Any:
+        inputs, carried = values[:num_inputs], list(values[num_inputs:])
+        steps = range(inputs[0].shape[axis] if inputs else said)
+        slices: list[list[Any]] = []
+        for step in reversed(steps) if backwards else steps:
+            found = region.run(environment, [*(x.take(step, axis) for x in inputs), *carried])
+            slices.append(found[:num_outputs])
+            carried = found[num_outputs:]
+        if backwards:
+            slices.reverse()
+        made = [np.stack(each, axis) for each in zip(*slices, strict=True)]
+        results = [*(made if steps else (np.empty(t.sizes, t.dtype) for t in types)), *carried]
+        return results[0] if single else results
 
     return run
 
