@@ -9,8 +9,8 @@ arrays, dense arrays                       ``tuple``
 dictionaries                               ``dict``
 dense elements                             ``numpy.ndarray``, read-only, of the tensor's shape
 symbol references                          ``str``: the name without ``@``
-types                                      ``TensorType`` and its siblings in ``types``; a scalar type is a tensor of
-rank 0 enums of StableHLO                         ``str``, such as ``"LT"`` or ``"THREE_FRY"``
+types                                      as in ``types``; a scalar type is a tensor of rank 0
+enums of StableHLO                         ``str``, such as ``"LT"`` or ``"THREE_FRY"``
 dimension numbers, handles, algorithms     the classes below; their fields have StableHLO's own names
 everything else                            ``Opaque``, its text
 =========================================  ===========================================================
