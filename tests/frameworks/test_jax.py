@@ -266,6 +266,26 @@ except pjrt.FailedPreconditionError as error:
         assert "made a client in this process already" in second
 
 
+def test_what_a_program_registers_itself_is_not_registered_again(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[plugins.sound]\nfactory = "pjrt.devices.reference.plugin:ReferencePlugin"\nframeworks.jax = {}\n'
+    )
+    code = f"""
+import os
+os.environ["PJRT_CONFIG"] = {str(tmp_path / "config.toml")!r}
+import pjrt
+from pjrt.frameworks import jax_plugin
+platform = pjrt.frameworks.jax.register("sound", num_devices=3)
+jax_plugin.initialize()
+import jax
+print(len(jax.devices(platform)))
+"""
+    done = python("-c", code)
+    assert_clean(done)
+    assert done.stdout.split() == ["3"]
+    assert "is not there for JAX" not in done.stderr
+
+
 def test_a_plugin_that_is_meant_for_jax_is_there_and_a_broken_one_is_not(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(
         "[plugins.sound]\n"

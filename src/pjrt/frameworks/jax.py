@@ -26,6 +26,8 @@ _BEHIND_ALL = -100
 
 _BEFORE_ALL = 1000
 
+_registered: set[str] = set()
+
 
 def register(
     device: str | os.PathLike[str] | Exported,
@@ -67,9 +69,12 @@ def register(
     if served.is_wrapped:
         own_name = served.device != _XLA_CPU
         exported = export(_maker(served), name=known_as, platform_name=known_as if own_name else None)
-        return _register_table(bridge, exported, known_as, priority, options, own_name=own_name)
-    _check_not_too_late(bridge, known_as)
-    bridge.register_plugin(known_as, library_path=str(served.library()), options=served.own_options, priority=priority)
+        _register_table(bridge, exported, known_as, priority, options, own_name=own_name)
+    else:
+        _check_not_too_late(bridge, known_as)
+        path = str(served.library())
+        bridge.register_plugin(known_as, library_path=path, options=served.own_options, priority=priority)
+    _registered.add(served.device)
     return known_as
 
 
@@ -81,6 +86,11 @@ def _register_table(
     # XLA's CPU stays "cpu" to JAX, whose rules for it (DLPack, linear algebra) go by that name and hold for it.
     _jax_lowering.teach(platform, own_name=own_name)
     return platform
+
+
+def is_registered(device: str) -> bool:
+    """Whether JAX knows a plugin through ``register``, under whichever name."""
+    return device in _registered
 
 
 def let_fail(platform: str) -> None:

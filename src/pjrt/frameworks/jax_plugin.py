@@ -35,6 +35,8 @@ def _register(name: str, *, quietly: bool) -> None:
     from pjrt.api.errors import PjrtError
     from pjrt.frameworks import jax
 
+    if jax.is_registered(name):
+        return
     try:
         platform = jax.register(name)
     except PjrtError as error:
