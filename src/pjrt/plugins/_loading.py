@@ -180,4 +180,13 @@ class FactoryPlugin(Plugin):
         return {}
 
     def client(self, /, **options: Any) -> Client:
-        return self._factory(**options)
+        from pjrt.plugins import living
+
+        client: object = self._factory(**options)
+        if not isinstance(client, Client):
+            raise InternalError(
+                f"the function that makes clients of {self._name!r} must return a pjrt.Client, "
+                f"found {type(client).__name__}"
+            )
+        living.made(self._name, client)
+        return client

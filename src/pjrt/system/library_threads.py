@@ -24,6 +24,7 @@ def threads_in_library(path: str | os.PathLike[str]) -> int | None:
     if sys.platform != "linux":
         return None
     try:
+        _state(threading.get_native_id())  # where the system does not tell, it would seem that the threads have ended
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
             areas = [line.rstrip("\n").split(maxsplit=5) for line in maps]
         with open("/proc/self/mem", "rb", buffering=0) as memory:
@@ -44,7 +45,7 @@ def _threads_at(memory: BinaryIO, areas: list[list[str]], library: str) -> int:
         if int(thread) == threading.get_native_id():
             continue
         try:
-            state = Path(f"/proc/self/task/{thread}/syscall").read_text().split()
+            state = _state(int(thread))
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended meanwhile
         if len(state) < 3:
@@ -59,3 +60,8 @@ def _threads_at(memory: BinaryIO, areas: list[list[str]], library: str) -> int:
             continue  # its stack is gone, so it has ended meanwhile
         inside += any(low <= address < high for address in (counter, *stack) for low, high in code)
     return inside
+
+
+def _state(thread: int) -> list[str]:
+    """What the system tells of a thread: its stack pointer and program counter are last, where it does not run."""
+    return Path(f"/proc/self/task/{thread}/syscall").read_text().split()
