@@ -167,3 +167,29 @@ def test_the_launcher_can_read_the_platforms_name(name: str, platform: str) -> N
             assert client.platform_name == platform
     finally:
         pjrt.plugins.unregister(name)
+
+
+HOLD = """
+import sys
+from pjrt.frameworks._torch_xla_device import TorchXlaDevice
+TorchXlaDevice("lonely").client_create_options()
+print("held", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_vendors_devices_that_cannot_be_shared_are_pytorchs_alone(
+    tmp_path: Path, tiny_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(f'[plugins.lonely]\nlibrary = "{tiny_library}"\nsharing = "one-process"\n')
+    monkeypatch.setenv("PJRT_CONFIG", str(config))
+    monkeypatch.setenv("PJRT_LOCK_FOLDER", str(tmp_path))
+    holder = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(pjrt.FailedPreconditionError, match=f"process {holder.pid}"):
+            pjrt.client("lonely")
+        holder.kill()
+    pjrt.client("lonely").close()
