@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pjrt.api.errors import DataLossError
-from pjrt.library_file import missing_bytes
+from pjrt.system.library_file import missing_bytes
 
 
 def check_library_file(path: Path) -> None:

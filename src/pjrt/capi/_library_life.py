@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pjrt import system
-from pjrt.library_file import needed_libraries
+from pjrt.system.library_file import needed_libraries
 
 _PATIENCE_SECONDS = 1.0
 _PAUSE_SECONDS = 0.01

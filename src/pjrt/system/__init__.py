@@ -1,7 +1,8 @@
 """What differs between operating systems, and nothing else (floor 0: knows no other room, and every room may use it).
 
-Shared libraries, a user's folders, locks between processes, who may write to a file, hardware, processes. The rest of
-the package asks here and names no system. What could not be tried on a system is said in ``docs/platforms.md``.
+Shared libraries and their files, a user's folders, locks between processes, who may write to a file, hardware,
+processes. The rest of the package asks here and names no system. What could not be tried on a system is said in
+``docs/platforms.md``.
 
 What goes wrong is an ``OSError``: the rooms above say what it means.
 """

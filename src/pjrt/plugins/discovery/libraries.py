@@ -13,9 +13,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from pjrt import library_file, system
+from pjrt import system
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PermissionDeniedError, PjrtError
 from pjrt.plugins.declaration import Declaration
+from pjrt.system import library_file
 
 FUNCTION = "GetPjrtApi"
 """What every plugin's library exports."""

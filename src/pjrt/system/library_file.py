@@ -1,4 +1,4 @@
-"""A shared library's file, looked at without opening it: whether it is whole, whether it exports a function (floor 0).
+"""A shared library's file, looked at without opening it: whether it is whole, whether it exports a function .
 
 Only ELF files are read part by part. Of others, those of macOS and Windows, it is known no more than whether a name
 occurs in them.

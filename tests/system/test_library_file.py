@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pjrt import library_file
+from pjrt.system import library_file
 
 
 def test_a_whole_library_misses_nothing(tiny_library: Path, no_symbol_library: Path) -> None:
