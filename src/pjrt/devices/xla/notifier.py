@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +13,9 @@ from pjrt.api.future import Future
 from pjrt.devices.xla.donations import Donations
 
 _THREAD = "pjrt-cpu-notifier"
+
+_LINGER_SECONDS = 0.5
+"""How long a thread with nothing to do stays: starting one waits for a processor, which the work it is for may have."""
 
 _Settle = Callable[[], object]
 _Watched = tuple[Future[Any], _Settle | None]
@@ -29,9 +34,13 @@ class Waiters:
         # Entered again by its holder where the garbage collector runs inside a section and ends something there whose
         # end others are told of.
         self._lock = threading.RLock()
-        self._threads: dict[int, threading.Thread] = {}
+        self._threads: set[threading.Thread] = set()
+        self._keys: set[int] = set()
         self._more = more
         self._stopped = False
+        # What is handed to threads at rest, of which there are at least as many.
+        self._given: queue.SimpleQueue[_Watched | None] = queue.SimpleQueue()
+        self._resting = 0
 
     def take(self, future: Future[Any], settle: _Settle) -> bool:
         """Has a thread call ``settle``, which waits for the future's value and completes it.
@@ -39,23 +48,28 @@ class Waiters:
         Returns:
             Whether one does, or none is to any more; not where all of them wait for others.
         """
-        key = id(future)
+        key = id(future)  # no other future's, as long as a thread holds this one
         thread = None
         try:
             with self._lock:
-                if self._stopped or key in self._threads:
+                if self._stopped or key in self._keys:
+                    return True
+                if self._resting:
+                    self._resting -= 1
+                    self._keys.add(key)
+                    self._given.put((future, settle))
                     return True
                 if len(self._threads) >= self.MOST:
                     return False
-                # The thread holds the future, so that no other has this key meanwhile.
                 thread = threading.Thread(target=self._run, args=(future, settle), name=_THREAD, daemon=True)
-                self._threads[key] = thread
+                self._threads.add(thread)
+                self._keys.add(key)
             # Without the lock: this waits until the new thread runs, which may collect garbage before it says so, and
             # what is collected may have this called.
             thread.start()
         except BaseException:
             # There are no threads left, or Ctrl-C came. Whoever asks next starts another; two do no harm.
-            self._leave(future, thread)
+            self._leave(thread, key)
             raise
         return True
 
@@ -63,29 +77,57 @@ class Waiters:
         """Waits for the threads, and starts none any more."""
         with self._lock:
             self._stopped = True
-            threads = list(self._threads.values())
+            threads = list(self._threads)
+            for _ in threads:
+                self._given.put(None)
         for thread in threads:
             if thread.is_alive():
                 thread.join()
 
     def _run(self, future: Future[Any], settle: _Settle | None) -> None:
         thread = threading.current_thread()
-        while settle is not None:
-            try:
-                settle()
-            finally:
-                self._leave(future, thread)
-            following = self._more()
-            if following is None:
-                return
-            future, settle = following
-            with self._lock:
-                self._threads.setdefault(id(future), thread)
+        watched: _Watched | None = (future, settle)
+        del future, settle
+        try:
+            while watched is not None:
+                watched = self._wait_for(*watched) or self._rest()
+        finally:
+            self._leave(thread, None)
 
-    def _leave(self, future: Future[Any], thread: threading.Thread | None) -> None:
+    def _wait_for(self, future: Future[Any], settle: _Settle | None) -> _Watched | None:
+        """Waits for one, and gives the next that is there already."""
+        try:
+            if settle is not None:
+                settle()
+        finally:
+            with self._lock:
+                self._keys.discard(id(future))
+        following = None if self._stopped else self._more()
+        if following is not None:
+            with self._lock:
+                self._keys.add(id(following[0]))
+        return following
+
+    def _rest(self) -> _Watched | None:
+        """Waits for what ``take`` gives; nothing after a while, or at the end."""
         with self._lock:
-            if self._threads.get(id(future)) is thread:
-                self._threads.pop(id(future), None)
+            if self._stopped:
+                return None
+            self._resting += 1
+        with contextlib.suppress(queue.Empty):
+            return self._given.get(timeout=_LINGER_SECONDS)
+        with self._lock:
+            with contextlib.suppress(queue.Empty):  # it may have been given just now
+                return self._given.get_nowait()
+            self._resting -= 1
+            return None
+
+    def _leave(self, thread: threading.Thread | None, key: int | None) -> None:
+        with self._lock:
+            if thread is not None:
+                self._threads.discard(thread)
+                if key is not None:
+                    self._keys.discard(key)
 
 
 class Notifier:
@@ -96,7 +138,7 @@ class Notifier:
     have one together that asks, the more seldom the longer it has: at intervals of a tenth of the time it has asked,
     from 20 µs to 1 ms, or longer where asking all of them takes long. The threads that wait see to those others too,
     when they are free: the results of one execution come together. Threads are there for as long as there is something
-    to notice.
+    to notice, and a moment longer.
 
     Attributes:
         donations: the futures that a donation concerns.
@@ -115,6 +157,8 @@ class Notifier:
         self._changed = False
         self._stopped = False
         self._thread: threading.Thread | None = None
+        self._rests = False
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def watch(self, future: Future[Any], settle: _Settle | None = None) -> None:
         """Sees to it that the future is done soon after its value is there.
@@ -131,6 +175,7 @@ class Notifier:
         self._waiters.stop()
         with self._lock:
             self._stopped = True
+            self._wake.put(None)
             thread = self._thread
         # One that is only just being started finds that it is not needed.
         if thread is not None and thread.is_alive():
@@ -145,6 +190,7 @@ class Notifier:
         self._lock = threading.RLock()
         self._waiters = Waiters(self._next)
         self._thread = None
+        self._rests = False
 
     def _next(self) -> _Watched | None:
         with self._lock:
@@ -162,6 +208,9 @@ class Notifier:
                     return
                 self._changed = self._changed or id(future) not in self._asked
                 self._asked[id(future)] = future, settle
+                if self._rests:
+                    self._rests = False
+                    self._wake.put(None)
                 if self._thread is not None:
                     return
                 thread = self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
@@ -177,6 +226,18 @@ class Notifier:
             if self._thread is thread:
                 self._thread = None
 
+    def _is_woken(self, thread: threading.Thread) -> bool:
+        """Waits until there is something to ask about; not for ever."""
+        with contextlib.suppress(queue.Empty):
+            self._wake.get(timeout=_LINGER_SECONDS)
+            return True
+        with self._lock:
+            if self._asked:
+                return True
+            self._rests = False
+            self._leave(thread)  # within the same section: whoever comes next starts another
+            return False
+
     def _run(self) -> None:
         thread = threading.current_thread()
         try:
@@ -191,13 +252,17 @@ class Notifier:
             with self._lock:
                 if self._thread is None:
                     self._thread = thread
-                if not self._asked or self._stopped or self._thread is not thread:
-                    self._leave(thread)
+                if self._stopped or self._thread is not thread:
                     return
                 if self._changed:
                     self._changed = False
                     since = time.monotonic()
                 asked = tuple(future for future, _ in self._asked.values())
+                self._rests = not asked
+            if not asked:
+                if self._is_woken(thread):
+                    continue
+                return
             finished = [future for future in asked if future.done()]
             if finished:
                 with self._lock:
