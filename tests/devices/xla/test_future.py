@@ -6,6 +6,7 @@ A result that is not there yet is one that the test holds back.
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt.devices.xla import notifier
 from pjrt.devices.xla.notifier import Notifier, Waiters
 
 
@@ -108,6 +110,35 @@ def test_the_notifying_thread_ends_when_there_is_nothing_to_notice(hold: Callabl
     assert not thread.is_alive()
 
 
+def test_a_thread_that_waited_takes_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notifier, "_LINGER_SECONDS", 60)
+    rests = threading.Semaphore(0)
+
+    class Given(queue.SimpleQueue):  # type: ignore[type-arg]
+        def get(self, *arguments: Any, **keywords: Any) -> Any:
+            rests.release()
+            return super().get(*arguments, **keywords)
+
+    monkeypatch.setattr(queue, "SimpleQueue", Given)
+    noticer, threads = Notifier(), set()
+    for _ in range(3):
+        promise: pjrt.Promise[None] = pjrt.Promise()
+        told = threading.Event()
+
+        def settle(promise: pjrt.Promise[None] = promise, told: threading.Event = told) -> None:
+            threads.add(threading.current_thread())
+            promise.future.result(60)
+            told.set()
+
+        noticer.watch(promise.future, settle)
+        promise.set_result(None)
+        assert told.wait(60)
+        assert rests.acquire(timeout=60)
+    assert len(threads) == 1
+    noticer.stop()
+    assert not any(thread.is_alive() for thread in threads)
+
+
 def test_more_is_noticed_than_there_are_threads_that_wait(hold: Callable[[], Any]) -> None:
     for thread in noticing():  # what tests before this one watched
         thread.join(60)
@@ -134,7 +165,7 @@ def test_more_is_noticed_than_there_are_threads_that_wait(hold: Callable[[], Any
 
 def test_watching_while_the_notifying_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever starts it waits for its first steps, in which it may collect garbage whose end somebody watches for."""
-    notifier = Notifier()
+    noticer = Notifier()
     promises: list[pjrt.Promise[None]] = [pjrt.Promise() for _ in range(3)]
     start = threading.Thread.start
     others: list[threading.Thread] = []
@@ -142,7 +173,7 @@ def test_watching_while_the_notifying_thread_starts(monkeypatch: pytest.MonkeyPa
     def start_amid_others(thread: threading.Thread) -> None:
         if thread.name == "pjrt-cpu-notifier":
             for promise in promises[1:]:
-                others.append(threading.Thread(target=notifier.watch, args=(promise.future,), daemon=True))
+                others.append(threading.Thread(target=noticer.watch, args=(promise.future,), daemon=True))
                 start(others[-1])
                 others[-1].join(60)
         start(thread)
@@ -150,7 +181,7 @@ def test_watching_while_the_notifying_thread_starts(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(threading.Thread, "start", start_amid_others)
     for thread in noticing():
         thread.join(60)
-    notifier.watch(promises[0].future)
+    noticer.watch(promises[0].future)
     assert [other.is_alive() for other in others] == [False, False]
     (thread,) = noticing()
     for promise in promises:
