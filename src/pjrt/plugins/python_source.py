@@ -14,7 +14,7 @@ import linecache
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,13 +109,16 @@ class PythonSource:
             raise FailedPreconditionError(
                 f"{compiled[0]} has changed, a compiled module, which stays in a process; start a new one"
             )
-        names = {name for name, path in self._modules().items() if path.suffix == ".py"}
+        modules = {name: path for name, path in self._modules().items() if path.suffix == ".py"}
+        names = modules.keys()
         bindings = _bindings(names)
         olds = {name: sys.modules.pop(name) for name in names}
         finder = _UncachedFinder(names, self._package())
         sys.meta_path.insert(0, finder)
         importlib.invalidate_caches()
         linecache.checkcache()
+        # Of those that are imported later, when nobody looks to it that they are compiled.
+        _remove_compiled(modules.values())
         try:
             yield
         except BaseException:
@@ -131,9 +134,10 @@ class PythonSource:
 
     def forget(self) -> None:
         """Has the plugin's modules imported anew when they are next asked for."""
-        for name, path in self._modules().items():
-            if path.suffix == ".py":
-                sys.modules.pop(name, None)
+        modules = {name: path for name, path in self._modules().items() if path.suffix == ".py"}
+        for name in modules:
+            sys.modules.pop(name, None)
+        _remove_compiled(modules.values())
 
     def _package(self) -> str:
         """The package whose modules are all the plugin's; empty where its module is in none."""
@@ -198,6 +202,13 @@ class _UncachedFinder:
                 spec.loader = UncachedLoader(name, spec.loader.path)
             return spec
         return None
+
+
+def _remove_compiled(sources: Iterable[Path]) -> None:
+    """Removes what Python keeps of compiled modules: it is taken for that of a source of the same size and second."""
+    for source in sources:
+        with contextlib.suppress(OSError, NotImplementedError):
+            os.unlink(importlib.util.cache_from_source(source))
 
 
 def _is_package(name: str) -> bool:
