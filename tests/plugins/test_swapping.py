@@ -67,6 +67,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Package
     """A package whose device is registered by its place."""
     made = Package(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)  # what is kept of old source must not come back
     plugins.register(name=made.name, factory=f"{made.name}:make_client")
     yield made
     plugins.unregister(made.name)
