@@ -183,3 +183,29 @@ def test_a_factory_in_the_configuration_is_not_imported_before_it_is_asked_for(
     assert "abacus" in plugins.names()
     with pytest.raises(pjrt.InternalError, match=r"cannot be loaded: RuntimeError: it was imported"):
         pjrt.client("abacus")
+
+
+def test_links_that_lead_back_to_themselves(say: Say, tmp_path: Path) -> None:
+    path = tmp_path / "pjrt-plugin-abacus.so"
+    path.symlink_to(path)
+    found = say(path)
+    assert str(path) in found.problem
+    assert "cpu" in plugins.names()
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("suffix", [".so", ".json"])
+def test_a_pipe_in_a_search_folder_is_not_waited_for(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / f"pjrt-plugin-pipe{suffix}")
+    monkeypatch.setenv("PJRT_PLUGIN_LIBRARY_PATH", str(tmp_path))
+    assert "no plain file" in only_one().problem
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_as_configuration_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "config.toml")
+    monkeypatch.setenv("PJRT_CONFIG", str(tmp_path / "config.toml"))
+    with pytest.warns(UserWarning, match="no plain file"):
+        assert "no plain file" in only_one().problem

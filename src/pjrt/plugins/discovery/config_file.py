@@ -88,6 +88,10 @@ def _origin() -> str:
 
 def _read(written: str) -> _Content:
     place = libraries.safe(written)
+    if not place.is_file() and str(place) != os.devnull:  # reading a pipe would wait for who writes to it
+        raise InvalidArgumentError(
+            f"{place}: expected the file of a configuration, found something that is no plain file"
+        )
     try:
         said = tomllib.loads(Path(place).read_text(encoding="utf-8"))
     except OSError as error:

@@ -35,7 +35,8 @@ def written(path: str) -> Path:
     """
     found = safe(path)
     if not found.is_file():
-        raise InvalidArgumentError(f"{path}: expected the file of a library, found a folder")
+        kind = "a folder" if found.is_dir() else "something that is no plain file"
+        raise InvalidArgumentError(f"{path}: expected the file of a library, found {kind}")
     check_whole(found)
     return found
 
@@ -72,6 +73,8 @@ def safe(path: str) -> Path:
         resolved = Path(expanded).resolve(strict=True)
     except OSError as error:
         raise NotFoundError(f"{path}: {error.strerror or error}".replace("No such", "there is no such")) from error
+    except RuntimeError as error:  # how pathlib before Python 3.13 says that links go round in circles
+        raise NotFoundError(f"{path}: its links lead back to themselves") from error
     if reason:
         raise PermissionDeniedError(f"{path} is not safe: {reason}; take that right away, or move it")
     return resolved

@@ -27,6 +27,8 @@ def read(path: Path) -> dict[str, Any]:
     Raises:
         InvalidArgumentError: it cannot be read, is not written in JSON, or says something that is not known.
     """
+    if path.exists() and not path.is_file():  # reading a pipe would wait for who writes to it
+        raise InvalidArgumentError(f"{path}: expected the file of a manifest, found something that is no plain file")
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
