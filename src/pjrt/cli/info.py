@@ -56,7 +56,7 @@ def _state(plugin: plugins.Declaration) -> str:
     if answers.problem:
         return f"not available: {' '.join(answers.problem.split())}"
     first = answers.devices[0]
-    return f"{len(answers.devices)} × {first['kind']}, {first['platform_version']}"
+    return ", ".join(filter(None, (f"{len(answers.devices)} × {first['kind']}", first["platform_version"])))
 
 
 def _matters(variable: str) -> bool:
