@@ -131,3 +131,10 @@ def test_no_package_is_hidden(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "'numpy' is here already" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_no_device_is_hidden(tmp_path: Path) -> None:
+    done = run("-m", "pjrt", "new-plugin", "cpu", "--folder", str(tmp_path))
+    assert done.returncode == 2
+    assert "a device called 'cpu' is here already" in done.stderr
+    assert not list(tmp_path.iterdir())

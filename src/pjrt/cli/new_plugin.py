@@ -62,7 +62,7 @@ def _check(name: str) -> None:
 
     Raises:
         InvalidArgumentError: it is not of the right form, or a word of the language.
-        AlreadyExistsError: a package of that name would hide another.
+        AlreadyExistsError: a package of that name would hide another, or there is a device of that name.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise pjrt.InvalidArgumentError(
@@ -71,3 +71,5 @@ def _check(name: str) -> None:
     found = util.find_spec(name)
     if found is not None and found.origin is not None:  # any folder nearby is found too, without an origin
         raise pjrt.AlreadyExistsError(f"a package called {name!r} is here already; choose another name")
+    if any(name == plugin.name for plugin in pjrt.plugins.declarations()):
+        raise pjrt.AlreadyExistsError(f"a device called {name!r} is here already; choose another name")
