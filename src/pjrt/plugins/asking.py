@@ -150,7 +150,8 @@ def _ask(target: Target, question: dict[str, Any], code: bytes | None, time_limi
         if not answer.exists():
             has_seen = (folder / "seen").exists()
             if end is None:
-                raise _Lost(DeadlineExceededError(f"it was not done within {time_limit:g} seconds"), has_seen)
+                who = "it" if has_seen else f"{target}: the process that loaded it"
+                raise _Lost(DeadlineExceededError(f"{who} was not done within {time_limit:g} seconds"), has_seen)
             what = "the compiler" if has_seen else f"{target}: the process that loaded it"
             raise _Lost(InternalError(f"{what} crashed: {end}"), has_seen)
         said: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
