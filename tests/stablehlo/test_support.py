@@ -342,6 +342,7 @@ def test_what_a_compiler_says_of_itself_is_no_verdict_on_the_program() -> None:
         ('loc("a b.py":7:3): failed to legalize operation', "UNIMPLEMENTED", ["a b.py:7:3"]),
         ("cannot read the MLIR text: line 1, column 60: x", "UNIMPLEMENTED", ["<program>:1:60"]),
         ("no emitter. Suspected Python Code Location: -:3", "UNIMPLEMENTED", ["<program>:3"]),
+        ("no emitter\n\nSuspected Python Code Location:\n  step.py:13", "UNIMPLEMENTED", ["step.py:13"]),
         ("RET_CHECK failure (external/xla/compiler.cc:546) at compiler.cc:1:2", "UNIMPLEMENTED", []),
     ],
 )

@@ -244,7 +244,7 @@ SHOWN = 8
 _LONGEST = 2000
 _OPERATION = re.compile(r"\b(?:stablehlo|chlo|mhlo|vhlo|sdy|func|arith|shape|tensor|linalg|math)\.[a-z_]\w*")
 _PLACE = re.compile(r"(?P<file>(?<!\S)-|<program>|[^\s\"'()\[\]<>:,]+\.\w+|\"[^\"]+\"):(?P<line>\d+):(?P<column>\d+)")
-_NO_COLUMN = re.compile(r"\bLocation: (?P<file>[^\s:]+):(?P<line>\d+)(?![\d:])")
+_NO_COLUMN = re.compile(r"\bLocation:\s+(?P<file>[^\s:]+):(?P<line>\d+)(?![\d:])")
 _OF_COMPILERS = (".cc", ".cpp", ".h")
 """How the files of compilers end: where an error was found in them is no place in a program."""
 
