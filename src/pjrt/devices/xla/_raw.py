@@ -133,9 +133,10 @@ def view(array: Array) -> np.ndarray[Any, Any]:
 def view_of_dynamic(array: Array) -> np.ndarray[Any, Any]:
     """As ``view``, in the sizes that dynamic dimensions have; slower."""
     made: np.ndarray[Any, Any]
-    if 0 in array.aval.shape:  # a token, which jaxlib reads nothing from
+    aval = array.aval  # none for what was apart of several devices' array; no token is
+    if aval is not None and 0 in aval.shape:  # a token, which jaxlib reads nothing from
         array.block_until_ready()
-        return np.zeros(array.aval.shape, array.aval.dtype)
+        return np.zeros(aval.shape, aval.dtype)
     with _no_jax:
         made, _ = array._single_device_array_to_np_array_did_copy()
     if made.flags.writeable:
