@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import pjrt
@@ -283,3 +284,54 @@ def test_nothing_is_searched_for_a_device_in_the_box() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class TestTopologiesByName:
+    """A number of devices, of the devices that are written in Python; no client of theirs is left open."""
+
+    PROGRAM = "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> { return %a : tensor<2xf32> }"
+
+    def test_a_device_in_the_box(self) -> None:
+        topology = pjrt.topology("reference", "2")
+        assert len(topology.device_descriptions) == 2
+        assert len(pjrt.topology("reference", num_devices=3).device_descriptions) == 3
+        compiled = topology.compile(self.PROGRAM)
+        with pjrt.client("reference") as client:
+            (result,) = client.load(compiled)(np.array([1, 2], np.float32))
+            assert np.asarray(result).tolist() == [1, 2]
+        again = plugins.get("reference").deserialize_topology(topology.serialize())
+        assert again.fingerprint() == topology.fingerprint()
+
+    def test_one_that_makes_clients(self, registered: Any) -> None:
+        made: list[pjrt.Client] = []
+
+        def make(num_devices: int = 1) -> pjrt.Client:
+            made.append(pjrt.client("reference", num_devices=num_devices))
+            return made[-1]
+
+        registered(name="abacus", factory=make)
+        topology = pjrt.topology("abacus", "3")
+        assert len(topology.device_descriptions) == 3
+        assert topology.compile(self.PROGRAM).name == "main"
+        assert len(pjrt.topology("abacus").device_descriptions) == 1
+        assert all(client.is_closed for client in made)
+
+    @pytest.mark.parametrize("name", ["2x2", "-1", "9" * 5000])
+    def test_a_name_that_is_no_number(self, name: str, registered: Any) -> None:
+        registered(name="abacus", factory=two_devices)
+        for device in ("reference", "abacus"):
+            with pytest.raises(pjrt.InvalidArgumentError, match="named by the number of its devices, such as '8'"):
+                pjrt.topology(device, name)
+
+    def test_devices_that_are_not_so_many(self, registered: Any) -> None:
+        registered(name="abacus", factory=lambda **options: pjrt.client("reference", num_devices=2))
+        with pytest.raises(pjrt.UnimplementedError, match="the topology '3'; it always has 2 devices"):
+            pjrt.topology("abacus", "3")
+        registered(name="sliderule", factory=lambda: pjrt.client("reference"))
+        with pytest.raises(pjrt.UnimplementedError, match="takes no num_devices"):
+            pjrt.topology("sliderule", "3")
+
+    def test_clients_of_another_kind(self, registered: Any) -> None:
+        registered(name="abacus", factory=lambda **options: pjrt.client("cpu", **options))
+        with pytest.raises(pjrt.UnimplementedError, match=r"Plugin\.topology"):
+            pjrt.topology("abacus", "2")

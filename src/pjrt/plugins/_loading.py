@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import threading
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.client import Client
-from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError
+from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError, unimplemented
 from pjrt.api.plugin import Plugin
+from pjrt.api.topology import TopologyDescription
 from pjrt.plugins.declaration import Declaration
 
 if TYPE_CHECKING:
@@ -190,3 +192,27 @@ class FactoryPlugin(Plugin):
             )
         living.made(self._name, client)
         return client
+
+    def topology(self, name: str = "", /, **options: Any) -> TopologyDescription:
+        """A number of devices, where the function makes clients of ``pjrt.HostClient``'s kind.
+
+        Args:
+            name: the number, such as ``8``, which the function is given as ``num_devices``; may be left out.
+            options: those of ``client``.
+        """
+        from pjrt.host.named_topology import named_topology
+
+        if name and not _takes(self._factory, "num_devices"):
+            raise unimplemented(self._name, f"the topology {name!r}", "what makes its clients takes no num_devices")
+        return named_topology(self._name, self.client, name, options)
+
+
+def _takes(function: Callable[..., Any], option: str) -> bool:
+    """Whether a function has a parameter of that name, or any; taken to be so of one that does not tell."""
+    try:
+        inspect.signature(function).bind_partial(**{option: None})
+    except TypeError:
+        return False
+    except ValueError:  # a compiled function without a signature
+        return True
+    return True

@@ -12,6 +12,7 @@ from pjrt.api.plugin import Plugin
 
 if TYPE_CHECKING:
     from pjrt.devices.reference.client import ReferenceClient
+    from pjrt.host.topology import HostTopology
 
 MOST_DEVICES = 4096
 """More virtual devices than this are taken for a slip of the pen."""
@@ -60,3 +61,17 @@ class ReferencePlugin(Plugin):
                 f"the option trace of the device 'reference' is a function, found {options['trace']!r}"
             )
         return ReferenceClient(**options)
+
+    def topology(self, name: str = "", /, **options: Any) -> HostTopology:
+        """A number of virtual devices.
+
+        Args:
+            name: the number of devices, such as ``8``; may be left out.
+            options: those of ``client``; ``num_devices`` is the number too.
+        """
+        from pjrt.host.named_topology import named_topology
+
+        return named_topology(self.name, self.client, name, options)
+
+    def deserialize_topology(self, serialized: bytes) -> HostTopology:
+        return self.topology().deserialize(serialized)
