@@ -210,6 +210,20 @@ def test_a_module_that_is_new_and_one_that_is_gone(package: Package) -> None:
     assert package.answer() == 25
 
 
+@pytest.mark.parametrize("name", ["__init__.py", "amount.py"])
+def test_a_file_that_is_gone_is_named_and_the_old_code_goes_on(package: Package, name: str) -> None:
+    assert package.answer() == 1
+    path = package.folder / name
+    text = path.read_text()
+    path.unlink()
+    with pytest.raises(pjrt.FailedPreconditionError, match=rf"stays as it was: no longer there: {path}; "):
+        plugins.reload(package.name)
+    assert package.answer() == 1
+    path.write_text(text.replace("1", "4", 1) if name == "amount.py" else text)
+    plugins.reload(package.name)
+    assert package.answer() == (4 if name == "amount.py" else 1)
+
+
 def saved_at(path: Path, nanoseconds: int) -> None:
     """Makes a file as old as others that are saved in one second: Python does not compile those anew."""
     at = 2 * 10**18 + nanoseconds

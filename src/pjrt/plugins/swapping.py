@@ -5,7 +5,7 @@ goes on.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from pjrt.api.errors import FailedPreconditionError
 from pjrt.plugins import registry
 from pjrt.plugins._loading import Slot, open_plugin
 from pjrt.plugins.declaration import Declaration
-from pjrt.plugins.python_source import PythonSource, Signature, place_of, reason
+from pjrt.plugins.python_source import PythonSource, Signature, place_of, reason, signature
 
 if TYPE_CHECKING:
     from pjrt.capi import LoadedPlugin
@@ -146,9 +146,15 @@ def _reload_source(declaration: Declaration, slot: Slot, force: bool) -> tuple[P
             raise
         raise FailedPreconditionError(
             f"the device {declaration.name!r} cannot be loaded as it is now, and stays as it was: "
-            f"{reason(error, known)}"
+            f"{_gone(changed)}{reason(error, known)}"
         ) from error
     return changed
+
+
+def _gone(files: Iterable[Path]) -> str:
+    """Says which files are not there any more: what the import says of it may name none of them."""
+    missing = ", ".join(str(path) for path in files if signature(path) is None)
+    return f"no longer there: {missing}; " if missing else ""
 
 
 def _source(declaration: Declaration, slot: Slot) -> PythonSource:
