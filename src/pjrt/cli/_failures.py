@@ -61,6 +61,15 @@ def _failing_in_one_line() -> Iterator[None]:
         _fail(f"there is not enough memory: {error}")
 
 
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Puts a file's path in front of what is said against its content, which knows of no file."""
+    try:
+        yield
+    except PjrtError as error:
+        raise PjrtError.of(error.code, f"{path}: {error.message}") from error
+
+
 def _fail(message: str) -> NoReturn:
     click.echo(f"pjrt: error: {' '.join(message.split())}", err=True)
     sys.exit(EXIT_CODE)

@@ -11,6 +11,7 @@ import click
 import pjrt
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
+from pjrt.cli._failures import naming
 from pjrt.cli._options import client_options
 from pjrt.cli._timing import readable
 from pjrt.plugins.configuration import option_value
@@ -70,7 +71,7 @@ def compile_(
         topology = pjrt.topology(plugin, name, **options)
     _check_size(topology, num_replicas, num_partitions)
     begin = time.perf_counter()
-    with progress(f"compiling for {topology.device_descriptions[0].kind}"):
+    with progress(f"compiling for {topology.device_descriptions[0].kind}"), naming(program):
         executable = topology.compile(read, compile_options)
     facts = _facts(topology, executable, time.perf_counter() - begin)
     if output is not None:

@@ -8,6 +8,7 @@ import click
 
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
+from pjrt.cli._failures import naming
 
 _EXAMPLES = """
 \b
@@ -33,11 +34,11 @@ def inspect(program: str, as_json: bool, as_text: bool, locations: bool) -> None
         raise click.UsageError("expected --text with --locations: tables show locations anyway")
     read = stablehlo.read_file(program)
     if as_text:
-        with progress("reading the program"):
+        with progress("reading the program"), naming(program):
             text = stablehlo.to_text(read, locations=locations)
         click.echo(text)
         return
-    with progress("reading the program"):
+    with progress("reading the program"), naming(program):
         info = stablehlo.inspect(read)
     if as_json:
         print_json(_as_dict(info))

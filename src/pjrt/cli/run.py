@@ -13,6 +13,7 @@ import numpy as np
 import pjrt
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, progress
+from pjrt.cli._failures import naming
 from pjrt.cli._inputs import files_of, make_arguments, parameters_of
 from pjrt.cli._options import client_options, device_option
 from pjrt.cli._outputs import check_output_path, describe, write_results
@@ -75,7 +76,8 @@ def _run(
 ) -> None:
     read = stablehlo.read_file(program)
     with progress("reading the program"):
-        info = stablehlo.signature(read)
+        with naming(program):
+            info = stablehlo.signature(read)
         parameters = parameters_of(info)
         if output is not None:
             check_output_path(output, len(info.results))
@@ -83,7 +85,7 @@ def _run(
     if profile:
         options = {**options, "profile": True}
     with pjrt.client(device, **options) as client:
-        with progress(f"compiling for {client.platform_name}"):
+        with progress(f"compiling for {client.platform_name}"), naming(program):
             executable, compile_seconds = _timed(lambda: client.compile(read))
         target = executable.addressable_devices[0]
         buffers = [client.buffer_from_host(a, device=target) for a in arguments]
