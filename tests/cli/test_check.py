@@ -112,6 +112,8 @@ def test_the_worst_verdict_decides_the_exit_code(folder: Path) -> None:
         (["add.mlir", "-d", "nonesuch"], "nonesuch"),
         (["add.mlir", "-d", "cpu", "-O", "speed=9"], "speed"),
         (["add.mlir", "-d", "cpu", "--effort", "little"], "little"),
+        (["add.mlir", "-d", "cpu", "--time-limit", "nan"], "nan is not in the range 0<x<=1000000"),
+        (["add.mlir", "-d", "cpu", "--time-limit", "inf"], "inf is not in the range 0<x<=1000000"),
     ],
 )
 def test_an_error_is_exit_code_2_and_one_line(folder: Path, arguments: list[str], words: str) -> None:
@@ -204,6 +206,43 @@ def test_a_compiler_that_hangs_is_a_maybe(folder: Path, half: dict[str, str]) ->
     done = check(folder, "tanh.mlir", "-d", "half", "--time-limit", "5", HALF_COMPILER="hangs", **half)
     assert done.returncode == 3
     assert "it was not done within 5 seconds" in done.stdout
+
+
+@pytest.fixture
+def unusable(folder: Path) -> dict[str, str]:
+    """Two devices: one that crashes when it is loaded, and one that hangs."""
+    (folder / "falls.py").write_text("import os\nprint('falling', flush=True)\nos.abort()\n")
+    (folder / "hangs.py").write_text("import threading\nthreading.Event().wait()\n")
+    (folder / "bad.toml").write_text("[plugins]\nfalls.factory = 'falls:make'\nhangs.factory = 'hangs:make'\n")
+    return {"PJRT_CONFIG": str(folder / "bad.toml")}
+
+
+def test_devices_that_cannot_be_asked_do_not_keep_the_others_from_it(folder: Path, unusable: dict[str, str]) -> None:
+    names = ["falls", "nonesuch", "reference", "hangs"]
+    named = [word for name in names for word in ("-d", name)]
+    done = check(folder, "call.mlir", *named, "--time-limit", "15", **unusable)
+    assert done.returncode == 2
+    assert re.findall(r"^(\w+): (\w+)", done.stdout, re.MULTILINE) == [
+        (name, "no" if name == "reference" else "error") for name in names
+    ]
+    after = dict(zip(done.stdout.splitlines(), done.stdout.splitlines()[1:], strict=False))
+    assert "the process that loaded it crashed: " in after["falls: error"]
+    assert "there is no device called 'nonesuch'" in after["nonesuch: error"]
+    assert after["hangs: error"].endswith("was not done within 15 seconds")
+    assert done.stderr == "pjrt: error: 3 of 4 gave no verdict: falls, nonesuch, hangs\n"
+
+
+def test_the_error_of_a_device_in_json(folder: Path, unusable: dict[str, str]) -> None:
+    done = check(folder, "add.mlir", "-d", "falls", "-d", "reference", "--json", **unusable)
+    assert done.returncode == 2
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["devices"][1]["verdict"]) == (None, "yes")
+    assert (found["devices"][0]["device"], found["devices"][0]["verdict"]) == ("falls", None)
+    assert found["devices"][0]["error"]["code"] == "INTERNAL"
+    assert "crashed: " in found["devices"][0]["error"]["message"]
+    alone = check(folder, "add.mlir", "-d", "falls", "--json", **unusable)
+    assert (alone.returncode, json.loads(alone.stdout)["devices"]) == (2, found["devices"][:1])
+    assert alone.stderr.startswith("pjrt: error: INTERNAL: falls: ")
 
 
 # The page.

@@ -161,6 +161,12 @@ class TestOne:
         assert "disabled" in done.stdout
         assert f"disabled in {site / 'config.toml'}" in done.stderr
 
+    @pytest.mark.parametrize("limit", ["nan", "inf", "0"])
+    def test_a_time_limit_that_is_none(self, limit: str, site: Path) -> None:
+        done = pjrt("plugins", "cpu", "--time-limit", limit, folder=site)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "is not in the range 0<x<=1000000" in done.stderr
+
     def test_an_unknown_one(self, site: Path) -> None:
         done = pjrt("plugins", "sand", folder=site)
         assert (done.returncode, done.stdout) == (2, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,25 @@ import click
 
 from pjrt.api.attributes import NamedValue
 from pjrt.plugins.configuration import option_value
+
+
+class _Seconds(click.FloatRange):
+    """A time that is over some day: what clocks of all systems can wait for."""
+
+    name = "seconds"
+
+    def __init__(self) -> None:
+        super().__init__(min=0, min_open=True, max=1_000_000)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        converted = super().convert(value, param, ctx)
+        if math.isnan(converted):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return converted
+
+
+SECONDS = _Seconds()
+"""The type of an option with a time limit: above 0, and at most a million seconds."""
 
 device_option = click.option(
     "--device",

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
 import pjrt
 from pjrt import plugins, stablehlo
 from pjrt.cli._console import print_json, progress
-from pjrt.cli._options import client_options
+from pjrt.cli._failures import EXIT_CODE, one_line
+from pjrt.cli._options import SECONDS, client_options
 from pjrt.plugins import asking
 
 YES, NO, MAYBE = 0, 1, 3
 """The exit codes; 2 is an error, as everywhere."""
+
+_Answer: TypeAlias = pjrt.Support | pjrt.PjrtError
 
 _EXAMPLES = """
 \b
@@ -24,7 +27,8 @@ Examples:
   pjrt check model.stablehlo -t cuda -O target_config=@h100.txtpb -O topology=1x1x1
 
 \b
-Exit code: 0 if all of them can, 1 if one cannot, 3 if none cannot but it is not known of one, 2 for an error.
+Exit code: 0 if all of them can, 1 if one cannot, 3 if none cannot but it is not known of one, 2 for an error, also of
+one of them; the others are asked all the same.
 """
 
 
@@ -57,7 +61,7 @@ Exit code: 0 if all of them can, 1 if one cannot, 3 if none cannot but it is not
 @click.option("--shardy", is_flag=True, help="Partition by the program's sdy annotations.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     default=asking.TIME_LIMIT,
     show_default=True,
     metavar="SECONDS",
@@ -81,17 +85,34 @@ def check(
     targets = targets_of(devices, topologies, options) or [asking.Target(plugins.default(), options=options)]
     how = asking.Partitioning(num_replicas, num_partitions, shardy or None)
     chosen = None if effort is None else pjrt.Effort(effort)
-    found: list[tuple[asking.Target, pjrt.Support]] = []
+    found: list[tuple[asking.Target, _Answer]] = []
     for target in targets:
         with progress(f"asking {target}"):
-            found.append((target, asking.support_of(target, read, how, effort=chosen, time_limit=time_limit)))
-    whole = _whole([support.verdict for _, support in found])
+            found.append((target, _asked(target, read, how, chosen, time_limit)))
+    failed = [target for target, answer in found if isinstance(answer, pjrt.PjrtError)]
+    whole = None if failed else _whole([answer.verdict for _, answer in found if isinstance(answer, pjrt.Support)])
     if as_json:
         print_json({"program": program, "verdict": whole, "devices": [_as_dict(*each, program) for each in found]})
-    else:
-        for target, support in found:
-            _print(target, support, program)
+    for target, answer in found:
+        if isinstance(answer, pjrt.PjrtError) and len(found) == 1:
+            raise answer
+        if not as_json:
+            _print(target, answer, program)
+    if whole is None:
+        who = ", ".join(map(str, failed))
+        click.echo(f"pjrt: error: {len(failed)} of {len(found)} gave no verdict: {who}", err=True)
+        raise SystemExit(EXIT_CODE)
     raise SystemExit({pjrt.Verdict.YES: YES, pjrt.Verdict.NO: NO, pjrt.Verdict.MAYBE: MAYBE}[whole])
+
+
+def _asked(
+    target: asking.Target, program: pjrt.Program, how: asking.Partitioning, effort: pjrt.Effort | None, limit: float
+) -> _Answer:
+    """What a device answers; one that cannot be asked must not keep the others from it."""
+    try:
+        return asking.support_of(target, program, how, effort=effort, time_limit=limit)
+    except pjrt.PjrtError as error:
+        return error
 
 
 def targets_of(devices: tuple[str, ...], topologies: tuple[str, ...], options: dict[str, Any]) -> list[asking.Target]:
@@ -118,7 +139,10 @@ _FOUND_BY = {
 }
 
 
-def _print(target: asking.Target, support: pjrt.Support, program: str) -> None:
+def _print(target: asking.Target, support: _Answer, program: str) -> None:
+    if isinstance(support, pjrt.PjrtError):
+        click.echo(f"{target}: error\n  {one_line(support)}")
+        return
     click.echo(f"{target}: {support.verdict.value} ({_FOUND_BY[support.effort]})")
     for reason in support.reasons:
         kind = reason.kind.value + ("" if reason.verdict is pjrt.Verdict.NO else "?")
@@ -129,7 +153,10 @@ def _print(target: asking.Target, support: pjrt.Support, program: str) -> None:
             click.echo(f"              at {places}{f' and {more} more' if more > 0 else ''}")
 
 
-def _as_dict(target: asking.Target, support: pjrt.Support, program: str) -> dict[str, Any]:
+def _as_dict(target: asking.Target, support: _Answer, program: str) -> dict[str, Any]:
+    if isinstance(support, pjrt.PjrtError):
+        told = {"code": support.code.name, "message": support.message}
+        return {"device": str(target), "verdict": None, "error": told}
     plain = support.as_dict()
     for reason, told in zip(support.reasons, plain["reasons"], strict=True):
         told["locations"] = [_in_file(place, program)._asdict() for place in reason.locations]

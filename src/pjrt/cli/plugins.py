@@ -12,6 +12,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, print_table, progress
+from pjrt.cli._options import SECONDS
 from pjrt.plugins import configuration, probing
 
 _EXAMPLES = """
@@ -28,7 +29,7 @@ Examples:
 @click.option("--no-load", is_flag=True, help="Load nothing: leave out what only a loaded plugin can tell.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=0, min_open=True),
+    type=SECONDS,
     default=probing.TIME_LIMIT,
     show_default=True,
     metavar="SECONDS",
