@@ -20,12 +20,14 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert str(tmp_path / "libnowhere.so") in caught.value.message
 
 
-def test_a_file_that_is_no_library(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("content", "said"), [("no library", "has something else in it"), ("", "is empty")])
+def test_a_file_that_is_no_library(content: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "libtext.so"
-    path.write_text("not a library")
-    with pytest.raises(pjrt.FailedPreconditionError, match="could not be opened") as caught:
+    path.write_text(content)
+    with pytest.raises(pjrt.FailedPreconditionError, match=rf"it is no shared library, the file {said}") as caught:
         pjrt.load_plugin(path)
     assert str(path) in caught.value.message
+    assert "missing" not in caught.value.message
 
 
 def test_a_library_that_is_no_plugin(no_symbol_library: Path) -> None:

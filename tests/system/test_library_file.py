@@ -57,6 +57,15 @@ def test_what_is_no_library_of_a_known_form(content: bytes, tmp_path: Path) -> N
     assert not library_file.exports(path, "GetPjrtApi")
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"), [(b"", False), (b"\x7fEL", False), (b"#!/bin/sh", False), (b"\xcf\xfa\xed\xfe..", True)]
+)
+def test_how_libraries_begin(content: bytes, expected: bool, tiny_library: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.so").write_bytes(content)
+    assert library_file.is_library(tmp_path / "x.so") is expected
+    assert library_file.is_library(tiny_library)
+
+
 def test_of_other_forms_it_is_known_whether_a_name_occurs(tmp_path: Path) -> None:
     path = tmp_path / "x.dylib"
     path.write_bytes(b"\xcf\xfa\xed\xfe" + bytes(50) + b"_GetPjrtApi\0" + bytes(50))

@@ -12,6 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64 bits, little endian: what this package is built for
+_FORMS = (
+    b"\x7fELF",
+    b"MZ",
+    *(bytes.fromhex(magic) for magic in ("feedface", "feedfacf", "cefaedfe", "cffaedfe", "cafebabe", "cafebabf")),
+)
+"""How shared libraries begin: of Linux, of Windows, and those of macOS for one or several processors."""
+
 _HEADER_SIZE = 64
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _LOADED, _DYNAMIC = 1, 2
@@ -50,6 +57,16 @@ def missing_bytes(path: Path) -> tuple[int, int] | None:
         segments = _segments(file.read(length))
     needed = max([offset + length, *(part.offset + part.size for part in segments if part.kind == _LOADED)])
     return (size, needed) if needed > size else None
+
+
+def is_library(path: Path) -> bool:
+    """Whether a file begins as shared libraries of any system do; what comes after that is not looked at.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(4).startswith(_FORMS)
 
 
 def exports(path: Path, function: str) -> bool:
