@@ -238,6 +238,23 @@ class TestConfigFile:
         assert reason in problem.problem
         pjrt.client("cpu").close()
 
+    def test_what_is_unknown_in_a_file_leaves_its_plugins(self, config: Path) -> None:
+        config.write_text("[plugins.cpu.options]\nnum_devices = 3\n[other]\na = 1\n[more]\n")
+        with pytest.warns(UserWarning, match="unknown key 'other', 'more': expected tables"):
+            assert plugins.declaration("cpu").options == {"num_devices": 3}
+        (problem,) = [each for each in plugins.declarations() if each.name == str(config)]
+        assert "unknown key 'other', 'more'" in problem.problem
+
+    @pytest.mark.parametrize(
+        "wrong", ["library = '/no/such/x.so'", "colour = 1", "options = 1", "factory = 'a:b'\nlibrary = '/x'", ""]
+    )
+    def test_a_broken_plugin_keeps_what_is_said_of_it(self, wrong: str, config: Path) -> None:
+        config.write_text(f"[plugins.nightly]\n{wrong}\npriority = 500\nsharing = 'one-process'\n")
+        found = plugins.declaration("nightly")
+        assert found.problem
+        assert (found.priority, found.sharing.value) == (500, "one-process")
+        assert plugins.default() == "cpu"
+
     def test_without_the_variable_it_is_in_the_user_s_folder(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -138,6 +138,19 @@ class TestEntryPoints:
         install(site, "abacus", {"jax_plugins": {"abacus": "no_such_abacus"}})
         assert "names the module 'no_such_abacus', which is not there" in found()["abacus"].problem
 
+    def test_links_in_a_package_that_lead_back_to_themselves(self, site: Path) -> None:
+        manifest = '{"library": "loop.so"}'
+        files = {
+            "abacus_k/__init__.py": IMPORTED,
+            "abacus_k/loop.so": Path("loop.so"),
+            "abacus_k/pjrt-plugin-abacus.json": manifest,
+        }
+        install(site, "abacus", {"pjrt.plugins": {"abacus": "abacus_k"}}, files)
+        problem = found()["abacus"].problem
+        assert str(site / "abacus_k" / "loop.so") in problem
+        assert problem.endswith("install the package again")
+        assert "cpu" in plugins.names()
+
     def test_modules_for_python_are_no_plugins(self, site: Path, tiny_library: Path) -> None:
         files = {"abacus_i/__init__.py": IMPORTED, "abacus_i/_native.abi3.so": tiny_library}
         install(site, "abacus", {"jax_plugins": {"abacus": "abacus_i"}}, files)

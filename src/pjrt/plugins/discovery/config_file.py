@@ -6,6 +6,7 @@ that is found by that name elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import tomllib
@@ -59,15 +60,15 @@ def applied(plugins: Iterable[Declaration], *, all_installed: bool) -> tuple[Dec
     if all_installed:
         reason = "it is configured, but no plugin of that name is installed; install it, or name its library"
         changed += [
-            Declaration(name, config_path(), problem=said.get("problem", reason)) for name, said in facts.items()
+            _with(Declaration(name, config_path()), {"problem": reason, **said}) for name, said in facts.items()
         ]
     return tuple(changed)
 
 
 def _with(plugin: Declaration, said: Mapping[str, Any]) -> Declaration:
+    plugin = configuration.amended(plugin, {key: value for key, value in said.items() if key != "problem"})
     if "problem" in said:
         return replace(plugin, problem=said["problem"])
-    plugin = configuration.amended(plugin, said)
     return replace(plugin, disabled=True, problem=f"disabled in {config_path()}") if said.get("disabled") else plugin
 
 
@@ -76,10 +77,12 @@ def _content(state: FileState | None) -> _Content:
     if state is None:
         return _Content()
     try:
-        return _read(state[0])
+        content = _read(state[0])
     except PjrtError as error:
-        warnings.warn(f"{error.message}; it is ignored", stacklevel=2)
-        return _Content(problems=(Declaration(state[0], _origin(), problem=error.message),))
+        content = _Content(problems=(Declaration(state[0], _origin(), problem=error.message),))
+    for each in content.problems:
+        warnings.warn(f"{each.problem}; it is ignored", stacklevel=2)
+    return content
 
 
 def _origin() -> str:
@@ -98,10 +101,13 @@ def _read(written: str) -> _Content:
         raise NotFoundError(f"{place} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{place} is not written in TOML: {error}") from error
-    tables = said.pop("plugins", {})
-    if said or not isinstance(tables, dict):
-        unknown = next(iter(said), "plugins")
-        raise InvalidArgumentError(f"{place}: unknown key {unknown!r}: expected tables [plugins.NAME] alone")
+    tables, problems = said.pop("plugins", {}), []
+    if not isinstance(tables, dict):
+        tables, said = {}, {"plugins": tables, **said}
+    if said:
+        unknown = ", ".join(map(repr, said))
+        reason = f"{place}: unknown key {unknown}: expected tables [plugins.NAME] alone"
+        problems.append(Declaration(written, _origin(), problem=reason))
     plugins, facts = [], {}
     for name, table in tables.items():
         try:
@@ -113,5 +119,14 @@ def _read(written: str) -> _Content:
                 plugins.append(plugin)
             facts[name] = settings
         except PjrtError as error:
-            facts[name] = {"problem": f"[plugins.{name}] in {place}: {error.message}"}
-    return _Content(tuple(plugins), facts)
+            facts[name] = {**_right(table), "problem": f"[plugins.{name}] in {place}: {error.message}"}
+    return _Content(tuple(plugins), facts, tuple(problems))
+
+
+def _right(table: object) -> dict[str, Any]:
+    """What is right in a table in which something is wrong, to be shown beside that."""
+    said: dict[str, Any] = {}
+    for key, value in table.items() if isinstance(table, Mapping) else ():
+        with contextlib.suppress(InvalidArgumentError):
+            said.update(configuration.settings({key: value}))
+    return said

@@ -48,7 +48,10 @@ def installed(path: str) -> Path:
         NotFoundError: there is no such file.
         DataLossError: the file is cut off.
     """
-    found = Path(path).resolve()
+    try:
+        found = Path(path).resolve()
+    except RuntimeError as error:  # how pathlib before Python 3.13 says that links go round in circles
+        raise NotFoundError(f"{path}: its links lead back to themselves; install the package again") from error
     if not found.is_file():
         raise NotFoundError(f"{path}: there is no such file; install the package again")
     check_whole(found)
