@@ -338,6 +338,15 @@ class TestWrongInput:
     def test_a_compiler_option_without_one_value(self, program: Path, flag: str) -> None:
         assert_refused(pjrt("compile", program, "-t", "cpu", "-C", flag), "expected KEY=VALUE with one value")
 
+    def test_a_path_is_said_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        path = str(tmp_path / "nothing.so")
+        monkeypatch.setenv("PJRT_PLUGIN_LIBRARY_PATH", path)
+        monkeypatch.setenv("PJRT_CONFIG", os.devnull)
+        listed = pjrt("plugins", "--no-load").stdout.splitlines()
+        assert [line for line in listed if "there is" in line] == [f"{path}: there is no such file or directory"]
+        assert f"{path} is not available: there is no such file or directory" in pjrt("devices").stdout.splitlines()
+        assert f"{path} cannot be used: there is no such file" in pjrt("plugins", path).stderr
+
     def test_an_export_of_nothing(self, tmp_path: Path) -> None:
         assert_refused(pjrt("export", "nowhere:make", "-o", tmp_path / "x.so"), "no module 'nowhere'")
 

@@ -56,6 +56,13 @@ def console() -> Console:
     return made if made.is_terminal else Console(highlight=False, width=200)
 
 
+def problem_of(name: str, problem: str) -> str:
+    """A plugin's problem on one line, to be printed after its name: of one that is called by its path the problem
+    begins with that too.
+    """
+    return " ".join(problem.split()).removeprefix(f"{name}: ")
+
+
 def escape(text: str) -> str:
     """Text in which square brackets mean themselves, not a style."""
     from rich.markup import escape as escape_markup

@@ -9,7 +9,7 @@ import click
 
 import pjrt
 from pjrt import plugins
-from pjrt.cli._console import print_json, print_table, progress
+from pjrt.cli._console import print_json, print_table, problem_of, progress
 from pjrt.cli._options import client_options
 from pjrt.plugins import probing
 
@@ -44,7 +44,7 @@ def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> N
     rows = [[d["name"], d["id"], d["kind"], d["platform_version"], ", ".join(d["memory_spaces"])] for d in found]
     print_table(["name", "id", "kind", "version", "memory"], rows, right=["id"])
     for failure in failed:
-        click.echo(f"{failure['name']} is not available: {failure['reason']}")
+        click.echo(f"{failure['name']} is not available: {problem_of(failure['name'], failure['reason'])}")
 
 
 def _devices_of(plugin: plugins.Declaration, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:

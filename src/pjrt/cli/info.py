@@ -10,7 +10,7 @@ import click
 
 import pjrt
 from pjrt import plugins
-from pjrt.cli._console import print_facts, print_json
+from pjrt.cli._console import print_facts, print_json, problem_of
 from pjrt.plugins import probing
 
 _PACKAGES = ("numpy", "ml_dtypes", "protobuf", "jaxlib", "jax", "torch", "torch_xla", "libtpu", "safetensors")
@@ -54,7 +54,7 @@ def _state(plugin: plugins.Declaration) -> str:
         return f"its hardware is not here ({plugin.origin} {plugin.version})"
     answers = probing.probe(plugin, devices=True)
     if answers.problem:
-        return f"not available: {' '.join(answers.problem.split())}"
+        return f"not available: {problem_of(plugin.name, answers.problem)}"
     first = answers.devices[0]
     return ", ".join(filter(None, (f"{len(answers.devices)} × {first['kind']}", first["platform_version"])))
 

@@ -11,7 +11,7 @@ import click
 
 import pjrt
 from pjrt import plugins
-from pjrt.cli._console import print_facts, print_json, print_table, progress
+from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress
 from pjrt.cli._options import SECONDS
 from pjrt.plugins import configuration, probing
 
@@ -61,7 +61,7 @@ def _list(time_limit: float | None, as_json: bool) -> None:
     print_table(["name", "from", "API", "StableHLO", "extensions", "state"], rows, right=["extensions"])
     for each in described:
         if each["problem"]:
-            click.echo(f"{each['name']}: {_one_line(each['problem'])}")
+            click.echo(f"{each['name']}: {problem_of(each['name'], each['problem'])}")
         for hidden in each["shadowed"]:
             click.echo(f"{each['name']}: that of {hidden['origin']} is hidden by that of {each['origin']}")
 
@@ -73,7 +73,9 @@ def _show(plugin: plugins.Declaration, time_limit: float | None, as_json: bool) 
     else:
         print_facts(_facts(described))
     if described["problem"]:
-        raise pjrt.FailedPreconditionError(f"{plugin.name} cannot be used: {_one_line(described['problem'])}")
+        raise pjrt.FailedPreconditionError(
+            f"{plugin.name} cannot be used: {problem_of(plugin.name, described['problem'])}"
+        )
 
 
 def _described(found: Sequence[plugins.Declaration], time_limit: float | None) -> list[dict[str, Any]]:
