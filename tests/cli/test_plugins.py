@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -137,6 +138,11 @@ class TestOne:
         assert facts["StableHLO"] == "0.9.0 to 1.2.3"
         assert facts["attribute wood"] == "oak"
         assert facts["extensions"] == "Beads, Wires"
+
+    def test_lists_are_written_alike_for_all(self, site: Path) -> None:
+        for name, version in (("cpu", r"\[\d+, \d+, \d+\]"), ("abacus", r"\[1, 2, 3\]")):
+            done = pjrt("plugins", name, folder=site)
+            assert re.search(rf"^attribute stablehlo_current_version +{version}$", done.stdout, re.MULTILINE)
 
     def test_a_library_by_its_path(self, site: Path, tiny_library: Path) -> None:
         report = json.loads(pjrt("plugins", str(tiny_library), "--json", folder=site).stdout)

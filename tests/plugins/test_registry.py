@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -137,12 +139,16 @@ class TestRegister:
 
     def test_a_factory_that_cannot_be_imported(self, registered: Any) -> None:
         registered(name="abacus", factory="no_such_module_at_all:make")
-        with pytest.raises(pjrt.InternalError, match=r"'abacus' \(registered\) cannot be loaded: ModuleNotFoundError"):
+        reason = r"'abacus' \(registered\) cannot be loaded: ModuleNotFoundError"
+        with pytest.raises(pjrt.FailedPreconditionError, match=reason) as caught:
             pjrt.client("abacus")
+        assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
     def test_a_factory_that_is_none(self, registered: Any) -> None:
         registered(name="abacus", factory="sys:maxsize")
-        with pytest.raises(pjrt.InternalError, match=r"must be a function that makes clients or a .*, found int"):
+        with pytest.raises(
+            pjrt.FailedPreconditionError, match=r"must be a function that makes clients or a .*, found int"
+        ):
             pjrt.client("abacus")
 
 
@@ -225,6 +231,31 @@ class TestDefault:
             monkeypatch.setenv("PJRT_TORCH_XLA_DEVICE", said)
         assert plugins.default() == name
 
+    def test_what_it_does_not_know_is_named_with_its_variable(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PJRT_DEVICE", "PJRT")
+        monkeypatch.setenv("PJRT_TORCH_XLA_DEVICE", "sand")
+        reason = r"PJRT_TORCH_XLA_DEVICE=sand: there is no device called 'sand': expected one of .*cpu"
+        with pytest.raises(pjrt.NotFoundError, match=reason):
+            pjrt.client()
+
+    @pytest.mark.parametrize(
+        ("path", "error", "reason"),
+        [
+            (None, pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's path"),
+            (" ", pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's path"),
+            ("plugin.so", pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH=plugin.so: 'plugin.so' is a relative path"),
+            ("/no/plugin.so", pjrt.NotFoundError, "PJRT_LIBRARY_PATH=/no/plugin.so: "),
+        ],
+    )
+    def test_the_path_of_a_library_that_is_none(
+        self, path: str | None, error: type[pjrt.PjrtError], reason: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PJRT_DEVICE", "LIBRARY")
+        if path is not None:
+            monkeypatch.setenv("PJRT_LIBRARY_PATH", path)
+        with pytest.raises(error, match=reason):
+            pjrt.client()
+
     def test_an_unknown_one_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PJRT_DEVICE", "ABACUS")
         with pytest.raises(pjrt.NotFoundError, match=r"PJRT_DEVICE=ABACUS: there is no device called 'ABACUS'"):
@@ -250,6 +281,26 @@ def test_the_names_of_vendors_that_are_not_installed_say_what_to_install() -> No
         if name not in plugins.names():
             with pytest.raises(pjrt.NotFoundError, match=rf"'{name}'.*pip install {vendor.wheels[0].distribution}"):
                 pjrt.client(name)
+
+
+def test_an_unknown_device_is_told_each_name_once(registered: Any) -> None:
+    registered(name="xpu", factory=two_devices)
+    with pytest.raises(pjrt.NotFoundError, match=r"'pjrt plugins' tells more") as caught:
+        pjrt.client("sand")
+    assert re.findall(r"\w+", caught.value.message).count("xpu") == 1
+
+
+def test_an_empty_variable_of_libtpu_is_one_that_is_not_set(
+    tiny_library: Path, tmp_path: Path, registered: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = dict.fromkeys([*wheels.VENDORS["tpu"].without_hardware, "ABACUS_FLAGS"], "default")
+    for variable in said:
+        monkeypatch.setenv(variable, "")
+    monkeypatch.setenv("TPU_WORKER_ID", "3")
+    (tmp_path / "libabacus.so").write_bytes(tiny_library.read_bytes())
+    registered(name="abacus", library=tmp_path / "libabacus.so", environment=said)
+    plugins.get("abacus")
+    assert {name: os.environ[name] for name in said} == {**said, "TPU_WORKER_ID": "3", "ABACUS_FLAGS": ""}
 
 
 def test_many_threads_initialize_a_library_once(tiny_library: Path, tmp_path: Path) -> None:

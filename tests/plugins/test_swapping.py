@@ -143,7 +143,7 @@ def test_a_plugin_without_what_makes_its_clients(package: Package) -> None:
 
 def test_a_plugin_that_could_never_be_imported_can_be_mended(package: Package) -> None:
     package.write("__init__.py", f"from {package.name}.amount import AMOUNT\nboom\n")
-    with pytest.raises(pjrt.InternalError, match="boom"):
+    with pytest.raises(pjrt.FailedPreconditionError, match="boom"):
         package.answer()
     package.amount(3)  # was imported, and is not to be taken for what it was
     package.write("__init__.py", DEVICE.format(n=package.number))

@@ -109,7 +109,7 @@ def _description(plugin: plugins.Declaration, answers: probing.Answers) -> dict[
         "api_version": None if answers.api_version is None else ".".join(map(str, answers.api_version)),
         "stablehlo_version": _version(attributes.get("stablehlo_current_version")),
         "stablehlo_minimum_version": _version(attributes.get("stablehlo_minimum_version")),
-        "attributes": dict(attributes),
+        "attributes": {key: list(value) if isinstance(value, tuple) else value for key, value in attributes.items()},
         "extensions": list(answers.extensions),
         "shadowed": [_hidden(other) for other in plugin.shadowed],
     }
@@ -210,7 +210,7 @@ def _version(attribute: object) -> str:
 def _default() -> str:
     try:
         return plugins.default()
-    except pjrt.NotFoundError as error:
+    except pjrt.PjrtError as error:
         return f"none: {error.message}"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from pjrt.api.attributes import NamedValue
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.plugins import client_lock, local_processes, memory, registry
+from pjrt.plugins._loading import set_environment
 from pjrt.plugins.declaration import Declaration, is_path
 
 JAX = "jax"
@@ -100,8 +101,7 @@ class Served:
         declaration = self.declaration
         if declaration.library is None:
             raise FailedPreconditionError(f"the plugin {self.device!r} has no library of its own: it is {declaration}")
-        for variable, value in declaration.environment.items():
-            os.environ.setdefault(variable, value)
+        set_environment(declaration)
         return declaration.library
 
     def own_options(self) -> dict[str, Any]:

@@ -65,10 +65,13 @@ class Known:
                 f"the plugin of {name!r} is not installed: get it with {advice}, or give the path of the plugin's "
                 "library"
             )
-        names = ", ".join(sorted(name for name, plugin in self.all().items() if not plugin.problem))
+        here = self.all()
+        names = ", ".join(sorted(name for name, plugin in here.items() if not plugin.problem))
+        others = ", ".join(sorted(vendor for vendor in wheels.VENDORS if vendor not in here))
+        wheel = f" one from a vendor's wheel ({others})," if others else ""
         return NotFoundError(
-            f"there is no device called {name!r}: expected one of {names}, one from a vendor's wheel "
-            f"({', '.join(sorted(wheels.VENDORS))}), or the path of a plugin's library"
+            f"there is no device called {name!r}: expected one of {names},{wheel} or the path of a plugin's library; "
+            "'pjrt plugins' tells more of them"
         )
 
     def _in_the_box(self, name: str) -> Declaration | None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.client import Client
-from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError, unimplemented
+from pjrt.api.errors import FailedPreconditionError, PjrtError, unimplemented
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
+from pjrt.plugins import _tpu
 from pjrt.plugins.declaration import Declaration
 
 if TYPE_CHECKING:
@@ -107,15 +108,21 @@ def open_plugin(declaration: Declaration) -> Plugin:
     """Loads what a declaration names.
 
     Raises:
-        InternalError: the package cannot be imported, or names something else.
+        FailedPreconditionError: the package cannot be imported, or names something else.
         PjrtError: the library cannot be loaded, or is no PJRT plugin that this package can speak to.
     """
-    for variable, value in declaration.environment.items():
-        os.environ.setdefault(variable, value)
+    set_environment(declaration)
     if declaration.library is not None:
         loaded: Plugin = importlib.import_module("pjrt.capi").load_plugin(declaration.library)
         return loaded
     return _made(declaration)
+
+
+def set_environment(declaration: Declaration) -> None:
+    """Sets the environment variables that a plugin is to find, unless they are set already."""
+    for variable, value in declaration.environment.items():
+        if not os.environ.get(variable) and (variable not in os.environ or _tpu.is_unset_by_nothing(variable)):
+            os.environ[variable] = value
 
 
 def _noted(declaration: Declaration) -> PythonSource | None:
@@ -138,13 +145,13 @@ def _made(declaration: Declaration) -> Plugin:
     except PjrtError:
         raise
     except Exception as error:
-        raise InternalError(
+        raise FailedPreconditionError(
             f"the device {declaration.name!r} ({declaration.origin}) cannot be loaded: {type(error).__name__}: {error}"
         ) from error
     if isinstance(factory, Plugin):
         return factory
     if not callable(factory):
-        raise InternalError(
+        raise FailedPreconditionError(
             f"the device {declaration.name!r} ({declaration.origin}) must be a function that makes clients or a "
             f"pjrt.Plugin, found {type(factory).__name__}"
         )
@@ -186,7 +193,7 @@ class FactoryPlugin(Plugin):
 
         client: object = self._factory(**options)
         if not isinstance(client, Client):
-            raise InternalError(
+            raise FailedPreconditionError(
                 f"the function that makes clients of {self._name!r} must return a pjrt.Client, "
                 f"found {type(client).__name__}"
             )

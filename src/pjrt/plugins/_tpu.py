@@ -22,6 +22,13 @@ def is_tpu(library: Path | None) -> bool:
     return library is not None and library.name.startswith(LIBRARY)
 
 
+def is_unset_by_nothing(variable: str) -> bool:
+    """Whether libtpu takes an empty value of an environment variable as if it were not set: those that say where in a
+    slice the machine is, and that several processes may load it.
+    """
+    return variable.startswith("TPU_") or variable == "ALLOW_MULTIPLE_LIBTPU_LOAD"
+
+
 def environment(chips: Sequence[int], local_rank: int, local_world_size: int) -> Mapping[str, str]:
     """The variables for a process that uses some of the chips: each process has one, or one process has them all.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pjrt import system
 from pjrt.api.client import Client
-from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import local_processes
@@ -246,17 +246,22 @@ def default() -> str:
     and ``LIBRARY`` for the library at the path in ``PJRT_LIBRARY_PATH``; or it is one of ``names()``.
 
     Raises:
-        NotFoundError: it names one that is not known.
+        NotFoundError: it names one that is not known, or no file is at the library's path.
+        InvalidArgumentError: the library's path is not said, or is not a whole path.
+        PjrtError: the library is not safe to be loaded, or cut off.
     """
     asked = os.environ.get(DEFAULT_VARIABLE, "").strip()
     if not asked:
         return next(iter(at_hand()), FALLBACK)
     if asked.upper() == _LIBRARY:
-        from pjrt.plugins.discovery import libraries
-
-        return str(libraries.written(os.environ.get(_LIBRARY_VARIABLE, "")))
+        return _library_of_environment()
     if asked.upper() == _OURS:
-        return os.environ.get(_OURS_VARIABLE) or "reference"
+        named = os.environ.get(_OURS_VARIABLE) or "reference"
+        try:
+            declaration(named)
+        except NotFoundError as error:
+            raise NotFoundError(f"{DEFAULT_VARIABLE}={asked} and {_OURS_VARIABLE}={named}: {error.message}") from None
+        return named
     # PyTorch/XLA writes devices in capitals, and those of this package as PJRT_NAME.
     for name in (asked, asked.lower(), asked.lower().removeprefix("pjrt_")):
         if _known.find(name) is not None:
@@ -265,6 +270,21 @@ def default() -> str:
         if str(plugin.frameworks.get("torch_xla", {}).get("name", "")).upper() == asked.upper():
             return plugin.name
     raise NotFoundError(f"{DEFAULT_VARIABLE}={asked}: {_known.unknown(asked).message}")
+
+
+def _library_of_environment() -> str:
+    path = os.environ.get(_LIBRARY_VARIABLE, "").strip()
+    if not path:
+        raise InvalidArgumentError(
+            f"{DEFAULT_VARIABLE}={_LIBRARY} takes the plugin's library from {_LIBRARY_VARIABLE}, which is not set: "
+            "expected the library's path, written from the root on"
+        )
+    from pjrt.plugins.discovery import libraries
+
+    try:
+        return str(libraries.written(path))
+    except PjrtError as error:
+        raise type(error)(f"{_LIBRARY_VARIABLE}={path}: {error.message}") from None
 
 
 def default_options(plugin: Declaration) -> Mapping[str, Any]:
