@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.attributes import NamedValue
-from pjrt.api.capability import Capabilities
+from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
@@ -217,8 +217,9 @@ def _without_device(
     from pjrt import stablehlo
 
     found = stablehlo.supports(program, _options(program, partitioning), capabilities, effort=effort)
+    advice = "; a topology may do without it" if capabilities.has(Feature.AOT_TOPOLOGIES) else ""
     reasons = tuple(
-        replace(reason, message=f"it was not compiled: {problem}; a topology may do without it")
+        replace(reason, message=f"it was not compiled: {problem}{advice}")
         if reason.kind is ReasonKind.COMPILE
         else reason
         for reason in found.reasons
