@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,47 @@ class TestList:
         assert done.returncode == 0
         assert f"{site / 'bad.toml'}: " in done.stdout
         assert "is not written in TOML" in done.stdout
+
+
+class TestBusy:
+    @pytest.fixture
+    def busy(self, site: Path) -> Iterator[dict[str, str]]:
+        """The environment of a device with a client in another process."""
+        manifest = json.dumps({"factory": "busy_y:make", "sharing": "one-client"})
+        (site / "busy_y.py").write_text("import pjrt\n\ndef make(**options):\n    return pjrt.client('reference')\n")
+        (site / "pjrt-plugin-sandglass.json").write_text(manifest)
+        (site / "locks").mkdir()
+        said = {"PJRT_PLUGIN_LIBRARY_PATH": str(site), "PJRT_LOCK_FOLDER": str(site / "locks")}
+        code = "import pjrt; client = pjrt.client('sandglass'); print('ready', flush=True); input()"
+        holder = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**os.environ, **said, "PYTHONPATH": str(site)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with holder:
+            assert holder.stdout
+            assert holder.stdout.readline() == "ready\n"
+            yield {**said, "HOLDER": str(holder.pid)}
+            holder.communicate("\n", timeout=60)
+
+    def test_who_has_it_is_said(self, site: Path, busy: dict[str, str]) -> None:
+        reason = f"'sandglass' allows one client at a time, and process {busy['HOLDER']} ("
+        done = pjrt("plugins", folder=site, **busy)
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = [line for line in done.stdout.splitlines() if "sandglass" in line]
+        assert lines[0].split()[-1] == "busy"
+        assert any(line.startswith(f"sandglass: {reason}") for line in lines[1:])
+        listed = by_name(json.loads(pjrt("plugins", "--no-load", "--json", folder=site, **busy).stdout)["plugins"])
+        assert (listed["sandglass"]["state"], listed["sandglass"]["problem"]) == ("busy", "")
+        assert listed["sandglass"]["busy"].startswith(reason)
+        assert (listed["cpu"]["state"], listed["cpu"]["busy"]) == ("ready", "")
+        one = pjrt("plugins", "sandglass", folder=site, **busy)
+        assert (one.returncode, one.stderr) == (0, "")
+        facts = dict(line.split("  ", 1) for line in one.stdout.splitlines())
+        assert facts["state"].strip() == "busy"
+        assert facts["held by"].strip().startswith(reason)
 
 
 class TestOne:

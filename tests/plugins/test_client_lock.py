@@ -20,7 +20,7 @@ import pytest
 
 import pjrt
 from pjrt import plugins, system
-from pjrt.plugins import Sharing
+from pjrt.plugins import Sharing, client_lock
 from pjrt.plugins._device_lock import FOLDER_VARIABLE
 from pjrt.plugins.client_lock import HOLDER_PAYLOAD
 
@@ -111,6 +111,25 @@ def other(tmp_path: Path) -> Iterator[Callable[..., Other]]:
 
 MAKE = 'client = pjrt.client("lock-chip", num_devices=2)'
 CLOSE = "client.close()"
+
+
+def test_who_has_it_can_be_asked_without_taking_it(
+    chip: Callable[..., None], other: Callable[..., Other], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chip(Sharing.ONE_PROCESS, partition=("CHIPS",))
+    plugin = plugins.declaration("lock-chip")
+    assert client_lock.busy(plugin) == ""
+    first = other(CHIPS="1")
+    assert first(MAKE) == "ok"
+    for _ in range(2):
+        assert f"process {first.process.pid} " in client_lock.busy(plugin)
+    monkeypatch.setenv("CHIPS", "0")
+    assert client_lock.busy(plugin) == ""
+    assert other(CHIPS="0")(MAKE) == "ok"
+    assert "lock-chip's devices 0" in client_lock.busy(plugin)
+    monkeypatch.delenv("CHIPS")
+    assert first(CLOSE) == "ok"
+    assert "lock-chip's devices 0" in client_lock.busy(plugin)
 
 
 def test_many_is_many(chip: Callable[..., None], folder: Path, other: Callable[..., Other]) -> None:

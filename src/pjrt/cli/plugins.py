@@ -13,7 +13,7 @@ import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress
 from pjrt.cli._options import SECONDS
-from pjrt.plugins import configuration, probing
+from pjrt.plugins import client_lock, configuration, probing
 
 _EXAMPLES = """
 \b
@@ -62,6 +62,8 @@ def _list(time_limit: float | None, as_json: bool) -> None:
     for each in described:
         if each["problem"]:
             click.echo(f"{each['name']}: {problem_of(each['name'], each['problem'])}")
+        elif each["busy"]:
+            click.echo(f"{each['name']}: {_one_line(each['busy'])}")
         for hidden in each["shadowed"]:
             click.echo(f"{each['name']}: that of {hidden['origin']} is hidden by that of {each['origin']}")
 
@@ -81,23 +83,27 @@ def _show(plugin: plugins.Declaration, time_limit: float | None, as_json: bool) 
 def _described(found: Sequence[plugins.Declaration], time_limit: float | None) -> list[dict[str, Any]]:
     """All that is known of plugins, as JSON; with a time limit also what they say when they are loaded."""
 
+    # Before any is asked: to answer, a plugin may make a client in its process.
+    busy = {plugin.name: client_lock.busy(plugin) for plugin in found if not plugin.problem}
+
     def describe(plugin: plugins.Declaration) -> dict[str, Any]:
         answers = probing.Answers(problem=plugin.problem)
         if time_limit is not None:
             answers = probing.probe(plugin, time_limit=time_limit)
-        return _description(plugin, answers)
+        return _description(plugin, answers, busy.get(plugin.name, ""))
 
     with progress("asking the plugins"), ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(describe, found))
 
 
-def _description(plugin: plugins.Declaration, answers: probing.Answers) -> dict[str, Any]:
+def _description(plugin: plugins.Declaration, answers: probing.Answers, busy: str) -> dict[str, Any]:
     hardware_is_here = plugins.has_hardware(plugin)
     attributes = answers.attributes or {}
     return {
         "name": plugin.name,
-        "state": _state(plugin, answers, hardware_is_here),
+        "state": _state(plugin, answers, hardware_is_here, busy),
         "problem": answers.problem,
+        "busy": busy,
         "origin": plugin.origin,
         "other_origins": list(plugin.other_origins),
         "aliases": list(plugin.aliases),
@@ -115,11 +121,13 @@ def _description(plugin: plugins.Declaration, answers: probing.Answers) -> dict[
     }
 
 
-def _state(plugin: plugins.Declaration, answers: probing.Answers, hardware_is_here: bool) -> str:
+def _state(plugin: plugins.Declaration, answers: probing.Answers, hardware_is_here: bool, busy: str) -> str:
     if plugin.disabled:
         return "disabled"
     if answers.problem:
         return "broken"
+    if busy:
+        return "busy"
     return "ready" if hardware_is_here else "no hardware"
 
 
@@ -160,6 +168,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
         ("also called", ", ".join(described["aliases"])),
         ("state", described["state"]),
         ("reason", _one_line(described["problem"])),
+        ("held by", _one_line(described["busy"])),
         ("found in", described["origin"]),
         *(("found in", place) for place in described["other_origins"]),
         ("package", f"{described['distribution']} {described['version']}".strip()),

@@ -120,6 +120,28 @@ def take(key: str, devices: Sequence[str], holder: Holder) -> DeviceLock:
         ) from error
 
 
+def holder_of(key: str, devices: Sequence[str]) -> Holder | None:
+    """Who keeps a device, or a part of it, from being taken; ``None`` if nobody does. Nothing is taken for longer than
+    it takes to look, while which nobody else is refused it.
+
+    Args:
+        key: as of ``take``.
+        devices: as of ``take``.
+
+    Raises:
+        OSError: the files of locks cannot be used, or somebody is stopped while taking it.
+    """
+    folder = _folder()
+    own = [_path(folder, key, _PART + device) for device in devices] or _parts(folder, key)
+    with _deciding(_path(folder, key)):
+        for path in (_path(folder, key, _ALL), *own):
+            try:
+                os.close(_locked(path))
+            except TakenError as taken:
+                return taken.holder
+    return None
+
+
 def _take(folder: Path, key: str, devices: Sequence[str], holder: Holder) -> DeviceLock:
     wanted = [_path(folder, key, _PART + device) for device in devices] or [_path(folder, key, _ALL)]
     others = [_path(folder, key, _ALL)] if devices else _parts(folder, key)

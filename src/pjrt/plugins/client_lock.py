@@ -85,6 +85,19 @@ def claimed(declaration: Declaration, options: Mapping[str, Any]) -> Iterator[_C
             claim.release()
 
 
+def busy(declaration: Declaration) -> str:
+    """What a process that has no client of a device would be told that made one: who has it. Empty where nobody does,
+    where it is shared by all, and where it cannot be found out.
+    """
+    if declaration.sharing is Sharing.MANY or not _is_here(declaration):
+        return ""
+    try:
+        holder = _device_lock.holder_of(_key(declaration), _devices(declaration))
+    except OSError:
+        return ""
+    return "" if holder is None else _refusal(declaration, holder).message
+
+
 def keep(claim: _Claim | None, client: Client) -> None:
     """Makes the device a client's, for as long as that has it."""
     if claim is not None:
