@@ -12,8 +12,8 @@ from typing import Any
 from pjrt.api.attributes import NamedValue
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.plugins import client_lock, local_processes, memory, registry
-from pjrt.plugins._loading import set_environment
 from pjrt.plugins.declaration import Declaration, is_path
+from pjrt.plugins.environment import set_environment
 
 JAX = "jax"
 TORCH_XLA = "torch_xla"

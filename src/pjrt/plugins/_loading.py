@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, PjrtError, unimplemented
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
-from pjrt.plugins import _tpu
 from pjrt.plugins.declaration import Declaration
+from pjrt.plugins.environment import set_environment
 
 if TYPE_CHECKING:
     from pjrt.plugins.python_source import PythonSource
@@ -116,13 +115,6 @@ def open_plugin(declaration: Declaration) -> Plugin:
         loaded: Plugin = importlib.import_module("pjrt.capi").load_plugin(declaration.library)
         return loaded
     return _made(declaration)
-
-
-def set_environment(declaration: Declaration) -> None:
-    """Sets the environment variables that a plugin is to find, unless they are set already."""
-    for variable, value in declaration.environment.items():
-        if not os.environ.get(variable) and (variable not in os.environ or _tpu.is_unset_by_nothing(variable)):
-            os.environ[variable] = value
 
 
 def _noted(declaration: Declaration) -> PythonSource | None:
