@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tiny.fixtures"]
@@ -22,3 +25,25 @@ _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", _patient)
 settings.register_profile("same", _patient, derandomize=True)
 settings.load_profile("same")
+
+_ALONE = "PJRT_TEST_ALONE"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is marked ``alone`` in a process of its own, where no other test has left anything."""
+    if pyfuncitem.get_closest_marker("alone") is None or _ALONE in os.environ:
+        return None
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", pyfuncitem.nodeid]
+    done = subprocess.run(
+        command,
+        cwd=pyfuncitem.config.rootpath,
+        env={**environment, _ALONE: "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return True

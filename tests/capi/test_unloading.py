@@ -53,6 +53,7 @@ def version(plugin: capi.LoadedPlugin) -> str:
 
 
 @linux_only
+@pytest.mark.alone
 def test_the_library_leaves_the_process(library: Path, adder: pjrt.Program) -> None:
     plugin = capi.load_plugin(library)
     assert is_mapped(library)
@@ -209,6 +210,7 @@ def test_a_call_under_way_counts(library: Path) -> None:
 
 
 @linux_only
+@pytest.mark.alone
 def test_new_code_runs_when_the_file_was_replaced(library: Path, tiny_cache: Path) -> None:
     plugin = capi.load_plugin(library)
     assert (version(plugin), plugin.has_changed) == ("tiny 1.0", False)
@@ -263,6 +265,7 @@ def test_a_library_with_a_thread_inside_stays_in_memory(tiny_cache: Path, tmp_pa
 
 
 @linux_only
+@pytest.mark.alone
 @pytest.mark.parametrize("opens", [True, False])
 def test_a_library_that_opened_others_stays_in_memory(
     tiny_cache: Path, no_symbol_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: bool

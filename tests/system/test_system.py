@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -258,13 +259,16 @@ def test_a_shared_file_is_no_other_file(tmp_path: Path, trap: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what is in memory is read from /proc")
+@pytest.mark.alone
 def test_the_libraries_in_memory(tmp_path: Path, noop_library: Path) -> None:
     library = Path(shutil.copy(noop_library, tmp_path / "libmapped.so"))
     assert not system.library_is_open(library)
     handle = system.open_library(library)
     assert str(library) in system.mapped_libraries()
     assert system.library_is_open(library)
-    assert system.threads_in_library(library) == 0
+    deadline = time.monotonic() + 60
+    while system.threads_in_library(library) != 0:  # one that runs just now counts, wherever it is
+        assert time.monotonic() < deadline
     system.close_library(handle)
     assert str(library) not in system.mapped_libraries()
     assert not system.library_is_open(library)
