@@ -36,7 +36,8 @@ class WorkQueue:
     """
 
     __slots__ = (
-        "__weakref__", "_closed", "_finalizer", "_generation", "_items", "_name", "_pending", "_server", "_started"
+        "__weakref__", "_closed", "_finalizer", "_generation", "_items", "_name", "_pending", "_server", "_started",
+        "_unserved",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -46,6 +47,7 @@ class WorkQueue:
         self._pending: set[Task] = set()
         self._server = _Server()
         self._started = False
+        self._unserved = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
         self._generation = process_life.generation()
         self._closed = False
@@ -88,6 +90,10 @@ class WorkQueue:
             return not self._pending
         fence = _Fence()
         self.put(fence)
+        if self._unserved:
+            self._items.put(None)
+            _serve(self._items, self._pending, self._server)
+            return not self._pending
         try:
             fence.passed.future.result(timeout)
         except TimeoutError:
@@ -121,6 +127,10 @@ class WorkQueue:
                 target=_serve, args=(self._items, self._pending, self._server), name=f"pjrt {self._name}", daemon=True
             ).start()
         except RuntimeError as error:
+            if process_life.is_exiting() or "interpreter shutdown" in str(error):
+                # From Python 3.12 on no thread starts any more. Whoever waits for the end of the work does it then.
+                self._unserved = True
+                return
             self._started = False
             failure = UnavailableError(f"the thread of the work queue {self._name} cannot be started: {error}")
             self.abandon(failure)  # what was put meanwhile
