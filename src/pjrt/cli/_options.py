@@ -66,3 +66,12 @@ client_options = click.option(
     help="An option of the client or topology, such as num_devices=8; @PATH takes the text of a file. "
     "May be given several times.",
 )
+
+topologies_option = click.option(
+    "--topology",
+    "-t",
+    "topologies",
+    multiple=True,
+    metavar="PLUGIN[:NAME]",
+    help="Devices that need not be here, such as tpu:v5e:2x2. May be given several times.",
+)

@@ -10,7 +10,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_json, print_table, progress
-from pjrt.cli._options import client_options
+from pjrt.cli._options import client_options, topologies_option
 from pjrt.cli.check import targets_of
 from pjrt.plugins import asking
 
@@ -27,14 +27,7 @@ UNKNOWN = "?"
 
 @click.command(epilog=_EXAMPLES)
 @click.argument("names", nargs=-1)
-@click.option(
-    "--topology",
-    "-t",
-    "topologies",
-    multiple=True,
-    metavar="PLUGIN[:NAME]",
-    help="Devices that need not be here, such as tpu:v5e:2x2. May be given several times.",
-)
+@topologies_option
 @client_options
 @click.option("--differences", is_flag=True, help="Print only what is not the same for all.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")

@@ -10,7 +10,7 @@ import pjrt
 from pjrt import plugins, stablehlo
 from pjrt.cli._console import print_json, progress
 from pjrt.cli._failures import EXIT_CODE, one_line
-from pjrt.cli._options import SECONDS, client_options
+from pjrt.cli._options import SECONDS, client_options, topologies_option
 from pjrt.plugins import asking
 
 YES, NO, MAYBE = 0, 1, 3
@@ -42,14 +42,7 @@ one of them; the others are asked all the same.
     metavar="NAME",
     help="A device in the box, a plugin's name or the path of a plugin's library. May be given several times.",
 )
-@click.option(
-    "--topology",
-    "-t",
-    "topologies",
-    multiple=True,
-    metavar="PLUGIN[:NAME]",
-    help="Devices that need not be here, such as tpu:v5e:2x2. May be given several times.",
-)
+@topologies_option
 @client_options
 @click.option(
     "--effort",

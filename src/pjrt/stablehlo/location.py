@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+
+from pjrt.api.support import SourceLocation
 
 PROGRAM_TEXT = "-"
 """The file of a place in the program's own text: where an operation is from if the text says nothing else."""
 
 
-class Place(NamedTuple):
-    """One place in a location.
-
-    Attributes:
-        name: what the author calls it, such as ``jit(f)/dot_general``; empty if it has no name.
-        file: the file; empty if it is not known.
-        line: the line, from 1; 0 if it is not known.
-        column: the column, from 1; 0 if it is not known.
-    """
-
-    name: str
-    file: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        file = "<program>" if self.file == PROGRAM_TEXT else self.file
-        at = f"{file}:{self.line}:{self.column}" if file else ""
-        return f"{self.name} at {at}" if self.name and at else self.name or at
+Place = SourceLocation
+"""One place in a location."""
 
 
 class Location:
