@@ -1,5 +1,6 @@
 """Fixtures that every test may use: each room's own lie beside its tests. And what makes two runs alike."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -25,6 +26,13 @@ _patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("search", _patient)
 settings.register_profile("same", _patient, derandomize=True)
 settings.load_profile("same")
+
+
+def pytest_collection_finish() -> None:
+    """Many tests collect garbage to see what is left. The thousands of tests that wait for their turn are none."""
+    gc.collect()
+    gc.freeze()
+
 
 _ALONE = "PJRT_TEST_ALONE"
 
