@@ -19,12 +19,11 @@ from pjrt.capi._topology cimport client_topology
 from pjrt.capi._transfer cimport transfer_manager
 from pjrt.capi._values cimport Block, NamedValues, whole
 
-import json
 import weakref
 
 from pjrt.api.client import Client, ProcessInfo
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, ResourceExhaustedError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.expecting import expect, expect_all, expect_bytes, expect_sequence
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
@@ -32,6 +31,7 @@ from pjrt.capi._capabilities import of_devices
 from pjrt.capi._documented import documented
 from pjrt.capi._ffi_handler import address_of
 from pjrt.capi._gate import close_at_exit
+from pjrt.capi._out_of_memory import explained
 from pjrt.capi._program import doubted, prepared
 
 # What a custom call's platform is called where it is not the client's own name.
@@ -415,39 +415,7 @@ cdef class ClientCore(ClientScope):
             self.api.drop(SLOT_PJRT_Client_Destroy, native)  # Client: when it is dropped
 
     cdef object explain(self, error):
-        """An out-of-memory error with the state of the allocators and the client's options: as payloads for programs,
-        as a note for people.
-        """
-        stats = self._allocator_stats()
-        payloads = dict(error.payloads)
-        payloads["pjrt.client_options"] = json.dumps(self.options, default=str).encode()
-        payloads["pjrt.allocator_stats"] = json.dumps(stats).encode()
-        explained = ResourceExhaustedError(error.message, payloads=payloads)
-        lines = [f"{device}: {_in_use(values)}" for device, values in stats.items()]
-        explained.add_note("\n".join([*lines, f"options of the client: {self.options or 'none given'}"]))
-        return explained
-
-    def _allocator_stats(self):
-        found = {}
-        for device in self.addressable_devices or ():
-            try:
-                stats = device.memory_stats()
-            except PjrtError:
-                continue
-            values = {name: getattr(stats, name) for name in stats.__slots__}
-            found[str(device)] = {name: value for name, value in values.items() if value is not None}
-        return found
-
-
-cdef str _in_use(dict stats):
-    """The figures of an allocator in a line, as far as the plugin gives them."""
-    limit = stats.get("bytes_limit")
-    of = "" if limit is None else f" of {limit:,}"
-    said = f"{stats['bytes_in_use']:,}{of} bytes in use"
-    for name in ("peak_bytes_in_use", "largest_free_block_bytes", "num_allocs"):
-        if stats.get(name) is not None:
-            said += f", {name} {stats[name]:,}"
-    return said
+        return explained(error, self.addressable_devices or (), self.options)
 
 
 cdef tuple _row(int *ids, int replica, int num_partitions):

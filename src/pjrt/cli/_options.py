@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class _Seconds(click.FloatRange):
         return converted
 
 
-SECONDS = _Seconds()
+_SECONDS = _Seconds()
 """The type of an option with a time limit: above 0, and at most a million seconds."""
 
 device_option = click.option(
@@ -75,3 +76,15 @@ topologies_option = click.option(
     metavar="PLUGIN[:NAME]",
     help="Devices that need not be here, such as tpu:v5e:2x2. May be given several times.",
 )
+
+
+def time_limit_option(default: float, whose: str) -> Callable[[Any], Any]:
+    """``--time-limit`` of what is done in a process of its own."""
+    return click.option(
+        "--time-limit",
+        type=_SECONDS,
+        default=default,
+        show_default=True,
+        metavar="SECONDS",
+        help=f"How long {whose} take.",
+    )

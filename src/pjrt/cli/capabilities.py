@@ -12,7 +12,7 @@ from pjrt import plugins
 from pjrt.cli._console import print_json, print_table, progress
 from pjrt.cli._options import client_options, topologies_option
 from pjrt.cli.check import targets_of
-from pjrt.plugins import asking
+from pjrt.plugins import capability
 
 _EXAMPLES = """
 \b
@@ -41,7 +41,7 @@ def capabilities(
     found: dict[str, pjrt.Capabilities] = {}
     for target in targets:
         with progress(f"asking {target}"):
-            found[str(target)] = asking.capabilities_of(target)
+            found[str(target)] = capability.capabilities_of(target)
     if as_json:
         print_json({name: each.as_dict() for name, each in found.items()})
         return

@@ -10,8 +10,8 @@ import pjrt
 from pjrt import plugins, stablehlo
 from pjrt.cli._console import print_json, progress
 from pjrt.cli._failures import EXIT_CODE, one_line
-from pjrt.cli._options import SECONDS, client_options, topologies_option
-from pjrt.plugins import asking
+from pjrt.cli._options import client_options, time_limit_option, topologies_option
+from pjrt.plugins import capability
 
 YES, NO, MAYBE = 0, 1, 3
 """The exit codes; 2 is an error, as everywhere."""
@@ -52,14 +52,7 @@ one of them; the others are asked all the same.
 @click.option("--num-replicas", type=click.IntRange(min=1), help="Copies of the program; as it says if not said.")
 @click.option("--num-partitions", type=click.IntRange(min=1), help="Pieces of each copy; as it says if not said.")
 @click.option("--shardy", is_flag=True, help="Partition by the program's sdy annotations.")
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    default=asking.TIME_LIMIT,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long each device may take.",
-)
+@time_limit_option(capability.TIME_LIMIT, "each device may")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def check(
     program: str,
@@ -75,10 +68,10 @@ def check(
 ) -> None:
     """Tell whether devices can run PROGRAM: yes, no or maybe, and which operations, types or versions decide it."""
     read = stablehlo.read_file(program)
-    targets = targets_of(devices, topologies, options) or [asking.Target(plugins.default(), options=options)]
-    how = asking.Partitioning(num_replicas, num_partitions, shardy or None)
+    targets = targets_of(devices, topologies, options) or [capability.Target(plugins.default(), options=options)]
+    how = capability.Partitioning(num_replicas, num_partitions, shardy or None)
     chosen = None if effort is None else pjrt.Effort(effort)
-    found: list[tuple[asking.Target, _Answer]] = []
+    found: list[tuple[capability.Target, _Answer]] = []
     for target in targets:
         with progress(f"asking {target}"):
             found.append((target, _asked(target, read, how, chosen, time_limit)))
@@ -99,21 +92,27 @@ def check(
 
 
 def _asked(
-    target: asking.Target, program: pjrt.Program, how: asking.Partitioning, effort: pjrt.Effort | None, limit: float
+    target: capability.Target,
+    program: pjrt.Program,
+    how: capability.Partitioning,
+    effort: pjrt.Effort | None,
+    limit: float,
 ) -> _Answer:
     """What a device answers; one that cannot be asked must not keep the others from it."""
     try:
-        return asking.support_of(target, program, how, effort=effort, time_limit=limit)
+        return capability.support_of(target, program, how, effort=effort, time_limit=limit)
     except pjrt.PjrtError as error:
         return error
 
 
-def targets_of(devices: tuple[str, ...], topologies: tuple[str, ...], options: dict[str, Any]) -> list[asking.Target]:
+def targets_of(
+    devices: tuple[str, ...], topologies: tuple[str, ...], options: dict[str, Any]
+) -> list[capability.Target]:
     """Whom to ask, by what the options ``--device`` and ``--topology`` name."""
     split = [place.partition(":") for place in topologies]
     return [
-        *(asking.Target(name, options=options) for name in devices),
-        *(asking.Target(plugin, name, options) for plugin, _, name in split),
+        *(capability.Target(name, options=options) for name in devices),
+        *(capability.Target(plugin, name, options) for plugin, _, name in split),
     ]
 
 
@@ -132,7 +131,7 @@ _FOUND_BY = {
 }
 
 
-def _print(target: asking.Target, support: _Answer, program: str) -> None:
+def _print(target: capability.Target, support: _Answer, program: str) -> None:
     if isinstance(support, pjrt.PjrtError):
         click.echo(f"{target}: error\n  {one_line(support)}")
         return
@@ -146,7 +145,7 @@ def _print(target: asking.Target, support: _Answer, program: str) -> None:
             click.echo(f"              at {places}{f' and {more} more' if more > 0 else ''}")
 
 
-def _as_dict(target: asking.Target, support: _Answer, program: str) -> dict[str, Any]:
+def _as_dict(target: capability.Target, support: _Answer, program: str) -> dict[str, Any]:
     if isinstance(support, pjrt.PjrtError):
         told = {"code": support.code.name, "message": support.message}
         return {"device": str(target), "verdict": None, "error": told}

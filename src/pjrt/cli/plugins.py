@@ -12,7 +12,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress
-from pjrt.cli._options import SECONDS
+from pjrt.cli._options import time_limit_option
 from pjrt.plugins import client_lock, configuration, probing
 
 _EXAMPLES = """
@@ -27,14 +27,7 @@ Examples:
 @click.command("plugins", epilog=_EXAMPLES)
 @click.argument("name", required=False)
 @click.option("--no-load", is_flag=True, help="Load nothing: leave out what only a loaded plugin can tell.")
-@click.option(
-    "--time-limit",
-    type=SECONDS,
-    default=probing.TIME_LIMIT,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long a plugin may take to answer.",
-)
+@time_limit_option(probing.TIME_LIMIT, "a plugin may")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def plugins_(name: str | None, no_load: bool, time_limit: float, as_json: bool) -> None:
     """List the plugins that can be found, or show everything about the one called NAME.

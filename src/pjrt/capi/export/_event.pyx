@@ -91,7 +91,7 @@ cdef class _Setter:
 
 
 def fail_pending(str message):
-    """Fails everything that a framework waits for now with ``CANCELLED``: the device does not answer, or will not any more."""
+    """Fails with ``CANCELLED`` all that a framework is waiting for: the device does not answer, or will not any more."""
     cdef bytes text = message.encode()
     cdef const char *data = text
     with nogil:
