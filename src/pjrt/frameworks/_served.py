@@ -56,8 +56,7 @@ class Served:
             FailedPreconditionError: it cannot be used.
         """
         found = registry.declaration(self.device)
-        if found.problem:
-            raise FailedPreconditionError(f"the plugin {found.name!r} ({found.origin}) cannot be used: {found.problem}")
+        found.check_usable()
         return found
 
     @property

@@ -37,7 +37,7 @@ class Loader:
             FailedPreconditionError: something is known against it, whether it is loaded or not.
             PjrtError: it cannot be loaded. It is tried again when it is asked for again.
         """
-        check_usable(declaration)
+        declaration.check_usable()
         slot = self.slot(declaration)
         with slot.lock:
             if slot.plugin is None or not is_usable(slot.plugin):
@@ -93,14 +93,6 @@ def _key(declaration: Declaration) -> tuple[str, str]:
     factory = declaration.factory
     place = factory if isinstance(factory, str) else f"object {id(factory)}"
     return declaration.name, str(declaration.library or place)
-
-
-def check_usable(declaration: Declaration) -> None:
-    """Raises FailedPreconditionError if something is known against a plugin."""
-    if declaration.problem:
-        raise FailedPreconditionError(
-            f"the plugin {declaration.name!r} ({declaration.origin}) cannot be used: {declaration.problem}"
-        )
 
 
 def open_plugin(declaration: Declaration) -> Plugin:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pjrt import system
 from pjrt.api.attributes import NamedValue
+from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.plugin import Plugin
 
 
@@ -112,6 +113,15 @@ class Declaration:
     aliases: tuple[str, ...] = ()
     other_origins: tuple[str, ...] = ()
     shadowed: tuple[Declaration, ...] = ()
+
+    def check_usable(self) -> None:
+        """Returns if nothing is known against the plugin.
+
+        Raises:
+            FailedPreconditionError: something is; the message says what.
+        """
+        if self.problem:
+            raise FailedPreconditionError(f"the plugin {self.name!r} ({self.origin}) cannot be used: {self.problem}")
 
 
 def is_path(name: str) -> bool:
