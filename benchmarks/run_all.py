@@ -23,6 +23,7 @@ BENCHMARKS = [
     "big_models",
     "export",
     "soak",
+    "exits",
     "reference",
 ]
 PACKAGES = ["pjrt", "jaxlib", "jax", "numpy"]

@@ -1,0 +1,164 @@
+"""How a process ends whose daemon threads are still compiling and executing: cleanly, each time?"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import itertools
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks.side_by_side import Aim, Report, duration, main, table
+
+ROOT = Path(__file__).parents[1]
+DEVICES = ("cpu", "reference", "exported-cpu", "exported-reference")
+TIMES = 200
+LIMIT_SECONDS = 60.0
+"""A process that has not ended by then hangs."""
+
+DOUBLE = """
+func.func @main(%x: tensor<{size}xf32>) -> tensor<{size}xf32> {{
+  %y = stablehlo.add %x, %x : tensor<{size}xf32>
+  return %y : tensor<{size}xf32>
+}}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """How one process ended.
+
+    Attributes:
+        code: its exit status, negative for a signal; `None` for one that had to be killed.
+        said: what it wrote to the standard error.
+        seconds: the time from the end of its script to the end of the process.
+    """
+
+    code: int | None
+    said: str
+    seconds: float
+
+    def __str__(self) -> str:
+        how = "killed after a hang" if self.code is None else f"exit status {self.code}"
+        last = self.said.strip().splitlines()[-1:]
+        return ": ".join([how, *last])
+
+
+def measure(quick: bool) -> Report:
+    """How often a process ends cleanly while its daemon threads compile and execute, for each device."""
+    return report(DEVICES, 10 if quick else TIMES, 1)
+
+
+def report(devices: Sequence[str], times: int, jobs: int) -> Report:
+    """Start so many processes for each device, `jobs` at a time, and count the clean ends."""
+    ends = {device: _ends(device, times, jobs) for device in devices}
+    rows = [
+        (
+            device,
+            times,
+            sum(end.code == 0 for end in found),
+            sum(end.code == 0 and not end.said for end in found),
+            duration(statistics.median(end.seconds for end in found)),
+            duration(max(end.seconds for end in found)),
+        )
+        for device, found in ends.items()
+    ]
+    made = Report(
+        "Exits",
+        "Processes whose main thread ends while daemon threads compile, execute, copy in and out, and wait. An end is "
+        "clean if the exit status is 0, and silent if nothing is written to the standard error. The time is that from "
+        "the end of the script to the end of the process. An exported device is loaded back through the C API.",
+        [table(["device", "processes", "clean", "and silent", "median time", "longest"], rows)],
+    )
+    for device, found in ends.items():
+        others = collections.Counter(str(end) for end in found if end.code != 0)
+        reason = "; ".join(f"{count}× {how}" for how, count in others.most_common(3))
+        text = f"{device}: all of {times} ends clean"
+        made.aims.append(Aim(text, times - others.total(), times, at_least=True, reason=reason))
+    return made
+
+
+def _ends(device: str, times: int, jobs: int) -> list[End]:
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda _: _end(device), range(times)))
+
+
+def _end(device: str) -> End:
+    command = [sys.executable, "-m", "benchmarks.exits", "--contestant", device]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # the script has ended, or the process has
+        begin = time.monotonic()
+        try:
+            _, said = process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            _, said = process.communicate()
+            return End(None, said, LIMIT_SECONDS)
+        return End(process.returncode, said, time.monotonic() - begin)
+
+
+def _contestant(device: str) -> None:
+    """What each process does: set daemon threads to work, and end as soon as all of them have begun."""
+    import numpy as np
+
+    import pjrt
+
+    client = _client(device)
+    executable = client.compile(DOUBLE.format(size=8))
+    x = np.ones(8, np.float32)
+    on_device = client.buffer_from_host(x)
+    sizes = itertools.count(9)
+    works: list[Callable[[], object]] = [
+        lambda: client.compile(DOUBLE.format(size=next(sizes))),
+        lambda: client.compile(DOUBLE.format(size=next(sizes))),
+        lambda: np.asarray(executable(on_device)[0]),
+        lambda: executable(x)[0].ready().result(),
+        lambda: client.buffer_from_host(x).to_host().result(),
+        lambda: executable(on_device)[0].ready().add_done_callback(lambda _: None),
+    ]
+    begun = threading.Barrier(len(works) + 1)
+
+    def repeat(work: Callable[[], object]) -> None:
+        work()
+        begun.wait()
+        while True:
+            work()
+
+    for work in works:
+        threading.Thread(target=repeat, args=(work,), daemon=True).start()
+    begun.wait()
+    print(pjrt.__name__, "ends", flush=True)
+
+
+def _client(device: str) -> object:
+    import pjrt
+
+    inner = device.removeprefix("exported-")
+    if inner == device:
+        return pjrt.client(device)
+    exported = pjrt.export(lambda **options: pjrt.client(inner, **options), name=inner)
+    return pjrt.capi.load_capsule(exported.capsule).client()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--contestant"]:
+        _contestant(sys.argv[2])
+    elif {"--device", "--times", "--jobs"}.isdisjoint(sys.argv):
+        main(measure)
+    else:
+        parser = argparse.ArgumentParser(description=measure.__doc__)
+        parser.add_argument("--device", action="append", choices=DEVICES, help="all if none is said")
+        parser.add_argument("--times", type=int, default=TIMES, help="processes for each device")
+        parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+        arguments = parser.parse_args()
+        print(report(arguments.device or DEVICES, arguments.times, arguments.jobs))
