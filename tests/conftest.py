@@ -3,10 +3,7 @@
 import gc
 import os
 import signal
-import subprocess
-import sys
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tiny.fixtures"]
@@ -32,26 +29,3 @@ def pytest_collection_finish() -> None:
     """Many tests collect garbage to see what is left. The thousands of tests that wait for their turn are none."""
     gc.collect()
     gc.freeze()
-
-
-_ALONE = "PJRT_TEST_ALONE"
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a test that is marked ``alone`` in a process of its own, where no other test has left anything."""
-    if pyfuncitem.get_closest_marker("alone") is None or _ALONE in os.environ:
-        return None
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "COV_"))}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", pyfuncitem.nodeid]
-    done = subprocess.run(
-        command,
-        cwd=pyfuncitem.config.rootpath,
-        env={**environment, _ALONE: "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return True

@@ -38,7 +38,7 @@ def assert_like(found: str, said: str) -> None:
     assert re.fullmatch(pattern, found), f"the page says {said!r}, found {found!r}"
 
 
-PAGES = ["README.md", "docs/quickstart.md", "docs/programs.md", "docs/devices/cpu.md", "docs/swapping.md"]
+PAGES = ["README.md", "docs/quickstart.md", "docs/programs.md", "docs/devices/cpu.md", "docs/reloading.md"]
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -52,7 +52,7 @@ def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     printed = done.stdout.splitlines()
     said = promised(code)
-    if page in ("docs/quickstart.md", "docs/swapping.md"):
+    if page in ("docs/quickstart.md", "docs/reloading.md"):
         assert len(printed) == len(said) == (5 if "quick" in page else 3)
         for line, comment in zip(printed, said, strict=True):
             assert_like(line, comment)

@@ -137,7 +137,7 @@ def test_it_runs_again_when_a_file_is_saved(watching: Callable[..., Watching], t
         ("device.py", "def make_client(:\n", "device.py:1: SyntaxError: invalid syntax"),
         ("amounts.py", "AMOUNT = 1 / 0\n", "amounts.py:1: ZeroDivisionError: division by zero"),
         ("device.py", DEVICE.format("nothing"), "name 'nothing' is not defined"),
-        ("device.py", "import sys\nsys.exit('leave')\n", "SystemExit: leave"),
+        ("device.py", "import sys\nsys.exit('leave')\n", "device.py:2: SystemExit: leave"),
         ("device.py", "def make_clients(): ...\n", "has no 'make_client'"),
         ("program.mlir", "func.func @main(", "pjrt: error: "),
         ("x.npy", "no array", "pjrt: error: --input x.npy: "),

@@ -24,14 +24,6 @@ def test_what_a_library_exports(tiny_library: Path, no_symbol_library: Path) -> 
     assert not library_file.exports(no_symbol_library, "GetPjrtApi")
 
 
-def test_what_a_library_needs(tiny_library: Path, tmp_path: Path) -> None:
-    assert "libc.so.6" in library_file.needed_libraries(tiny_library)
-    cut_off, text = tmp_path / "cut-off.so", tmp_path / "text.so"
-    cut_off.write_bytes(tiny_library.read_bytes()[:2000])
-    text.write_text("no library")
-    assert [library_file.needed_libraries(path) for path in (cut_off, text, tmp_path / "nothing.so")] == [()] * 3
-
-
 def test_a_name_that_is_only_mentioned_is_not_exported() -> None:
     """Frameworks look the function up, and so have its name among their texts."""
     from pjrt.capi import _plugin
@@ -90,7 +82,6 @@ def test_damage_anywhere_in_the_header_is_survived(data: st.DataObject, tiny_lib
     path.write_bytes(whole)
     library_file.missing_bytes(path)
     library_file.exports(path, "GetPjrtApi")
-    library_file.needed_libraries(path)
 
 
 def test_python_s_own_library_is_none() -> None:

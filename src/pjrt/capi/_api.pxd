@@ -2,10 +2,6 @@ from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Error, PJRT_Extension_Base
 
 ctypedef PJRT_Error *(*function_t)(void *args) noexcept nogil
 
-cdef extern from "pjrt_support/wait.h" nogil:
-    ctypedef struct pjrt_tally:
-        pass
-
 
 cdef class Api:
     cdef const PJRT_Api *table
@@ -14,15 +10,10 @@ cdef class Api:
     cdef readonly int major_version
     cdef readonly int minor_version
     cdef object _extensions
-    cdef object _library
-    cdef int in_flight
-    cdef set scopes
-    cdef int events
-    cdef int profilers
-    cdef pjrt_tally *waits
+    cdef object _owner
 
     @staticmethod
-    cdef Api of(const PJRT_Api *table, str path, object library)
+    cdef Api of(const PJRT_Api *table, str path, object owner)
     cdef size_t _expected_size(self) except? 0
     cdef object _payloads(self, PJRT_Error *error)
     cdef void _swallow(self, PJRT_Error *error) noexcept
@@ -35,8 +26,6 @@ cdef class Api:
     cdef void destroy_error(self, PJRT_Error *error) noexcept
     cdef void *extension(self, int kind, size_t needed, str name) except NULL
     cdef bint has_extension(self, int kind)
-    cdef void forget(self) noexcept
-    cdef object unloaded(self)
 
 
 cdef void start(void *args, size_t size) noexcept nogil

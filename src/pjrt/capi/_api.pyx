@@ -8,7 +8,6 @@ message, payloads) and freed. The GIL is released around every call.
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdlib cimport calloc
 from libc.string cimport memset
 
 from pjrt.capi._gen_abi cimport *
@@ -26,20 +25,18 @@ _REARRANGED_MINOR = 56
 
 @cython.no_gc_clear
 cdef class Api:
-    """The function table of a loaded plugin (``PJRT_Api``), with a count of what of the plugin is in use.
+    """The function table of a loaded plugin (``PJRT_Api``).
 
-    The counts say whether the plugin's library may be unloaded: calls under way, the scopes with their handles, events,
-    and callbacks that the plugin still owes. ``no_gc_clear`` keeps it whole for as long as anything of those is there.
+    ``no_gc_clear`` keeps it whole for as long as a handle of the plugin is to be freed through it.
     """
 
     @staticmethod
-    cdef Api of(const PJRT_Api *table, str path, object library):
+    cdef Api of(const PJRT_Api *table, str path, object owner):
         """A table that ``GetPjrtApi`` gave; refuses one that cannot be spoken to.
 
-        The table lives until the plugin is unloaded; ``library`` is kept alive with it.
+        The table lives as long as the process; ``owner`` is kept alive with it.
         """
         cdef Api api = Api.__new__(Api)
-        api.scopes = set()
         if table == NULL:
             raise FailedPreconditionError(
                 f"{path}: GetPjrtApi returned null, so the plugin has no functions; it may need settings or hardware, "
@@ -53,16 +50,12 @@ cdef class Api:
             )
         api.table = table
         api.path = path
-        api._library = library
+        api._owner = owner
         api.major_version = table.pjrt_api_version.major_version
         api.minor_version = table.pjrt_api_version.minor_version
         api._check_version()
         api.readable = min(<size_t>table.struct_size, api._expected_size())
         api._extensions = api._walk_extensions()
-        # Not a part of this object: a callback may come when Python has ended and its objects are gone.
-        api.waits = <pjrt_tally *>calloc(1, sizeof(pjrt_tally))
-        if api.waits == NULL:
-            raise MemoryError("no memory for the table of a plugin")
         return api
 
     def _check_version(self):
@@ -117,7 +110,7 @@ cdef class Api:
         """The names of the functions that the plugin's table has, in the table's order."""
         cdef size_t slot = _HEAD
         found = []
-        for name, _ in FUNCTIONS if self.table != NULL else ():
+        for name, _ in FUNCTIONS:
             if slot + sizeof(void *) <= self.readable and (<function_t *>(<const char *>self.table + slot))[0] != NULL:
                 found.append(name)
             slot += sizeof(void *)
@@ -129,8 +122,6 @@ cdef class Api:
     cdef void *extension(self, int kind, size_t needed, str name) except NULL:
         """An extension's struct, if the plugin has it and it reaches as far as the function that is to be called."""
         entry = self._extensions.get(kind)
-        if entry is None and self.table == NULL:
-            raise self.unloaded()
         if entry is None:
             raise UnimplementedError(
                 f"{self.path}: the plugin has no {name} extension; see plugin.extensions for those it has"
@@ -152,8 +143,6 @@ cdef class Api:
         return function
 
     def _refuse(self, size_t slot):
-        if self.table == NULL:
-            raise self.unloaded()
         name, since = FUNCTIONS[(slot - _HEAD) // sizeof(void *)]
         version = f"{self.major_version}.{self.minor_version}"
         if slot + sizeof(void *) <= self.readable:
@@ -169,10 +158,8 @@ cdef class Api:
         """The funnel. ``args`` was started and filled by the caller."""
         cdef function_t function = self.find(slot)
         cdef PJRT_Error *error
-        self.in_flight += 1
         with nogil:
             error = function(args)
-        self.in_flight -= 1
         if error != NULL:
             raise self.take_error(error)
         return 0
@@ -182,10 +169,8 @@ cdef class Api:
         cdef PJRT_Error *error
         if function == NULL:
             raise UnimplementedError(f"{self.path}: the plugin leaves {name} out of its extension")
-        self.in_flight += 1
         with nogil:
             error = (<function_t>function)(args)
-        self.in_flight -= 1
         if error != NULL:
             raise self.take_error(error)
         return 0
@@ -237,16 +222,6 @@ cdef class Api:
         """An error about an error tells no more than the first one did."""
         if error != NULL:
             self.destroy_error(error)
-
-    cdef void forget(self) noexcept:
-        """The library is being unloaded: from now on there is nothing to call."""
-        self.table = NULL
-        self.readable = 0
-        self._extensions = {}
-        self._library = None
-
-    cdef object unloaded(self):
-        return FailedPreconditionError(f"{self.path}: the plugin was unloaded; load it again with pjrt.load_plugin")
 
     cdef void destroy_error(self, PJRT_Error *error) noexcept:
         cdef PJRT_Error_Destroy_Args args

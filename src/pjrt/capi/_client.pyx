@@ -454,7 +454,7 @@ cdef object create_client(Api api, attributes, store, options):
     cdef NamedValues values = NamedValues(options, "the options of a client")
     client = PluginClient()
     cdef ClientCore core = <ClientCore>client
-    core.attach(api)
+    core.api = api
     core.attributes = attributes
     core.options = dict(options)
     core._store = store

@@ -1,4 +1,4 @@
-from pjrt.capi._api cimport Api, pjrt_tally
+from pjrt.capi._api cimport Api
 from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Error, PJRT_Event
 from pjrt.capi._scope cimport Scope
 
@@ -6,7 +6,7 @@ cdef extern from "pjrt_support/wait.h" nogil:
     ctypedef struct pjrt_wait:
         const PJRT_Api *api
         PJRT_Error *error
-    pjrt_wait *pjrt_wait_new(const PJRT_Api *api, pjrt_tally *tally)
+    pjrt_wait *pjrt_wait_new(const PJRT_Api *api)
     void pjrt_wait_acquire(pjrt_wait *wait)
     void pjrt_wait_release(pjrt_wait *wait)
     void *pjrt_wait_finish(pjrt_wait *wait, PJRT_Error *error)

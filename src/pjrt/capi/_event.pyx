@@ -35,7 +35,6 @@ cdef class Event:
         event.scope = scope
         event.api = scope.api
         event.native = native
-        event.api.events += 1
         return event
 
     def __dealloc__(self):
@@ -43,10 +42,7 @@ cdef class Event:
         self.native = NULL
         pjrt_wait_release(self.wait)
         if native != NULL:
-            try:
-                self.api.drop(SLOT_PJRT_Event_Destroy, native)  # Future: when it is dropped
-            finally:
-                self.api.events -= 1
+            self.api.drop(SLOT_PJRT_Event_Destroy, native)  # Future: when it is dropped
 
     def is_ready(self):
         """Whether it is, and with which error: ``(True, None)`` for success, ``(False, None)`` while it is pending."""
@@ -104,7 +100,7 @@ cdef class Event:
             start(&args, PJRT_Event_OnReady_Args_STRUCT_SIZE)
             args.event = self.native
             args.callback = _on_ready
-            args.user_arg = self.wait = pjrt_wait_new(self.api.table, self.api.waits)
+            args.user_arg = self.wait = pjrt_wait_new(self.api.table)
             if self.wait == NULL:
                 raise MemoryError("no memory to wait for an event")
             pjrt_wait_acquire(self.wait)

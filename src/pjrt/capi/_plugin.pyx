@@ -2,7 +2,6 @@
 
 from libc.stdint cimport int64_t
 
-from pjrt.capi._alive cimport alive, take_down
 from pjrt.capi._api cimport Api, start
 from pjrt.capi._client cimport create_client
 from pjrt.capi._gen_abi cimport *
@@ -10,21 +9,18 @@ from pjrt.capi._scope cimport Scope
 from pjrt.capi._topology cimport create_topology, deserialize_topology
 from pjrt.capi._values cimport read_named_values
 
-import gc
 import os
 import threading
-import time
 from pathlib import Path
 
-from pjrt.api.counting import counted
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
 from pjrt.capi._capabilities import of_plugin
 from pjrt.capi._documented import documented
 from pjrt.capi._gen_functions import EXTENSIONS
 from pjrt.capi._library_file import check_library_file
-from pjrt.capi._library_life import Library
-from pjrt.system import close_library, library_symbol
+from pjrt.capi._plugin_library import open_plugin_library
+from pjrt.system import library_symbol
 
 cdef extern from "Python.h":
     void *PyCapsule_GetPointer(object capsule, const char *name) except NULL
@@ -32,11 +28,7 @@ cdef extern from "Python.h":
 ctypedef const PJRT_Api *(*get_api_t)() noexcept nogil
 
 _by_table = {}
-_initialized = set()  # tables of plugins that were unloaded and whose libraries stayed in memory all the same
 _lock = threading.Lock()
-
-_COLLECTIONS = 3
-_PAUSE_SECONDS = 0.05
 
 
 cdef class PluginCore:
@@ -44,7 +36,6 @@ cdef class PluginCore:
 
     cdef Api api
     cdef Scope scope
-    cdef object library
     cdef str _path
     cdef readonly str name
     cdef readonly dict attributes
@@ -139,58 +130,6 @@ cdef class PluginCore:
 
         return compile_triton(self.scope, module, arch_name, num_warps, num_ctas, num_stages)
 
-    # Its end.
-
-    @property
-    def is_loaded(self):
-        """Whether it can be used: ``unload`` was not called."""
-        return self.api.table != NULL
-
-    @property
-    def has_changed(self):
-        """Whether the library's file is another one than when it was loaded, or is gone."""
-        return self.library is not None and self.library.has_changed
-
-    def alive(self):
-        """What of the plugin is alive: kinds of things, such as ``client`` and ``buffer``, and how many there are."""
-        return alive(self.api)
-
-    def unload(self):
-        """Ends the plugin, and takes its library out of the process, if that can be.
-
-        It cannot where a thread of the plugin's is inside of the library, the library is marked to stay, or it has
-        opened others, which may call it; then it stays in memory, unused. When it is loaded again after its file has
-        changed, the new code runs in any case.
-
-        Returns:
-            Whether the library has left the process.
-
-        Raises:
-            FailedPreconditionError: something of the plugin is alive; the message says what. Or it was unloaded
-                already, or came from a capsule, whose owner alone can unload it.
-        """
-        cdef size_t table
-        if self.library is None:
-            raise FailedPreconditionError(
-                f"{self.path}: the plugin came from a capsule, not from a library: whoever made the capsule keeps it"
-            )
-        _collect(self.api)
-        with _lock:
-            if self.api.table == NULL:
-                raise self.api.unloaded()
-            table = <size_t>self.api.table
-            if take_down(self.api):
-                raise FailedPreconditionError(
-                    f"{self.path}: the plugin cannot be unloaded while something of it is alive: "
-                    f"{counted(alive(self.api))}; close its clients and drop what was made from it"
-                )
-            self.scope.closed = True
-            del _by_table[table]
-            gone = self.library.close()
-            if not gone:
-                _initialized.add(table)
-        return gone
-
 
 @documented
 class LoadedPlugin(PluginCore, Plugin):
@@ -201,16 +140,6 @@ class LoadedPlugin(PluginCore, Plugin):
         return of_plugin((<PluginCore>self).api, self.attributes)
 
 
-def _collect(Api api):
-    """Finds what of a plugin is garbage. A thread of the plugin's may be about to drop more: an event that is over."""
-    for _ in range(_COLLECTIONS):
-        if not alive(api):
-            return
-        gc.collect()
-        if alive(api):
-            time.sleep(_PAUSE_SECONDS)
-
-
 def _located(error, path, what, advice):
     """The error of a plugin with the path of its library and the next step."""
     return PjrtError.of(error.code, f"{path}: {what}: {error.message}; {advice}", payloads=error.payloads)
@@ -219,7 +148,8 @@ def _located(error, path, what, advice):
 def load_plugin(path):
     """Loads a plugin from its shared library.
 
-    The library stays loaded until ``plugin.unload()`` or until the process ends. Loading it again gives the same plugin.
+    The library stays loaded until the process ends. Loading it again gives the same plugin; a file that has changed
+    since gives a new one beside it.
 
     Args:
         path: the path of the library, such as ``libtpu.so``.
@@ -236,37 +166,27 @@ def load_plugin(path):
     check_library_file(found)
     text = str(found.resolve())
     try:
-        library = Library.open(text)
+        handle = open_plugin_library(text)
     except OSError as error:
         raise FailedPreconditionError(
             f"{text}: the library could not be opened: {error}; install what it names as missing, or check that it is "
             "a shared library for this machine"
         ) from error
-    try:
-        plugin = _in_library(library, found.stem)
-        library.note_opened()
-        return plugin
-    except BaseException:
-        library.leave()
-        raise
+    return _in_library(handle, text, found.stem)
 
 
-def _in_library(library, name):
+def _in_library(handle, path, name):
     """The plugin in an opened library."""
     cdef get_api_t get_api
     cdef const PJRT_Api *table
-    text = library.path
-    get_api = <get_api_t><size_t>(library_symbol(library.handle, "GetPjrtApi") or 0)
+    get_api = <get_api_t><size_t>(library_symbol(handle, "GetPjrtApi") or 0)
     if get_api == NULL:
         raise FailedPreconditionError(
-            f"{text}: the library has no function GetPjrtApi, so it is no PJRT plugin; give the path of one"
+            f"{path}: the library has no function GetPjrtApi, so it is no PJRT plugin; give the path of one"
         )
     with nogil:
         table = get_api()
-    plugin = _plugin_of(<size_t>table, text, name, library=library)
-    if (<PluginCore>plugin).library is not library:
-        close_library(library.handle)  # it was loaded before: that was one opening too many
-    return plugin
+    return _plugin_of(<size_t>table, path, name)
 
 
 def load_capsule(capsule, name="plugin"):
@@ -288,7 +208,7 @@ def load_capsule(capsule, name="plugin"):
     return _plugin_of(<size_t>table, f"<{name}>", name, capsule)
 
 
-def _plugin_of(size_t table, path, name, owner=None, library=None):
+def _plugin_of(size_t table, path, name, owner=None):
     cdef PluginCore core
     with _lock:
         plugin = _by_table.get(table)
@@ -297,13 +217,10 @@ def _plugin_of(size_t table, path, name, owner=None, library=None):
             core = <PluginCore>plugin
             core.api = Api.of(<const PJRT_Api *>table, path, owner)
             core.scope = Scope.__new__(Scope)
-            core.scope.attach(core.api)
-            core.library = library
+            core.scope.api = core.api
             core._path = path
             core.name = name
-            if table not in _initialized:
-                core._initialize()
+            core._initialize()
             core._read()
-            _initialized.discard(table)
             _by_table[table] = plugin
         return plugin

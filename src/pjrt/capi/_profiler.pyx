@@ -32,10 +32,8 @@ cdef class ProfilerCore:
         cdef PLUGIN_Profiler_Error *error
         if function == NULL:
             raise UnimplementedError(f"{self.scope.api.path}: the plugin leaves {name} out of its profiler")
-        self.scope.api.in_flight += 1
         with nogil:
             error = (<profiler_function_t>function)(args)
-        self.scope.api.in_flight -= 1
         if error != NULL:
             raise self._take_error(error)
         return 0
@@ -74,7 +72,6 @@ cdef class ProfilerCore:
         args.options_size = len(serialized)
         self.call(<void *>self.table.create, &args, "PLUGIN_Profiler_Create")
         self.native = args.profiler
-        self.scope.api.profilers += 1
 
     def start(self):
         cdef PLUGIN_Profiler_Start_Args args
@@ -108,10 +105,7 @@ cdef class ProfilerCore:
             start(&args, PLUGIN_Profiler_Destroy_Args_STRUCT_SIZE)
             args.profiler = self.native
             self.native = NULL
-            try:
-                self.call(<void *>self.table.destroy, &args, "PLUGIN_Profiler_Destroy")
-            finally:
-                self.scope.api.profilers -= 1
+            self.call(<void *>self.table.destroy, &args, "PLUGIN_Profiler_Destroy")
 
 
 @documented

@@ -11,7 +11,6 @@ cdef class Scope:
     cdef PyObject *first
     cdef object idle
 
-    cdef int attach(self, Api api) except -1
     cdef int call(self, size_t slot, void *args) except -1
     cdef int call_extension(self, void *function, void *args, str name) except -1
     cdef int enter(self) except -1

@@ -19,17 +19,7 @@ cdef double _SLICE_SECONDS = 0.5
 
 @cython.no_gc_clear
 cdef class Scope:
-    """Where handles live; the scope of a topology is never closed, that of a plugin when it is unloaded."""
-
-    cdef int attach(self, Api api) except -1:
-        """Makes it a scope of a plugin, which counts its scopes."""
-        api.scopes.add(<size_t><void *>self)
-        self.api = api
-        return 0
-
-    def __dealloc__(self):
-        if self.api is not None:
-            self.api.scopes.discard(<size_t><void *>self)
+    """Where handles live; the scopes of a topology and of a plugin are never closed."""
 
     cdef int call(self, size_t slot, void *args) except -1:
         """The funnel, for as long as the scope is open."""
@@ -55,8 +45,6 @@ cdef class Scope:
 
     cdef int enter(self) except -1:
         if self.closed:
-            if self.api.table == NULL:
-                raise self.api.unloaded()
             raise FailedPreconditionError("the client was closed; make a new one with plugin.client()")
         self.in_flight += 1
         return 0
@@ -222,5 +210,5 @@ cdef class Handle:
 cdef Scope free_scope(Scope scope):
     """A scope that nobody closes, for what outlives a client or a topology."""
     cdef Scope free = Scope.__new__(Scope)
-    free.attach(scope.api)
+    free.api = scope.api
     return free

@@ -205,7 +205,7 @@ cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, attri
 cdef object _own(Scope scope, PJRT_TopologyDescription *native, attributes):
     """A topology of our own."""
     cdef _DescribedBy described = _DescribedBy.__new__(_DescribedBy)
-    described.attach(scope.api)
+    described.api = scope.api
     described.topology = _handle(
         free_scope(scope), native, SLOT_PJRT_TopologyDescription_Destroy  # TopologyDescription: when it is dropped
     )

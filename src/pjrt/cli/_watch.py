@@ -1,102 +1,97 @@
-"""``pjrt run --watch``: run again when a file is saved."""
+"""``--watch``: run a command in a subprocess, and again whenever a file is saved."""
 
 from __future__ import annotations
 
 import contextlib
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
 
-from pjrt.api.errors import PjrtError
-from pjrt.cli._failures import one_line
-from pjrt.plugins import registry, swapping
-from pjrt.plugins.python_source import Signature, signature
+from pjrt.system import FileStamp, file_stamp
 
 _POLL_SECONDS = 0.2
 _SETTLING_SECONDS = 0.05
 _PATIENCE_SECONDS = 2.0
 
 
-def run_on_change(once: Callable[[], object], device: str | None, files: Callable[[], Iterable[Path]]) -> None:
-    """Runs, and again each time one of the files or of the device's has changed, until Ctrl-C. Errors are told, and end
-    nothing.
+def run_on_change(command: Sequence[str], files: Callable[[], Iterable[Path]]) -> None:
+    """Run a ``pjrt`` command until Ctrl-C, each time that a file has changed from the start in a new subprocess.
+
+    A run that goes on when a file changes is ended. A new process has new code of a device, whatever that is written
+    in, and a device that crashes ends its own process alone.
 
     Args:
-        once: what to run.
-        device: the device whose library or source is watched, and taken in when it has changed.
-        files: the other files; asked for anew each time, because they may name others then.
-
-    Raises:
-        NotFoundError: there is no such device.
+        command: the command's arguments, without ``pjrt``.
+        files: called before each run, and returns the files to look at.
     """
-    watched = _Watched(registry.default() if device is None else device, files)
+    child: subprocess.Popen[bytes] | None = None
     try:
-        ready = True
         while True:
-            if ready:
-                _told(once)
-            watched.look()
-            _tell(f"watching {len(watched.seen)} files; Ctrl-C ends it")
-            changed = watched.wait()
-            _tell(f"changed: {', '.join(map(str, changed))}")
-            ready = watched.of_device.isdisjoint(changed) or _told(lambda: swapping.reload(watched.device))
+            watched = _Watched(files())
+            child = subprocess.Popen([sys.executable, "-m", "pjrt", *command])
+            changed = _until_change(child, watched)
+            _end(child)
+            _say(f"changed: {', '.join(map(str, changed))}")
     except KeyboardInterrupt:
-        _tell("")
+        _say("")
+    finally:
+        if child is not None:
+            _end(child)
+
+
+def _until_change(child: subprocess.Popen[bytes], watched: _Watched) -> list[Path]:
+    """Wait until files have changed, and return them; say when the run has ended meanwhile."""
+    is_running = True
+    while not (changed := watched.changed()):
+        if is_running and child.poll() is not None:
+            is_running = False
+            if child.returncode < 0:
+                _say(f"the run was ended by {signal.Signals(-child.returncode).name}")
+            _say(f"watching {len(watched.seen)} files; Ctrl-C ends it")
+        time.sleep(_POLL_SECONDS)
+    return changed
 
 
 class _Watched:
-    """The files that are watched, as they were when they were last looked at."""
+    """Files with their stamps, as they were when a run began."""
 
-    def __init__(self, device: str, files: Callable[[], Iterable[Path]]) -> None:
-        self.device = device
-        self.of_device = frozenset(swapping.files(device))
-        self._others = files
-        self.seen: dict[Path, Signature] = {}
-        self.look()
+    def __init__(self, files: Iterable[Path]) -> None:
+        self.seen: dict[Path, FileStamp | None] = {path: file_stamp(path) for path in files}
 
-    def look(self) -> dict[Path, Signature]:
-        """The files as they are now; one that is watched from now on was imported as it was noted then."""
-        with contextlib.suppress(PjrtError):  # the device's file is being replaced: it is among those that are known
-            self.of_device = self.of_device | frozenset(swapping.files(self.device))
-            for path, noted in swapping.noted(self.device).items():
-                self.seen.setdefault(path, noted)
-        now = {path: signature(path) for path in {*self.of_device, *self._others(), *self.seen}}
-        self.seen = {**now, **self.seen}
-        return now
+    def changed(self) -> list[Path]:
+        """Return the files that have changed, once whoever writes them has finished; none if all are as they were."""
+        now = self._stamps()
+        if now != self.seen:
+            now = self._settled(now)
+        return sorted(path for path in now if now[path] != self.seen[path])
 
-    def wait(self) -> list[Path]:
-        """Waits until files have changed, and whoever writes them has come to an end with it; returns which have."""
-        while (now := self.look()) == self.seen:
-            time.sleep(_POLL_SECONDS)
+    def _settled(self, now: dict[Path, FileStamp | None]) -> dict[Path, FileStamp | None]:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             time.sleep(_SETTLING_SECONDS)
-            before, now = now, self.look()
+            before, now = now, self._stamps()
             # An editor may take the old file away before the new one is there.
-            is_whole = all(now[path] for path, found in self.seen.items() if found)
+            is_whole = all(now[path] for path, stamp in self.seen.items() if stamp)
             if now == before and (is_whole or time.monotonic() >= deadline):
-                break
-        changed = sorted(path for path in now if now[path] != self.seen[path])
-        self.seen = now
-        return changed or self.wait()  # saved, and then as before
+                return now
+
+    def _stamps(self) -> dict[Path, FileStamp | None]:
+        return {path: file_stamp(path) for path in self.seen}
 
 
-def _told(step: Callable[[], object]) -> bool:
-    """Does something, and tells its error; returns whether there was none."""
-    try:
-        step()
-    except PjrtError as error:
-        _tell(f"pjrt: error: {one_line(error)}")
-    except click.ClickException as error:
-        _tell(f"pjrt: error: {error.format_message()}")
-    except (Exception, SystemExit) as error:  # whatever a device's code that is being written may raise
-        _tell(f"pjrt: error: {type(error).__name__}: {error}")
-    else:
-        return True
-    return False
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """End a run: it is asked to, and after some seconds made to."""
+    child.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(_PATIENCE_SECONDS)
+    child.kill()
+    child.wait()
 
 
-def _tell(text: str) -> None:
+def _say(text: str) -> None:
     click.echo(text, err=True)

@@ -172,7 +172,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
         ("sharing", described["sharing"]),
         ("devices of a process", " or ".join(described["partition"])),
         ("share of a process", _written(described.get("processes", {}))),
-        ("stays loaded", described.get("resident", "")),
+        ("loaded once", described.get("resident", "")),
         ("memory on demand", _ways(memory.get("on_demand"))),
         ("memory at once", _ways(memory.get("preallocated"))),
         ("memory fraction", memory.get("fraction", "")),

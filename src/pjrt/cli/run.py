@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,8 +60,12 @@ def run(program: str, device: str | None, inputs: tuple[str, ...], watch: bool, 
         _run(program, device, inputs, **how)
         return
     from pjrt.cli._watch import run_on_change
+    from pjrt.plugins import registry
+    from pjrt.plugins.reloading import files
 
-    run_on_change(lambda: _run(program, device, inputs, **how), device, lambda: [Path(program), *files_of(inputs)])
+    name = registry.default() if device is None else device
+    command = [argument for argument in sys.argv[1:] if argument != "--watch"]
+    run_on_change(command, lambda: [Path(program), *files_of(inputs), *files(name)])
 
 
 def _run(

@@ -27,7 +27,7 @@ from pjrt.plugins.registry import (
 )
 
 if TYPE_CHECKING:
-    from pjrt.plugins.swapping import reload, unload
+    from pjrt.plugins.reloading import reload
 
 __all__ = [
     "Declaration",
@@ -50,15 +50,14 @@ __all__ = [
     "register",
     "reload",
     "topology",
-    "unload",
     "unregister",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """What swaps plugins, imported when it is first asked for: most programs never do."""
-    if name in ("reload", "unload"):
-        from pjrt.plugins import swapping
+    """Import ``reload`` when it is first asked for: most programs never do."""
+    if name == "reload":
+        from pjrt.plugins.reloading import reload
 
-        return getattr(swapping, name)
+        return reload
     raise AttributeError(f"module 'pjrt.plugins' has no attribute {name!r}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.client import Client
@@ -16,9 +18,7 @@ from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins.declaration import Declaration
 from pjrt.plugins.environment import set_environment
-
-if TYPE_CHECKING:
-    from pjrt.plugins.python_source import PythonSource
+from pjrt.system import FileStamp, file_stamp
 
 _API_VERSION = (0, 114)
 
@@ -40,10 +40,7 @@ class Loader:
         declaration.check_usable()
         slot = self.slot(declaration)
         with slot.lock:
-            if slot.plugin is None or not is_usable(slot.plugin):
-                slot.plugin = open_plugin(declaration)
-                slot.source = _noted(declaration)
-            return slot.plugin
+            return slot.plugin or slot.fill(open_plugin)
 
     def slot(self, declaration: Declaration) -> Slot:
         """The place of a plugin, loaded or not."""
@@ -54,7 +51,7 @@ class Loader:
         """The plugins that are loaded, by name."""
         with self._lock:
             slots = tuple(self._slots.values())
-        return {slot.declaration.name: slot.plugin for slot in slots if slot.plugin and is_usable(slot.plugin)}
+        return {slot.declaration.name: slot.plugin for slot in slots if slot.plugin}
 
     def forget(self, declaration: Declaration) -> Plugin | None:
         """Has a plugin loaded anew when it is next asked for.
@@ -67,11 +64,6 @@ class Loader:
         return None if slot is None else slot.plugin
 
 
-def is_usable(plugin: Plugin) -> bool:
-    """Whether a plugin was not unloaded since it was loaded."""
-    return bool(getattr(plugin, "is_loaded", True))
-
-
 @dataclass(slots=True)
 class Slot:
     """The place of one plugin. Its lock may be taken again by the thread that loads it: a plugin may ask for itself.
@@ -79,14 +71,32 @@ class Slot:
     Attributes:
         declaration: what is known of it.
         plugin: the plugin, if it is loaded.
-        source: the files of one that is written in Python, as they were when it was loaded.
-        lock: for who loads or unloads it.
+        files: the files that it was loaded from, with their stamps after that.
+        loaded_at: when its loading began, in nanoseconds since the epoch.
+        lock: held while it is loaded.
     """
 
     declaration: Declaration
     plugin: Plugin | None = None
-    source: PythonSource | None = None
+    files: dict[Path, FileStamp | None] = field(default_factory=dict)
+    loaded_at: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def fill(self, load: Callable[[Declaration], Plugin]) -> Plugin:
+        """Load the plugin, note its files, and return it. If the loading fails the slot stays as it is."""
+        begin = time.time_ns()
+        self.plugin = plugin = load(self.declaration)
+        self.files, self.loaded_at = _stamps(self.declaration), begin
+        return plugin
+
+    def changed_files(self) -> tuple[Path, ...]:
+        """Return the files that are others than those that the plugin was loaded from, or are gone."""
+        now = {**dict.fromkeys(self.files), **_stamps(self.declaration)}
+        return tuple(sorted(path for path, stamp in now.items() if self._is_other(path, stamp)))
+
+    def _is_other(self, path: Path, stamp: FileStamp | None) -> bool:
+        # A file that was saved while it was loaded, or before a module was imported late, may be either.
+        return stamp is None or stamp != self.files.get(path, stamp) or stamp[-1] > self.loaded_at
 
 
 def _key(declaration: Declaration) -> tuple[str, str]:
@@ -109,14 +119,16 @@ def open_plugin(declaration: Declaration) -> Plugin:
     return _made(declaration)
 
 
-def _noted(declaration: Declaration) -> PythonSource | None:
-    """The files of a plugin that was just loaded, to see later whether they have changed; ours do not."""
-    if declaration.library is not None or str(declaration.factory).startswith("pjrt."):
-        return None
-    from pjrt.plugins.python_source import PythonSource, place_of
+def _stamps(declaration: Declaration) -> dict[Path, FileStamp | None]:
+    """The files of a plugin that is loaded, with their stamps; none for a built-in device."""
+    if declaration.library is not None:
+        return {declaration.library: file_stamp(declaration.library)}
+    if str(declaration.factory).startswith("pjrt."):
+        return {}
+    from pjrt.plugins.module_files import ModuleFiles, place_of
 
     place = place_of(declaration)
-    return PythonSource(place) if place else None
+    return ModuleFiles.of(place).stamps() if place else {}
 
 
 def _made(declaration: Declaration) -> Plugin:
@@ -128,9 +140,11 @@ def _made(declaration: Declaration) -> Plugin:
             factory = factory()
     except PjrtError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        from pjrt.capi.export.loading import located
+
         raise FailedPreconditionError(
-            f"the device {declaration.name!r} ({declaration.origin}) cannot be loaded: {type(error).__name__}: {error}"
+            f"the device {declaration.name!r} ({declaration.origin}) cannot be loaded: {located(error)}"
         ) from error
     if isinstance(factory, Plugin):
         return factory
@@ -173,15 +187,12 @@ class FactoryPlugin(Plugin):
         return {}
 
     def client(self, /, **options: Any) -> Client:
-        from pjrt.plugins import living
-
         client: object = self._factory(**options)
         if not isinstance(client, Client):
             raise FailedPreconditionError(
                 f"the function that makes clients of {self._name!r} must return a pjrt.Client, "
                 f"found {type(client).__name__}"
             )
-        living.made(self._name, client)
         return client
 
     def topology(self, name: str = "", /, **options: Any) -> TopologyDescription:

@@ -28,12 +28,7 @@ def new_client(declaration: Declaration, plugin: Plugin, *layers: Mapping[str, A
     for layer in layers:
         options.update(_in_its_own_words(declaration, layer))
     make = _shared if declaration.sharing is Sharing.MANY else _alone
-    client = make(declaration, plugin, options)
-    if declaration.library is None:
-        from pjrt.plugins import living
-
-        living.made(declaration.name, client)
-    return client
+    return make(declaration, plugin, options)
 
 
 def _in_its_own_words(declaration: Declaration, options: Mapping[str, Any]) -> Mapping[str, Any]:

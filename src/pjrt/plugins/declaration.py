@@ -82,7 +82,8 @@ class Declaration:
         partition: environment variables of which the first that is set lists the devices that a process may use,
             separated by commas. Processes that use different ones do not keep each other out.
         processes: how its options say which devices are for one of several processes; ``None`` where they cannot.
-        resident: why its library cannot leave a process, so that new code of it needs a new one; empty where it can.
+        resident: why its library cannot be in a process twice, so that new code of it needs a new process; empty where
+            it can.
         memory: how it spells the options of memory; ``None`` where it has none.
         frameworks: what JAX (``jax``) and PyTorch/XLA (``torch_xla``) need to be told of it.
         problem: why it cannot be used; empty as long as nothing is known against it.

@@ -9,39 +9,35 @@ What goes wrong is an ``OSError``: the rooms above say what it means.
 
 from __future__ import annotations
 
+from pjrt.system.file_stamp import FileStamp, file_stamp
 from pjrt.system.folders import config_folder
 from pjrt.system.hardware import any_file, count_files, device_files, processor_features
 from pjrt.system.libraries import (
-    close_library,
     is_library_file_name,
     library_file_names,
-    library_is_open,
     library_suffixes,
     library_symbol,
-    mapped_libraries,
     open_library,
     python_library,
     sign_library,
 )
-from pjrt.system.library_threads import threads_in_library
 from pjrt.system.locks import try_lock
 from pjrt.system.permissions import writable_by_everyone
 from pjrt.system.processes import after_fork_in_child, process_command
 from pjrt.system.shared_files import open_shared_file, shared_folder
 
 __all__ = [
+    "FileStamp",
     "after_fork_in_child",
     "any_file",
-    "close_library",
     "config_folder",
     "count_files",
     "device_files",
+    "file_stamp",
     "is_library_file_name",
     "library_file_names",
-    "library_is_open",
     "library_suffixes",
     "library_symbol",
-    "mapped_libraries",
     "open_library",
     "open_shared_file",
     "process_command",
@@ -49,7 +45,6 @@ __all__ = [
     "python_library",
     "shared_folder",
     "sign_library",
-    "threads_in_library",
     "try_lock",
     "writable_by_everyone",
 ]

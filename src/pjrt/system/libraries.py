@@ -75,46 +75,6 @@ def library_symbol(handle: int, name: str) -> int | None:
     return address
 
 
-def close_library(handle: int) -> None:
-    """Gives back one opening of a library. The system may keep it in memory all the same.
-
-    Raises:
-        OSError: it is no handle of a library.
-    """
-    import _ctypes
-
-    if sys.platform == "win32":
-        _ctypes.FreeLibrary(handle)
-    else:
-        _ctypes.dlclose(handle)
-
-
-def library_is_open(path: str | os.PathLike[str]) -> bool:
-    """Whether this process has a library in memory that was opened by this absolute path."""
-    import ctypes
-
-    if sys.platform == "win32":
-        look_up = ctypes.WinDLL("kernel32").GetModuleHandleW
-        look_up.argtypes, look_up.restype = (ctypes.c_wchar_p,), ctypes.c_void_p
-        return look_up(os.fspath(path)) is not None
-    linker = ctypes.CDLL(None)
-    linker.dlopen.argtypes, linker.dlopen.restype = (ctypes.c_char_p, ctypes.c_int), ctypes.c_void_p
-    handle: int | None = linker.dlopen(os.fsencode(path), os.RTLD_LAZY | os.RTLD_NOLOAD)
-    if handle is None:
-        return False
-    close_library(handle)
-    return True
-
-
-def mapped_libraries() -> frozenset[str]:
-    """The paths of the shared libraries that this process has in memory; known on Linux only, empty elsewhere."""
-    if sys.platform != "linux":
-        return frozenset()
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        paths = {line.rstrip("\n").split(maxsplit=5)[-1] for line in maps if "/" in line}
-    return frozenset(path for path in paths if is_library_file_name(path))
-
-
 def python_library() -> Path | None:
     """The shared library of the Python that runs; ``None`` where it has none, as in some builds that link it in."""
     if sys.platform == "win32":

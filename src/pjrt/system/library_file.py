@@ -23,7 +23,7 @@ _HEADER_SIZE = 64
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _LOADED, _DYNAMIC = 1, 2
 _DYNAMIC_ENTRY = struct.Struct("<qQ")
-_NEEDED, _STRING_TABLE, _STRING_TABLE_SIZE = 1, 5, 10
+_STRING_TABLE, _STRING_TABLE_SIZE = 5, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +80,6 @@ def exports(path: Path, function: str) -> bool:
             return data.find(b"\0" + name + b"\0", start, end) >= 0
     except (OSError, ValueError, OverflowError, struct.error):
         return False
-
-
-def needed_libraries(path: Path) -> tuple[str, ...]:
-    """The names of the libraries that a library says it needs, and that are opened with it; empty where it cannot be
-    read, or is of another form.
-    """
-    try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            if not data[:_HEADER_SIZE].startswith(_MAGIC):
-                return ()
-            start, end = _dynamic_strings(data)
-            places = [start + value for tag, value in _dynamic_entries(data) if tag == _NEEDED]
-            return tuple(data[at : data.find(b"\0", at, end)].decode("utf-8", "replace") for at in places if at < end)
-    except (OSError, ValueError, OverflowError, struct.error):
-        return ()
 
 
 def _segment_table(header: bytes) -> tuple[int, int] | None:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,6 @@ class Exported:
         self._handlers: dict[str, tuple[int, int]] = {}
         self._lock = threading.Lock()
         self._table = Table(self)
-        _all.add(self)
 
     @property
     def name(self) -> str:
@@ -163,11 +162,6 @@ class Exported:
                 client.register_ffi_handler(name, handler, traits=traits)
         return client
 
-    def open_clients(self) -> list[Client]:
-        """The clients that frameworks have of it."""
-        with self._lock:
-            return [client for client in self._clients if not client.is_closed]
-
     def _takes(self, option: str) -> bool:
         """Whether the factory takes an option, by its name or whatever its name."""
         known = inspect.signature(self._factory).parameters
@@ -214,66 +208,7 @@ def export(
         The exported plugin: ``capsule`` for JAX, ``write_library`` for whoever loads a path.
     """
     said = {**_default_attributes(), **(attributes or {})}
-    before = None if _renewed is None else _renewed.take(factory, name)
-    if before is not None:
-        before._factory = factory
-        return before
     return Exported(factory, name, said, profiler, platform_name, abi_versions)
-
-
-def exported_from(modules: Collection[str]) -> list[Exported]:
-    """The exported plugins whose factories are of these modules."""
-    return [each for each in list(_all) if _place(each._factory)[0] in modules]
-
-
-@contextlib.contextmanager
-def renewing(modules: Collection[str]) -> Iterator[None]:
-    """While it lasts these modules are imported anew; exported plugins take on their new factories.
-
-    A table lives as long as the process, and there is room for a certain number of them. So a module that exports when
-    it is imported gets what it had exported before, and frameworks that have the table find the new factory behind it.
-    If an exception ends it everything is as it was.
-    """
-    global _renewed
-    olds = {each: each._factory for each in exported_from(modules)}
-    _renewed = _Renewal(set(olds))
-    try:
-        yield
-        for each in _renewed.waiting:
-            module, name = _place(olds[each])
-            found: Any = sys.modules.get(module)
-            for part in name.split("."):
-                found = getattr(found, part, None)
-            each._factory = found if callable(found) else olds[each]
-    except BaseException:
-        for each, factory in olds.items():
-            each._factory = factory
-        raise
-    finally:
-        _renewed = None
-
-
-class _Renewal:
-    """The exported plugins that wait for their new factories."""
-
-    def __init__(self, waiting: set[Exported]) -> None:
-        self.waiting = waiting
-
-    def take(self, factory: ClientFactory, name: str) -> Exported | None:
-        """The one that a factory of the same place was exported as, under the same name."""
-        for each in self.waiting:
-            if each.name == name and _place(each._factory) == _place(factory):
-                self.waiting.remove(each)
-                return each
-        return None
-
-
-_all: weakref.WeakSet[Exported] = weakref.WeakSet()
-_renewed: _Renewal | None = None
-
-
-def _place(factory: ClientFactory) -> tuple[str, str]:
-    return getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
 
 
 def _default_attributes() -> dict[str, NamedValue]:

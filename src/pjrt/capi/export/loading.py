@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -94,7 +95,7 @@ def _import(place: str) -> ModuleType:
             raise NotFoundError(
                 f"there is no module {place!r} here: {error}; is the package installed for {sys.executable}?"
             ) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise _failed_import(place, error) from error
     path = Path(place).resolve()
     if not path.is_file():
@@ -109,14 +110,28 @@ def _import(place: str) -> ModuleType:
     sys.modules[name] = module
     try:
         found.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _failed_import(place, error) from error
     return module
 
 
-def _failed_import(place: str, error: Exception) -> PjrtError:
-    return FailedPreconditionError(f"{place!r} cannot be imported: {type(error).__name__}: {error}")
+def _failed_import(place: str, error: BaseException) -> PjrtError:
+    return FailedPreconditionError(f"{place!r} cannot be imported: {located(error)}")
+
+
+def located(error: BaseException) -> str:
+    """Return the error of an import in one line, behind the file and line of the code that raised it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
+    place, is_imported_code = "", False
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if file.startswith("<frozen importlib"):
+            is_imported_code = True  # what follows was run by Python's machinery of imports
+        elif is_imported_code:
+            place = f"{file}:{line}: "
+    return f"{place}{type(error).__name__}: {error}"
 
 
 def _attribute(module: ModuleType, attribute: str, spec: str) -> Any:

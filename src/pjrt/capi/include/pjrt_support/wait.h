@@ -9,15 +9,9 @@
 #include "pjrt_abi.h"
 #include "system.h"
 
-/* How many callbacks a plugin owes: as long as there are any its library must stay. */
-typedef struct pjrt_tally {
-  atomic_long owed;
-} pjrt_tally;
-
 typedef struct pjrt_wait {
   atomic_int references; /* the future's, and the callback's until it was called */
   const PJRT_Api *api;
-  pjrt_tally *tally;
   pjrt_mutex mutex;
   pjrt_condition changed;
   bool done;
@@ -25,17 +19,13 @@ typedef struct pjrt_wait {
   void *watcher;     /* a reference to the Python object to tell, or null */
 } pjrt_wait;
 
-static inline long pjrt_tally_read(pjrt_tally *tally) { return atomic_load(&tally->owed); }
-
-static inline pjrt_wait *pjrt_wait_new(const PJRT_Api *api, pjrt_tally *tally) {
+static inline pjrt_wait *pjrt_wait_new(const PJRT_Api *api) {
   pjrt_wait *wait = (pjrt_wait *)calloc(1, sizeof *wait);
   if (wait == NULL) return NULL;
   pjrt_mutex_init(&wait->mutex);
   pjrt_condition_init(&wait->changed);
   atomic_init(&wait->references, 1);
   wait->api = api;
-  wait->tally = tally;
-  atomic_fetch_add(&tally->owed, 1);
   return wait;
 }
 
@@ -49,7 +39,6 @@ static inline void pjrt_wait_release(pjrt_wait *wait) {
   }
   pjrt_condition_destroy(&wait->changed);
   pjrt_mutex_destroy(&wait->mutex);
-  atomic_fetch_sub(&wait->tally->owed, 1);
   free(wait);
 }
 
