@@ -103,7 +103,7 @@ def test_to_integers(run: Any, source: ElementType, target: ElementType) -> None
 @pytest.mark.parametrize("source", TYPES, ids=lambda t: t.mlir)
 def test_to_booleans(run: Any, source: ElementType) -> None:
     x = samples(source)
-    expected = [v != 0 for v in numbers(x)] if not source.is_complex else [v != 0 for v in x.tolist()]
+    expected = [v != 0 for v in numbers(x.real if source.is_complex else x)]
     assert convert(run, x, T.PRED).tolist() == expected
 
 
@@ -271,3 +271,22 @@ def test_conversion_agrees_with_the_other_interpreter(run: Any, interpret: Any, 
     x = np.array([0.0, 1.0, 1.5, 0.75], np.float32)
     text = program("convert", "tensor<4xf32>", f"tensor<4x{t.mlir}>")
     assert run(text, x)[0].tobytes() == interpret(text, x)[0].tobytes()
+
+
+def test_a_boolean_ignores_the_imaginary_part(run: Any) -> None:
+    x = np.array([0, 1j, complex(0, math.nan), complex(math.nan, 0), 1], np.complex64)
+    assert convert(run, x, T.PRED).tolist() == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("t", [T.F64, T.F32, T.F16, T.BF16], ids=lambda t: t.mlir)
+def test_no_mantissa_bits_leave_powers_of_two(run: Any, t: ElementType) -> None:
+    """A tie goes to the even exponent field, what passes the largest exponent is infinite."""
+    x = np.array([1, 1.25, 1.5, 1.75, 3, 6, -1.5, 0.0, math.inf, -math.inf, math.nan]).astype(t.dtype)
+    large = np.array([1.75 * 2.0 ** {T.F64: 1023, T.F32: 127, T.BF16: 127, T.F16: 15}[t]]).astype(t.dtype)
+    bits = {T.F64: 11, T.F32: 8, T.BF16: 8, T.F16: 5}[t]
+    x = np.concatenate([x, large])
+    type_ = f"tensor<{x.size}x{t.mlir}>"
+    attributes = f"{{exponent_bits = {bits} : i32, mantissa_bits = 0 : i32}}"
+    (found,) = run(program("reduce_precision", type_, type_, attributes), x)
+    expected = [1, 1, 2, 2, 2, 8, -2, 0, math.inf, -math.inf, math.nan, math.inf]
+    assert np.array_equal(found.astype(np.float64), expected, equal_nan=True)

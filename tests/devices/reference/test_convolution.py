@@ -186,3 +186,27 @@ def test_its_cost_is_counted() -> None:
     x, kernel, made = np.zeros((1, 3, 8, 8)), np.zeros((4, 3, 3, 3)), np.zeros((1, 4, 8, 4))
     evaluator = Evaluator(_mlir.parse(text_of(x, kernel, made, PLAIN, SIMPLE, (T.F32,) * 3)))
     assert costs(evaluator)["flops"] == 2 * made.size * 27
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "made"),
+    [
+        ((1, 0, 4, 1), (1, 1, 1, 1), (1, 0, 4, 1)),
+        ((1, 2, 4, 1), (3, 3, 1, 2), (1, 0, 2, 2)),
+        ((0, 4, 4, 1), (2, 2, 1, 2), (0, 3, 3, 2)),
+        ((1, 4, 4, 1), (2, 2, 1, 0), (1, 3, 3, 0)),
+        ((1, 4, 4, 0), (2, 2, 0, 2), (1, 3, 3, 2)),
+        ((0, 4, 4, 0), (2, 2, 0, 0), (0, 3, 3, 0)),
+    ],
+)
+def test_sizes_of_zero(run: Any, x: Any, kernel: Any, made: Any) -> None:
+    """A result without elements has its shape, and sums of nothing are zero."""
+    types = ["x".join(map(str, shape)) + "xf32" for shape in (x, kernel, made)]
+    text = f"""func.func @main(%a: tensor<{types[0]}>, %b: tensor<{types[1]}>) -> tensor<{types[2]}> {{
+      %0 = stablehlo.convolution(%a, %b) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], window = {{}}
+        {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
+        : (tensor<{types[0]}>, tensor<{types[1]}>) -> tensor<{types[2]}>
+      return %0 : tensor<{types[2]}> }}"""
+    (found,) = run(text, np.ones(x, np.float32), np.ones(kernel, np.float32))
+    assert found.shape == made
+    assert not found.any()

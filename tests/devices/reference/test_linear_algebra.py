@@ -332,3 +332,24 @@ def test_fourier_transforms(run: Any, lengths: list[int], real: ElementType, who
     (back,) = run(fft_text("IRFFT", lengths, tensor(half, whole), tensor(shape, real)), found)
     assert back.dtype == real.dtype
     assert np.abs(back - reals).max() <= allowed * np.abs(x).max()
+
+
+@pytest.mark.parametrize("t", [T.C64, T.C128], ids=lambda t: t.mlir)
+def test_parts_of_complex_products_may_cancel(run: Any, t: ElementType) -> None:
+    """The real part of each product is tiny: adding up the products of the parts first would leave rounding errors."""
+    random = np.random.default_rng(1)
+    size, eps = 2000, float(np.finfo(np.float32 if t is T.C64 else np.float64).eps)
+    real, imaginary = random.uniform(0.5, 1, (2, size))
+    x = (real + 1j * imaginary).astype(t.dtype)
+    y = (np.conjugate(x) * 1j + random.standard_normal(size) * eps**0.5).astype(t.dtype)
+    types = f"tensor<1x{size}x{t.mlir}>", f"tensor<{size}x1x{t.mlir}>", f"tensor<1x1x{t.mlir}>"
+    text = f"""func.func @main(%x: {types[0]}, %y: {types[1]}) -> {types[2]} {{
+      %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : ({types[0]}, {types[1]}) -> {types[2]}
+      return %0 : {types[2]} }}"""
+    (found,) = run(text, x[None], y[:, None])
+    terms = [
+        (Fraction(a.real) * Fraction(b.real), Fraction(a.imag) * Fraction(b.imag))
+        for a, b in zip(x.tolist(), y.tolist(), strict=True)
+    ]
+    error = abs(Fraction(float(found.real[0, 0])) - sum(plus - minus for plus, minus in terms))
+    assert error <= 4 * math.sqrt(sum((eps * plus) ** 2 for plus, _ in terms))

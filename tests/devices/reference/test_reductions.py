@@ -1,8 +1,8 @@
 """Reductions and map: every body on every element type, against Python's integers, exact sums and definitions.
 
 Tolerances. Whole numbers, orders and logic are exact. A sum of ``n`` floats of 32 bits or more may be off by the number
-of additions on the longest path, each with half an ULP of the sum of magnitudes; floats below 32 bits are summed in f32
-and rounded once, which leaves one ULP of the result.
+of additions on the longest path, each with half an ULP of the sum of magnitudes. Sums and products of floats below 32
+bits are rounded each time that the body is applied: they must be one of the results that the specification allows.
 """
 
 from __future__ import annotations
@@ -310,3 +310,44 @@ def test_quantized_values_are_mapped_and_sorted(run: Any) -> None:
     less = f"%p = stablehlo.compare LT, %x, %y : ({s}, {s}) -> tensor<i1>"
     body = f"^bb0(%x: {s}, %y: {s}): {less} stablehlo.return %p : tensor<i1>"
     same(run(program("sort", [line], line, "dimension = 0 : i64", body), x)[0], np.sort(x))
+
+
+def attainable(values: tuple[Any, ...], body: Callable[[Any, Any], Any]) -> set[Any]:
+    """What the body makes of values in their order, by each tree of applications that there is."""
+
+    @functools.cache
+    def between(start: int, end: int) -> frozenset[Any]:
+        if end - start == 1:
+            return frozenset([values[start]])
+        return frozenset(
+            body(left, right)
+            for cut in range(start + 1, end)
+            for left in between(start, cut)
+            for right in between(cut, end)
+        )
+
+    return set(between(0, len(values)))
+
+
+@pytest.mark.parametrize("name", ["add", "multiply"])
+@pytest.mark.parametrize("t", [T.F16, T.BF16, T.F8E4M3FN, T.F8E5M2, T.F6E3M2FN], ids=lambda t: t.mlir)
+def test_small_floats_are_rounded_by_each_application(run: Any, t: ElementType, name: str) -> None:
+    ufunc, start = {"add": (np.add, 0), "multiply": (np.multiply, 1)}[name]
+    x = (np.random.default_rng(t).integers(1, 1 << min(t.bits + 1, 12), (40, 6)) / 8.0).astype(t.dtype)
+
+    def body(a: Any, b: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return ufunc(np.float32(a), np.float32(b)).astype(t.dtype)
+
+    text = reduce_text((40, 6), [1], [t], binary_body(name, t))
+    (found,) = run(text, x, np.array(start).astype(t.dtype))
+    for result, row in zip(found, x, strict=True):
+        possible = attainable((np.array(start).astype(t.dtype)[()], *row), body)
+        assert result in possible or np.isnan(np.float32(result))
+
+
+def test_a_long_sum_of_small_floats_stays_close(run: Any) -> None:
+    """One after the other would end at 256."""
+    x = np.ones(600, T.BF16.dtype)
+    (found,) = run(reduce_text((600,), [0], [T.BF16], binary_body("add", T.BF16)), x, T.BF16.dtype.type(0))
+    assert abs(float(found) - 600) <= 8

@@ -275,3 +275,16 @@ def test_sums_of_floats_are_taken_in_order(run: Any, on_xla: Any) -> None:
     for place, target in s.targets(indices):
         expected[target] += updates[place]
     same(run(text, x, indices, updates)[0], expected)
+
+
+@pytest.mark.parametrize(("t", "end"), [(T.BF16, 256), (T.F8E4M3FN, 16), (T.F16, 300)], ids=lambda v: str(v))
+def test_small_floats_are_rounded_by_each_update(run: Any, on_xla: Any, t: ElementType, end: int) -> None:
+    """Ones are added one after the other, until one more is rounded away."""
+    operand, update, indices = tensor((1,), t), tensor((300,), t), tensor((300, 1), T.S32)
+    numbers = "inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1"
+    attributes = f"scatter_dimension_numbers = #stablehlo.scatter<{numbers}>"
+    text = program("scatter", [operand, indices, update], [operand], attributes, binary_body("add", t))
+    args = np.zeros(1, t.dtype), np.zeros((300, 1), np.int32), np.ones(300).astype(t.dtype)
+    assert float(run(text, *args)[0][0]) == end
+    if t is T.BF16:
+        assert float(on_xla(text, *args)[0][0]) == end

@@ -13,7 +13,7 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._numbers import compute_dtype
+from pjrt.devices.reference._numbers import FLOAT, compute_dtype, is_native
 from pjrt.devices.reference._regions import Region
 from pjrt.stablehlo.types import TensorType, ValueType
 
@@ -42,10 +42,11 @@ _UFUNCS_OF_BOOLEANS: dict[str, np.ufunc] = {
 class Combiner:
     """The body of a reduction, on arrays.
 
-    Values are first brought to ``working`` dtypes by ``open`` and last to the results' by ``close``. In between small
-    floats stay f32, so that a sum of bf16 is rounded once, as the specification allows and as is most exact.
+    Values are first brought to ``working`` dtypes by ``open`` and last to the results' by ``close``. What a body gives
+    is rounded to its type each time, as the specification has it: a sum of bf16 is a sum of rounded sums.
 
-    ``ufunc`` is numpy's function for the body, or None; ``replaces`` tells that the body gives the new value.
+    ``ufunc`` is numpy's function for the body, or None; ``rounds`` tells that it rounds to a type below 32 bits, so
+    that the order in which elements are combined matters much; ``replaces`` tells that the body gives the new value.
     """
 
     def __init__(self, region: Region, results: Sequence[ValueType]) -> None:
@@ -58,8 +59,10 @@ class Combiner:
         if self.count == 1 and region.pattern is not None:
             ufuncs = _UFUNCS_OF_BOOLEANS if elements[0] is ElementType.PRED else _UFUNCS
             self.ufunc = ufuncs.get(region.pattern)
+        self.rounds = self.ufunc in (np.add, np.multiply) and not is_native(elements[0]) and elements[0] in FLOAT
+        as_they_are = self.ufunc is None or self.rounds
         self.working: tuple[AnyDType, ...] = tuple(
-            compute_dtype(element) if self.ufunc is not None else element.dtype for element in elements
+            element.dtype if as_they_are else compute_dtype(element) for element in elements
         )
         self._closed: tuple[AnyDType, ...] = tuple(_element(type_).dtype for type_ in results)
 

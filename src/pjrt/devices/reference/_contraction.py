@@ -1,7 +1,9 @@
 """Products of matrices on every element type: what dot products and convolutions come down to.
 
-Small floats are multiplied and added up in f32 and rounded once at the end. Integers wrap; where their sums cannot
-leave the integers that f64 holds exactly they are added up in f64, for which there is a fast routine.
+Small floats are multiplied and added up in f32 and rounded once at the end, and complex64 in complex128. For complex128
+there is no wider type, and the fast routines add up the products of parts before they subtract, which can cancel: there
+each product is rounded first, as the specification has it. Integers wrap; where their sums cannot leave the integers
+that f64 holds exactly they are added up in f64, for which there is a fast routine.
 """
 
 from __future__ import annotations
@@ -26,11 +28,20 @@ def matmul_of(left: ElementType, right: ElementType, result: ElementType) -> Cal
         return lambda x, y: np.matmul(x.astype(np.float32), y.astype(np.float32)) > 0
     if result in INTEGER:
         return _integer_matmul(left, right, result)
+    if result is ElementType.C128:
+        return _in_order
     dtype = result.dtype
+    if result is ElementType.C64:
+        return lambda x, y: np.matmul(x.astype(np.complex128), y.astype(np.complex128)).astype(dtype)
     wide = np.result_type(*(compute_dtype(t) for t in (left, right, result)))
     if wide == dtype == left.dtype == right.dtype:
         return np.matmul
     return lambda x, y: np.matmul(x.astype(wide), y.astype(wide)).astype(dtype)
+
+
+def _in_order(x: Array, y: Array) -> Array:
+    """``matmul`` that adds up whole products, one after the other."""
+    return np.einsum("...ik,...kj->...ij", x, y)
 
 
 def _integer_matmul(left: ElementType, right: ElementType, result: ElementType) -> Callable[[Array, Array], Array]:

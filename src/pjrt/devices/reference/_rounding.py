@@ -28,9 +28,7 @@ def converter(source: ElementType, target: ElementType) -> Callable[[Array], Arr
         return lambda x: x
     if source in COMPLEX and target not in COMPLEX:
         half = ElementType.F32 if source is ElementType.C64 else ElementType.F64
-        convert = converter(half, target)
-        if target in BOOLEAN:
-            return lambda x: np.not_equal(x, 0)
+        convert = converter(half, target)  # the imaginary part is ignored, for booleans too
         return lambda x: convert(np.real(x))
     if target in BOOLEAN:
         return _to_boolean(source)

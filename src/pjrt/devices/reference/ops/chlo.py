@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import _registry, _special
+from pjrt.devices.reference import _complex, _registry, _special
 from pjrt.devices.reference._blocks import Environment
 from pjrt.devices.reference._numbers import COMPLEX, FLOAT, INTEGER, lift_unary
 from pjrt.devices.reference._registry import Kernel, op
@@ -32,7 +32,6 @@ _UNARY: dict[str, tuple[frozenset[ElementType], Callable[[Any], Any]]] = {
     "is_neg_inf": (FLOAT, np.isneginf),
     "is_pos_inf": (FLOAT, np.isposinf),
     "sinh": (FLOAT | COMPLEX, np.sinh),
-    "square": (INTEGER | FLOAT | COMPLEX, np.square),
 }
 
 
@@ -64,6 +63,17 @@ def special(view: OpView) -> Kernel:
     if element not in FLOAT:
         raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
     return _special.in_chunks(_SPECIAL[view.name.removeprefix("chlo.")], element.dtype)
+
+
+@op("chlo.square", elementwise=True, types=INTEGER | FLOAT | COMPLEX)
+def square(view: OpView) -> Kernel:
+    """The product of a number with itself."""
+    element = view.operand().element
+    if element in COMPLEX:
+        return lambda x: _complex.multiply(x, x)
+    if element not in INTEGER | FLOAT:
+        raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
+    return lift_unary(np.square, element, view.result().element)
 
 
 @op("chlo.next_after", elementwise=True)

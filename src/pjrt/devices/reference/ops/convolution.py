@@ -102,7 +102,7 @@ class _Sliding:
         if out.size:
             for part in _parts(windows, rank):
                 taken = windows[part]
-                patches = taken.reshape(groups, -1, matrices.shape[1])
+                patches = taken.reshape(groups, math.prod(taken.shape[1 : 2 + rank]), matrices.shape[1])
                 out[part] = self.product(patches, matrices).reshape(*taken.shape[: 2 + rank], outputs // groups)
         return np.moveaxis(out, 0, -2).reshape(batch, *spatial, outputs)
 
@@ -115,7 +115,7 @@ class _Sliding:
         """A view of each window at each place: (group, batch, place…, position in the window…, feature)."""
         batch, *sizes, features = x.shape
         places = tuple(
-            max(0, (size - (window - 1) * dilation - 1) // stride + 1) if size and window else int(size >= 0)
+            max(0, (size - (window - 1) * dilation - 1) // stride + 1)
             for size, window, dilation, stride in zip(sizes, kernel, self.kernel_dilation, self.strides, strict=True)
         )
         batch_stride, *steps, feature_stride = x.strides

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import _integers, _reals
+from pjrt.devices.reference import _complex, _integers, _reals
 from pjrt.devices.reference._choice import choose
 from pjrt.devices.reference._numbers import (
     BOOLEAN,
@@ -53,27 +53,27 @@ _REAL = INTEGER | FLOAT
 
 # One operand.
 _define("stablehlo.abs", (SIGNED | FLOAT | COMPLEX, np.absolute))
-_define("stablehlo.cbrt", (FLOAT | COMPLEX, _reals.cbrt))
+_define("stablehlo.cbrt", (FLOAT, np.cbrt), (COMPLEX, _complex.cbrt))
 _define("stablehlo.ceil", (FLOAT, np.ceil))
 _define("stablehlo.cosine", (FLOAT | COMPLEX, np.cos))
 _define("stablehlo.exponential", (FLOAT | COMPLEX, np.exp))
-_define("stablehlo.exponential_minus_one", (FLOAT | COMPLEX, np.expm1))
+_define("stablehlo.exponential_minus_one", (FLOAT, np.expm1), (COMPLEX, _complex.expm1))
 _define("stablehlo.floor", (FLOAT, np.floor))
 _define("stablehlo.imag", (COMPLEX, np.imag), (FLOAT, np.zeros_like))
 _define("stablehlo.is_finite", (FLOAT, np.isfinite))
 _define("stablehlo.log", (FLOAT | COMPLEX, np.log))
-_define("stablehlo.log_plus_one", (FLOAT | COMPLEX, np.log1p))
-_define("stablehlo.logistic", (FLOAT, _reals.logistic), (COMPLEX, _reals.logistic_complex))
+_define("stablehlo.log_plus_one", (FLOAT, np.log1p), (COMPLEX, _complex.log1p))
+_define("stablehlo.logistic", (FLOAT, _reals.logistic), (COMPLEX, _complex.logistic))
 _define("stablehlo.negate", (INTEGER | FLOAT | COMPLEX, np.negative))
 _define("stablehlo.not", (BOOLEAN, np.logical_not), (INTEGER, np.invert))
 _define("stablehlo.real", (COMPLEX, np.real), (FLOAT, np.positive))
 _define("stablehlo.round_nearest_afz", (FLOAT, _reals.round_away_from_zero))
 _define("stablehlo.round_nearest_even", (FLOAT, np.rint))
-_define("stablehlo.rsqrt", (FLOAT | COMPLEX, _reals.rsqrt))
-_define("stablehlo.sign", (SIGNED, np.sign), (FLOAT | COMPLEX, _reals.sign))
+_define("stablehlo.rsqrt", (FLOAT, _reals.rsqrt), (COMPLEX, _complex.rsqrt))
+_define("stablehlo.sign", (SIGNED, np.sign), (FLOAT, _reals.sign), (COMPLEX, _complex.sign))
 _define("stablehlo.sine", (FLOAT | COMPLEX, np.sin))
 _define("stablehlo.sqrt", (FLOAT | COMPLEX, np.sqrt))
-_define("stablehlo.tan", (FLOAT, np.tan), (COMPLEX, _reals.complex_tan))
+_define("stablehlo.tan", (FLOAT, np.tan), (COMPLEX, _complex.tan))
 _define("stablehlo.tanh", (FLOAT | COMPLEX, np.tanh))
 _define_by_type("stablehlo.popcnt", (INTEGER, lambda t: _integers.population_count(t.bits)))
 _define_by_type("stablehlo.count_leading_zeros", (INTEGER, lambda t: _integers.count_leading_zeros(t.bits)))
@@ -81,11 +81,11 @@ _define_by_type("stablehlo.count_leading_zeros", (INTEGER, lambda t: _integers.c
 # Two operands.
 _define("stablehlo.add", (BOOLEAN, np.logical_or), (EVERY, np.add))
 _define("stablehlo.subtract", (_REAL | COMPLEX, np.subtract))
-_define("stablehlo.multiply", (BOOLEAN, np.logical_and), (EVERY, np.multiply))
-_define("stablehlo.divide", (INTEGER, _integers.divide), (FLOAT | COMPLEX, np.divide))
-_define("stablehlo.remainder", (INTEGER, _integers.remainder), (FLOAT, np.fmod), (COMPLEX, _reals.complex_remainder))
-_define("stablehlo.power", (INTEGER, _integers.power), (FLOAT | COMPLEX, np.power))
-_define("stablehlo.atan2", (FLOAT, np.arctan2), (COMPLEX, _reals.complex_atan2))
+_define("stablehlo.multiply", (BOOLEAN, np.logical_and), (COMPLEX, _complex.multiply), (EVERY, np.multiply))
+_define("stablehlo.divide", (INTEGER, _integers.divide), (FLOAT, np.divide), (COMPLEX, _complex.divide))
+_define("stablehlo.remainder", (INTEGER, _integers.remainder), (FLOAT, np.fmod), (COMPLEX, _complex.remainder))
+_define("stablehlo.power", (INTEGER, _integers.power), (FLOAT, np.power), (COMPLEX, _complex.power))
+_define("stablehlo.atan2", (FLOAT, np.arctan2), (COMPLEX, _complex.atan2))
 _define("stablehlo.maximum", (BOOLEAN, np.logical_or), (EVERY, np.maximum))
 _define("stablehlo.minimum", (BOOLEAN, np.logical_and), (EVERY, np.minimum))
 _define("stablehlo.and", (BOOLEAN, np.logical_and), (INTEGER, np.bitwise_and))

@@ -124,9 +124,10 @@ def unary_einsum(view: OpView) -> Kernel:
 
 def _einsum(view: OpView, config: str) -> Kernel:
     result = view.result().element
-    wide = compute_dtype(result)
+    wide = np.dtype(np.complex128) if result in COMPLEX else compute_dtype(result)
     narrow = converter(ElementType.of(wide), result)
-    return lambda *args: narrow(np.asarray(np.einsum(config, *(x.astype(wide) for x in args), optimize=len(args) > 1)))
+    fast = result is not ElementType.C128  # as for other products, see ``_contraction``
+    return lambda *args: narrow(np.asarray(np.einsum(config, *(x.astype(wide) for x in args), optimize=fast)))
 
 
 @op("stablehlo.cholesky")

@@ -19,11 +19,12 @@ Array = Any
 def reduce(view: OpView) -> Kernel:
     """Combines all elements along some dimensions, in their order, after an initial value.
 
-    The specification leaves open in which groups elements are combined; here neighbours are.
+    The specification leaves open in which groups elements are combined; here neighbours are, then their results, and
+    so on, which keeps sums of many small floats close.
     """
     axes = tuple(sorted(view.attr("dimensions")))
     combiner = Combiner(view.regions[0], view.results)
-    if combiner.ufunc is not None and axes:
+    if combiner.ufunc is not None and axes and not combiner.rounds:
         return _by_ufunc(view, combiner, axes)
     count = combiner.count
 

@@ -91,11 +91,18 @@ class _Slide:
         by_doubling = 2 * self.window.bit_length() * positions
         if self.window > 4 and self.window * self.size > by_doubling:
             return self._doubling(combiner, environment, arrays)
-        found = [self._cut(x, 0, self.size, self.stride) for x in arrays]
-        for number in range(1, self.window):
-            right = [self._cut(x, number * self.dilation, self.size, self.stride) for x in arrays]
-            found = combiner.combine(environment, found, right, owned=number > 1)
-        return found
+        return self._halving(combiner, environment, arrays, 0, self.window)
+
+    def _halving(
+        self, combiner: Combiner, environment: Environment, arrays: Sequence[Array], first: int, count: int
+    ) -> list[Array]:
+        """Some elements of each window combined: the halves first, which keeps long sums close."""
+        if count == 1:
+            return [self._cut(x, first * self.dilation, self.size, self.stride) for x in arrays]
+        half = count // 2
+        left = self._halving(combiner, environment, arrays, first, half)
+        right = self._halving(combiner, environment, arrays, first + half, count - half)
+        return combiner.combine(environment, left, right, owned=half > 1)
 
     def _doubling(self, combiner: Combiner, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
         """Windows put together from windows whose sizes are powers of two."""
