@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pjrt import plugins
+from pjrt.plugins.discovery import wheels
+
+
+def with_hardware(vendor: wheels.Vendor, file: Path) -> wheels.Vendor:
+    """A vendor's plugin whose hardware is known by a file."""
+    return replace(vendor, facts={**vendor.facts, "hardware": (str(file),)})
 
 
 @pytest.fixture
@@ -18,5 +25,6 @@ def nothing_configured(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
         if variable.startswith("PJRT_"):
             monkeypatch.delenv(variable)
     monkeypatch.setenv("PJRT_CONFIG", os.devnull)
-    monkeypatch.setattr("pjrt.system.device_files", lambda vendor: (str(Path(nowhere) / vendor),))
+    here = {name: with_hardware(vendor, nowhere / name) for name, vendor in wheels.vendors().items()}
+    monkeypatch.setattr(wheels, "vendors", lambda: here)
     plugins.refresh()

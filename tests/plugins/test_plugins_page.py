@@ -52,14 +52,14 @@ def test_every_key_is_on_the_page() -> None:
 def test_every_vendor_and_wheel_is_on_the_page() -> None:
     (row,) = [row for row in rows("source") if row[1].startswith("vendors' wheels")]
     assert re.findall(r"`([\w-]+)`", row[1]) == [
-        wheel.distribution for vendor in wheels.VENDORS.values() for wheel in vendor.wheels
+        wheel.distribution for vendor in wheels.vendors().values() for wheel in vendor.wheels
     ]
-    assert re.findall(r"`(\w+)`", row[2]) == list(wheels.VENDORS)
+    assert re.findall(r"`(\w+)`", row[2]) == list(wheels.vendors())
 
 
 def test_the_priorities_are_those_of_the_page() -> None:
     said = {name.strip("`"): int(number) for name, number, _ in rows("its hardware is here") if name.startswith("`")}
-    here = {name: vendor.priority for name, vendor in wheels.VENDORS.items()}
+    here = {name: vendor.priority for name, vendor in wheels.vendors().items()}
     assert said == here | {name: plugins.declaration(name).priority for name in ("cpu", "reference")}
 
 

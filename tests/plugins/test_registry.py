@@ -277,7 +277,7 @@ class TestDefault:
 
 
 def test_the_names_of_vendors_that_are_not_installed_say_what_to_install() -> None:
-    for name, vendor in wheels.VENDORS.items():
+    for name, vendor in wheels.vendors().items():
         if name not in plugins.names():
             with pytest.raises(pjrt.NotFoundError, match=rf"'{name}'.*pip install {vendor.wheels[0].distribution}"):
                 pjrt.client(name)
@@ -290,17 +290,16 @@ def test_an_unknown_device_is_told_each_name_once(registered: Any) -> None:
     assert re.findall(r"\w+", caught.value.message).count("xpu") == 1
 
 
-def test_an_empty_variable_of_libtpu_is_one_that_is_not_set(
+def test_an_empty_variable_is_one_that_is_not_set(
     tiny_library: Path, tmp_path: Path, registered: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = dict.fromkeys([*wheels.VENDORS["tpu"].without_hardware, "ABACUS_FLAGS"], "default")
-    for variable in said:
-        monkeypatch.setenv(variable, "")
-    monkeypatch.setenv("TPU_WORKER_ID", "3")
+    said = dict.fromkeys(["ABACUS_FLAGS", "ABACUS_PLACE"], "default")
+    monkeypatch.setenv("ABACUS_FLAGS", "")
+    monkeypatch.setenv("ABACUS_PLACE", "3")
     (tmp_path / "libabacus.so").write_bytes(tiny_library.read_bytes())
     registered(name="abacus", library=tmp_path / "libabacus.so", environment=said)
     plugins.get("abacus")
-    assert {name: os.environ[name] for name in said} == {**said, "TPU_WORKER_ID": "3", "ABACUS_FLAGS": ""}
+    assert {name: os.environ[name] for name in said} == {"ABACUS_FLAGS": "default", "ABACUS_PLACE": "3"}
 
 
 def test_many_threads_initialize_a_library_once(tiny_library: Path, tmp_path: Path) -> None:

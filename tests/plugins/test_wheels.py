@@ -14,7 +14,7 @@ import pjrt
 from pjrt import plugins
 from pjrt.plugins.discovery import wheels
 
-WHEELS = [(name, wheel) for name, vendor in wheels.VENDORS.items() for wheel in vendor.wheels]
+WHEELS = [(name, wheel) for name, vendor in wheels.vendors().items() for wheel in vendor.wheels]
 
 
 def run(code: str, path: Path, **environment: str) -> str:
@@ -34,7 +34,8 @@ def run(code: str, path: Path, **environment: str) -> str:
 
 def have(monkeypatch: pytest.MonkeyPatch, name: str, *known: wheels.Wheel) -> None:
     """Has a vendor's plugin come in these wheels."""
-    monkeypatch.setitem(wheels.VENDORS, name, replace(wheels.VENDORS[name], wheels=known))
+    changed = {**wheels.vendors(), name: replace(wheels.vendors()[name], wheels=known)}
+    monkeypatch.setattr(wheels, "vendors", lambda: changed)
     plugins.refresh()
 
 
@@ -52,9 +53,9 @@ def test_a_library_is_found_in_its_package_without_importing_it(
     assert (found.library, found.origin, found.problem) == (library, f"wheel {wheel.distribution}", "")
 
 
-@pytest.mark.parametrize("name", wheels.VENDORS)
+@pytest.mark.parametrize("name", wheels.vendors())
 def test_a_plugin_that_is_not_installed_names_its_wheel(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = wheels.VENDORS[name].wheels
+    known = wheels.vendors()[name].wheels
     missing = [wheels.Wheel(wheel.distribution, f"no_such_{number}/x.so") for number, wheel in enumerate(known)]
     have(monkeypatch, name, *missing)
     for ask in (pjrt.client, pjrt.topology, pjrt.load_plugin):
@@ -78,9 +79,13 @@ def test_the_default_is_what_has_both_its_hardware_and_its_wheel(
     for file in files:
         (tmp_path / file).touch()
     device_files = {"tpu": "accel[0-9]*", "cuda": "nvidia[0-9]*", "rocm": "kfd", "xpu": "nothing"}
-    monkeypatch.setattr("pjrt.system.device_files", lambda name: (str(tmp_path / device_files[name]),))
+    here = {
+        name: replace(vendor, facts={**vendor.facts, "hardware": (str(tmp_path / device_files[name]),)})
+        for name, vendor in wheels.vendors().items()
+    }
+    monkeypatch.setattr(wheels, "vendors", lambda: here)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in wheels.VENDORS:
+    for name in wheels.vendors():
         wheel = wheels.Wheel(f"wheel-of-{name}", f"a_package_with_{name}/plugin.so")
         have(monkeypatch, name, wheel)
         if name in installed:

@@ -183,17 +183,17 @@ def test_the_library_of_a_framework_of_macos_is_found(tmp_path: Path, monkeypatc
 
 
 def test_hardware_is_known_by_files_of_its_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert "/dev/kfd" in system.device_files("rocm")
-    assert system.device_files("another") == ()
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert system.device_files("cuda") == ()
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setenv("SYSTEMROOT", str(tmp_path))
+    patterns = ["${NOWHERE_ROOT}/System32/nvcuda.dll", f"{tmp_path}/nvidia[0-9]*", "nvidia[0-9]*"]
+    monkeypatch.chdir(tmp_path)
+    assert (system.any_file(patterns), system.count_files(patterns)) == (False, 0)
+    for name in ("nvidia0", "nvidia1", "nvidiactl"):
+        (tmp_path / name).touch()
+    assert not system.any_file(patterns[2:]), "a relative name says nothing of the machine"
+    assert (system.any_file(patterns), system.count_files(patterns)) == (True, 2)
     (tmp_path / "System32").mkdir()
-    assert not system.any_file(system.device_files("cuda"))
     (tmp_path / "System32" / "nvcuda.dll").touch()
-    assert system.any_file(system.device_files("cuda"))
+    monkeypatch.setenv("NOWHERE_ROOT", str(tmp_path))
+    assert system.count_files(patterns) == 1
 
 
 def test_a_process_is_known_by_its_command_while_it_lives() -> None:

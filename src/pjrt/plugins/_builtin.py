@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions
 
+FALLBACK = "cpu"
+"""The device that every machine has."""
+
 ORIGIN = "in the box"
 DISTRIBUTION = "pjrt"
 

@@ -67,7 +67,7 @@ class Known:
             )
         here = self.all()
         names = ", ".join(sorted(name for name, plugin in here.items() if not plugin.problem))
-        others = ", ".join(sorted(vendor for vendor in wheels.VENDORS if vendor not in here))
+        others = ", ".join(sorted(vendor for vendor in wheels.vendors() if vendor not in here))
         wheel = f" one from a vendor's wheel ({others})," if others else ""
         return NotFoundError(
             f"there is no device called {name!r}: expected one of {names},{wheel} or the path of a plugin's library; "

@@ -84,11 +84,14 @@ def table(declaration: Declaration) -> dict[str, Any]:
         "factory": declaration.factory if isinstance(declaration.factory, str) else None,
         "options": _plain(declaration.options),
         "environment": dict(declaration.environment),
+        "environment_without_hardware": dict(declaration.environment_without_hardware) or None,
         "hardware": list(declaration.hardware),
         "priority": declaration.priority,
         "sharing": declaration.sharing.value,
         "partition": list(declaration.partition),
         "processes": None if processes is None else {name: word for name, word in asdict(processes).items() if word},
+        "process_environment": declaration.process_environment or None,
+        "host_variable": declaration.host_variable or None,
         "resident": declaration.resident or None,
         "memory": None if memory is None else _memory_table(memory),
         "frameworks": {name: _plain(values) for name, values in declaration.frameworks.items()},
@@ -112,7 +115,7 @@ def _plain(values: Mapping[str, NamedValue]) -> dict[str, Any]:
 def amended(declaration: Declaration, said: Mapping[str, Any]) -> Declaration:
     """A declaration with what ``settings`` read: tables are joined, other values replaced."""
     changes = {key: value for key, value in said.items() if key not in ("library", "factory", "disabled")}
-    for key in ("options", "environment"):
+    for key in ("options", "environment", "environment_without_hardware"):
         if key in changes:
             changes[key] = {**getattr(declaration, key), **changes[key]}
     if "frameworks" in changes:
@@ -224,11 +227,14 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "factory": _place,
     "options": _values,
     "environment": _texts,
+    "environment_without_hardware": _texts,
     "hardware": _patterns,
     "priority": _number,
     "sharing": _sharing,
     "partition": _variables,
     "processes": _processes,
+    "process_environment": _place,
+    "host_variable": _text,
     "resident": _text,
     "memory": _memory,
     "frameworks": _frameworks,

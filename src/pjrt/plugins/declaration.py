@@ -75,13 +75,18 @@ class Declaration:
         distribution: the installed package that it comes from; empty if it comes from none.
         version: that package's version.
         options: the client's default options.
-        environment: environment variables to be set before it is loaded, unless they are set.
+        environment: environment variables to be set before it is loaded, unless they are set and not empty.
+        environment_without_hardware: further ones, for a machine where its hardware is not.
         hardware: file name patterns of which one matches where the plugin's hardware is; empty where it needs none.
         priority: of the plugins that can be used here, the one with the highest is the default.
         sharing: who may have clients of it at one time.
         partition: environment variables of which the first that is set lists the devices that a process may use,
             separated by commas. Processes that use different ones do not keep each other out.
         processes: how its options say which devices are for one of several processes; ``None`` where they cannot.
+        process_environment: the place, as ``module:attribute``, of a function that is called with the numbers of a
+            process's devices, its number on the machine and how many there are, and returns further environment
+            variables for it.
+        host_variable: the environment variable with the number of this machine among those of the job.
         resident: why its library cannot be in a process twice, so that new code of it needs a new process; empty where
             it can.
         memory: how it spells the options of memory; ``None`` where it has none.
@@ -101,11 +106,14 @@ class Declaration:
     version: str = ""
     options: Mapping[str, NamedValue] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    environment_without_hardware: Mapping[str, str] = field(default_factory=dict)
     hardware: tuple[str, ...] = ()
     priority: int = 0
     sharing: Sharing = Sharing.MANY
     partition: tuple[str, ...] = ()
     processes: ProcessOptions | None = None
+    process_environment: str = ""
+    host_variable: str = ""
     resident: str = ""
     memory: MemoryOptions | None = None
     frameworks: Mapping[str, Mapping[str, NamedValue]] = field(default_factory=dict)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 
-from pjrt.plugins import _tpu
+from pjrt import system
 from pjrt.plugins.declaration import Declaration
 
 
 def set_environment(declaration: Declaration) -> None:
-    """Sets the environment variables that a plugin is to find, unless they are set already."""
-    for variable, value in declaration.environment.items():
-        if not os.environ.get(variable) and (variable not in os.environ or _tpu.is_unset_by_nothing(variable)):
+    """Set the environment variables that a plugin is to find. One that is set, and not empty, stays as it is."""
+    variables = dict(declaration.environment)
+    if declaration.environment_without_hardware and not system.any_file(declaration.hardware):
+        variables |= declaration.environment_without_hardware
+    for variable, value in variables.items():
+        if not os.environ.get(variable):
             os.environ[variable] = value

@@ -17,7 +17,6 @@ from typing import Any
 from pjrt import system
 from pjrt.api.attributes import NamedValue
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.plugins import _tpu
 from pjrt.plugins.declaration import Declaration
 
 
@@ -62,8 +61,7 @@ def count_devices(declaration: Declaration, options: Mapping[str, Any]) -> int:
 
 def host_index(declaration: Declaration) -> int:
     """The number of this machine among those of the job, from the variables that launchers set; 0 if none does."""
-    names = ["TPU_WORKER_ID"] if _tpu.is_tpu(declaration.library) else []
-    for name in (*names, "GROUP_RANK"):
+    for name in (declaration.host_variable, "GROUP_RANK"):
         if os.environ.get(name, "").isdecimal():
             return int(os.environ[name])
     rank, size = os.environ.get("RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
@@ -178,8 +176,10 @@ def _share(declaration: Declaration, count: int, own: tuple[int, ...], local_ran
     if declaration.partition and not (names and names.devices):
         visible = _visible(declaration) or [str(number) for number in range(count)]
         environment[declaration.partition[0]] = ",".join(visible[number] for number in own if number < len(visible))
-    if _tpu.is_tpu(declaration.library):
-        said = _tpu.environment(own, local_rank, local_world_size)
+    if declaration.process_environment:
+        from pjrt.plugins._loading import named
+
+        said = named(declaration.process_environment)(own, local_rank, local_world_size)
         environment |= {name: value for name, value in said.items() if name not in os.environ}
     return Share(local_rank, local_world_size, own, options, environment)
 

@@ -13,14 +13,12 @@ from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundEr
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import local_processes
+from pjrt.plugins._builtin import FALLBACK
 from pjrt.plugins._known import Known, at_place
 from pjrt.plugins._loading import Loader, Slot
 from pjrt.plugins._making import new_client
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.plugins.local_processes import Share
-
-FALLBACK = "cpu"
-"""The device that is always at hand."""
 
 DEFAULT_VARIABLE = "PJRT_DEVICE"
 """The environment variable that names the default device, as PyTorch/XLA knows it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pjrt.system.file_stamp import FileStamp, file_stamp
 from pjrt.system.folders import config_folder
-from pjrt.system.hardware import any_file, count_files, device_files, processor_features
+from pjrt.system.hardware import any_file, count_files, processor_features
 from pjrt.system.libraries import (
     is_library_file_name,
     library_file_names,
@@ -32,7 +32,6 @@ __all__ = [
     "any_file",
     "config_folder",
     "count_files",
-    "device_files",
     "file_stamp",
     "is_library_file_name",
     "library_file_names",

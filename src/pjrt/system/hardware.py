@@ -11,34 +11,24 @@ from pathlib import Path
 from pjrt.system._programs import answer
 
 
-def device_files(vendor: str) -> tuple[str, ...]:
-    """File name patterns of which one matches where the hardware of ``tpu``, ``cuda`` or ``rocm`` and its driver are.
-
-    They are empty for a vendor that has no driver for this system.
-    """
-    if sys.platform == "win32":
-        system = Path(os.environ.get("SYSTEMROOT", "C:\\Windows")) / "System32"
-        drivers = {"cuda": ("nvcuda.dll",), "rocm": ("amdhip64*.dll",)}
-        return tuple(str(system / name) for name in drivers.get(vendor, ()))
-    if sys.platform == "linux":
-        # Linux within Windows (WSL) has no /dev/nvidia0: its driver is a library that Windows puts there.
-        files = {
-            "tpu": ("/dev/accel[0-9]*", "/dev/vfio/[0-9]*"),
-            "cuda": ("/dev/nvidia[0-9]*", "/usr/lib/wsl/lib/libcuda.so*"),
-            "rocm": ("/dev/kfd",),
-        }
-        return files.get(vendor, ())
-    return ()
-
-
 def any_file(patterns: Iterable[str]) -> bool:
-    """Whether there is a file that matches one of some file name patterns."""
-    return any(glob.glob(pattern) for pattern in patterns)
+    """Whether there is a file that matches one of some file name patterns, as ``count_files`` takes them."""
+    return any(map(_matching, patterns))
 
 
 def count_files(patterns: Iterable[str]) -> int:
-    """How many files match the first of some file name patterns that any file matches: one a device, as a rule."""
-    return next((len(found) for found in map(glob.glob, patterns) if found), 0)
+    """Return how many files match the first pattern that any file matches: one a device, as a rule.
+
+    Args:
+        patterns: absolute file names with ``*``, ``?`` and ``[…]``. ``${NAME}`` is an environment variable; a pattern
+            whose variable is not set is for another system, and matches nothing.
+    """
+    return next((len(found) for found in map(_matching, patterns) if found), 0)
+
+
+def _matching(pattern: str) -> list[str]:
+    path = os.path.expandvars(pattern)
+    return glob.glob(path) if os.path.isabs(path) else []
 
 
 def processor_features() -> tuple[str, ...]:

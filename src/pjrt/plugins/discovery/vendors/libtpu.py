@@ -1,15 +1,11 @@
-"""What libtpu must be told by environment variables for several processes of a machine to use its chips."""
+"""The environment variables by which several processes of a machine tell libtpu which chips each of them uses."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from pjrt.api.errors import FailedPreconditionError
-
-LIBRARY = "libtpu"
-"""How the file name of its library begins."""
 
 # How the chips of one machine are arranged, by their number.
 _BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
@@ -17,26 +13,14 @@ _BOUNDS = {1: "1,1,1", 2: "1,2,1", 4: "2,2,1", 8: "2,4,1"}
 _FIRST_PORT = 8476
 
 
-def is_tpu(library: Path | None) -> bool:
-    """Whether a plugin's library is libtpu."""
-    return library is not None and library.name.startswith(LIBRARY)
-
-
-def is_unset_by_nothing(variable: str) -> bool:
-    """Whether libtpu takes an empty value of an environment variable as if it were not set: those that say where in a
-    slice the machine is, and that several processes may load it.
-    """
-    return variable.startswith("TPU_") or variable == "ALLOW_MULTIPLE_LIBTPU_LOAD"
-
-
-def environment(chips: Sequence[int], local_rank: int, local_world_size: int) -> Mapping[str, str]:
-    """The variables for a process that uses some of the chips: each process has one, or one process has them all.
+def process_environment(chips: Sequence[int], local_rank: int, local_world_size: int) -> Mapping[str, str]:
+    """Return the variables for a process that uses some of the chips: each process has one, or one process all of them.
 
     Where processes of other machines belong to the same job, ``TPU_PROCESS_BOUNDS`` and ``TPU_PROCESS_ADDRESSES`` have
     to be set: they say how all of them are arranged, which cannot be told from here.
 
     Raises:
-        FailedPreconditionError: it cannot be told how the processes are arranged.
+        FailedPreconditionError: the arrangement of the processes or chips is not known.
     """
     if local_world_size == 1:
         return {"TPU_CHIPS_PER_PROCESS_BOUNDS": _bounds(len(chips)), "TPU_PROCESS_BOUNDS": "1,1,1"}
