@@ -141,3 +141,20 @@ def test_agrees_with_the_other_interpreter(run: Any, interpret: Any) -> None:
       %3 = stablehlo.uniform_dequantize %2 : (tensor<11x{Q}>) -> tensor<11xf32>
       return %3 : tensor<11xf32> }}"""
     assert np.array_equal(run(text, X, X[::-1].copy())[0], interpret(text, X, X[::-1].copy())[0])
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+@pytest.mark.parametrize("sign", ["u", "i"])
+def test_a_constant_is_of_the_storage_type(run: Any, sign: str, bits: int) -> None:
+    """MLIR stores it as an integer without a sign, whatever the storage type is."""
+    quantized = f"!quant.uniform<{sign}{bits}:f32, 0.5:0>"
+    stored = [1, (1 << bits) - 1]
+    expected = [0.5, stored[1] / 2 if sign == "u" else -0.5]
+    text = f"""func.func @main() -> (tensor<2xf32>, tensor<2x{quantized}>) {{
+      %0 = "stablehlo.constant"() {{value = dense<[{stored[0]}, {stored[1]}]> : tensor<2xi{bits}>}}
+        : () -> tensor<2x{quantized}>
+      %1 = stablehlo.uniform_dequantize %0 : (tensor<2x{quantized}>) -> tensor<2xf32>
+      return %1, %0 : tensor<2xf32>, tensor<2x{quantized}> }}"""
+    real, integers = run(text)
+    assert real.tolist() == expected
+    assert ElementType.of(integers.dtype).mlir == f"{'ui' if sign == 'u' else 'i'}{bits}"

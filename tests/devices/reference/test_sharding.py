@@ -91,6 +91,31 @@ def test_cut_and_put_together(shape: Any, text: str) -> None:
     assert np.array_equal(sharding.put_together(shards, shape), value)
 
 
+@pytest.mark.parametrize(
+    ("text", "tiles", "terms"),
+    [
+        ('[{}, {}], unreduced={"x"}', (1, 1), (0, 0, 0, 0, 1, 1, 1, 1)),
+        ('[{"x"}, {}], replicated={}, unreduced={"y"}', (2, 1), (0, 1, 2, 3) * 2),
+        ('[{}, {"y":(1)2}], unreduced={"y":(2)2}', (1, 2), (0, 1) * 4),
+    ],
+)
+def test_terms_of_a_sum(text: str, tiles: Any, terms: Any) -> None:
+    (sharding,) = parse_sdy(f"#sdy.sharding<@mesh, {text}>", lambda name: MESH)
+    assert (sharding.tiles, sharding.terms) == (tiles, terms)
+    assert not sharding.is_replicated
+    value = np.arange(32.0).reshape(8, 4)
+    assert np.array_equal(sharding.put_together([sharding.cut(value, d) for d in range(8)], (8, 4)), value)
+    ones = [np.ones(sharding.shard_shape((8, 4)), np.float32)] * 8
+    assert np.array_equal(sharding.put_together(ones, (8, 4)), np.full((8, 4), max(terms) + 1))
+
+
+def test_terms_of_a_sum_by_gspmd() -> None:
+    text = "{devices=[1,1,2,4]<=[8] last_tile_dims={unreduced, replicated}}"
+    assert parse_gspmd(text, 2) == parse_sdy('<@mesh, [{}, {}], unreduced={"x"}>', lambda name: MESH)[0]
+    with pytest.raises(pjrt.UnimplementedError, match=r"found \{unreduced\}"):
+        parse_gspmd("{unreduced}", 2)
+
+
 def test_as_a_proto() -> None:
     """The bytes that XLA writes, by its own definition of ``OpSharding``."""
     assert Sharding().to_proto() == bytes.fromhex("0800")
@@ -98,6 +123,11 @@ def test_as_a_proto() -> None:
     assert tiled == bytes([0x08, 3, 0x1A, 2, 2, 2, 0x22, 4, 0, 2, 1, 3])
     copied = parse_gspmd("{devices=[2,1,2]<=[4] last_tile_dim_replicate}", 2).to_proto()
     assert copied == bytes([0x08, 3, 0x1A, 3, 2, 1, 2, 0x22, 4, 0, 1, 2, 3, 0x30, 1])
+    assert Sharding((1, 1), ((0, 0), (0, 0)), (0, 1)).to_proto() == bytes.fromhex("0806")
+    summed = parse_gspmd("{devices=[1,1,2,2]<=[2,2]T(1,0) last_tile_dims={unreduced, replicated}}", 2).to_proto()
+    assert summed == bytes([0x08, 3, 0x1A, 4, 1, 1, 2, 2, 0x22, 4, 0, 2, 1, 3, 0x42, 2, 6, 0])
+    whole = parse_gspmd("{devices=[2,1,2]<=[4] last_tile_dims={unreduced}}", 2).to_proto()
+    assert whole == bytes([0x08, 3, 0x1A, 3, 2, 1, 2, 0x22, 4, 0, 1, 2, 3, 0x42, 1, 6])
 
 
 @pytest.fixture(scope="module")
@@ -215,3 +245,33 @@ def test_an_error_in_the_one_that_works_for_all_reaches_all(client: Any) -> None
     )
     with pytest.raises(pjrt.PjrtError, match="shape assertion"):
         launch(client, text, arguments())
+
+
+UNREDUCED = """
+sdy.mesh @mesh = <["a"=4, "b"=2]>
+func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}], unreduced={"a"}>},
+                %y: tensor<4x6xf32>)
+    -> (tensor<8x6xf32>, tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}], unreduced={"b"}>}) {
+  %0 = sdy.manual_computation(%x, %y) in_shardings=[<@mesh, [{"a"}, {"b"}]>, <@mesh, [{"b"}, {}]>]
+      out_shardings=[<@mesh, [{"a"}, {}], unreduced={"b"}>] manual_axes={"a", "b"}
+      (%u: tensor<2x2xf32>, %v: tensor<2x6xf32>) {
+    %1 = stablehlo.dot_general %u, %v, contracting_dims = [1] x [0]
+      : (tensor<2x2xf32>, tensor<2x6xf32>) -> tensor<2x6xf32>
+    sdy.return %1 : tensor<2x6xf32>
+  } : (tensor<8x4xf32>, tensor<4x6xf32>) -> tensor<8x6xf32>
+  return %0, %0 : tensor<8x6xf32>, tensor<8x6xf32>
+}"""
+
+
+def test_sums_that_are_left_to_be_taken(client: Any) -> None:
+    """An argument, a part for one shard, and a result that are unreduced: each device has a term."""
+    x = [X * (device // 2 == 1) + (device // 2 == 2) for device in range(8)]
+    rows = launch(client, UNREDUCED, [[term, Y] for term in x])
+    expected = (X + 1) @ Y
+    assert all(np.array_equal(whole, expected) for whole, _ in rows)
+    for copies in (rows[0::2], rows[1::2]):
+        assert all(np.array_equal(term, copies[0][1]) for _, term in copies)
+    assert np.array_equal(rows[0][1] + rows[1][1], expected)
+    exe = client.compile(UNREDUCED, pjrt.CompileOptions(num_partitions=8))
+    unreduced = parse_gspmd("{devices=[1,1,2,4]<=[4,2]T(1,0) last_tile_dims={unreduced, replicated}}", 2)
+    assert exe.output_shardings == [Sharding().to_proto(), unreduced.to_proto()]

@@ -1,11 +1,13 @@
 """Shardings: how a value is spread over the partitions, as GSPMD (``mhlo.sharding``) and Shardy (``sdy.sharding``)
 spell it.
 
-Both come down to the same: the value is cut into tiles along its dimensions, and each partition holds one of them.
+Both come down to the same: the value is cut into tiles along its dimensions, and each partition holds one of them. A
+value that is unreduced is a sum besides: each partition holds a tile of one of its terms.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,15 +30,17 @@ class Sharding:
     Args:
         tiles: how many there are along each dimension; () for a value that everyone has whole.
         places: for each partition the position of its tile, dimension by dimension.
+        terms: for each partition the number of the term that it has a tile of; () for a value that is no sum.
     """
 
     tiles: Shape = ()
     places: tuple[Shape, ...] = ()
+    terms: Shape = ()
 
     @property
     def is_replicated(self) -> bool:
         """Whether everyone has the whole value."""
-        return math.prod(self.tiles) == 1
+        return math.prod(self.tiles) == 1 and not self.terms
 
     def shard_shape(self, shape: Shape) -> Shape:
         """The shape of a tile; the last one of a dimension that does not divide evenly is padded."""
@@ -45,10 +49,12 @@ class Sharding:
         return tuple(-(-size // count) for size, count in zip(shape, self.tiles, strict=True))
 
     def cut(self, value: Array, partition: int) -> Array:
-        """The tile of a partition."""
+        """The tile of a partition. Of a sum the first term is the value, and the others are zero."""
         if self.is_replicated:
             return value
         sizes = self.shard_shape(value.shape)
+        if self.terms and self.terms[partition]:
+            return np.zeros(sizes, value.dtype)
         place = self.places[partition]
         tile = value[tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))]
         if tile.shape == sizes:
@@ -60,20 +66,34 @@ class Sharding:
     def put_together(self, shards: Sequence[Array], shape: Shape) -> Array:
         """The whole value, of this shape, from the tiles of all partitions."""
         sizes = self.shard_shape(shape)
-        out = np.empty(tuple(size * count for size, count in zip(sizes, self.tiles, strict=True)), shards[0].dtype)
-        for place, shard in zip(self.places, shards, strict=True):
-            out[tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))] = shard
-        return out[tuple(slice(0, size) for size in shape)]
+        whole = tuple(size * count for size, count in zip(sizes, self.tiles, strict=True))
+        terms = self.terms or (0,) * len(self.places)
+        found: dict[int, Array] = {}
+        for term, place, shard in zip(terms, self.places, shards, strict=True):
+            if term not in found:
+                found[term] = np.empty(whole, shard.dtype)
+            found[term][tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))] = shard
+        total = functools.reduce(np.add, (found[term] for term in sorted(found)))
+        return total[tuple(slice(0, size) for size in shape)]
 
     def to_proto(self) -> bytes:
         """The sharding as a serialized ``xla.OpSharding``."""
         if self.is_replicated:
-            return b"\x08\x00"  # type: REPLICATED
-        copies = len(self.places) // math.prod(self.tiles)
-        order = sorted(range(len(self.places)), key=lambda partition: self.places[partition])
+            return b"\x08\x00"  # of the type REPLICATED
+        count = max(self.terms, default=0) + 1
+        copies = len(self.places) // (math.prod(self.tiles) * count)
+        if count == len(self.places):
+            return b"\x08\x06"  # of the type UNREDUCED
+        terms = self.terms or (0,) * len(self.places)
+        order = sorted(range(len(self.places)), key=lambda partition: (self.places[partition], terms[partition]))
+        tiled = b"\x08\x03"  # of the type OTHER
+        if count > 1:  # the kinds of the last dimensions: UNREDUCED, and REPLICATED if there are copies
+            kinds = (6,) if copies == 1 else (6, 0)
+            dimensions = (*self.tiles, count, copies)[: len(self.tiles) + len(kinds)]
+            return tiled + _packed(3, dimensions) + _packed(4, order) + _packed(8, kinds)
         dimensions = self.tiles if copies == 1 else (*self.tiles, copies)
         replicated_last = b"" if copies == 1 else b"\x30\x01"
-        return b"\x08\x03" + _packed(3, dimensions) + _packed(4, order) + replicated_last
+        return tiled + _packed(3, dimensions) + _packed(4, order) + replicated_last
 
 
 REPLICATED = Sharding()
@@ -104,10 +124,17 @@ def parse_gspmd(text: str, rank: int) -> Sharding:
         if match["order"]:
             devices = devices.transpose(_numbers(match["order"]))
     grid = devices.reshape(tiles)
+    kinds = re.search(r"last_tile_dims=\{([^}]*)\}", match["rest"])
+    last = [kind.strip() for kind in kinds[1].split(",")] if kinds else []
+    summed = [rank + i for i, kind in enumerate(last) if kind == "unreduced"]
     places: list[Shape] = [()] * grid.size
+    terms = [0] * grid.size
     for place, device in np.ndenumerate(grid):
         places[int(device)] = tuple(int(i) for i in place[:rank])
-    return Sharding(tiles[:rank], tuple(places))
+        terms[int(device)] = int(
+            np.ravel_multi_index([place[d] for d in summed], [tiles[d] for d in summed]) if summed else 0
+        )
+    return Sharding(tiles[:rank], tuple(places), tuple(terms) if any(terms) else ())
 
 
 @dataclass(frozen=True)
@@ -135,7 +162,10 @@ def parse_mesh(text: str) -> Mesh:
     return Mesh(axes, devices)
 
 
-_SDY = re.compile(r"<(?P<mesh>@[\w.$]+|@\"[^\"]*\"|mesh<[^>]*>),\s*\[(?P<dims>[^\]]*)\]")
+_SDY = re.compile(
+    r"<(?P<mesh>@[\w.$]+|@\"[^\"]*\"|mesh<[^>]*>),\s*\[(?P<dims>[^\]]*)\]"
+    r"(?:,\s*replicated=\{[^}]*\})?(?:,\s*unreduced=\{(?P<unreduced>[^}]*)\})?"
+)
 
 
 def parse_sdy(text: str, mesh: Callable[[str], Mesh], manual: Collection[str] | None = None) -> list[Sharding]:
@@ -151,7 +181,10 @@ def parse_sdy(text: str, mesh: Callable[[str], Mesh], manual: Collection[str] | 
     """
     found = [
         _of_axes(
-            parse_mesh(m["mesh"]) if m["mesh"].startswith("mesh<") else mesh(m["mesh"].strip('@"')), m["dims"], manual
+            parse_mesh(m["mesh"]) if m["mesh"].startswith("mesh<") else mesh(m["mesh"].strip('@"')),
+            m["dims"],
+            m["unreduced"] or "",
+            manual,
         )
         for m in _SDY.finditer(text)
     ]
@@ -163,25 +196,30 @@ def parse_sdy(text: str, mesh: Callable[[str], Mesh], manual: Collection[str] | 
 _AXIS = re.compile(r'"(?P<name>[^"]*)"(?::\((?P<before>\d+)\)(?P<size>\d+))?')
 
 
-def _of_axes(mesh: Mesh, dimensions: str, manual: Collection[str] | None) -> Sharding:
-    """Each dimension is cut along some axes of the mesh, or parts of them, the first one the coarsest."""
+def _of_axes(mesh: Mesh, dimensions: str, unreduced: str, manual: Collection[str] | None) -> Sharding:
+    """Each dimension is cut along some axes of the mesh, or parts of them, the first one the coarsest; the terms of a
+    sum lie along others.
+    """
+    spread = [_along(mesh, spelled, manual) for spelled in re.findall(r"\{([^}]*)\}", dimensions)]
+    places = tuple(tuple(numbers[device] for _, numbers in spread) for device in range(len(mesh.devices)))
+    terms = _along(mesh, unreduced, manual)[1]
+    return Sharding(tuple(count for count, _ in spread), places, tuple(terms) if any(terms) else ())
+
+
+def _along(mesh: Mesh, spelled: str, manual: Collection[str] | None) -> tuple[int, list[int]]:
+    """How many places there are along some axes together, and which of them each device has."""
     coordinates = mesh.coordinates()
-    tiles: list[int] = []
-    places: list[list[int]] = [[] for _ in coordinates]
-    for spelled in re.findall(r"\{([^}]*)\}", dimensions):
-        axes = [m for m in _AXIS.finditer(spelled) if manual is None or m["name"] in manual]
-        count, numbers = 1, [0] * len(coordinates)
-        for axis in axes:
-            whole = mesh.axes[axis["name"]]
-            size = int(axis["size"] or whole)
-            after = whole // (int(axis["before"] or 1) * size)
-            count *= size
-            for device, place in enumerate(coordinates):
-                numbers[device] = numbers[device] * size + place[axis["name"]] // after % size
-        tiles.append(count)
-        for device, number in enumerate(numbers):
-            places[device].append(number)
-    return Sharding(tuple(tiles), tuple(map(tuple, places)))
+    count, numbers = 1, [0] * len(coordinates)
+    for axis in _AXIS.finditer(spelled):
+        if manual is not None and axis["name"] not in manual:
+            continue
+        whole = mesh.axes[axis["name"]]
+        size = int(axis["size"] or whole)
+        after = whole // (int(axis["before"] or 1) * size)
+        count *= size
+        for device, place in enumerate(coordinates):
+            numbers[device] = numbers[device] * size + place[axis["name"]] // after % size
+    return count, numbers
 
 
 def shardings_of(

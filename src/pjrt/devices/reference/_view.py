@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.devices.reference._rounding import converter
 from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.decoding import decode_attribute_of
 from pjrt.stablehlo.types import TensorType, ValueType
@@ -83,7 +85,7 @@ class OpView:
             return default
 
     def constant(self) -> Any:
-        """The array that an op's ``value`` is.
+        """The array that an op's ``value`` is, in the type of its result: MLIR stores a quantized one without a sign.
 
         Raises:
             UnimplementedError: it is stored in a way that cannot be read.
@@ -92,7 +94,7 @@ class OpView:
         if not isinstance(value, np.ndarray):
             found = value.text[:80] if isinstance(value, Opaque) else repr(value)
             raise self.unimplemented(f"expected the elements of a constant, found {found}")
-        return value
+        return converter(ElementType.of(value.dtype), self.result().element)(value)
 
     def function(self, name: str) -> Region:
         """A function of the module as a region without captured values: what calls, composites and custom calls run."""

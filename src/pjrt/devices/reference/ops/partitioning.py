@@ -161,9 +161,10 @@ def _gspmd(attributes: Any, rank: int) -> Sharding:
 def _restricted(sharding: Sharding, whole: tuple[int, ...], shard: tuple[int, ...]) -> Sharding:
     """The sharding along the dimensions that are cut at this border; others are the partitioner's, who is not here."""
     cut = [a != b for a, b in zip(whole, shard, strict=True)]
-    if not any(cut):
+    if not any(cut) and not sharding.terms:
         return REPLICATED
     return Sharding(
         tuple(count if c else 1 for count, c in zip(sharding.tiles, cut, strict=True)),
         tuple(tuple(i if c else 0 for i, c in zip(place, cut, strict=True)) for place in sharding.places),
+        sharding.terms,
     )
