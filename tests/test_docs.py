@@ -58,10 +58,10 @@ def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
             assert_like(line, comment)
 
 
-def sessions() -> list[tuple[str, list[str]]]:
-    """The commands of the command line's page, each with the lines that it prints there."""
+def sessions(page: str) -> list[tuple[str, list[str]]]:
+    """The commands of a page, each with the lines that it prints there."""
     found = []
-    for block in blocks("docs/cli.md", "console"):
+    for block in blocks(page, "console"):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *output = part.splitlines()
             found.append((command, [line for line in output if line.strip()]))
@@ -85,7 +85,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("command", "output"), sessions(), ids=lambda value: value if isinstance(value, str) else "")
+def name_of(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+@pytest.mark.parametrize(("command", "output"), sessions("docs/cli.md"), ids=name_of)
 def test_a_command_of_the_page(command: str, output: list[str], folder: Path) -> None:
     assert command.startswith("pjrt ")
     done = subprocess.run(
@@ -112,6 +116,31 @@ def test_a_command_of_the_page(command: str, output: list[str], folder: Path) ->
         assert [shape_of(line) for line in printed] == [shape_of(line) for line in output]
 
 
+README = [
+    pytest.param(command, output, marks=[pytest.mark.vendor] if "tpu:" in command else [])
+    for command, output in sessions("README.md")
+]
+
+
+@pytest.mark.parametrize(("command", "output"), README, ids=name_of)
+def test_a_command_of_the_readme(command: str, output: list[str]) -> None:
+    program, *arguments = command.split()
+    started = [sys.executable, *(["-m", "pjrt"] if program == "pjrt" else [])]
+    done = subprocess.run(
+        [*started, *arguments], capture_output=True, text=True, timeout=240, env=ENVIRONMENT, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert [shape_of(line) for line in done.stdout.splitlines()] == [shape_of(line) for line in output]
+
+
+def test_the_readme_shows_three_commands() -> None:
+    assert [command.split()[:2] for command, _ in sessions("README.md")] == [
+        ["pjrt", "run"],
+        ["pjrt", "check"],
+        ["python", "examples/first_device/device.py"],
+    ]
+
+
 def test_every_option_of_every_command_is_on_the_page() -> None:
     page = (ROOT / "docs" / "cli.md").read_text()
     context = click.Context(main)
@@ -127,7 +156,7 @@ def test_every_option_of_every_command_is_on_the_page() -> None:
 
 
 def test_the_readme_has_two_commands() -> None:
-    first, second = (block.strip() for block in blocks("README.md", "console")[:2])
+    first, second = (block.strip() for block in blocks("README.md", "console") if not block.startswith("$ "))
     assert first == 'pip install ".[xla]" && python examples/digits/run.py'
     assert second == 'pip install -e ".[test]" && pytest'
 

@@ -36,7 +36,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=180, env=environment)
 
 
-@pytest.mark.parametrize(("name", "printed"), DEVICES)
+@pytest.mark.parametrize(("name", "printed"), [pytest.param("first_device", "on mychip(id=0)", id="first"), *DEVICES])
 def test_by_itself(name: str, printed: str) -> None:
     done = run(str(EXAMPLES / name / "device.py"))
     assert done.returncode == 0, done.stderr
