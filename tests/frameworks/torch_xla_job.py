@@ -9,7 +9,11 @@ Each part runs in a process of its own, exits with tensors alive, and must end c
 
 from __future__ import annotations
 
+import concurrent.futures
+import copy
+import math
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -71,6 +75,109 @@ def compiled(torch: Any, torch_xla: Any) -> None:
         assert torch.allclose(function(x).cpu(), torch.sin(x.cpu()) * x.cpu(), atol=1e-6)
 
 
+def scalars(torch: Any, torch_xla: Any) -> None:
+    """Numbers that the device computes, where PyTorch waits for them with the GIL held."""
+    device = torch_xla.device()
+    x = torch.arange(6.0).to(device)
+    start = torch.tensor(1).to(device)
+
+    def i() -> Any:
+        return start + 1  # computed anew, so that each case has to wait for it
+
+    def assigned() -> Any:
+        y = x + 0
+        y[i()] = 7.0
+        return y
+
+    def put(value: Any) -> Any:
+        on_host = torch.zeros(2)
+        on_host[0] = value
+        return on_host
+
+    cases: dict[str, tuple[Callable[[], Any], Any]] = {
+        "x[i]": (lambda: x[i()], 2.0),
+        "x[i:]": (lambda: x[i() :], [2.0, 3.0, 4.0, 5.0]),
+        "x[i, None]": (lambda: x[i(), None], [2.0]),
+        "x[i] = v": (assigned, [0.0, 1.0, 7.0, 3.0, 4.0, 5.0]),
+        "host[0] = i": (lambda: put(i()), [2.0, 0.0]),
+        "select": (lambda: x.select(0, i()), 2.0),
+        "narrow": (lambda: x.narrow(0, i(), 2), [2.0, 3.0]),
+        "full": (lambda: torch.full((2,), i()), [2, 2]),
+        "add alpha": (lambda: torch.add(x, x, alpha=i()), [0.0, 3.0, 6.0, 9.0, 12.0, 15.0]),
+        "clamp": (lambda: torch.clamp(x, max=i()), [0.0, 1.0, 2.0, 2.0, 2.0, 2.0]),
+        "sizes": (lambda: torch.zeros(i()), [0.0, 0.0]),
+        "item": (lambda: i().item(), 2),
+        "tolist": (lambda: (x * i()).tolist(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]),
+        "int": (lambda: int(i()), 2),
+        "float": (lambda: float(i()), 2.0),
+        "bool": (lambda: bool(i()), True),
+        "if": (lambda: 1 if i() > 1 else 0, 1),
+        "index": (lambda: [10, 20, 30][i()], 30),
+        "range": (lambda: list(range(i())), [0, 1]),
+        "iterate": (lambda: [float(v) for v in x * i()], [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]),
+        "format": (lambda: f"{i():d}", "2"),
+        "print": (lambda: str(i()), f"tensor(2, device='{device}')"),
+        "torch.tensor": (lambda: torch.tensor([i(), i()]), [2, 2]),
+        "as_tensor": (lambda: torch.as_tensor(i()), 2),
+        "nonzero": (lambda: (x > i()).nonzero(), [[3], [4], [5]]),
+        "masked_select": (lambda: x.masked_select(x > i()), [3.0, 4.0, 5.0]),
+        "x[mask]": (lambda: x[x > i()], [3.0, 4.0, 5.0]),
+        "cpu": (lambda: i().cpu(), 2),
+        "numpy": (lambda: (x * i()).cpu().numpy(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]),
+        "equal": (lambda: torch.equal(x + i(), x + 2), True),
+        "allclose": (lambda: torch.allclose(x + i(), x + 2), True),
+        "split": (lambda: torch.split(x, int(i()))[0], [0.0, 1.0]),
+        "in": (lambda: 2 in x + 0, True),
+        "copy": (lambda: copy.deepcopy(x + i()), [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]),
+        "pickle": (lambda: pickle.loads(pickle.dumps(i())), 2),
+    }
+    for name, (case, expected) in cases.items():
+        print(f"    {name}", file=sys.stderr, flush=True)
+        found = case()
+        if hasattr(found, "tolist"):
+            found = found.tolist()
+        assert found == expected, (name, found, expected)
+
+
+def optimizers(torch: Any, torch_xla: Any) -> None:
+    """Optimizers whose count of steps is a tensor, on the device where they are capturable."""
+    device = torch_xla.device()
+    for capturable in (False, True):
+        losses = []
+        for place in (device, torch.device("cpu")):
+            torch.manual_seed(0)
+            weight = torch.randn(4, 3).to(place).requires_grad_()
+            optimizer = torch.optim.AdamW([weight], lr=0.1, capturable=capturable and place is device)
+            if capturable and place is device:
+                torch_xla.sync()
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss = (weight**2).sum()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+        assert all(math.isclose(a, b, rel_tol=1e-5) for a, b in zip(losses[:3], losses[3:], strict=True)), losses
+
+
+def threads(torch: Any, torch_xla: Any) -> None:
+    """Several threads of Python at once, each of which waits for numbers of the device."""
+    device = torch_xla.device()
+    x = torch.arange(6.0).to(device)
+
+    def work(number: int) -> list[float]:
+        torch.manual_seed(number)
+        found = []
+        for step in range(20):
+            i = torch.tensor(step % 5).to(device) + 1
+            noise = torch.rand(3, device=device)
+            found.append((x[i] + 0 * noise.sum()).item())
+        return found
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for found in pool.map(work, range(4)):
+            assert found == [float(step % 5 + 1) for step in range(20)]
+
+
 def each_process(index: int) -> None:
     """What each of the processes runs that PyTorch/XLA starts: it has a device of its own."""
     import torch
@@ -89,7 +196,7 @@ def processes(torch: Any, torch_xla: Any) -> None:
 
 
 PARTS: dict[str, Callable[[Any, Any], None]] = {
-    f.__name__: f for f in (tensors, training_step, convolution, compiled, processes)
+    f.__name__: f for f in (tensors, training_step, convolution, compiled, scalars, optimizers, threads, processes)
 }
 
 

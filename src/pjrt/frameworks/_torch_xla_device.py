@@ -40,9 +40,14 @@ class TorchXlaDevice:
         """The name for PyTorch/XLA, which ``PJRT_DEVICE`` is set to."""
         return str(self._served.facts.get("name", "")) or f"PJRT_{self._served.name}".upper()
 
+    @property
+    def runs_in_python(self) -> bool:
+        """Whether PyTorch/XLA gets the device through this package, whose threads take the GIL to finish their work."""
+        return self._served.is_wrapped
+
     def library_path(self) -> str:
         """The path of the library to load: the vendor's own, or one of ours that runs the device in this process."""
-        if not self._served.is_wrapped:
+        if not self.runs_in_python:
             return str(self._served.library())
         return str(_library("make_client" if re.fullmatch("[A-Za-z]+", self._served.name) else PLAINLY_NAMED))
 

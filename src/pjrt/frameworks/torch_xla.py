@@ -7,14 +7,16 @@ library first, and in the process that loads it it is the same Python.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.capi.export import let_go_of_gil_in_waits
 from pjrt.frameworks._torch_xla_device import TorchXlaDevice
 
 VARIABLE = "PJRT_TORCH_XLA_DEVICE"
@@ -71,7 +73,6 @@ def device_plugin(device: str | os.PathLike[str], *, wrap: bool | None = None, *
 @functools.cache
 def _plugin_class() -> Any:
     """The class, made when PyTorch/XLA, whose class it derives from, is imported."""
-    _let_work_finish()
     base = _plugins().DevicePlugin
 
     class DevicePlugin(TorchXlaDevice, base):  # type: ignore[misc, valid-type]
@@ -88,6 +89,12 @@ def _plugin_class() -> Any:
             if device is None:
                 device, options = _from_environment()
             TorchXlaDevice.__init__(self, device, options, wrap=wrap)
+
+        def library_path(self) -> str:
+            path = TorchXlaDevice.library_path(self)
+            if self.runs_in_python:
+                _let_work_finish()
+            return path
 
     return DevicePlugin
 
@@ -135,23 +142,18 @@ def _plugins() -> Any:
 
 @functools.cache
 def _let_work_finish() -> None:
-    """Has PyTorch/XLA wait for its devices without the GIL before it waits for them with it.
+    """Have PyTorch and PyTorch/XLA let go of the GIL while they wait, or a device in Python would never get to finish.
 
-    It does the latter at exit and when it runs a cached graph, and a device in Python would never get to finish.
+    They wait with it wherever a number is read from a tensor while arguments are converted, as for ``x[i]``, when a
+    cached graph is run and at exit; and no list of such places would stay complete.
     """
+    import torch
     import torch_xla
 
-    native = torch_xla._XLAC
-    run_cached_graph = native._run_cached_graph
-
-    @functools.wraps(run_cached_graph)
-    def wait_and_run(*arguments: Any, **keywords: Any) -> Any:
-        native._xla_wait_device_ops([])
-        return run_cached_graph(*arguments, **keywords)
-
-    def wait_at_exit() -> None:
-        if native._xla_runtime_is_initialized():  # asking it to wait would make a client otherwise
-            native._xla_wait_device_ops([])
-
-    native._run_cached_graph = wait_and_run
-    atexit.register(wait_at_exit)
+    libraries = (Path(torch.__file__).parent / "lib").glob("*.so")
+    if not let_go_of_gil_in_waits(*libraries, torch_xla._XLAC.__file__):
+        warnings.warn(
+            "PyTorch/XLA's libraries cannot be told to let go of the GIL while they wait: a device in Python may hang "
+            "where PyTorch waits for it with the GIL, as for x[i] with an i that the device computes",
+            stacklevel=2,
+        )

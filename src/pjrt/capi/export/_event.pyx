@@ -23,6 +23,12 @@ cdef extern from "pjrt_support/event.h" nogil:
     bint pjrt_event_on_ready(pjrt_event *event, PJRT_Event_OnReadyCallback function, void *user_arg)
     void pjrt_pending_fail(pjrt_pending *pending, PJRT_Error_Code code, const char *message)
 
+cdef extern from "pjrt_support/gil.h" nogil:
+    ctypedef struct PyThreadState:
+        pass
+    PyThreadState *pjrt_gil_let_go()
+    void pjrt_gil_take_back(PyThreadState *state)
+
 cdef pjrt_pending _pending
 pjrt_pending_init(&_pending)
 
@@ -138,7 +144,11 @@ cdef PJRT_Error *_error(PJRT_Event_Error_Args *args) noexcept nogil:
 
 
 cdef PJRT_Error *_await(PJRT_Event_Await_Args *args) noexcept nogil:
-    return pjrt_event_await(&_pending, <pjrt_event *>args.event)
+    # A caller may have the GIL, which the device needs to finish.
+    cdef PyThreadState *state = pjrt_gil_let_go()
+    cdef PJRT_Error *error = pjrt_event_await(&_pending, <pjrt_event *>args.event)
+    pjrt_gil_take_back(state)
+    return error
 
 
 cdef PJRT_Error *_on_ready(PJRT_Event_OnReady_Args *args) noexcept nogil:

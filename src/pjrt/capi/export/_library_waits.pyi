@@ -1,0 +1,3 @@
+import os
+
+def let_go_of_gil_in_waits(*libraries: str | os.PathLike[str]) -> int: ...
