@@ -119,6 +119,10 @@ def test_bytes_that_are_no_executable_are_refused_with_the_reason() -> None:
         (blob + b"x", "incomplete"),
         (blob[:start] + b"{}\n", "damaged"),
         (blob[:start] + b"\xff", "damaged"),
+        (blob[:start] + b"[" * 100_000 + b"\n", "damaged"),
+        (blob.replace(b'"payload_size": null', b'"payload_size": "many"'), "damaged"),
+        (blob.replace(b'"program_size": 7', b'"program_size": Infinity'), "damaged"),
+        (blob.replace(b'"program_size": 7', b'"program_size": -7'), "incomplete"),
         (toys.gated()[0].compile("program").serialize(), "for 'gated'"),
     ):
         with pytest.raises(pjrt.InvalidArgumentError, match=message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -151,6 +152,76 @@ class TestBadEntries:
         tiny_control.fault("Executable_DeserializeAndLoad", 13, "no luck", count=1)
         assert compiled_to(7, cache.compile(tiny, fill(7)))
         assert (cache.hits, cache.misses) == (0, 2)
+
+    @pytest.mark.parametrize("header", [b"", b"[]", b'{"format_version": 1}', b"[" * 10**5])
+    def test_a_header_that_is_none_under_a_right_checksum(
+        self, tiny: pjrt.Client, cache: pjrt.CompilationCache, header: bytes
+    ) -> None:
+        cache.compile(tiny, fill(7))
+        (entry,) = cache.folder.iterdir()
+        whole = entry.read_bytes()
+        content = b"pjrt executable\n" + len(header).to_bytes(4, "little") + header
+        entry.write_bytes(content + hashlib.sha256(content).digest())
+        assert compiled_to(7, cache.compile(tiny, fill(7)))
+        assert entry.read_bytes() == whole
+
+    @pytest.mark.timeout(20)
+    @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+    def test_a_pipe(self, tiny: pjrt.Client, cache: pjrt.CompilationCache) -> None:
+        entry = cache.folder / f"{cache.key(tiny, fill(7))}.executable"
+        os.mkfifo(entry)
+        os.mkfifo(cache.folder / ".other.partial")
+        assert (len(cache), cache.size_in_bytes) == (0, 0)
+        assert compiled_to(7, cache.compile(tiny, fill(7)))
+        assert entry.is_file()
+        assert len(cache) == 1
+
+    def test_a_folder_is_left_alone(self, tiny: pjrt.Client, cache: pjrt.CompilationCache) -> None:
+        entry = cache.folder / f"{cache.key(tiny, fill(7))}.executable"
+        entry.mkdir()
+        partial = cache.folder / ".other.partial"
+        partial.mkdir()
+        os.utime(partial, (0, 0))
+        with pytest.warns(UserWarning, match="the compilation cache cannot be written"):
+            assert compiled_to(7, cache.compile(tiny, fill(7)))
+        cache.max_bytes = 1 << 20
+        assert compiled_to(8, cache.compile(tiny, fill(8)))  # no warning
+        cache.clear()
+        assert (len(cache), entry.is_dir(), partial.is_dir()) == (0, True, True)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="rights are looked at where there are modes")
+class TestSafety:
+    def test_a_folder_that_everyone_may_write_to_is_refused(self, tmp_path: Path) -> None:
+        folder = tmp_path / "above" / "cache"
+        folder.mkdir(parents=True)
+        for unsafe, mode in ((folder, 0o777), (folder, 0o1777), (folder.parent, 0o777)):
+            unsafe.chmod(mode)
+            with pytest.raises(
+                pjrt.FailedPreconditionError, match=f"not safe as a cache.*everyone may write to {unsafe}"
+            ):
+                pjrt.CompilationCache(folder)
+            unsafe.chmod(0o775)
+        assert len(pjrt.CompilationCache(folder)) == 0
+
+    def test_what_it_makes_is_safe_whatever_the_process_lets_others_do(self, tiny: pjrt.Client, tmp_path: Path) -> None:
+        before = os.umask(0)
+        try:
+            cache = pjrt.CompilationCache(tmp_path / "a" / "cache")
+            assert all(compiled_to(7, cache.compile(tiny, fill(7))) for _ in range(2))
+        finally:
+            os.umask(before)
+        assert cache.hits == 1
+
+    def test_an_entry_that_everyone_may_write_to_is_compiled_anew(
+        self, tiny: pjrt.Client, cache: pjrt.CompilationCache
+    ) -> None:
+        cache.compile(tiny, fill(7))
+        (entry,) = cache.folder.iterdir()
+        entry.chmod(0o666)
+        assert compiled_to(7, cache.compile(tiny, fill(7)))
+        assert (cache.hits, cache.misses) == (0, 2)
+        assert entry.stat().st_mode & 0o002 == 0
 
 
 class TestWithoutStorage:

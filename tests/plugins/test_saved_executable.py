@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import TinyProgram
 from tiny.control import Control
 
@@ -171,6 +177,98 @@ def test_other_files_are_refused(tiny: pjrt.Client, tmp_path: Path) -> None:
         pjrt.load_executable(tiny, tmp_path / "text")
     with pytest.raises(pjrt.InvalidArgumentError, match="cannot be read"):
         pjrt.load_executable(tiny, tmp_path)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_not_waited_for(tiny: pjrt.Client, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(pjrt.InvalidArgumentError, match="pipe: cannot be read: it is no plain file"):
+        pjrt.load_executable(tiny, tmp_path / "pipe")
+
+
+def sealed(header: bytes, code: bytes = b"", length: int | None = None) -> bytes:
+    """A file with this header, and with the checksum that belongs to it."""
+    size = len(header) if length is None else length
+    content = b"pjrt executable\n" + size.to_bytes(4, "little") + header + code
+    return content + hashlib.sha256(content).digest()
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (b"", "its header is not written in JSON"),
+        (b"\xff", "its header is not written in JSON"),
+        (b"[" * 100_000, "its header is not written in JSON"),
+        (b"9" * 5000, "its header is not written in JSON"),
+        (b"[1]", r"its header is \[1\], which is no table"),
+        (b'{"format_version": 1}', "its header does not say name"),
+    ],
+    ids=["empty", "no text", "deep", "long number", "no table", "nothing said"],
+)
+def test_a_header_that_says_nothing(header: bytes, reason: str) -> None:
+    with pytest.raises(pjrt.DataLossError, match=f"x: the saved executable is damaged: {reason}"):
+        SavedExecutable.from_bytes(sealed(header), "x")
+
+
+def test_a_header_that_is_longer_than_its_file() -> None:
+    with pytest.raises(pjrt.DataLossError, match="its header is not written in JSON"):
+        SavedExecutable.from_bytes(sealed(b"{", length=2**32 - 1), "x")
+
+
+GOOD: dict[str, Any] = {
+    "format_version": FORMAT_VERSION,
+    "name": "adder",
+    "num_replicas": 1,
+    "num_partitions": 1,
+    "num_outputs": 1,
+    "compiled_for": "client",
+    "platform_name": "tiny",
+    "platform_version": "1",
+    "device_kind": "abacus",
+    "size_of_generated_code": 3,
+    "output_element_types": ["F32"],
+    "output_shapes": [[4]],
+    "output_memory_kinds": ["device"],
+    "parameter_memory_kinds": ["device"],
+    "cost_analysis": {"flops": 4.0},
+    "memory_stats": {"argument_size_in_bytes": 16},
+    "fingerprint": "AAAA",
+    "abi_version": [7, "AAAA"],
+    "compile_options": "",
+    "arguments": [["x", "tensor<4xf32>"]],
+}
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["F32", "AAA="]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(sorted(GOOD)), JSON, max_size=2), st.sets(st.sampled_from(sorted(GOOD)), max_size=1)
+)
+def test_a_header_is_refused_whole_or_answers_everything(changes: dict[str, Any], left_out: set[str]) -> None:
+    header = {name: value for name, value in {**GOOD, **changes}.items() if name not in left_out}
+    try:
+        read = SavedExecutable.from_bytes(sealed(json.dumps(header).encode(), b"code"), "x")
+    except (pjrt.DataLossError, pjrt.FailedPreconditionError):
+        assert header != GOOD
+        return
+    for name in dir(SavedExecutable):
+        if name.startswith("_") or name in ("read", "from_bytes", "of", "load", "misfits", "delete"):
+            continue
+        with contextlib.suppress(pjrt.UnimplementedError):
+            found = getattr(read, name)
+            if callable(found):
+                found()
+    assert SavedExecutable.from_bytes(read.to_bytes()).serialize() == b"code"
+
+
+@given(st.binary(max_size=100))
+def test_any_header_is_refused_or_read(header: bytes) -> None:
+    with contextlib.suppress(pjrt.PjrtError):
+        SavedExecutable.from_bytes(sealed(header), "x")
 
 
 def test_a_newer_format_is_refused_with_both_versions(tiny: pjrt.Client, saved: Path) -> None:

@@ -49,14 +49,15 @@ def unpack(serialized: bytes, platform_name: str) -> tuple[Program, CompileOptio
     line, _, body = serialized[len(_MAGIC) :].partition(b"\n")
     try:
         header: dict[str, Any] = json.loads(line)
-        platform, size, extra = header["platform"], int(header["program_size"]), header["payload_size"]
+        platform, size, payload_size = header["platform"], int(header["program_size"]), header["payload_size"]
+        extra = None if payload_size is None else int(payload_size)
         options = CompileOptions.from_proto(base64.b64decode(header["options"]))
         program_format = str(header["format"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidArgumentError(f"the header of the serialized executable is damaged: {error}") from error
     if platform != platform_name:
         raise InvalidArgumentError(f"the serialized executable is for '{platform}', this is '{platform_name}'")
-    if len(body) != size + (extra or 0):
+    if size < 0 or (extra or 0) < 0 or len(body) != size + (extra or 0):
         raise InvalidArgumentError(
             f"the serialized executable is incomplete: expected {size + (extra or 0)} bytes after its header, found "
             f"{len(body)}"

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import stat
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,13 +21,13 @@ from typing import Any, overload
 
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins.saved_executable import FORMAT_VERSION, PARTIAL, SavedExecutable, write_whole
-from pjrt.system import processor_features
+from pjrt.system import processor_features, writable_by_everyone
 
 _SUFFIX = ".executable"
 _PARTIAL_LIFETIME_SECONDS = 3600.0
@@ -43,7 +44,8 @@ class CompilationCache:
     compilers read. A plugin that cannot serialize executables works as without a cache.
 
     The folder may be shared by any number of processes. Loading an entry runs what is in it: let nobody write there
-    whom you would not let run code.
+    whom you would not let run code. A folder that everyone may write to is refused, an entry that everyone may write to
+    is compiled anew.
 
     Attributes:
         folder: where the entries are.
@@ -57,6 +59,7 @@ class CompilationCache:
 
         Raises:
             InvalidArgumentError: the folder cannot be made, or the limit is no number of bytes.
+            FailedPreconditionError: everyone may put something into the folder, or another folder in its place.
         """
         if max_bytes is not None and max_bytes < 0:
             raise InvalidArgumentError(f"max_bytes must be a number of bytes or None, found {max_bytes}")
@@ -65,9 +68,17 @@ class CompilationCache:
         self.hits = 0
         self.misses = 0
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            for folder in (*reversed(self.folder.parents), self.folder):
+                if not folder.is_dir():
+                    folder.mkdir(mode=0o775, exist_ok=True)  # others may not write, whatever this process lets them do
+            danger = writable_by_everyone(self.folder)
         except OSError as error:
             raise InvalidArgumentError(f"{self.folder}: cannot be a cache's folder: {error.strerror}") from error
+        if danger:
+            raise FailedPreconditionError(
+                f"{self.folder} is not safe as a cache, whose entries are run when they are loaded: {danger}; "
+                "take that right away (chmod o-w), or give a folder of your own"
+            )
 
     @overload
     def compile(
@@ -161,7 +172,7 @@ class CompilationCache:
         behind.
         """
         for partial in self.folder.glob(f".*{PARTIAL}"):
-            status = _status(partial)
+            status = _plain_status(partial)
             if status is not None and time.time() - status.st_mtime > _PARTIAL_LIFETIME_SECONDS:
                 partial.unlink(missing_ok=True)
         if self.max_bytes is None:
@@ -178,7 +189,7 @@ class CompilationCache:
     def _entries(self) -> Iterator[tuple[int, int, Path]]:
         """When each entry was last used, its size and path; another process may remove it at any time."""
         for path in self.folder.glob(f"*{_SUFFIX}"):
-            status = _status(path)
+            status = _plain_status(path)
             if status is not None:
                 yield status.st_mtime_ns, status.st_size, path
 
@@ -186,7 +197,9 @@ class CompilationCache:
 def _revive(path: Path, target: Client | TopologyDescription, options: CompileOptions | None) -> Executable | None:
     """The executable of an entry; ``None`` if there is none, or none that can be used."""
     try:
-        saved = SavedExecutable.from_bytes(path.read_bytes(), str(path))
+        if writable_by_everyone(path):
+            return None
+        saved = SavedExecutable.read(path)
         revived = saved.load(target, options) if isinstance(target, Client) else saved
     except (OSError, PjrtError):
         return None
@@ -235,6 +248,12 @@ def _canonical(program: Program) -> bytes:
 def _host() -> list[str]:
     """The processor of this machine and what it can do, for the parts of executables that run on the host."""
     return [platform.machine(), " ".join(processor_features() or (platform.processor(),))]
+
+
+def _plain_status(path: Path) -> os.stat_result | None:
+    """The status of a file; ``None`` for what is none, such as a folder, which is left alone."""
+    status = _status(path)
+    return status if status is not None and stat.S_ISREG(status.st_mode) else None
 
 
 def _status(path: Path) -> os.stat_result | None:
