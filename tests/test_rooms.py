@@ -23,6 +23,7 @@ FLOORS = {
     "stablehlo": 2,
     "devices": 3,
     "capi": 4,
+    "artifacts": 5,
     "plugins": 5,
     "frameworks": 6,
     "cli": 7,

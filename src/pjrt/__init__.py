@@ -53,10 +53,10 @@ from pjrt.plugins.registry import client, load_plugin, topology
 
 if TYPE_CHECKING:
     from pjrt import frameworks, host, plugins, stablehlo
+    from pjrt.artifacts.compilation_cache import CompilationCache
+    from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import Exported, export
     from pjrt.devices.stablehlo_client import StableHloClient
-    from pjrt.plugins.compilation_cache import CompilationCache
-    from pjrt.plugins.saved_executable import SavedExecutable, load_executable, save_executable
 
 __version__ = "0.1.0"
 
@@ -147,16 +147,16 @@ __all__ = [
 
 # Imported when they are first asked for, so that a program that does without them starts without them.
 _LATER = {
-    "CompilationCache": "pjrt.plugins.compilation_cache",
+    "CompilationCache": "pjrt.artifacts.compilation_cache",
     "Exported": "pjrt.capi.export",
-    "SavedExecutable": "pjrt.plugins.saved_executable",
+    "SavedExecutable": "pjrt.artifacts.saved_executable",
     "StableHloClient": "pjrt.devices.stablehlo_client",
     "export": "pjrt.capi.export",
     "frameworks": "pjrt",
     "host": "pjrt",
-    "load_executable": "pjrt.plugins.saved_executable",
+    "load_executable": "pjrt.artifacts.saved_executable",
     "plugins": "pjrt",
-    "save_executable": "pjrt.plugins.saved_executable",
+    "save_executable": "pjrt.artifacts.saved_executable",
     "stablehlo": "pjrt",
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import pjrt
-from pjrt.plugins.saved_executable import SavedExecutable
+from pjrt.artifacts.saved_executable import SavedExecutable
 
 pytestmark = pytest.mark.vendor
 

@@ -19,7 +19,8 @@ from tiny import TinyProgram
 from tiny.control import Control
 
 import pjrt
-from pjrt.plugins.saved_executable import FORMAT_VERSION, SavedExecutable
+from pjrt.artifacts.file_format import FORMAT_VERSION
+from pjrt.artifacts.saved_executable import SavedExecutable
 
 ADD = """
 module @adder {

@@ -1,19 +1,9 @@
-"""Executables in files: what was compiled, with what is needed to know whether it fits a client.
-
-A file is a magic line, the length of a header, the header (JSON), the plugin's own bytes, and a SHA-256 of all of it.
-"""
+"""Executables in files: what was compiled, with the facts that tell whether it fits a client."""
 
 from __future__ import annotations
 
 import base64
-import errno
-import functools
-import hashlib
-import json
 import os
-import reprlib
-import secrets
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +13,6 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
-    DataLossError,
     FailedPreconditionError,
     InvalidArgumentError,
     NotFoundError,
@@ -35,13 +24,8 @@ from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription
-
-FORMAT_VERSION = 1
-PARTIAL = ".partial"
-"""How the names of files end that are being written."""
-
-_MAGIC = b"pjrt executable\n"
-_HASH_SIZE = hashlib.sha256().digest_size
+from pjrt.artifacts import file_format
+from pjrt.artifacts.whole_file import read_plain_file, write_whole
 
 
 def save_executable(
@@ -156,22 +140,12 @@ class SavedExecutable(Executable):
             data: the bytes.
             source: where they come from, for messages.
         """
-        if not data.startswith(_MAGIC):
-            raise InvalidArgumentError(
-                f"{source}: expected a saved executable, found {len(data)} bytes that begin with {data[:16]!r}"
-            )
-        content, digest = data[:-_HASH_SIZE], data[-_HASH_SIZE:]
-        if hashlib.sha256(content).digest() != digest:
-            raise DataLossError(f"{source}: the saved executable is damaged or cut off; compile and save it again")
-        begin = len(_MAGIC) + 4
-        end = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
-        return SavedExecutable(_read_header(content[begin:end], source), content[end:], source)
+        header, code = file_format.unpack(data, source)
+        return SavedExecutable(header, code, source)
 
     def to_bytes(self) -> bytes:
         """All of it as the bytes of a file."""
-        header = json.dumps({**self._header, "format_version": FORMAT_VERSION}, sort_keys=True).encode()
-        content = b"".join([_MAGIC, len(header).to_bytes(4, "little"), header, self._code])
-        return content + hashlib.sha256(content).digest()
+        return file_format.pack(self._header, self._code)
 
     def misfits(self, client: Client, *, any_version: bool = False) -> list[str]:
         """Why a client cannot run it, each reason with what was expected and what was found; empty if it fits."""
@@ -327,34 +301,6 @@ def device_kind(target: Client | TopologyDescription) -> str:
     return ", ".join(sorted({device.kind for device in devices}))
 
 
-def read_plain_file(path: str | os.PathLike[str]) -> bytes:
-    """Read a file, and nothing that has a file's name only: a pipe would be waited for.
-
-    Raises:
-        OSError: it cannot be read, or is no plain file.
-    """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
-        return file.read()
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file that other processes see whole or not at all; of several writers the last one's stays.
-
-    Users outside of its group may not write to it.
-    """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
-    try:
-        with open(partial, "xb", opener=functools.partial(os.open, mode=0o664)) as file:
-            file.write(data)
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-
-
 # What an executable says of itself, as JSON; what it does not offer is left out.
 _QUESTIONS: dict[str, Callable[[Executable], Any]] = {
     "size_of_generated_code": lambda executable: executable.size_of_generated_code,
@@ -368,104 +314,6 @@ _QUESTIONS: dict[str, Callable[[Executable], Any]] = {
     "abi_version": lambda executable: _noted(executable.abi_version()),
     "compile_options": lambda executable: base64.b64encode(executable.compile_options().to_proto()).decode(),
 }
-
-
-def _is_count(value: Any, least: int = 0) -> bool:
-    return type(value) is int and least <= value < 1 << 64
-
-
-def _is_base64(value: Any) -> bool:
-    try:
-        base64.b64decode(value, validate=True)
-    except (TypeError, ValueError):
-        return False
-    return isinstance(value, str)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_list_of(value: Any, holds: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(holds, value))
-
-
-def _is_compile_options(value: Any) -> bool:
-    if not _is_base64(value):
-        return False
-    try:
-        CompileOptions.from_proto(base64.b64decode(value))
-    except PjrtError:
-        return False
-    return True
-
-
-_STATS = frozenset(CompiledMemoryStats.__dataclass_fields__)
-
-# What a header must say, and what it may: of which form.
-_NEEDED: dict[str, Callable[[Any], bool]] = {
-    "name": _is_text,
-    "num_replicas": lambda value: _is_count(value, 1),
-    "num_partitions": lambda value: _is_count(value, 1),
-    "num_outputs": _is_count,
-    "compiled_for": lambda value: value in ("client", "topology"),
-    "platform_name": _is_text,
-    "platform_version": _is_text,
-    "device_kind": _is_text,
-}
-_OPTIONAL: dict[str, Callable[[Any], bool]] = {
-    "size_of_generated_code": lambda value: type(value) is int,
-    "output_element_types": lambda value: _is_list_of(
-        value, lambda name: _is_text(name) and name in ElementType.__members__
-    ),
-    "output_shapes": lambda value: _is_list_of(value, lambda shape: _is_list_of(shape, lambda size: type(size) is int)),
-    "output_memory_kinds": lambda value: _is_list_of(value, _is_text),
-    "parameter_memory_kinds": lambda value: _is_list_of(value, _is_text),
-    "cost_analysis": lambda value: (
-        isinstance(value, dict) and all(type(number) in (int, float) for number in value.values())
-    ),
-    "memory_stats": lambda value: (
-        isinstance(value, dict) and value.keys() <= _STATS and all(type(number) is int for number in value.values())
-    ),
-    "fingerprint": _is_base64,
-    "abi_version": lambda value: (
-        isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and _is_base64(value[1])
-    ),
-    "compile_options": _is_compile_options,
-    "arguments": lambda value: _is_list_of(value, lambda pair: _is_list_of(pair, _is_text) and len(pair) == 2),
-}
-
-
-def _read_header(data: bytes, source: str) -> dict[str, Any]:
-    """The facts that a file states, each of its form.
-
-    Raises:
-        DataLossError: a fact is missing, or is none.
-        FailedPreconditionError: they are of another version of this format.
-    """
-    try:
-        header = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _damaged(source, f"its header is not written in JSON ({error})") from error
-    if not isinstance(header, dict):
-        raise _damaged(source, f"its header is {reprlib.repr(header)}, which is no table")
-    written = header.get("format_version")
-    if written != FORMAT_VERSION:
-        raise FailedPreconditionError(
-            f"{source}: expected format {FORMAT_VERSION} of saved executables, found {reprlib.repr(written)}; "
-            "load it with the version of pjrt that wrote it, or compile it again"
-        )
-    for name in _NEEDED:
-        if name not in header:
-            raise _damaged(source, f"its header does not say {name}")
-    for name, is_right in {**_NEEDED, **_OPTIONAL}.items():
-        if name in header and not is_right(header[name]):
-            raise _damaged(source, f"its header says {reprlib.repr(header[name])} as {name}")
-    return header
-
-
-def _damaged(source: str, reason: str) -> DataLossError:
-    return DataLossError(f"{source}: the saved executable is damaged: {reason}; compile and save it again")
 
 
 def _facts(executable: Executable) -> dict[str, Any]:

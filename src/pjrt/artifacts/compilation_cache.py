@@ -26,7 +26,9 @@ from pjrt.api.executable import Executable
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.topology import TopologyDescription
-from pjrt.plugins.saved_executable import FORMAT_VERSION, PARTIAL, SavedExecutable, write_whole
+from pjrt.artifacts.file_format import FORMAT_VERSION
+from pjrt.artifacts.saved_executable import SavedExecutable
+from pjrt.artifacts.whole_file import PARTIAL, write_whole
 from pjrt.system import processor_features, writable_by_everyone
 
 _SUFFIX = ".executable"
