@@ -44,12 +44,12 @@ class _DLDataType(ctypes.Structure):
 # capsule has a version, two pointers and flags before the tensor.
 _TYPE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 32 + 20}
 
-_capsule_name = ctypes.pythonapi.PyCapsule_GetName
-_capsule_name.restype = ctypes.c_char_p
-_capsule_name.argtypes = [ctypes.py_object]
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype = ctypes.c_void_p
-_capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
+# Prototypes of our own: ``ctypes.pythonapi.PyCapsule_GetName`` is one object for all packages of the process, and types
+# that are set on it are set for all of them.
+_capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 def to_capsule(array: Array) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.element_type import AnyDType
+from pjrt.api.errors import ResourceExhaustedError
 from pjrt.api.future import Future
 
 if TYPE_CHECKING:
@@ -141,11 +142,19 @@ def aligned_empty(shape: tuple[int, ...], dtype: AnyDType, order: tuple[int, ...
         shape: its shape.
         dtype: its dtype.
         order: the dimensions from the slowest to the fastest varying; row-major if not said.
+
+    Raises:
+        ResourceExhaustedError: the process gets no more memory.
     """
     size = dtype.itemsize
     for extent in shape:
         size *= extent
-    raw = np.empty(size + ALIGNMENT, np.uint8)
+    try:
+        raw = np.empty(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:  # the latter where no address space is as large
+        raise ResourceExhaustedError(
+            f"there is no memory for {size} bytes of {dtype}{list(shape)}; delete buffers, or use a smaller shape"
+        ) from error
     start = -raw.ctypes.data % ALIGNMENT
     laid = shape if order is None else tuple(shape[d] for d in order)
     array: Array = np.ndarray(laid, dtype, raw, start)

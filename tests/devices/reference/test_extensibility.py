@@ -312,6 +312,27 @@ def test_functions_of_the_host_with_tokens_and_errors() -> None:
             exe(np.float32(-1))[0].to_host().result()
 
 
+@pytest.mark.parametrize(
+    ("aliases", "expected"),
+    [
+        ("", [0, 0, 0]),
+        (
+            "output_operand_aliases = [#stablehlo.output_operand_alias<output_tuple_indices = [], operand_index = 0, "
+            "operand_tuple_indices = []>], ",
+            [1, 2, 3],
+        ),
+    ],
+)
+def test_a_function_that_fills_nothing_gives_no_old_memory_away(aliases: str, expected: list[int]) -> None:
+    text = call("acme.idle", ["tensor<3xf32>"], ["tensor<3xf32>"], aliases + "api_version = 4 : i32")
+    x = np.array([1, 2, 3], np.float32)
+    with pjrt.client("reference") as client:
+        client.register_ffi_handler("acme.idle", lambda x, out: None)
+        executable = client.compile(text)
+        results = [np.asarray(executable(x)[0]).tolist() for _ in range(20)]
+    assert results == [expected] * 20
+
+
 def test_reduce_window_with_sizes_as_operands(run: Any) -> None:
     """Sums of two neighbours, in a window that the caller chooses."""
     text = """func.func @main(%x: tensor<?xf32>, %w: tensor<1xi32>) -> tensor<?xf32> {

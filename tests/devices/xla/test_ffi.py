@@ -13,6 +13,10 @@ import pjrt
 X = np.arange(4, dtype=np.float32)
 
 
+def idle(x: Any, out: Any) -> None:
+    """Fills nothing."""
+
+
 def test_a_python_function(client: pjrt.Client, programs: Any) -> None:
     seen: list[Any] = []
 
@@ -44,6 +48,30 @@ def test_several_operands_and_results_of_several_types(client: pjrt.Client) -> N
     first, second = executable(np.array([1, 2], bf16), np.array([[1, 2], [3, 4]], np.int32))
     assert np.asarray(first).tolist() == [[1, 2], [3, 4]]
     assert np.asarray(second).tolist() == [1, 2]
+
+
+def test_a_function_that_fills_nothing_gives_no_old_memory_away(client: pjrt.Client) -> None:
+    client.register_ffi_handler("test_ffi.idle", idle)
+    executable = client.compile("""
+        func.func public @main(%x: tensor<4096xf32>) -> tensor<4096xf32> {
+          %0 = stablehlo.custom_call @test_ffi.idle(%x) {api_version = 4 : i32} : (tensor<4096xf32>) -> tensor<4096xf32>
+          return %0 : tensor<4096xf32>
+        }""")
+    x = np.full(4096, np.nan, np.float32)
+    assert all((np.asarray(executable(x)[0]) == 0).all() for _ in range(20))
+
+
+def test_a_function_that_takes_over_an_operands_memory_sees_its_value(client: pjrt.Client) -> None:
+    client.register_ffi_handler("test_ffi.idle", idle)
+    executable = client.compile("""
+        func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+          %y = stablehlo.add %x, %x : tensor<4xf32>
+          %0 = stablehlo.custom_call @test_ffi.idle(%y) {api_version = 4 : i32, output_operand_aliases = [
+            #stablehlo.output_operand_alias<output_tuple_indices = [], operand_index = 0, operand_tuple_indices = []>]}
+            : (tensor<4xf32>) -> tensor<4xf32>
+          return %0 : tensor<4xf32>
+        }""")
+    assert np.asarray(executable(X)[0]).tolist() == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,10 @@ _TYPED_API = 1
 _addresses: dict[tuple[Callable[..., Any], int], int] = {}
 _addresses_lock = threading.Lock()
 
-_new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype = ctypes.py_object
-_new_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+# A prototype of our own: the function of ``ctypes.pythonapi`` is shared by all packages of the process.
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
 
 
 def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) -> None:

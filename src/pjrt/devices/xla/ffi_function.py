@@ -133,8 +133,9 @@ def handler_of(function: Callable[..., Any], traits: int) -> int:
     """The address of an FFI handler that calls a Python function.
 
     The function is called on a thread of the runtime, as ``function(*operands, *results, **attributes)``: operands are
-    read-only numpy arrays, results writable ones to fill, all of them valid during the call only; attributes are Python
-    values. What it returns is not looked at. An exception becomes the error of the execution.
+    read-only numpy arrays, results writable ones to fill, which are zero before (or, where the program says that a
+    result takes over an operand's memory, have its value), all of them valid during the call only; attributes are
+    Python values. What it returns is not looked at. An exception becomes the error of the execution.
     """
 
     def handle(frame_pointer: Any) -> int | None:
@@ -143,7 +144,7 @@ def handler_of(function: Callable[..., Any], traits: int) -> int:
             if _describe(frame, traits) or frame.stage != _EXECUTE:
                 return None
             operands = [_view(frame.arguments, number, False) for number in range(frame.arguments.size)]
-            results = [_view(frame.results, number, True) for number in range(frame.results.size)]
+            results = [_result(frame, number) for number in range(frame.results.size)]
             function(*operands, *results, **_attributes(frame.attributes))
         except BaseException as error:  # nothing may escape into XLA's thread
             return _failure(frame, PjrtError.wrap(error))
@@ -167,6 +168,17 @@ def _describe(frame: Any, traits: int) -> bool:
             return True
         address = extension.next
     return False
+
+
+def _result(frame: Any, number: int) -> np.ndarray[Any, Any]:
+    """A result to fill, without what XLA's memory had before: the function may leave some of it alone."""
+    array = _view(frame.results, number, True)
+    address = frame.results.values[number].contents.data
+    arguments = frame.arguments
+    operands = {arguments.values[operand].contents.data for operand in range(arguments.size)}
+    if address is not None and address not in operands:
+        ctypes.memset(address, 0, array.nbytes)
+    return array
 
 
 def _view(values: Any, number: int, writable: bool) -> np.ndarray[Any, Any]:

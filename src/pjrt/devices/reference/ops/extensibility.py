@@ -49,10 +49,14 @@ def call_outside(view: OpView) -> Kernel:
 def call_handler(view: OpView, target: str) -> Kernel:
     """A function that the client was given: ``function(*operands, *results, **attributes)`` fills the results.
 
-    Tokens are empty arrays to it.
+    The results are zero until it does: a function that leaves some of them alone must not give old memory away. One
+    that takes over an operand's memory has the operand's value. Tokens are empty arrays to it.
     """
     attributes = {name: np.array(value) if isinstance(value, tuple) else value for name, value in config(view).items()}
     types = [t if isinstance(t, TensorType) else None for t in view.results]
+    aliases = {
+        sum(alias.output_tuple_indices): alias.operand_index for alias in view.attr("output_operand_aliases", ())
+    }
 
     def run(environment: Environment, *values: Any) -> Any:
         host = context_of(environment).host
@@ -66,7 +70,9 @@ def call_handler(view: OpView, target: str) -> Kernel:
                 f"the handler of the custom call {target!r} is native code: give a Python function"
             )
         operands = [_read_only(value) for value in values]
-        results = [np.empty(0, np.uint8) if t is None else np.empty(t.sizes, t.dtype) for t in types]
+        results = [np.empty(0, np.uint8) if t is None else np.zeros(t.sizes, t.dtype) for t in types]
+        for number, operand in aliases.items():
+            results[number][...] = operands[operand]
         function(*operands, *results, **attributes)
         made = [TOKEN if t is None else result for t, result in zip(types, results, strict=True)]
         return made[0] if len(made) == 1 else made
