@@ -10,6 +10,7 @@ from typing import Any
 import toys
 
 import pjrt
+from pjrt.api.waits import Server
 from pjrt.host.dispatch import Dispatcher
 
 
@@ -19,6 +20,7 @@ class Recorder:
     def __init__(self, happens: Callable[[], object] = lambda: None) -> None:
         self.given: list[str] = []
         self.happens = happens
+        self.server = Server("recorder")
 
     def put(self, execution: Any) -> None:
         self.given.append(execution.name)
@@ -28,7 +30,9 @@ class Recorder:
 def launch(name: str, failures: list[Any] | None = None) -> list[Any]:
     """Two executions without arguments."""
     noted = [] if failures is None else failures
-    return [SimpleNamespace(name=name, inputs=[], outputs=[], fail=noted.append) for _ in range(2)]
+    return [
+        SimpleNamespace(name=name, inputs=[], outputs=[], fail=noted.append, definition=pjrt.Future()) for _ in range(2)
+    ]
 
 
 def test_a_launch_that_becomes_ready_while_another_is_put_comes_after_it_on_every_queue() -> None:

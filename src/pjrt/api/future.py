@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar, cast
 
 from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, InternalError, PjrtError
+from pjrt.api.waits import Server, server_here
 from pjrt.system import after_fork_in_child
 
 T = TypeVar("T")
@@ -42,7 +43,7 @@ class Future(Generic[T]):
     ``failed``.
     """
 
-    __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_value", "_waiter")
+    __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_needs", "_value", "_waiter")
 
     def __init__(self) -> None:
         self._done = False
@@ -126,6 +127,7 @@ class Future(Generic[T]):
     def then(self, function: Callable[[T], U]) -> Future[U]:
         """A future of ``function(value)``; an error, here or in the function, becomes its error."""
         promise: Promise[U] = Promise()
+        promise.future.need(self)
 
         def pass_on(source: Future[T]) -> None:
             try:
@@ -143,6 +145,7 @@ class Future(Generic[T]):
         """
         waited = list(futures)
         promise: Promise[None] = Promise()
+        promise.future.need(*waited)
         left = len(waited)
 
         def one_done(_: Future[Any]) -> None:
@@ -212,6 +215,19 @@ class Future(Generic[T]):
         without anyone asking.
         """
 
+    # What whoever completes the future may say of it.
+
+    def need(self, *others: Future[Any] | Server) -> None:
+        """Notes what has to be done before this future can be: other futures, or tasks of a server's. A server's task
+        that waits for the future while it is needed itself fails then, instead of hanging.
+        """
+        self._needs = others
+
+    @property
+    def needs(self) -> tuple[Future[Any] | Server, ...]:
+        """What was said to ``need``; nothing as a rule, and when the future is done."""
+        return () if self._done else getattr(self, "_needs", ())
+
     # What a subclass calls.
 
     def _complete(self, value: T | None, error: BaseException | None = None) -> bool:
@@ -223,6 +239,7 @@ class Future(Generic[T]):
             self._value = value
             self._error = made
             self._done = True
+            self._needs = ()
             callbacks, self._callbacks = self._callbacks, None
             waiter = self._waiter
         if waiter is not None:
@@ -240,6 +257,19 @@ class Future(Generic[T]):
 
     def _wait(self, timeout: float | None) -> None:
         self._poll()
+        if self._done:
+            return
+        server = server_here()
+        if server is None:
+            self._wait_in_slices(timeout, None)
+            return
+        before, server.waits_for = server.waits_for, self
+        try:
+            self._wait_in_slices(timeout, server)
+        finally:
+            server.waits_for = before
+
+    def _wait_in_slices(self, timeout: float | None, server: Server | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._done:
             left = _WAIT_SLICE_SECONDS if deadline is None else min(deadline - time.monotonic(), _WAIT_SLICE_SECONDS)
@@ -247,6 +277,8 @@ class Future(Generic[T]):
                 raise DeadlineExceededError(
                     f"the result was not there within {timeout} s; the work goes on and can be waited for again"
                 )
+            if server is not None:
+                server.check(self)
             self._block(left)
 
     def _call(self, callback: Callable[[Future[T]], object]) -> None:

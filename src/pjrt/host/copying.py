@@ -36,6 +36,7 @@ def schedule(device: HostDevice, storage: Storage, function: Callable[[Array], T
         return function(storage.array)
 
     call = Call(work)
+    call.future.need(storage.definition)
 
     def begin(_: Future[None]) -> None:
         error = storage.definition._error
@@ -46,6 +47,7 @@ def schedule(device: HostDevice, storage: Storage, function: Callable[[Array], T
             call.run()
             return
         try:
+            call.future.need(device.transfers.server)
             device.transfers.put(call)
         except Exception as refused:
             call.fail(clean(refused))

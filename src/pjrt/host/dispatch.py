@@ -53,6 +53,8 @@ class Dispatcher:
             return
         shares = _Shares(executions, devices)
         if missing:
+            for execution in executions:
+                execution.definition.need(*missing)
             self._waiting.add(shares)
             after(missing, lambda: self._stop_waiting(shares))
         else:
@@ -130,6 +132,7 @@ class _Shares:
 
 def _put(execution: Execution, device: HostDevice) -> None:
     outputs = execution.outputs
+    execution.definition.need(device.compute.server)
     device.compute.put(execution)
     # Only now: what others put because they see the queue here must come after the execution.
     for storage in outputs or ():

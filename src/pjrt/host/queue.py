@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from pjrt.api.errors import FailedPreconditionError, PjrtError, UnavailableError
 from pjrt.api.future import Future, Promise
+from pjrt.api.waits import Server
 from pjrt.host import process_life
 from pjrt.host.device_errors import clean
 
@@ -45,7 +46,7 @@ class WorkQueue:
         self._items: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         # What was put and is not finished. Kept apart from the items because after a fork nobody can look into those.
         self._pending: set[Task] = set()
-        self._server = _Server()
+        self._server = Server(name)
         self._started = False
         self._unserved = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
@@ -73,6 +74,11 @@ class WorkQueue:
     def name(self) -> str:
         """Its name, for messages."""
         return self._name
+
+    @property
+    def server(self) -> Server:
+        """Who does the tasks; a future that a task completes needs it (``Future.need``)."""
+        return self._server
 
     @property
     def is_busy(self) -> bool:
@@ -140,19 +146,6 @@ class WorkQueue:
             raise
 
 
-class _Server:
-    """Which thread serves a queue: the first that came.
-
-    Attributes:
-        thread: its number, 0 before it is there and after it ended.
-    """
-
-    __slots__ = ("thread",)
-
-    def __init__(self) -> None:
-        self.thread = 0
-
-
 class _Fence:
     """A task that does nothing but tell that it was reached."""
 
@@ -197,16 +190,16 @@ class Call:
         self.future._complete(None, error)
 
 
-def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task], server: _Server) -> None:
+def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Server) -> None:
     # Holds neither the queue nor its client, so that both can go away while the thread waits.
     with process_life.lock:
         if server.thread:
             return
-        server.thread = threading.get_ident()
+        server.begin()  # the first that came
     try:
         _serve_all(items, pending)
     finally:
-        server.thread = 0
+        server.end()
 
 
 def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> None:
