@@ -23,13 +23,6 @@ TIMES = 200
 LIMIT_SECONDS = 60.0
 """A process that has not ended by then hangs."""
 
-DOUBLE = """
-func.func @main(%x: tensor<{size}xf32>) -> tensor<{size}xf32> {{
-  %y = stablehlo.add %x, %x : tensor<{size}xf32>
-  return %y : tensor<{size}xf32>
-}}
-"""
-
 
 @dataclasses.dataclass(frozen=True)
 class End:
@@ -111,16 +104,16 @@ def _contestant(device: str) -> None:
     """What each process does: set daemon threads to work, and end as soon as all of them have begun."""
     import numpy as np
 
-    import pjrt
+    from benchmarks.devices import client_of, doubling_program
 
-    client = _client(device)
-    executable = client.compile(DOUBLE.format(size=8))
+    client = client_of(device)
+    executable = client.compile(doubling_program(device, 8))
     x = np.ones(8, np.float32)
     on_device = client.buffer_from_host(x)
     sizes = itertools.count(9)
     works: list[Callable[[], object]] = [
-        lambda: client.compile(DOUBLE.format(size=next(sizes))),
-        lambda: client.compile(DOUBLE.format(size=next(sizes))),
+        lambda: client.compile(doubling_program(device, next(sizes))),
+        lambda: client.compile(doubling_program(device, next(sizes))),
         lambda: np.asarray(executable(on_device)[0]),
         lambda: executable(x)[0].ready().result(),
         lambda: client.buffer_from_host(x).to_host().result(),
@@ -137,17 +130,7 @@ def _contestant(device: str) -> None:
     for work in works:
         threading.Thread(target=repeat, args=(work,), daemon=True).start()
     begun.wait()
-    print(pjrt.__name__, "ends", flush=True)
-
-
-def _client(device: str) -> object:
-    import pjrt
-
-    inner = device.removeprefix("exported-")
-    if inner == device:
-        return pjrt.client(device)
-    exported = pjrt.export(lambda **options: pjrt.client(inner, **options), name=inner)
-    return pjrt.capi.load_capsule(exported.capsule).client()
+    print("ends", flush=True)
 
 
 if __name__ == "__main__":

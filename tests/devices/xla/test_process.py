@@ -151,6 +151,60 @@ def test_the_interpreter_ends_with_work_in_flight(run_script: Script, end: str) 
     assert run_script(IN_FLIGHT + "print('begin', flush=True)\n" + end).split()[0] == "begin"
 
 
+AT_WORK = """
+client = pjrt.client("cpu", num_devices=2)
+x = np.ones(4, np.float32)
+here, there = (client.buffer_from_host(x, device=device) for device in client.devices)
+add = client.compile(ADD)
+both = client.compile(ADD, pjrt.CompileOptions(num_replicas=2))
+futures = [add(here, here)[0].ready() for _ in range(100)]
+works = [
+    lambda: client.compile(ADD),
+    lambda: np.asarray(add(here, here)[0]),
+    lambda: add(x, x)[0].ready().result(),
+    lambda: client.buffer_from_host(x).to_host().result(),
+    lambda: add(here, here)[0].ready().add_done_callback(lambda _: None),
+    lambda: np.asarray(both.execute([[here, here], [there, there]])[1][0]),
+    lambda: add(here, here)[0].copy_to(client.devices[1]).copy_raw_to_host(bytearray(16)).result(),
+    lambda: (add.memory_stats(), add.cost_analysis(), add.serialize()),
+    lambda: [future.result() for future in futures],
+    lambda: np.from_dlpack(add(here, here)[0]),
+    lambda: pjrt.client("cpu").close(),
+]
+begun = threading.Barrier(len(works) + 1)
+def repeat(work):
+    work()
+    begun.wait()
+    while True:
+        work()
+for work in works:
+    threading.Thread(target=repeat, args=(work,), daemon=True).start()
+begun.wait()
+"""
+
+
+def test_the_interpreter_ends_with_daemon_threads_at_work(run_script: Script) -> None:
+    assert run_script(AT_WORK + "print('end', flush=True)").split() == ["end"]
+
+
+def test_the_thread_that_ends_the_interpreter_may_still_use_the_device(run_script: Script) -> None:
+    said = run_script(
+        """
+import atexit
+@atexit.register  # before the first client is made, so that it is called after the end of the device
+def late():
+    print(np.asarray(add(x, x)[0])[0], client.compile(ADD)(x, x)[0].to_host().result()[0], client.is_closed)
+    client.close()
+    try:
+        add(x, x)
+    except pjrt.FailedPreconditionError as error:
+        print("closed" in str(error))
+"""
+        + AT_WORK
+    )
+    assert said.split() == ["2.0", "2.0", "False", "True"]
+
+
 FORK = """
 import os, signal, sys
 def child(work):
@@ -338,6 +392,8 @@ print([np.asarray(row[0])[0] for row in rows] == [2, 2])
 np.from_dlpack(result)
 client.buffer_from_dlpack(result)
 print([name for name in sys.modules if name.partition(".")[0] == "jax"])
+import os
+os.environ["JAX_PLATFORMS"] = "cpu"
 import jax
 print(jax.numpy.ones(3).sum())
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,9 @@ from pjrt.devices.xla.transfer import XlaTransferManager
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.portable_executable import XlaPortableExecutable
+
+
+_POLL_SECONDS = 0.001
 
 
 class XlaClient(Client):
@@ -211,11 +215,11 @@ class XlaClient(Client):
 
     @property
     def is_closed(self) -> bool:
-        return bool(self.ended)
+        return bool(self.ended) and self.ended != lifetime.ENDING
 
     def close(self) -> None:
         with self._lock:
-            if self.ended:
+            if self.is_closed:
                 return
             self.ended = "the client was closed; make a new one with pjrt.client('cpu')"
         self._wait()
@@ -235,11 +239,26 @@ class XlaClient(Client):
         self.notifier.abandon(reason)
         return [raw, *raw.live_arrays(), *raw.live_executables(), *self._let_go()]
 
-    def finish(self) -> None:
-        """Waits for work under way and ends the thread that notices, because the interpreter ends."""
-        if self._raw is not None:
-            self._wait()
-        self.notifier.stop()
+    def close_to_others(self) -> None:
+        """From now on refuses all threads but the one that ends the interpreter."""
+        self.notifier.is_ending = True
+        if not self.ended:
+            self.ended = lifetime.ENDING
+        for executable in list(self._executables):
+            executable.take_the_long_way()
+
+    def finish(self, deadline: float) -> bool:
+        """Waits for work under way and ends the threads that notice, because the interpreter ends.
+
+        Args:
+            deadline: until when to wait, as ``time.monotonic`` tells the time.
+
+        Returns:
+            Whether the work is done.
+        """
+        is_done = self._raw is None or all(_comes(array, deadline) for array in self._raw.live_arrays())
+        self.notifier.stop(deadline)
+        return is_done
 
     def _wait(self) -> None:
         for array in self._raw.live_arrays():
@@ -265,9 +284,12 @@ class XlaClient(Client):
 
         Raises:
             FailedPreconditionError: it was closed, or made in another process.
+            SystemExit: the interpreter is ending, and the caller is a daemon thread; see ``lifetime.check_thread``.
         """
         if self.ended:
-            raise FailedPreconditionError(self.ended)
+            if self.is_closed:
+                raise FailedPreconditionError(self.ended)
+            lifetime.check_thread()
 
     def adopt(self, executable: XlaLoadedExecutable | XlaPortableExecutable) -> None:
         """Has an executable unloaded when the client is closed."""
@@ -364,6 +386,16 @@ class XlaClient(Client):
             if type(device) is XlaDevice and device.client is self:
                 return device.default_memory_space
         return self.space_of(choose_place(self, device, memory_space)[1])
+
+
+def _comes(array: _raw.Array, deadline: float) -> bool:
+    """Whether an array has its value, or will never have one, by a time. jaxlib's own wait has no limit."""
+    with contextlib.suppress(Exception):  # a failed or deleted one is as good as done
+        while not array.is_ready():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+    return True
 
 
 def version() -> str:

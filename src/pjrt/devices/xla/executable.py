@@ -12,7 +12,7 @@ from pjrt.api.errors import FailedPreconditionError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _raw, lifetime
 from pjrt.devices.xla._donated import donated_parameters
 from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla._raw import Described
@@ -52,7 +52,9 @@ class XlaExecutable(Executable):
 
         Raises:
             FailedPreconditionError: its client was closed.
+            SystemExit: the interpreter is ending, and the caller is a daemon thread; see ``lifetime.check_thread``.
         """
+        lifetime.check_thread()
         if self._raw is None:
             raise FailedPreconditionError(self._gone)
         return self._raw

@@ -47,6 +47,8 @@ class ArrayFuture(Future[T]):
         try:
             if self._notifier.lost:
                 raise FailedPreconditionError(self._notifier.lost)
+            if self._notifier.is_ending:
+                lifetime.check_thread()
             array.block_until_ready()
             value = self._take(array)
         except Exception as error:
@@ -137,6 +139,6 @@ def in_thread(wait: Callable[[], object]) -> Future[None]:
             promise.set_error(converted(error))
 
     thread = threading.Thread(target=run, name="pjrt-cpu-completion", daemon=True)
-    lifetime.register_waiting(thread)
+    lifetime.register_own(thread)
     thread.start()
     return promise.future

@@ -45,6 +45,9 @@ class XlaLoaded(XlaExecutable, LoadedExecutable):
         self._executable.unload(reason)
         return super().unload(reason)
 
+    def take_the_long_way(self) -> None:
+        """Looks at each execution whether anything can be executed at all, which the short way leaves out."""
+
     @abc.abstractmethod
     def _stop(self) -> None:
         """Sees to it that nothing is started any more. The code stays for as long as it runs or can be asked about."""

@@ -198,6 +198,9 @@ class XlaLoadedExecutable(XlaLoaded):
             "CompileOptions(compile_portable_executable=True) to run it on a device of choice, or use execute_sharded"
         )
 
+    def take_the_long_way(self) -> None:
+        self._takes = None
+
     def _stop(self) -> None:
         self._takes = None
         self._start = self._executor.launcher.start = _unloaded

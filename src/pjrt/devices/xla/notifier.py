@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pjrt.api.future import Future
+from pjrt.devices.xla import lifetime
 from pjrt.devices.xla.donations import Donations
 
 _THREAD = "pjrt-cpu-notifier"
@@ -62,6 +63,7 @@ class Waiters:
                 if len(self._threads) >= self.MOST:
                     return False
                 thread = threading.Thread(target=self._run, args=(future, settle), name=_THREAD, daemon=True)
+                lifetime.register_own(thread)
                 self._threads.add(thread)
                 self._keys.add(key)
             # Without the lock: this waits until the new thread runs, which may collect garbage before it says so, and
@@ -73,16 +75,15 @@ class Waiters:
             raise
         return True
 
-    def stop(self) -> None:
-        """Waits for the threads, and starts none any more."""
+    def stop(self, deadline: float | None = None) -> None:
+        """Waits for the threads, until a time of ``time.monotonic`` at most, and starts none any more."""
         with self._lock:
             self._stopped = True
             threads = list(self._threads)
             for _ in threads:
                 self._given.put(None)
         for thread in threads:
-            if thread.is_alive():
-                thread.join()
+            _join(thread, deadline)
 
     def _run(self, future: Future[Any], settle: _Settle | None) -> None:
         thread = threading.current_thread()
@@ -130,6 +131,11 @@ class Waiters:
                     self._keys.discard(key)
 
 
+def _join(thread: threading.Thread, deadline: float | None) -> None:
+    if thread.is_alive():  # one that is only just being started finds that it is not needed
+        thread.join(None if deadline is None else max(deadline - time.monotonic(), 0))
+
+
 class Notifier:
     """Notices that futures are done without anyone asking them.
 
@@ -143,6 +149,7 @@ class Notifier:
     Attributes:
         donations: the futures that a donation concerns.
         lost: why nothing watched can ever be done, such as after a fork; empty as long as all is well.
+        is_ending: whether the interpreter is ending, so that not every thread may wait inside jaxlib.
     """
 
     _SHORTEST_SECONDS, _LONGEST_SECONDS, _SHARE = 20e-6, 1e-3, 0.1
@@ -150,6 +157,7 @@ class Notifier:
 
     def __init__(self) -> None:
         self.lost = ""
+        self.is_ending = False
         self.donations = Donations()
         self._waiters = Waiters(self._next)
         self._lock = threading.RLock()  # entered again by its holder, as that of the waiters
@@ -170,16 +178,19 @@ class Notifier:
         if settle is None or not self._waiters.take(future, settle):
             self._ask(future, settle)
 
-    def stop(self) -> None:
-        """Ends the threads for good: nobody is left to be told."""
-        self._waiters.stop()
+    def stop(self, deadline: float | None = None) -> None:
+        """Ends the threads for good: nobody is left to be told.
+
+        Args:
+            deadline: until when to wait for them, as ``time.monotonic`` tells the time; for ever if not said.
+        """
+        self._waiters.stop(deadline)
         with self._lock:
             self._stopped = True
             self._wake.put(None)
             thread = self._thread
-        # One that is only just being started finds that it is not needed.
-        if thread is not None and thread.is_alive():
-            thread.join()
+        if thread is not None:
+            _join(thread, deadline)
 
     def abandon(self, reason: str) -> None:
         """Fails whatever is watched from now on: in the child of a fork, where neither the threads are nor whoever
@@ -214,6 +225,7 @@ class Notifier:
                 if self._thread is not None:
                     return
                 thread = self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
+                lifetime.register_own(thread)
             thread.start()  # without the lock, as that of a waiter
         except BaseException:
             # There are no threads left, or Ctrl-C came. Whoever waits next starts another; if this one does run, it
