@@ -1,7 +1,8 @@
-"""10,000 executions in one process: does the resident memory stay flat?"""
+"""Every call of a serving loop, 100,000 times: do the process's memory and Python's blocks stay flat, without jax?"""
 
 from __future__ import annotations
 
+import argparse
 import gc
 import json
 import os
@@ -9,100 +10,206 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from benchmarks.side_by_side import Aim, Report, main, table
 
 ROOT = Path(__file__).parents[1]
-DIGITS = ROOT / "examples" / "digits"
-SETTLED = 0.1  # the part of the executions after which memory counts: pools and caches have filled by then
-FLAT_MIB = 2.0  # the allocator's own comings and goings stay within this
+DEVICES = ("cpu", "reference", "exported-cpu", "exported-reference", "tiny")
+TIMES = 100_000
+BATCH = 500
+"""So many calls are made before their work is waited for, as a server does that limits what is under way."""
+
+FLAT_BLOCKS = 0.05
+"""What a call may leave behind of Python's blocks: jaxlib and Python keep some of what is dropped for a while."""
+FLAT_BYTES = 16.0
+"""What a call may add to the resident memory: the allocator's own comings and goings stay within this."""
+
+SIZE = 1024
 
 Step = Callable[[], object]
 
 
-def arguments() -> list[np.ndarray]:
-    """The digits example's weights and images."""
-    with np.load(DIGITS / "weights.npz") as weights:
-        return [*(weights[name] for name in weights.files), np.load(DIGITS / "images.npy")]
+class Growth(NamedTuple):
+    """What one call adds, on average, to Python's allocated blocks and to the bytes of resident memory."""
 
-
-def pjrt_step() -> Step:
-    """All arguments in, one execution, the result out, with pjrt."""
-    import pjrt
-
-    executable = pjrt.client("cpu").compile((DIGITS / "digits.stablehlo").read_bytes())
-    arrays = arguments()
-    return lambda: np.asarray(executable(*arrays)[0])
-
-
-def raw_step() -> Step:
-    """The same with raw jaxlib."""
-    from benchmarks.raw_jaxlib import RawClient
-
-    client = RawClient()
-    executable = client.compile((DIGITS / "digits.stablehlo").read_bytes(), [((360, 10), np.dtype(np.float32))])
-    arrays = arguments()
-    return lambda: np.asarray(executable(*(client.put(array) for array in arrays))[0])
-
-
-STEPS = {"pjrt": pjrt_step, "raw jaxlib": raw_step}
+    blocks: float
+    bytes: float
 
 
 def measure(quick: bool) -> Report:
-    """10,000 times the whole digits example, arguments in and result out: the process's resident memory."""
-    count = 500 if quick else 10_000
-    noted = {name: _in_fresh_process(name, count) for name in STEPS}
-    marks = sorted(noted["pjrt"])
-    rows = [
-        (name, *(f"{samples[mark]:.1f} MiB" for mark in marks), f"{_growth(samples):+.2f} MiB")
-        for name, samples in noted.items()
-    ]
-    report = Report(
+    """Each call of a serving loop so many times, on each device, in processes that cannot import jax."""
+    return report(DEVICES, 2_000 if quick else TIMES)
+
+
+def report(devices: tuple[str, ...], times: int) -> Report:
+    """Run each device's calls in a process of its own, and say what they left behind."""
+    noted = {device: in_fresh_process(device, times) for device in devices}
+    names = list(dict.fromkeys(name for found in noted.values() for name in found))
+    rows = [(name, *(_cell(noted[device].get(name)) for device in devices)) for name in names]
+    made = Report(
         "Soak",
-        "Resident memory of a process after so many executions of the digits example; each puts seven host arrays on "
-        "the device, runs, and reads the result. Growth is counted from the second column on.",
-        [table(["executions", *(f"{mark:,}" for mark in marks), "growth"], rows)],
+        f"What a call leaves behind, on average of {times:,} calls: of Python's blocks, and of resident memory in "
+        "bytes. The processes cannot import jax. An exported device is loaded back through the C API; *tiny* is a "
+        "functional plugin in C. A dash is for what a device does not have.",
+        [table(["call", *devices], rows)],
     )
-    text = f"resident memory flat over {count:,} executions (growth within {FLAT_MIB:g} MiB)"
-    report.aims.append(Aim(text, max(_growth(noted["pjrt"]), 0.0), FLAT_MIB))
-    return report
+    for device, found in noted.items():
+        blocks = max(found, key=lambda name: found[name].blocks)
+        size = max(found, key=lambda name: found[name].bytes)
+        made.aims.append(
+            Aim(f"{device}: blocks left by a call flat", found[blocks].blocks, FLAT_BLOCKS, reason=f"It is {blocks}.")
+        )
+        made.aims.append(
+            Aim(f"{device}: bytes left by a call flat", found[size].bytes, FLAT_BYTES, reason=f"It is {size}.")
+        )
+    return made
 
 
-def _growth(samples: dict[int, float]) -> float:
-    marks = sorted(samples)
-    return samples[marks[-1]] - samples[marks[1]]
+def _cell(growth: Growth | None) -> str:
+    return "–" if growth is None else f"{growth.blocks:.3f}, {growth.bytes:.1f} B"
 
 
-def _in_fresh_process(name: str, count: int) -> dict[int, float]:
-    command = [sys.executable, "-m", "benchmarks.soak", "--contestant", name, str(count)]
+def in_fresh_process(device: str, times: int) -> dict[str, Growth]:
+    """The growth by each call on a device, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.soak", "--contestant", device, str(times)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
-        raise RuntimeError(f"{name} failed:\n{done.stderr}")
-    return {int(mark): size for mark, size in json.loads(done.stdout).items()}
+        raise RuntimeError(f"{device} failed:\n{done.stderr}")
+    return {name: Growth(*growth) for name, growth in json.loads(done.stdout).items()}
 
 
-def _contestant(name: str, count: int) -> None:
-    """What the fresh process does: run, and print the resident memory in MiB after some numbers of executions."""
-    step = STEPS[name]()
-    marks = {1, int(SETTLED * count), count // 4, count // 2, count}
-    samples = {}
-    for number in range(1, count + 1):
+def steps(client: Any, program: Any) -> tuple[dict[str, Step], Step]:
+    """The calls of a serving loop by name, and what waits until the work of all of them is done."""
+    import numpy as np
+
+    import pjrt
+
+    x = np.arange(SIZE, dtype=np.float32)
+    out = np.empty_like(x)
+    first, second = client.addressable_devices[:2]
+    exe = client.compile(program)
+    both = client.compile(program, pjrt.CompileOptions(num_replicas=2))
+    here, there = (client.buffer_from_host(x, device=device) for device in (first, second))
+    spec = pjrt.ShapeSpec(x.shape, pjrt.ElementType.F32)
+    launched = pjrt.ExecuteOptions(launch_id=7)
+    named = pjrt.HostBufferSemantics
+
+    def put(semantics: pjrt.HostBufferSemantics, told: Callable[[], object] | None) -> Step:
+        return lambda: client.buffer_from_host(x, semantics=semantics, on_done_with_host_buffer=told)
+
+    def alias() -> object:
+        buffer, fulfillment = client.create_alias_buffer(spec)
+        fulfillment.fulfill(here)
+        return buffer
+
+    def transfer() -> object:
+        manager = client.create_buffers_for_async_host_to_device([spec])
+        buffer = manager.retrieve_buffer(0)
+        manager.transfer_data(0, x)
+        return buffer
+
+    def sum_of_dropped() -> object:
+        (result,) = exe(here)
+        result.to_host()
+        result.ready()
+        result.copy_raw_to_host(out)
+        return None
+
+    calls: dict[str, Step] = {
+        **{f"buffer_from_host, {s.name.lower()}": put(s, None) for s in named},
+        **{f"buffer_from_host, {s.name.lower()}, told": put(s, lambda: None) for s in named},
+        "exe(buffer)": lambda: exe(here),
+        "exe(array)": lambda: exe(x),
+        "execute": lambda: exe.execute([[here]]),
+        "execute, with options and futures": lambda: exe.execute([[here]], launched, returned_futures=[]),
+        "execute on two devices": lambda: both.execute([[here], [there]]),
+        "execute on two devices, and read": lambda: [np.asarray(row[0]) for row in both.execute([[here], [there]])],
+        "execute_sharded": lambda: exe.execute_sharded([here], first),
+        "execute_sharded, with a future": lambda: exe.execute_sharded([here], first, returned_futures=[]),
+        "to_host of one buffer": lambda: here.to_host().result(),
+        "to_host of a result": lambda: exe(here)[0].to_host().result(),
+        "to_host into an array": lambda: here.to_host(out).result(),
+        "numpy.asarray of one buffer": lambda: np.asarray(here),
+        "numpy.asarray of a result": lambda: np.asarray(exe(here)[0]),
+        "ready of one buffer": lambda: here.ready().result(),
+        "ready of a result": lambda: exe(here)[0].ready().result(),
+        "a callback": lambda: exe(here)[0].ready().add_done_callback(lambda _: None),
+        "futures that are dropped": sum_of_dropped,
+        "copy_raw_to_host": lambda: here.copy_raw_to_host(out).result(),
+        "copy_raw_to_host of a result": lambda: exe(here)[0].copy_raw_to_host(out).result(),
+        "copy_to": lambda: here.copy_to(second),
+        "copy_to, and read": lambda: np.asarray(here.copy_to(second)),
+        "delete": lambda: exe(here)[0].delete(),
+        "dlpack": lambda: np.from_dlpack(here),
+        "dlpack of a result": lambda: np.from_dlpack(exe(here)[0]),
+        "external_reference": lambda: here.external_reference().pointer,
+        "raw": lambda: here.raw().copy_to_host(out).result(),
+        "on_device_size": lambda: here.on_device_size,
+        "an alias buffer": alias,
+        "a transfer in pieces": transfer,
+    }
+
+    def settle() -> None:
+        # Nothing but waiting: where a new buffer is made, jaxlib drops what it has kept, and so would hide a leak.
+        for results in both.execute([[here], [there]]):
+            results[0].ready().result()
+        exe(here)[0].ready().result()
+        for buffer in (here, there):
+            buffer.to_host(out).result()
+
+    return calls, settle
+
+
+def growth_of(step: Step, settle: Step, times: int) -> Growth:
+    """What a call adds, after as many calls as fill what is kept on purpose."""
+    _repeat(step, settle, max(times // 5, BATCH))
+    before = sys.getallocatedblocks(), _resident_bytes()
+    _repeat(step, settle, times)
+    after = sys.getallocatedblocks(), _resident_bytes()
+    return Growth(*((new - old) / times for old, new in zip(before, after, strict=True)))
+
+
+def _repeat(step: Step, settle: Step, times: int) -> None:
+    for number in range(1, times + 1):
         step()
-        if number in marks:
-            gc.collect()
-            samples[number] = _resident_mib()
-    print(json.dumps(samples))
+        if number % BATCH == 0:
+            settle()
+    settle()
+    gc.collect()
 
 
-def _resident_mib() -> float:
+def _contestant(device: str, times: int) -> None:
+    """What the fresh process does: go through the calls, and print the growth by each."""
+    sys.modules["jax"] = None  # type: ignore[assignment]  # from now on there is none to import
+    import pjrt
+    from benchmarks.devices import client_of, doubling_program
+
+    client = client_of(device, num_devices=2)
+    calls, settle = steps(client, doubling_program(device, SIZE))
+    found = {}
+    for name, step in calls.items():
+        try:
+            step()
+        except pjrt.UnimplementedError:
+            continue
+        found[name] = growth_of(step, settle, times)
+    print(json.dumps(found))
+
+
+def _resident_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--contestant"]:
         _contestant(sys.argv[2], int(sys.argv[3]))
-    else:
+    elif {"--device", "--times"}.isdisjoint(sys.argv):
         main(measure)
+    else:
+        parser = argparse.ArgumentParser(description=measure.__doc__)
+        parser.add_argument("--device", action="append", choices=DEVICES, help="all if none is said")
+        parser.add_argument("--times", type=int, default=TIMES, help="how often each call is made")
+        arguments = parser.parse_args()
+        print(report(tuple(arguments.device or DEVICES), arguments.times))

@@ -401,6 +401,41 @@ print(jax.numpy.ones(3).sum())
     assert said.split() == ["True", "[]", "3.0"]
 
 
+LOOKS: dict[str, str] = {
+    "the address of what was put": "client.buffer_from_host(x).unsafe_pointer()",
+    "a reference from outside": "client.buffer_from_host(x).external_reference().pointer",
+    "raw bytes": "client.buffer_from_host(x).copy_raw_to_host(np.empty(64, np.float32)).result()",
+    "a type that has no buffer protocol": "np.asarray(client.buffer_from_host(x.astype('bfloat16')))",
+    "the parts of a result": "[np.asarray(row[0])[0] for row in both.execute([[b, b] for b in here])]",
+}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="shows that an installed jax is not damaged")
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS)
+def test_a_jax_that_is_imported_later_is_not_damaged(run_script: Script, look: str) -> None:
+    said = run_script(
+        f"""
+import os, sys
+import ml_dtypes
+finders = list(sys.meta_path)
+client = pjrt.client("cpu", num_devices=2)
+x = np.arange(64, dtype=np.float32)
+both = client.compile(ADD.replace("4x", "64x"), pjrt.CompileOptions(num_replicas=2))
+here = [client.buffer_from_host(x, device=device) for device in client.devices]
+{look}
+assert not [name for name in sys.modules if name.partition(".")[0] == "jax"], sys.modules
+assert sys.meta_path == finders
+os.environ["JAX_PLATFORMS"] = "cpu"
+import jax
+for size in (64, 8):
+    array = jax.dlpack.from_dlpack(x[:size].copy())
+    assert type(array.aval) is jax.core.ShapedArray, array.aval
+    print(float((array + 1).sum()))
+"""
+    )
+    assert said.split() == ["2080.0", "36.0"]
+
+
 @pytest.mark.parametrize("first", ["", "pjrt.stablehlo.inspect(pjrt.Program.of(ADD)); "])
 def test_nothing_is_said_on_standard_error(first: str) -> None:
     code = f"import pjrt, pjrt.stablehlo; ADD = {ADD!r}; {first}pjrt.client('cpu').close()"

@@ -1,17 +1,22 @@
 """jaxlib's private modules: the one file of this room that imports them and knows how its versions differ.
 
-One habit of jaxlib's is worked around here: for every array that it makes without being told its type it looks for jax,
-imports it where it is installed, and takes ten times as long as for the rest where it is not. So arrays are made with
-their type (an ``Aval``) in hand, and where jaxlib leaves no way to say it, jax is kept from being found (``_NoJax``).
+Two habits of jaxlib's are worked around here. For every array that it makes without being told its type it looks for
+jax, imports it where it is installed, and takes ten times as long as for the rest where it is not. So arrays are made
+with their type (an ``Aval``) in hand, and where jaxlib leaves no way to say it, it is kept from importing jax
+(``_without_jax``). And it notes the stack at each call, but drops the notes only in a few functions: see ``TURNS``.
 """
 
 from __future__ import annotations
 
+import builtins
+import importlib
+import itertools
 import math
+import operator
 import sys
-import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import types
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +25,8 @@ from pjrt.stablehlo.jaxlib import load
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.memory_space import XlaMemorySpace
+
+T = TypeVar("T")
 
 _PURPOSE = "run programs on XLA's CPU device"
 jax: Any = load("_jax", _PURPOSE)
@@ -42,34 +49,17 @@ _REPLICATED = hlo.HloSharding.replicate()
 _COPY = [jax.ArrayCopySemantics.ALWAYS_COPY]
 
 
-class _NoJax:
-    """A finder of modules that says, in a thread that asks for it, that there is no jax: ``with _no_jax: …``."""
-
-    def __init__(self) -> None:
-        self._denying = threading.local()
-
-    def __enter__(self) -> None:
-        self._denying.now = True
-
-    def __exit__(self, *_: object) -> None:
-        self._denying.now = False
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """Finds nothing; raises where jax must not be found."""
-        if getattr(self._denying, "now", False) and name.partition(".")[0] == "jax":
-            raise ModuleNotFoundError("jax is not needed here", name="jax")
-
-
-_no_jax = _NoJax()
-sys.meta_path.insert(0, _no_jax)
-
-
 class Aval:
-    """What jaxlib wants to know of an array: its abstract value."""
+    """What jaxlib wants to know of an array: its abstract value.
+
+    Attributes:
+        weak_type: a part of the key under which jaxlib keeps the types that it makes itself. JAX's arrays hardly ever
+            have a weak type, so what jaxlib keeps for the arrays of this room does not get into JAX's.
+    """
 
     __slots__ = ("dtype", "ndim", "shape")
 
-    weak_type = False
+    weak_type = True
 
     def __init__(self, shape: tuple[int, ...], dtype: AnyDType) -> None:
         self.shape = shape
@@ -85,6 +75,54 @@ class _Donated:
 
 
 DONATED: Array = _Donated()
+
+collect_released: Callable[[], None] = jax.collect_garbage
+"""Drops what jaxlib's runtime let go of: it does so itself only in a few of its functions."""
+
+TURNS = itertools.cycle((True, *(False,) * 255))
+"""Says at which of many calls of jaxlib it is time to drop what they left: ``if next(TURNS): collect_released()``.
+
+Each call that starts, waits or asks leaves a note of the stack behind, and a loop over arrays that stay on the device
+calls nothing in which jaxlib drops them.
+"""
+
+
+# Doing without jax.
+
+
+def _import(name: str, *arguments: Any) -> Any:
+    """Imports for jaxlib what it needs, which is not jax unless somebody else has imported it."""
+    if name.partition(".")[0] != "jax" or "jax" in sys.modules:
+        return builtins.__import__(name, *arguments)
+    if name != _CORE:
+        raise ModuleNotFoundError("jax is not needed here", name="jax")
+    # If this failed, jaxlib would never ask again, and a jax that is imported later would have arrays without a type.
+    return sys.modules.setdefault(_CORE, _core)
+
+
+def _shaped_array(shape: tuple[int, ...], dtype: AnyDType, weak_type: bool) -> Any:
+    """The type of an array that jaxlib was not told the type of: jax's own kind, where there is a jax."""
+    if "jax" not in sys.modules:
+        return Aval(shape, dtype)
+    return importlib.import_module(_CORE).ShapedArray(shape, dtype, weak_type)
+
+
+_CORE = "jax.core"
+_core = types.ModuleType(_CORE)
+_core.ShapedArray = _shaped_array  # type: ignore[attr-defined]  # what jaxlib looks for in it
+
+# jaxlib imports in the name of the innermost frame of Python's, by the ``__import__`` that this frame sees.
+_call = eval("lambda function, *arguments: function(*arguments)", {"__builtins__": {"__import__": _import}})
+
+
+def _without_jax(function: Callable[..., T], *arguments: Any) -> T:
+    """What a function of jaxlib's gives, called so that it imports no jax."""
+    try:
+        made: T = _call(function, *arguments)
+        return made
+    finally:
+        if sys.modules.get(_CORE) is _core:
+            del sys.modules[_CORE]
 
 
 # Clients and places.
@@ -137,8 +175,7 @@ def view_of_dynamic(array: Array) -> np.ndarray[Any, Any]:
     if aval is not None and 0 in aval.shape:  # a token, which jaxlib reads nothing from
         array.block_until_ready()
         return np.zeros(aval.shape, aval.dtype)
-    with _no_jax:
-        made, _ = array._single_device_array_to_np_array_did_copy()
+    made, _ = _without_jax(array._single_device_array_to_np_array_did_copy)
     if made.flags.writeable:
         made.flags.writeable = False
     return made
@@ -146,27 +183,19 @@ def view_of_dynamic(array: Array) -> np.ndarray[Any, Any]:
 
 def capsule(array: Array) -> Any:
     """A DLPack capsule over the array's memory; waits for the value."""
-    with _no_jax:
-        return jax.buffer_to_dlpack_managed_tensor(array)
-
-
-def collect_released() -> None:
-    """Drops what jaxlib's runtime let go of: it does so itself only when it is called the next time."""
-    jax.collect_garbage()
+    return _without_jax(jax.buffer_to_dlpack_managed_tensor, array)
 
 
 def pointer(array: Array) -> int:
     """The address of an array's memory."""
-    with _no_jax:
-        address: int = array.unsafe_buffer_pointer()
+    address: int = _without_jax(array.unsafe_buffer_pointer)
     return address
 
 
 def size_on_device(array: Array) -> int:
     """The bytes of an array of one device."""
     try:
-        with _no_jax:
-            size: int = array.on_device_size_in_bytes()
+        size: int = _without_jax(array.on_device_size_in_bytes)
     except AttributeError:  # before 0.10 jaxlib asks jax's shardings, which these are not; nothing is packed there
         size = array.aval.dtype.itemsize * math.prod(array.aval.shape)
     return size
@@ -180,10 +209,12 @@ def assembled(shards: Sequence[Array], aval: Aval, sharding: Any) -> Array:
     return jax.ArrayImpl(aval, sharding, list(shards), True, True)
 
 
+_apart = operator.attrgetter("_arrays")
+
+
 def shards(array: Array) -> list[Array]:
     """The shards of an array of several devices."""
-    with _no_jax:
-        made: list[Array] = array._arrays
+    made: list[Array] = _without_jax(_apart, array)
     return made
 
 

@@ -18,6 +18,7 @@ from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import expect_shape
 from pjrt.devices.xla import _memory, _raw, _reading
 from pjrt.devices.xla._errors import converted
+from pjrt.devices.xla._raw import TURNS, collect_released
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.future import READY, ArrayFuture, nothing
 
@@ -143,6 +144,8 @@ class XlaBuffer(Buffer):
 
     def ready(self) -> Future[None]:
         array = self.array
+        if next(TURNS):
+            collect_released()
         try:
             if not self.type.client.ended and array.is_ready():  # type: ignore[union-attr]  # None has no is_ready
                 array.block_until_ready()  # type: ignore[union-attr]  # raises what the execution failed with
@@ -216,6 +219,8 @@ class XlaBuffer(Buffer):
 
 def waiting(array: _raw.Array, client: XlaClient, take: Callable[[_raw.Array], T]) -> Future[T]:
     """A future of what ``take`` makes of an array when it has its value, which a donation does not disturb."""
+    if next(TURNS):
+        collect_released()
     # Small programs are mostly done by now, and then no future has to be made that could wait.
     try:
         if array.is_ready() and not client.notifier.lost:

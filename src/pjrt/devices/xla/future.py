@@ -85,6 +85,8 @@ class ArrayFuture(Future[T]):
 
     def _poll(self) -> None:
         array = self._array
+        if next(_raw.TURNS):
+            _raw.collect_released()
         if array is not None and (self._notifier.lost or array.is_deleted() or array.is_ready()):
             self.settle()
 

@@ -107,6 +107,8 @@ class Launcher:
         return gathered(column, self.parameter_types[0][number].aval, self._parameter_shardings[number])
 
     def _start(self, arrays: list[_raw.Array], launch_id: int) -> Results:
+        if next(_raw.TURNS):
+            _raw.collect_released()
         started = _raw.start(self.start, arrays, not self.handlers, launch_id)
         token = None if self.handlers else started.consume_token()
         return Results(started.consume_with_handlers(self.handlers), token)

@@ -17,6 +17,7 @@ from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument
 from pjrt.devices.xla._arguments import check_donated_once, checked
 from pjrt.devices.xla._errors import converted
+from pjrt.devices.xla._raw import TURNS, collect_released
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer, waiting
 from pjrt.devices.xla.executable import XlaExecutable
@@ -89,6 +90,8 @@ class XlaLoadedExecutable(XlaLoaded):
         try:
             if list(map(_type_of, arguments)) == self._takes:
                 results = self._start(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
+                if next(TURNS):
+                    collect_released()
                 return tuple(map(XlaBuffer, results, self._results))
         except (AttributeError, TypeError):
             pass  # not all of them are buffers, or one has no array
@@ -118,6 +121,8 @@ class XlaLoadedExecutable(XlaLoaded):
             try:
                 if list(map(_type_of, arguments)) == self._takes:
                     results = self._start(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
+                    if next(TURNS):
+                        collect_released()
                     if returned_futures is not None:
                         returned_futures.append(waiting(results[0], self._client, nothing))
                     return list(map(XlaBuffer, results, self._results))
@@ -179,6 +184,8 @@ class XlaLoadedExecutable(XlaLoaded):
                 use_up(arguments, launcher.donated)
             else:
                 results = self._start(arrays).consume_with_handlers(self._handlers)
+            if next(TURNS):
+                collect_released()
             return list(map(XlaBuffer, results, self._results))
         except (AttributeError, TypeError):
             return None
