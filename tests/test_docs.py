@@ -149,7 +149,9 @@ def test_every_option_of_every_command_is_on_the_page() -> None:
         assert section, f"docs/cli.md has no section {name}"
         command = main.get_command(context, name)
         assert command is not None
-        here = {option for p in command.params if isinstance(p, click.Option) for option in p.opts}
+        here = {
+            option for p in command.params if isinstance(p, click.Option) for option in (*p.opts, *p.secondary_opts)
+        }
         rows = re.findall(r"^\| (`-.*?) \|", section[1], re.MULTILINE)
         told = {option for row in rows for option in re.findall(r"(?<![\w-])--?[\w-]+", row)}
         assert told == here, name

@@ -116,3 +116,33 @@ def test_importing_the_package_is_light() -> None:
     code = f"import sys, pjrt; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == "[]"
+
+
+LAZY = ["pjrt", "pjrt.frameworks", "pjrt.plugins", "pjrt.stablehlo"]
+"""The packages whose names are imported when they are first asked for."""
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_dir_has_every_public_name_before_it_is_asked_for(name: str) -> None:
+    import subprocess
+    import sys
+
+    code = f"import importlib; m = importlib.import_module({name!r}); print(*sorted({{*m.__all__}} - {{*dir(m)}}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == []
+
+
+@pytest.mark.parametrize("name", [*LAZY, "pjrt.frameworks.torch_xla"])
+def test_type_checkers_see_the_names_that_there_are_and_no_others(name: str) -> None:
+    """A module's ``__getattr__`` would have them take any name: it stands where they do not look."""
+    module = importlib.import_module(name)
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    assert not [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
+    hidden = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "not TYPE_CHECKING"]
+    (found,) = (node for branch in hidden for node in branch.body if isinstance(node, ast.FunctionDef))
+    assert found.name == "__getattr__"
+    seen = [
+        branch for branch in tree.body if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"
+    ]
+    known = {alias.asname or alias.name for branch in seen for node in branch.body for alias in node.names}  # type: ignore[attr-defined]
+    assert set(getattr(module, "__all__", ())) <= known | set(vars(module)), name

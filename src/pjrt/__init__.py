@@ -161,11 +161,18 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    place = _LATER.get(name)
-    if place is None:
-        raise AttributeError(f"module 'pjrt' has no attribute {name!r}")
-    if place == "pjrt":
-        return importlib.import_module(f"pjrt.{name}")
-    found = globals()[name] = getattr(importlib.import_module(place), name)
-    return found
+if not TYPE_CHECKING:  # a type checker knows the names from above, and would take any other for granted here
+
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first asked for."""
+        place = _LATER.get(name)
+        if place is None:
+            raise AttributeError(f"module 'pjrt' has no attribute {name!r}")
+        if place == "pjrt":
+            return importlib.import_module(f"pjrt.{name}")
+        found = globals()[name] = getattr(importlib.import_module(place), name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

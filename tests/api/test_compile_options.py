@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pjrt
+from pjrt.api.partitioning import Partitioning
 
 int64 = st.integers(-(2**63), 2**63 - 1)
 overrides = st.dictionaries(
@@ -79,7 +80,8 @@ def test_what_is_written_over_the_base_is_what_is_named_here() -> None:
 
 
 def test_an_empty_proto_is_the_defaults() -> None:
-    assert dataclasses.replace(pjrt.CompileOptions.from_proto(b""), use_spmd_partitioning=None) == pjrt.CompileOptions()
+    read = dataclasses.replace(pjrt.CompileOptions.from_proto(b""), use_spmd_partitioning=None)
+    assert read == pjrt.CompileOptions().completed(Partitioning())
 
 
 def test_proto3_leaves_zeros_out() -> None:

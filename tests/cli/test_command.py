@@ -204,6 +204,132 @@ def test_a_file_in_another_order_of_bytes(program: Path, tmp_path: Path) -> None
     assert "f32[] [55]" in done.stdout
 
 
+class TestArraysOfAFileWithOtherNames:
+    """Which array is for which argument, where the names do not tell."""
+
+    PROGRAM = """
+func.func @main(%q: tensor<2xf32> loc("q"), %k: tensor<2xf32> loc("k"), %b: tensor<f32>) -> tensor<2xf32> {
+  %0 = stablehlo.subtract %q, %k : tensor<2xf32>
+  return %0 : tensor<2xf32>
+}
+"""
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        (tmp_path / "p.mlir").write_text(self.PROGRAM)
+        (tmp_path / "distinct.mlir").write_text(self.PROGRAM.replace("%k: tensor<2xf32>", "%k: tensor<2xi32>"))
+        return tmp_path
+
+    def test_the_order_of_the_file_is_no_answer(self, folder: Path) -> None:
+        np.savez(folder / "w.npz", key=np.zeros(2, np.float32), query=np.ones(2, np.float32), bias=np.float32(0))
+        done = pjrt("run", folder / "p.mlir", "-i", "w.npz", cwd=folder)
+        fits = "'key', f32[2], fits argument 0 (q): f32[2]; argument 1 (k)"
+        assert_refused(done, "none of its names", fits, "0=w.npz:NAME")
+
+    def test_two_arrays_for_one_argument_are_refused(self, folder: Path) -> None:
+        np.savez(folder / "w.npz", one=np.float32(0), other=np.float32(1))
+        done = pjrt("run", folder / "p.mlir", "-i", "w.npz", cwd=folder)
+        assert_refused(done, "'one' and 'other' both fit argument 2")
+
+    def test_an_array_of_no_arguments_type_is_refused(self, folder: Path) -> None:
+        np.savez(folder / "w.npz", one=np.float32(0), other=np.zeros(3, np.int8))
+        assert_refused(pjrt("run", folder / "p.mlir", "-i", "w.npz", cwd=folder), "'other', s8[3], fits none")
+
+    def test_types_that_leave_no_choice_decide_and_it_is_told(self, folder: Path) -> None:
+        path = folder / "distinct.mlir"
+        path.write_text(path.read_text().replace("stablehlo.subtract %q, %k", "stablehlo.negate %q"))
+        np.savez(folder / "w.npz", bias=np.float32(0), key=np.zeros(2, np.int32), query=np.ones(2, np.float32))
+        done = pjrt("run", path, "-i", "w.npz", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert "f32[2] [-1, -1]" in done.stdout
+        assert done.stderr.splitlines() == [
+            "pjrt: w.npz:query is taken for argument 0 (q): f32[2], the only one of its type and shape",
+            "pjrt: w.npz:key is taken for argument 1 (k): s32[2], the only one of its type and shape",
+            "pjrt: w.npz:bias is taken for argument 2: f32[], the only one of its type and shape",
+        ]
+
+    @pytest.mark.parametrize("sources", [("k.npz", "q.npz"), ("both.npz:k", "both.npz:q")])
+    def test_one_array_goes_to_the_argument_of_its_name(self, folder: Path, sources: tuple[str, str]) -> None:
+        q, k = np.ones(2, np.float32), np.zeros(2, np.float32)
+        np.savez(folder / "q.npz", q=q)
+        np.savez(folder / "k.npz", k=k)
+        np.savez(folder / "both.npz", k=k, q=q)
+        done = pjrt("run", folder / "p.mlir", "-i", sources[0], "-i", sources[1], "-i", "zeros", cwd=folder)
+        assert "f32[2] [1, 1]" in done.stdout, done
+
+
+class TestErrorsInJson:
+    """With ``--json`` the output is one object in any case."""
+
+    @pytest.mark.parametrize(
+        ("arguments", "code"),
+        [
+            (["run", "nowhere.mlir", "--json"], "NOT_FOUND"),
+            (["run", "--json"], "INVALID_ARGUMENT"),
+            (["runn", "--json"], "INVALID_ARGUMENT"),
+            (["plugins", "nonesuch", "--json"], "NOT_FOUND"),
+            (["check", "nowhere.mlir", "--json"], "NOT_FOUND"),
+            (["devices", "cpu", "-O", "num_devices=0", "--json"], "INVALID_ARGUMENT"),
+        ],
+    )
+    def test_an_error_is_an_object(self, arguments: list[str], code: str) -> None:
+        done = pjrt(*arguments)
+        assert done.returncode == 2
+        error = json.loads(done.stdout)["error"]
+        assert error["code"] == code
+        assert error["message"] in done.stderr
+
+    def test_what_was_found_out_before_is_told_too(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "nothing.so").write_bytes(b"")
+        done = pjrt("plugins", tmp_path / "nothing.so", "--json")
+        assert done.returncode == 2
+        found = json.loads(done.stdout)
+        assert (found["state"], found["error"]["code"]) == ("broken", "FAILED_PRECONDITION")
+
+
+class TestAProgramThatDoesNotFit:
+    """``check`` and ``compile`` hold what a program needs against the memory that there is."""
+
+    DEVICE = """
+import pjrt
+
+
+def make_client(**options):
+    limit = {"device_memory_bytes_limit": 50}
+    return pjrt.StableHloClient("small", compile=compile, device_attributes=limit, **options)
+
+
+def compile(program, options):
+    return lambda x, w: (x, x.sum())
+"""
+
+    def test_both_say_no(self, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "small.py").write_text(self.DEVICE)
+        (tmp_path / "config.toml").write_text("[plugins.small]\nfactory = 'small:make_client'\n")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv("PJRT_CONFIG", str(tmp_path / "config.toml"))
+        words = "needs 76 bytes of memory on each device, 152% of the 50 that a device has"
+        out = tmp_path / "out.bin"
+        done = pjrt("compile", program, "-t", "small:1", "-o", out)
+        assert (done.returncode, words in done.stderr, out.exists()) == (2, True, False)
+        assert "76 B" in done.stdout
+        for target in ("-t", "small:1"), ("-d", "small"):
+            done = pjrt("check", program, *target)
+            assert (done.returncode, words in done.stdout) == (1, True), done
+        found = json.loads(pjrt("compile", program, "-t", "small:1", "--json").stdout)
+        assert (found["memory_needed_in_bytes"], found["error"]["code"]) == (76, "RESOURCE_EXHAUSTED")
+
+    def test_the_limit_of_a_client_counts(self, program: Path) -> None:
+        def compile(program: object, options: object) -> object:
+            return lambda x, w: (x, x.sum())
+
+        text = program.read_text()
+        with pjrt_package.StableHloClient("small", compile=compile, memory_limit=75) as small:  # type: ignore[arg-type]
+            assert small.supports(text).verdict is pjrt_package.Verdict.NO
+        with pjrt_package.StableHloClient("large", compile=compile, memory_limit=76) as large:  # type: ignore[arg-type]
+            assert large.supports(text).verdict is pjrt_package.Verdict.YES
+
+
 class TestWrongInput:
     def test_no_such_file(self) -> None:
         assert_refused(pjrt("run", "nowhere.mlir"), "nowhere.mlir", "no file")

@@ -52,6 +52,24 @@ def test_types_and_donation_come_from_the_program() -> None:
         np.testing.assert_array_equal(np.asarray(squashed), np.tanh(np.full(4, 3, np.float32)))
 
 
+def test_a_program_of_several_partitions_is_refused() -> None:
+    text = f"module attributes {{mhlo.num_partitions = 2 : i32}} {{{PROGRAM}}}"
+    with client(num_devices=2) as made:
+        with pytest.raises(pjrt.UnimplementedError, match="'elementwise' does not cut programs: this one is for 2"):
+            made.compile(text)
+        support = made.supports(text)
+        assert (support.verdict, support.effort) == (pjrt.Verdict.NO, pjrt.Effort.TYPES)
+        assert support.reasons[0].message == "the device does not cut programs, this one is for 2 partitions"
+        one = pjrt.CompileOptions(num_partitions=1)
+        assert made.compile(text, one).num_partitions == 1
+        # Where nobody cuts the program, its shapes are those of one partition.
+        uncut = pjrt.CompileOptions(use_spmd_partitioning=False)
+        assert made.compile(text, uncut).num_partitions == 2
+    capable = pjrt.Capabilities(features={pjrt.Feature.PARTITIONING: True})
+    with client(num_devices=2, capabilities=capable) as made:
+        assert made.compile(text).num_partitions == 2
+
+
 def test_what_it_does_not_run_is_refused_with_its_place() -> None:
     program = PROGRAM.replace("tanh", "sine")
     with client() as made, pytest.raises(pjrt.UnimplementedError, match=r"stablehlo\.sine.*:4:.*stablehlo\.add"):

@@ -70,12 +70,13 @@ def write(folder: Path, text: str) -> Path:
 
 def sharded(partitions: int, *, shardy: bool) -> str:
     """The product with both operands cut along the dimension that is summed over, so that an all-reduce is left."""
+    stated = f"attributes {{mhlo.num_partitions = {partitions} : i32}}"
     if shardy:
-        head = f'module @matmul {{\n sdy.mesh @mesh = <["x"={partitions}]>'
+        head = f'module @matmul {stated} {{\n sdy.mesh @mesh = <["x"={partitions}]>'
         first = '{sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}'
         second = '{sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}'
     else:
-        head = "module @matmul {"
+        head = f"module @matmul {stated} {{"
         first = f'{{mhlo.sharding = "{{devices=[1,{partitions}]<=[{partitions}]}}"}}'
         second = f'{{mhlo.sharding = "{{devices=[{partitions},1]<=[{partitions}]}}"}}'
     return (
@@ -103,8 +104,7 @@ def test_a_program_spread_over_the_slice(
     libtpu: Path, tmp_path: Path, name: str, partitions: int, shardy: bool
 ) -> None:
     program = write(tmp_path, sharded(partitions, shardy=shardy))
-    flag = ["--shardy"] if shardy else []
-    found = report(program, "-t", f"tpu:{name}", "--num-partitions", str(partitions), *flag)
+    found = report(program, "-t", f"tpu:{name}")
     assert found["num_partitions"] == partitions
     assert found["memory"]["argument_size_in_bytes"] == (ROWS * INNER + INNER * COLUMNS) * 4 // partitions
     assert found["cost"]["flops"] < 2 * ROWS * INNER * COLUMNS / partitions * 1.5
@@ -162,3 +162,23 @@ def test_a_gpu_by_the_description_of_its_hardware(cuda_plugin: Path, tmp_path: P
     found = report(write(tmp_path, MATMUL), "-t", "cuda:cuda", "-O", f"target_config=@{h100}", "-O", "topology=1x1x2")
     assert (found["device_kind"], found["num_devices"]) == ("NVIDIA H100 80GB HBM3", 2)
     assert found["memory"]["argument_size_in_bytes"] == (ROWS * INNER + INNER * COLUMNS) * 4
+
+
+def test_a_program_that_does_not_fit_a_gpu_says_so(cuda_plugin: Path, tmp_path: Path, h100: Path) -> None:
+    rows = 130_000
+    add = "func.func @main(%x: TYPE, %y: TYPE) -> TYPE {\n  %0 = stablehlo.add %x, %y : TYPE\n  return %0 : TYPE\n}"
+    program = write(tmp_path, add.replace("TYPE", f"tensor<{rows}x{rows}xf32>"))
+    options = ("-t", "cuda:cuda", "-O", f"target_config=@{h100}", "-O", "topology=1x1x1")
+    out = tmp_path / "large.bin"
+    done = compile_for(program, *options, "-o", out)
+    words = f"needs {3 * 4 * rows * rows} bytes of memory on each device, 239% of the 84942979072"
+    assert (done.returncode, words in done.stderr, out.exists()) == (2, True, False), done.stderr
+    assert "188.9 GiB" in done.stdout
+    checked = subprocess.run(
+        [sys.executable, "-m", "pjrt", "check", str(program), *map(str, options)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert (checked.returncode, words in checked.stdout) == (1, True), checked

@@ -15,6 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message, message_fa
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.expecting import expect_bytes
+from pjrt.api.partitioning import Partitioning
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -123,7 +124,8 @@ def decode_device_assignment(proto: Any) -> DeviceAssignment:
 
 
 def encode_compile_options(options: CompileOptions) -> bytes:
-    """The serialized ``CompileOptionsProto`` for the options, over their ``base``."""
+    """The serialized ``CompileOptionsProto`` for the options, over their ``base``; it leaves nothing to the program."""
+    options = options.completed(Partitioning())
     proto: Any = parse("CompileOptionsProto", options.base)
     build = proto.executable_build_options
     for name in _TOP_FIELDS:

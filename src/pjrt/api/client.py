@@ -29,7 +29,7 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.support import Effort, Support, decide, only_format
+from pjrt.api.support import Effort, Support, decide, only_format, try_compiling
 from pjrt.api.topology import TopologyDescription
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 
@@ -182,7 +182,7 @@ class Client(abc.ABC):
         if self.is_closed:
             raise FailedPreconditionError(f"the client of '{self.platform_name}' is closed; make a new one")
         look = only_format(program, self.capabilities)
-        return decide(effort, look, lambda: self.compile(program, options).delete())
+        return decide(effort, look, lambda: try_compiling(self, program, options))
 
     def load(self, executable: Executable, options: CompileOptions | None = None) -> LoadedExecutable:
         """Loads an executable that was compiled ahead of time (``PJRT_Client_Load``)."""

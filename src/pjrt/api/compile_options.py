@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.expecting import expect, expect_all, expect_int, expect_sequence
+from pjrt.api.partitioning import Partitioning
 
 OptionValue = str | bool | int | float
 """What an option override may be; ``CompileOptionsProto`` has one case for each."""
@@ -110,19 +111,21 @@ class DeviceAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
-    """How to compile a program; every field has a default that suits one device.
+    """How to compile a program; every field has a default.
 
     The fields are those of ``CompileOptionsProto`` and its ``executable_build_options``, under their own names. Fields
     of the proto that are not named here (debug options, profiles, partitioner meshes, …) travel unchanged in ``base``.
 
     Attributes:
-        num_replicas: copies of the program, each with its own data.
-        num_partitions: pieces that one copy is cut into (SPMD).
+        num_replicas: copies of the program, each with its own data; ``None`` takes what the device assignment or the
+            program states (``mhlo.num_replicas``), and 1 where neither does.
+        num_partitions: pieces that one copy is cut into (SPMD); ``None`` likewise (``mhlo.num_partitions``).
         device_assignment: the devices of replicas × partitions; ``None`` takes the client's default assignment.
         device_ordinal: the device to compile for where no assignment is given; −1 leaves it open.
         use_spmd_partitioning: partition the program by its sharding annotations; ``None`` does so when
             ``num_partitions`` is above 1.
-        use_shardy_partitioner: partition with Shardy (``sdy`` dialect) instead of GSPMD.
+        use_shardy_partitioner: partition with Shardy (``sdy`` dialect) instead of GSPMD; ``None`` does so when the
+            program is for several partitions and its shardings are Shardy's.
         use_auto_spmd_partitioning: let the compiler choose shardings.
         allow_spmd_sharding_propagation_to_parameters: one flag a parameter, or one for all, or none: whether the
             partitioner may choose.
@@ -139,12 +142,12 @@ class CompileOptions:
         base: a serialized ``CompileOptionsProto`` to start from; the fields named here are written over it.
     """
 
-    num_replicas: int = 1
-    num_partitions: int = 1
+    num_replicas: int | None = None
+    num_partitions: int | None = None
     device_assignment: DeviceAssignment | None = None
     device_ordinal: int = -1
     use_spmd_partitioning: bool | None = None
-    use_shardy_partitioner: bool = False
+    use_shardy_partitioner: bool | None = None
     use_auto_spmd_partitioning: bool = False
     allow_spmd_sharding_propagation_to_parameters: tuple[bool, ...] = ()
     allow_spmd_sharding_propagation_to_output: tuple[bool, ...] = ()
@@ -160,13 +163,16 @@ class CompileOptions:
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name in ("num_replicas", "num_partitions"):
+        for name in _COUNTS:
             value = getattr(self, name)
-            if value < 1:
+            if value is not None and value < 1:
                 raise InvalidArgumentError(f"CompileOptions.{name} must be a whole number from 1 up, found {value!r}")
         if self.device_assignment is not None:
             assignment = DeviceAssignment.of(self.device_assignment)
             object.__setattr__(self, "device_assignment", assignment)
+            for name in _COUNTS:
+                if getattr(self, name) is None:
+                    object.__setattr__(self, name, getattr(assignment, name))
             if (assignment.num_replicas, assignment.num_partitions) != (self.num_replicas, self.num_partitions):
                 raise InvalidArgumentError(
                     f"the device assignment is for {assignment.num_replicas} replicas × {assignment.num_partitions} "
@@ -187,8 +193,12 @@ class CompileOptions:
         for name in _FLAGS_EACH:
             flags = expect_all(getattr(self, name), bool, f"CompileOptions.{name} as bools")
             object.__setattr__(self, name, tuple(flags))
-        if self.use_spmd_partitioning is not None:
-            expect(self.use_spmd_partitioning, bool, "CompileOptions.use_spmd_partitioning as a bool or None")
+        for name in _COUNTS:
+            if getattr(self, name) is not None:
+                expect_int(getattr(self, name), f"CompileOptions.{name} as a whole number or None")
+        for name in _FLAGS_OR_NONE:
+            if getattr(self, name) is not None:
+                expect(getattr(self, name), bool, f"CompileOptions.{name} as a bool or None")
         expect(self.option_overrides, Mapping, "CompileOptions.option_overrides as a mapping of values by name")
         expect(self.base, bytes, "CompileOptions.base as bytes")
 
@@ -204,11 +214,39 @@ class CompileOptions:
         return expect(options, CompileOptions, "compile options as pjrt.CompileOptions or None")
 
     @property
+    def partitioning(self) -> Partitioning:
+        """The replicas, the partitions and the kind of shardings that are stated; the defaults of ``Partitioning`` for
+        what is left to the program. Nothing is in the options that a client compiles with.
+        """
+        return Partitioning(self.num_replicas or 1, self.num_partitions or 1, bool(self.use_shardy_partitioner))
+
+    @property
+    def states_partitioning(self) -> bool:
+        """Whether nothing of ``partitioning`` is left to the program."""
+        return None not in (self.num_replicas, self.num_partitions, self.use_shardy_partitioner)
+
+    def completed(self, partitioning: Partitioning) -> CompileOptions:
+        """Return these options, with what they leave to the program taken from its partitioning. Shardy is taken only
+        where there is something to partition.
+        """
+        if self.states_partitioning:
+            return self
+        chosen = replace(
+            self,
+            num_replicas=self.num_replicas or partitioning.num_replicas,
+            num_partitions=self.num_partitions or partitioning.num_partitions,
+        )
+        if chosen.use_shardy_partitioner is not None:
+            return chosen
+        return replace(chosen, use_shardy_partitioner=partitioning.use_shardy_partitioner and chosen.spmd)
+
+    @property
     def spmd(self) -> bool:
         """Whether the program is partitioned by its annotations: as asked for, otherwise when there is more than one
         partition.
         """
-        return self.num_partitions > 1 if self.use_spmd_partitioning is None else self.use_spmd_partitioning
+        several = self.partitioning.num_partitions > 1
+        return several if self.use_spmd_partitioning is None else self.use_spmd_partitioning
 
     def to_proto(self) -> bytes:
         """The options as a serialized ``CompileOptionsProto``, as ``PJRT_Client_Compile`` takes them."""
@@ -228,9 +266,10 @@ class CompileOptions:
         return _protos.decode_compile_options(serialized)
 
 
-_NUMBERS = ("num_replicas", "num_partitions", "device_ordinal", "device_memory_size", "profile_version")
+_COUNTS = ("num_replicas", "num_partitions")
+_NUMBERS = ("device_ordinal", "device_memory_size", "profile_version")
+_FLAGS_OR_NONE = ("use_spmd_partitioning", "use_shardy_partitioner")
 _FLAGS = (
-    "use_shardy_partitioner",
     "use_auto_spmd_partitioning",
     "alias_passthrough_params",
     "deduplicate_hlo",

@@ -42,6 +42,12 @@ class DeviceDescription(abc.ABC):
         return {}
 
     @property
+    def memory_limit_in_bytes(self) -> int | None:
+        """The bytes of the device's memory that programs can use, from its attributes; None where they do not tell."""
+        limit = self.attributes.get("device_memory_bytes_limit")
+        return limit if isinstance(limit, int) else None
+
+    @property
     def memory_space_descriptions(self) -> Sequence[MemorySpaceDescription]:
         """The kinds of memory the device has, its default one first (MemoryDescriptions extension)."""
         raise unimplemented(self.kind, "DeviceDescription.memory_space_descriptions")

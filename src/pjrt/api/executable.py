@@ -176,3 +176,11 @@ class CompiledMemoryStats:
     total_allocation_bytes: int = 0
     indefinite_allocations: int = 0
     peak_unpadded_heap_bytes: int = 0
+
+    @property
+    def needed_in_bytes(self) -> int:
+        """The bytes that a device must have for one run: the compiler's peak, or arguments, results, temporaries and
+        code together where that is more. What results take over from arguments counts once.
+        """
+        parts = self.argument_size_in_bytes + self.output_size_in_bytes - self.alias_size_in_bytes
+        return max(parts + self.temp_size_in_bytes + self.generated_code_size_in_bytes, self.peak_memory_in_bytes)

@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.capability import Capabilities
 from pjrt.api.errors import (
@@ -20,9 +20,18 @@ from pjrt.api.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     PjrtError,
+    ResourceExhaustedError,
     UnavailableError,
+    UnimplementedError,
 )
+from pjrt.api.executable import Executable
+from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
+
+if TYPE_CHECKING:
+    from pjrt.api.client import Client
+    from pjrt.api.compile_options import CompileOptions
+    from pjrt.api.topology import TopologyDescription
 
 
 class Verdict(enum.StrEnum):
@@ -236,6 +245,60 @@ def refusal(error: PjrtError) -> Reason:
     kind, subject = (ReasonKind.OP, named[0]) if named else (ReasonKind.COMPILE, error.code.name)
     message = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return Reason(verdict, kind, subject, message, places[:SHOWN], len(places))
+
+
+def try_compiling(
+    place: Client | TopologyDescription, program: Program | str | bytes, options: CompileOptions | None
+) -> None:
+    """Compile a program for a client or topology, and throw away what comes out.
+
+    Raises:
+        ResourceExhaustedError: a run needs more memory than a device has.
+        PjrtError: the compiler refuses the program.
+    """
+    executable = place.compile(program, options)
+    try:
+        check_memory(executable, _memory_limit(place))
+    finally:
+        if isinstance(executable, LoadedExecutable):
+            executable.delete()
+
+
+def check_memory(executable: Executable, limit: int | None) -> None:
+    """Hold what one run of an executable needs against the memory of a device.
+
+    Args:
+        executable: what was compiled; one that does not tell what it needs passes.
+        limit: the bytes that the device has; None if that is not known.
+
+    Raises:
+        ResourceExhaustedError: the run needs more than there is.
+    """
+    if limit is None:
+        return
+    try:
+        needed = executable.memory_stats().needed_in_bytes
+    except UnimplementedError:
+        return
+    if needed > limit:
+        raise ResourceExhaustedError(
+            f"a run needs {needed} bytes of memory on each device, {needed / limit:.0%} of the {limit} that a device "
+            "has; use more partitions, a smaller program or devices with more memory"
+        )
+
+
+def _memory_limit(place: Client | TopologyDescription) -> int | None:
+    from pjrt.api.client import Client
+
+    if not isinstance(place, Client):
+        return place.device_descriptions[0].memory_limit_in_bytes
+    for device in place.addressable_devices:
+        try:
+            limit = device.memory_stats().bytes_limit
+        except UnimplementedError:
+            limit = None
+        return device.description.memory_limit_in_bytes if limit is None else limit
+    return None
 
 
 SHOWN = 8

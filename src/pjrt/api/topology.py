@@ -15,7 +15,7 @@ from pjrt.api.errors import PjrtError, unimplemented
 from pjrt.api.executable import Executable
 from pjrt.api.layout import Layout
 from pjrt.api.program import Program
-from pjrt.api.support import Effort, Support, decide, only_format
+from pjrt.api.support import Effort, Support, decide, only_format, try_compiling
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -78,7 +78,8 @@ class TopologyDescription(abc.ABC):
         effort: Effort | str | None = None,
     ) -> Support:
         """Whether these devices could run a program: as ``Client.supports``, without the devices."""
-        return decide(effort, only_format(program, self.capabilities), lambda: self.compile(program, options))
+        look = only_format(program, self.capabilities)
+        return decide(effort, look, lambda: try_compiling(self, program, options))
 
     def serialize(self) -> bytes:
         """The topology as bytes for ``Plugin.deserialize_topology`` (``PJRT_TopologyDescription_Serialize``)."""

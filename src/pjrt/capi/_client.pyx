@@ -181,9 +181,11 @@ cdef class ClientCore(ClientScope):
         cdef Pin pin = Pin.of(self)
         cdef PJRT_Program native
         cdef bytes code, format_name, serialized
+        from pjrt.stablehlo import with_partitioning
+
         ready, doubt = prepared(program, self.attributes)
         code, format_name = ready.code, str(ready.format).encode()
-        serialized = CompileOptions.of(options).to_proto()
+        serialized = with_partitioning(ready, options).to_proto()
         start(&native, PJRT_Program_STRUCT_SIZE)
         native.code = code
         native.code_size = len(code)
@@ -440,12 +442,13 @@ class PluginClient(ClientCore, Client):
         return of_devices((<ClientCore>self).api, self.attributes, topology, kinds)
 
     def supports(self, program, options=None, *, effort=None):
+        from pjrt.api.support import try_compiling
         from pjrt.stablehlo import supports
 
-        capabilities = self.capabilities
-        return supports(
-            program, options, capabilities, effort=effort, compile=lambda: self.compile(program, options).delete()
-        )
+        def compile():
+            try_compiling(self, program, options)
+
+        return supports(program, options, self.capabilities, effort=effort, compile=compile)
 
 
 cdef object create_client(Api api, attributes, store, options):

@@ -11,7 +11,6 @@ from pjrt.capi._scope cimport ClientScope, Handle, Scope, free_scope
 from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, read_named_values, whole
 
 from pjrt.api.capability import Feature
-from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
 from pjrt.api.expecting import expect, expect_bytes
@@ -65,9 +64,11 @@ cdef class TopologyCore:
         cdef PJRT_Compile_Args args
         cdef PJRT_Program native
         cdef bytes code, format_name, serialized_options
+        from pjrt.stablehlo import with_partitioning
+
         ready, doubt = prepared(program, self.attributes_of_plugin)
         code, format_name = ready.code, str(ready.format).encode()
-        serialized_options = CompileOptions.of(options).to_proto()
+        serialized_options = with_partitioning(ready, options).to_proto()
         start(&native, PJRT_Program_STRUCT_SIZE)
         native.code = code
         native.code_size = len(code)
@@ -163,11 +164,15 @@ class PluginTopology(TopologyCore, TopologyDescription):
         return of_devices(core.scope.api, core.attributes_of_plugin, self, None)
 
     def supports(self, program, options=None, *, effort=None):
+        from pjrt.api.support import try_compiling
         from pjrt.stablehlo import supports
 
+        def compile():
+            try_compiling(self, program, options)
+
         capabilities = self.capabilities
-        compile = (lambda: self.compile(program, options)) if capabilities.has(Feature.AOT_TOPOLOGIES) else None
-        return supports(program, options, capabilities, effort=effort, compile=compile)
+        can_compile = capabilities.has(Feature.AOT_TOPOLOGIES)
+        return supports(program, options, capabilities, effort=effort, compile=compile if can_compile else None)
 
 
 cdef class _DescribedBy(Scope):

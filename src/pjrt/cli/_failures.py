@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import click
 
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError
 
 EXIT_CODE = 2
+_JSON = "--json"
 
 
 class CleanGroup(click.Group):
@@ -35,30 +37,45 @@ class CleanGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
 
-    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+    def make_context(self, info_name: str | None, args: list[str], *rest: Any, **kwargs: Any) -> click.Context:
         """Parses the options that stand before the subcommand."""
-        with _failing_in_one_line():
-            return super().make_context(*args, **kwargs)
+        as_json = _JSON in args
+        with _failing_in_one_line(as_json):
+            made = super().make_context(info_name, args, *rest, **kwargs)
+        made.meta[_JSON] = as_json
+        return made
 
     def invoke(self, ctx: click.Context) -> Any:
         """Parses the subcommand's options and runs it."""
-        with _failing_in_one_line():
+        with _failing_in_one_line(ctx.meta[_JSON]):
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
-def _failing_in_one_line() -> Iterator[None]:
+def _failing_in_one_line(as_json: bool) -> Iterator[None]:
+    """Turn the errors of users into one line on the error stream; with ``--json`` the output is an object that has the
+    error, so that whoever parses the output finds one in any case.
+    """
     try:
         yield
+        return
     except click.exceptions.NoArgsIsHelpError:
         raise
-    except click.UsageError as error:
-        help_at = f"; see '{error.ctx.command_path} --help'" if error.ctx else ""
-        _fail(f"{error.format_message().rstrip('.')}{help_at}")
-    except PjrtError as error:
-        _fail(one_line(error))
-    except MemoryError as error:
-        _fail(f"there is not enough memory: {error}")
+    except click.UsageError as usage:
+        help_at = f"; see '{usage.ctx.command_path} --help'" if usage.ctx else ""
+        error: PjrtError = InvalidArgumentError(f"{usage.format_message().rstrip('.')}{help_at}")
+    except PjrtError as raised:
+        error = raised
+    except MemoryError as memory:
+        error = ResourceExhaustedError(f"there is not enough memory: {memory}")
+    if as_json:
+        click.echo(json.dumps(error_as_dict(error), indent=2))
+    fail(one_line(error))
+
+
+def error_as_dict(error: PjrtError) -> dict[str, Any]:
+    """Return an error as the output has it with ``--json``."""
+    return {"error": {"code": error.code.name, "message": " ".join(error.message.split())}}
 
 
 @contextlib.contextmanager
@@ -70,7 +87,8 @@ def naming(path: str) -> Iterator[None]:
         raise PjrtError.of(error.code, f"{path}: {error.message}") from error
 
 
-def _fail(message: str) -> NoReturn:
+def fail(message: str) -> NoReturn:
+    """End the command with an error on the error stream."""
     click.echo(f"pjrt: error: {' '.join(message.split())}", err=True)
     sys.exit(EXIT_CODE)
 

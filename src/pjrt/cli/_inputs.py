@@ -70,18 +70,33 @@ class _Source:
     option: str
 
 
-def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> list[Array]:
-    """The arrays for a program's parameters.
+@dataclass(frozen=True)
+class Argument:
+    """The array for one parameter.
 
-    Files fill the parameters they name, and otherwise those that are still open, in order. ``random:SEED`` and
-    ``zeros`` fill all that are open after that.
+    Attributes:
+        array: the array.
+        matched_by_type: where in a file the array came from, if only its type said that it is for this parameter;
+            empty if a name, a number or the order of the options said so.
+    """
+
+    array: Array
+    matched_by_type: str = ""
+
+
+def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> list[Argument]:
+    """Return the arrays for a program's parameters.
+
+    A file of several arrays fills the parameters that it names. If it names none, each array goes to the one open
+    parameter of its type and shape. A single array fills the first open parameter. ``random:SEED`` and ``zeros`` fill
+    all that are open after that.
 
     Raises:
-        InvalidArgumentError: an option is of no known form, an array does not fit, parameters are left open or arrays
-            left over.
+        InvalidArgumentError: an option is of no known form, an array does not fit, it is not clear which parameter an
+            array is for, parameters are left open or arrays left over.
         NotFoundError: a file or a name in it does not exist.
     """
-    filled: dict[int, Array] = {}
+    filled: dict[int, Argument] = {}
     fillers: list[_Source] = []
     for option in options:
         source = _parse(option, parameters)
@@ -95,7 +110,7 @@ def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> l
     for source in fillers:
         for parameter in parameters:
             if parameter.index not in filled:
-                filled[parameter.index] = _generate(source.taken, parameter)
+                filled[parameter.index] = Argument(_generate(source.taken, parameter))
     open_ones = [str(p) for p in parameters if p.index not in filled]
     if open_ones:
         raise InvalidArgumentError(
@@ -130,22 +145,24 @@ def _find(parameters: Sequence[Parameter], source: _Source) -> Parameter:
     )
 
 
-def _fill(filled: dict[int, Array], parameter: Parameter, array: Array, source: _Source) -> None:
+def _fill(
+    filled: dict[int, Argument], parameter: Parameter, array: Array, source: _Source, matched_by_type: str = ""
+) -> None:
     if parameter.index in filled:
         raise InvalidArgumentError(f"--input {source.option}: {parameter} has a value already")
-    filled[parameter.index] = _fit(parameter, array, source)
+    fitted = _fitted(parameter, array)
+    if fitted is None:
+        raise InvalidArgumentError(f"--input {source.option}: expected {parameter}, found {_describe(array)}")
+    filled[parameter.index] = Argument(fitted, matched_by_type)
 
 
-def _fit(parameter: Parameter, array: Array, source: _Source) -> Array:
-    found = _describe(array)
-    if array.dtype != parameter.element_type.dtype:
-        array = _same_bits(array, parameter.element_type)
+def _fitted(parameter: Parameter, array: Array) -> Array | None:
+    """Return the array as the parameter takes it; None if it is of another type or shape."""
+    array = _same_bits(array, parameter.element_type)
     sizes_fit = len(array.shape) == len(parameter.shape) and all(
         want in (-1, have) for want, have in zip(parameter.shape, array.shape, strict=True)
     )
-    if array.dtype != parameter.element_type.dtype or not sizes_fit:
-        raise InvalidArgumentError(f"--input {source.option}: expected {parameter}, found {found}")
-    return array
+    return array if array.dtype == parameter.element_type.dtype and sizes_fit else None
 
 
 def _describe(array: Array) -> str:
@@ -216,28 +233,62 @@ def _one_array(source: _Source, parameter: Parameter) -> Array:
     return next(iter(arrays.values()))
 
 
-def _fill_from_file(filled: dict[int, Array], parameters: Sequence[Parameter], source: _Source) -> None:
+def _fill_from_file(filled: dict[int, Argument], parameters: Sequence[Parameter], source: _Source) -> None:
     arrays = _load(source)
-    by_name = {p.key: p for p in parameters if p.key}
     named = [p.key for p in parameters if p.key]
-    if len(arrays) > 1 and len(by_name) == len(named) and all(name in by_name for name in arrays):
-        for name, array in arrays.items():
-            _fill(filled, by_name[name], array, source)
-        return
-    if any(name in by_name for name in arrays) and len(arrays) > 1:
+    by_name = {p.key: p for p in parameters if named.count(p.key) == 1}
+    # What a .npy file is called is nobody's name for an argument.
+    known = [] if source.taken.endswith(".npy") else [name for name in arrays if name in by_name]
+    if known:
         strange = ", ".join(name for name in arrays if name not in by_name)
-        raise InvalidArgumentError(
-            f"--input {source.option}: expected the names of the program's arguments ({', '.join(named)}), "
-            f"found {strange} too; take one array with :NAME"
-        )
-    for name, array in arrays.items():
-        parameter = next((p for p in parameters if p.index not in filled), None)
-        if parameter is None:
+        if strange:
             raise InvalidArgumentError(
-                f"--input {source.option}: the program wants {len(parameters)} arguments and has them all; "
-                f"{name!r} is left over"
+                f"--input {source.option}: expected the names of the program's arguments ({', '.join(named)}), "
+                f"found {strange} too; take one array with :NAME"
             )
-        _fill(filled, parameter, array, source)
+        for name in known:
+            _fill(filled, by_name[name], arrays[name], source)
+        return
+    open_ones = [p for p in parameters if p.index not in filled]
+    if len(open_ones) < len(arrays):
+        raise InvalidArgumentError(
+            f"--input {source.option}: {len(parameters)} arguments are wanted, {len(filled)} have a value already; "
+            f"{', '.join(map(repr, list(arrays)[len(open_ones) :]))} left over"
+        )
+    if len(arrays) == 1:
+        (array,) = arrays.values()
+        _fill(filled, open_ones[0], array, source)
+        return
+    for name, parameter in _matched_by_type(arrays, open_ones, source).items():
+        _fill(filled, parameter, arrays[name], source, f"{source.taken}:{name}")
+
+
+def _matched_by_type(
+    arrays: Mapping[str, Array], parameters: Sequence[Parameter], source: _Source
+) -> dict[str, Parameter]:
+    """Return the parameter of each array of a file that names none, where types and shapes leave no choice.
+
+    Raises:
+        InvalidArgumentError: an array fits several parameters or none, or several arrays fit one.
+    """
+    matched: dict[str, Parameter] = {}
+    for name, array in arrays.items():
+        fitting = [p for p in parameters if _fitted(p, array) is not None]
+        if len(fitting) != 1:
+            which = "; ".join(map(str, fitting)) or f"none; open are: {'; '.join(map(str, parameters))}"
+            raise _unclear(source, f"{name!r}, {_describe(array)}, fits {which}")
+        rival = next((other for other, taken in matched.items() if taken is fitting[0]), None)
+        if rival is not None:
+            raise _unclear(source, f"{rival!r} and {name!r} both fit {fitting[0]}")
+        matched[name] = fitting[0]
+    return matched
+
+
+def _unclear(source: _Source, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"--input {source.option}: none of its names is an argument's, and its arrays cannot be told by their types: "
+        f"{why}; say which is for which, such as --input 0={source.taken}:NAME"
+    )
 
 
 def _load(source: _Source) -> Mapping[str, Array]:

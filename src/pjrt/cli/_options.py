@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import click
 
 from pjrt.api.attributes import NamedValue
+from pjrt.api.compile_options import CompileOptions
 from pjrt.plugins.configuration import option_value
 
 
@@ -66,6 +68,36 @@ client_options = click.option(
     callback=_parse_options,
     help="An option of the client or topology, such as num_devices=8; @PATH takes the text of a file. "
     "May be given several times.",
+)
+
+Command = Callable[..., Any]
+
+
+def partitioning_options(command: Command) -> Command:
+    """Add the options that say on how many devices a program runs; the command gets them as ``partitioning``, compile
+    options in which what was not given is left to the program.
+    """
+
+    @functools.wraps(command)
+    def with_partitioning(
+        *args: Any, num_replicas: int | None, num_partitions: int | None, shardy: bool | None, **others: Any
+    ) -> Any:
+        asked = CompileOptions(num_replicas=num_replicas, num_partitions=num_partitions, use_shardy_partitioner=shardy)
+        return command(*args, partitioning=asked, **others)
+
+    for option in reversed(_PARTITIONING):
+        with_partitioning = option(with_partitioning)
+    return with_partitioning
+
+
+_PARTITIONING = (
+    click.option("--num-replicas", type=click.IntRange(min=1), metavar="N", help="Copies of the program."),
+    click.option("--num-partitions", type=click.IntRange(min=1), metavar="N", help="Pieces of each copy."),
+    click.option(
+        "--shardy/--gspmd",
+        default=None,
+        help="Partition by Shardy's or by GSPMD's annotations. These three: as the program says if not given.",
+    ),
 )
 
 topologies_option = click.option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,16 @@ def check_output_path(path: str, count: int) -> None:
         raise InvalidArgumentError(f"--output {path}: expected the name of a file, found a folder")
 
 
-def write_results(path: str, results: Sequence[Array]) -> None:
-    """Writes results: one to a ``.npy`` file, any number to the others, named ``result_0``, ``result_1``, …"""
-    named = {f"result_{i}": np.ascontiguousarray(a).reshape(a.shape) for i, a in enumerate(results)}
+def write_results(path: str, results: Mapping[str, Array]) -> None:
+    """Write results by name: one to a ``.npy`` file, any number to the others.
+
+    Raises:
+        InvalidArgumentError: the file cannot be written.
+    """
+    named = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in results.items()}
     try:
         if path.endswith(".npy"):
-            np.save(path, results[0], allow_pickle=False)
+            np.save(path, next(iter(results.values())), allow_pickle=False)
         elif path.endswith(".npz"):
             np.savez(path, allow_pickle=False, **named)
         else:

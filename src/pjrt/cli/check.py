@@ -9,8 +9,8 @@ import click
 import pjrt
 from pjrt import plugins, stablehlo
 from pjrt.cli._console import print_json, progress
-from pjrt.cli._failures import EXIT_CODE, one_line
-from pjrt.cli._options import client_options, time_limit_option, topologies_option
+from pjrt.cli._failures import fail, one_line
+from pjrt.cli._options import client_options, partitioning_options, time_limit_option, topologies_option
 from pjrt.plugins import capability
 
 YES, NO, MAYBE = 0, 1, 3
@@ -49,9 +49,7 @@ one of them; the others are asked all the same.
     type=click.Choice([effort.value for effort in pjrt.Effort]),
     help="Look at the names of operations, at types and attributes too, or compile; as much as is needed if not said.",
 )
-@click.option("--num-replicas", type=click.IntRange(min=1), help="Copies of the program; as it says if not said.")
-@click.option("--num-partitions", type=click.IntRange(min=1), help="Pieces of each copy; as it says if not said.")
-@click.option("--shardy", is_flag=True, help="Partition by the program's sdy annotations.")
+@partitioning_options
 @time_limit_option(capability.TIME_LIMIT, "each device may")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def check(
@@ -60,47 +58,45 @@ def check(
     topologies: tuple[str, ...],
     options: dict[str, Any],
     effort: str | None,
-    num_replicas: int | None,
-    num_partitions: int | None,
-    shardy: bool,
+    partitioning: pjrt.CompileOptions,
     time_limit: float,
     as_json: bool,
 ) -> None:
     """Tell whether devices can run PROGRAM: yes, no or maybe, and which operations, types or versions decide it."""
     read = stablehlo.read_file(program)
     targets = targets_of(devices, topologies, options) or [capability.Target(plugins.default(), options=options)]
-    how = capability.Partitioning(num_replicas, num_partitions, shardy or None)
     chosen = None if effort is None else pjrt.Effort(effort)
     found: list[tuple[capability.Target, _Answer]] = []
     for target in targets:
         with progress(f"asking {target}"):
-            found.append((target, _asked(target, read, how, chosen, time_limit)))
+            found.append((target, _asked(target, read, partitioning, chosen, time_limit)))
     failed = [target for target, answer in found if isinstance(answer, pjrt.PjrtError)]
     whole = None if failed else _whole([answer.verdict for _, answer in found if isinstance(answer, pjrt.Support)])
     if as_json:
         print_json({"program": program, "verdict": whole, "devices": [_as_dict(*each, program) for each in found]})
     for target, answer in found:
         if isinstance(answer, pjrt.PjrtError) and len(found) == 1:
+            if as_json:
+                fail(one_line(answer))
             raise answer
         if not as_json:
             _print(target, answer, program)
     if whole is None:
         who = ", ".join(map(str, failed))
-        click.echo(f"pjrt: error: {len(failed)} of {len(found)} gave no verdict: {who}", err=True)
-        raise SystemExit(EXIT_CODE)
+        fail(f"{len(failed)} of {len(found)} gave no verdict: {who}")
     raise SystemExit({pjrt.Verdict.YES: YES, pjrt.Verdict.NO: NO, pjrt.Verdict.MAYBE: MAYBE}[whole])
 
 
 def _asked(
     target: capability.Target,
     program: pjrt.Program,
-    how: capability.Partitioning,
+    options: pjrt.CompileOptions,
     effort: pjrt.Effort | None,
     limit: float,
 ) -> _Answer:
     """What a device answers; one that cannot be asked must not keep the others from it."""
     try:
-        return capability.support_of(target, program, how, effort=effort, time_limit=limit)
+        return capability.support_of(target, program, options, effort=effort, time_limit=limit)
     except pjrt.PjrtError as error:
         return error
 

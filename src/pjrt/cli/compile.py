@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import click
 
 import pjrt
 from pjrt import stablehlo
+from pjrt.api.partitioning import Partitioning
+from pjrt.api.support import check_memory
 from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
-from pjrt.cli._failures import naming
-from pjrt.cli._options import client_options
+from pjrt.cli._failures import error_as_dict, fail, naming, one_line
+from pjrt.cli._options import client_options, partitioning_options
 from pjrt.cli._timing import readable
 from pjrt.plugins.configuration import option_value
 
@@ -39,9 +42,7 @@ Examples:
     help="A plugin's name or library and the name of a topology, such as tpu:v5e:2x2.",
 )
 @client_options
-@click.option("--num-replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Copies of the program.")
-@click.option("--num-partitions", type=click.IntRange(min=1), default=1, show_default=True, help="Pieces of each copy.")
-@click.option("--shardy", is_flag=True, help="Partition by the program's sdy annotations.")
+@partitioning_options
 @click.option("--compiler-option", "-C", "flags", multiple=True, metavar="KEY=VALUE", help="A flag of the compiler.")
 @click.option("--output", "-o", metavar="PATH", help="Save the executable, for pjrt.load_executable.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
@@ -49,9 +50,7 @@ def compile_(
     program: str,
     place: str,
     options: dict[str, Any],
-    num_replicas: int,
-    num_partitions: int,
-    shardy: bool,
+    partitioning: pjrt.CompileOptions,
     flags: tuple[str, ...],
     output: str | None,
     as_json: bool,
@@ -60,27 +59,35 @@ def compile_(
     read = stablehlo.read_file(program)
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise pjrt.NotFoundError(f"--output {output}: there is no folder {str(Path(output).parent)!r}")
-    compile_options = pjrt.CompileOptions(
-        num_replicas=num_replicas,
-        num_partitions=num_partitions,
-        use_shardy_partitioner=shardy,
-        option_overrides=_overrides(flags),
-    )
+    overrides = _overrides(flags)
+    with progress("reading the program"), naming(program):
+        how = stablehlo.with_partitioning(read, dataclasses.replace(partitioning, option_overrides=overrides))
     plugin, _, name = place.partition(":")
     with progress(f"asking {plugin} for the topology"):
         topology = pjrt.topology(plugin, name, **options)
-    _check_size(topology, num_replicas, num_partitions)
+    _check_size(topology, how.partitioning)
     begin = time.perf_counter()
     with progress(f"compiling for {topology.device_descriptions[0].kind}"), naming(program):
-        executable = topology.compile(read, compile_options)
+        executable = topology.compile(read, how)
     facts = _facts(topology, executable, time.perf_counter() - begin)
-    if output is not None:
+    too_large = _too_large(executable, facts["memory_limit_in_bytes"])
+    if output is not None and too_large is None:
         pjrt.save_executable(executable, output, compiled_for=topology)
         facts |= {"output": output, "output_size_in_bytes": Path(output).stat().st_size}
     if as_json:
-        print_json(facts)
+        print_json(facts if too_large is None else {**facts, **error_as_dict(too_large)})
     else:
         _print(facts)
+    if too_large is not None:
+        fail(one_line(too_large))
+
+
+def _too_large(executable: pjrt.Executable, limit: int | None) -> pjrt.PjrtError | None:
+    try:
+        check_memory(executable, limit)
+    except pjrt.ResourceExhaustedError as error:
+        return error
+    return None
 
 
 def _overrides(flags: tuple[str, ...]) -> dict[str, Any]:
@@ -96,12 +103,11 @@ def _overrides(flags: tuple[str, ...]) -> dict[str, Any]:
     return overrides
 
 
-def _check_size(topology: pjrt.TopologyDescription, num_replicas: int, num_partitions: int) -> None:
+def _check_size(topology: pjrt.TopologyDescription, partitioning: Partitioning) -> None:
     there = len(topology.device_descriptions)
-    if num_replicas * num_partitions > there:
+    if partitioning.num_devices > there:
         raise pjrt.InvalidArgumentError(
-            f"{num_replicas} replicas × {num_partitions} partitions need {num_replicas * num_partitions} devices, the "
-            f"topology has {there}; choose a larger one"
+            f"{partitioning} need {partitioning.num_devices} devices, the topology has {there}; choose a larger one"
         )
 
 
@@ -118,8 +124,8 @@ def _facts(topology: pjrt.TopologyDescription, executable: pjrt.Executable, seco
         "num_replicas": executable.num_replicas,
         "num_partitions": executable.num_partitions,
         "compile_seconds": seconds,
-        "memory_limit_in_bytes": device.attributes.get("device_memory_bytes_limit"),
-        "memory_needed_in_bytes": None if memory is None else _needed(memory),
+        "memory_limit_in_bytes": device.memory_limit_in_bytes,
+        "memory_needed_in_bytes": None if stats is None else stats.needed_in_bytes,
         "memory": memory,
         "cost": _if_offered(lambda: dict(executable.cost_analysis())),
     }
@@ -139,13 +145,6 @@ _PARTS = (
     ("temporaries", "temp_size_in_bytes"),
     ("code", "generated_code_size_in_bytes"),
 )
-
-
-def _needed(memory: dict[str, int]) -> int:
-    """The bytes that one run needs on a device: the compiler's peak, or the sum of all parts where that is more."""
-    # What a result takes over from an argument is in both of them.
-    parts = sum(memory[field] for _, field in _PARTS) - memory["alias_size_in_bytes"]
-    return max(parts, memory["peak_memory_in_bytes"])
 
 
 def _print(facts: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress
+from pjrt.cli._failures import error_as_dict, fail, one_line
 from pjrt.cli._options import time_limit_option
 from pjrt.plugins import client_lock, configuration, probing
 
@@ -63,14 +64,16 @@ def _list(time_limit: float | None, as_json: bool) -> None:
 
 def _show(plugin: plugins.Declaration, time_limit: float | None, as_json: bool) -> None:
     (described,) = _described([plugin], time_limit)
+    unusable = None
+    if described["problem"]:
+        problem = problem_of(plugin.name, described["problem"])
+        unusable = pjrt.FailedPreconditionError(f"{plugin.name} cannot be used: {problem}")
     if as_json:
-        print_json(described)
+        print_json(described if unusable is None else {**described, **error_as_dict(unusable)})
     else:
         print_facts(_facts(described))
-    if described["problem"]:
-        raise pjrt.FailedPreconditionError(
-            f"{plugin.name} cannot be used: {problem_of(plugin.name, described['problem'])}"
-        )
+    if unusable is not None:
+        fail(one_line(unusable))
 
 
 def _described(found: Sequence[plugins.Declaration], time_limit: float | None) -> list[dict[str, Any]]:

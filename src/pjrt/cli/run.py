@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 
 import pjrt
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._failures import naming
 from pjrt.cli._inputs import files_of, make_arguments, parameters_of
-from pjrt.cli._options import client_options, device_option
-from pjrt.cli._outputs import check_output_path, describe, write_results
+from pjrt.cli._launch import Launch
+from pjrt.cli._options import client_options, device_option, partitioning_options
+from pjrt.cli._outputs import Array, check_output_path, describe, write_results
 from pjrt.cli._timing import Timing, readable
 
 _EXAMPLES = """
@@ -36,6 +36,7 @@ Examples:
 @click.argument("program", type=click.Path())
 @device_option
 @client_options
+@partitioning_options
 @click.option(
     "--input",
     "-i",
@@ -55,7 +56,11 @@ Examples:
     help="Run again when PROGRAM, a file of --input or the device's source or library is saved, until Ctrl-C.",
 )
 def run(program: str, device: str | None, inputs: tuple[str, ...], watch: bool, **how: Any) -> None:
-    """Compile PROGRAM (StableHLO text, bytecode, portable artifact or HLO proto) and run it."""
+    """Compile PROGRAM and run it.
+
+    PROGRAM is StableHLO text, bytecode, a portable artifact or an HLO proto. One for several partitions or replicas
+    runs on that many devices (-O num_devices=8): inputs and results are whole arrays, which its shardings cut.
+    """
     if not watch:
         _run(program, device, inputs, **how)
         return
@@ -74,6 +79,7 @@ def _run(
     inputs: tuple[str, ...],
     *,
     options: dict[str, Any],
+    partitioning: pjrt.CompileOptions,
     output: str | None,
     repeat: int | None,
     profile: bool,
@@ -91,27 +97,33 @@ def _run(
         options = {**options, "profile": True}
     with pjrt.client(device, **options) as client:
         with progress(f"compiling for {client.platform_name}"), naming(program):
-            executable, compile_seconds = _timed(lambda: client.compile(read))
-        target = executable.addressable_devices[0]
-        buffers = [client.buffer_from_host(a, device=target) for a in arguments]
-        for buffer in buffers:
-            buffer.ready().result()
+            executable, compile_seconds = _timed(lambda: client.compile(read, partitioning))
+        launch = Launch(executable, [each.array for each in arguments], info.results)
+        times = []
         with progress("running"):
-            results, first = _timed(lambda: _run_once(executable, buffers))
-            arrays = [np.asarray(r) for r in results]
-            repeats = [_timed(lambda: _run_once(executable, buffers))[1] for _ in range(repeat or 0)]
-        timing = Timing(compile_seconds, first, repeats)
+            for number in range(1 + (repeat or 0)):
+                launch.put()
+                rows, seconds = _timed(launch.run)
+                times.append(seconds)
+                if number == 0:
+                    results = _named(launch.whole(rows))
+        timing = Timing(compile_seconds, times[0], times[1:])
         if output is not None:
-            write_results(output, arrays)
+            write_results(output, results)
         # A client that took the option ``profile`` has one.
-        _report(client.platform_name, arrays, timing, output, as_json, getattr(client, "profile", None))
+        profile_made = getattr(client, "profile", None)
+        matched = {str(p): each.matched_by_type for p, each in zip(parameters, arguments, strict=True)}
+        _report(client.platform_name, results, timing, output, as_json, profile_made, matched)
 
 
-def _run_once(executable: pjrt.LoadedExecutable, buffers: Sequence[pjrt.Buffer]) -> tuple[pjrt.Buffer, ...]:
-    results = executable(*buffers)
-    for result in results:
-        result.ready().result()
-    return results
+def _named(replicas: Sequence[Sequence[Array]]) -> dict[str, Array]:
+    """Return the results by the names that files have them under."""
+    several = len(replicas) > 1
+    return {
+        f"result_{index}" + (f"_of_replica_{number}" if several else ""): array
+        for number, results in enumerate(replicas)
+        for index, array in enumerate(results)
+    }
 
 
 def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
@@ -121,14 +133,25 @@ def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def _report(
-    platform: str, arrays: Sequence[Any], timing: Timing, output: str | None, as_json: bool, profile: Any
+    platform: str,
+    results: Mapping[str, Array],
+    timing: Timing,
+    output: str | None,
+    as_json: bool,
+    profile: Any,
+    matched_by_type: Mapping[str, str],
 ) -> None:
+    for parameter, place in matched_by_type.items():
+        if place:
+            click.echo(f"pjrt: {place} is taken for {parameter}, the only one of its type and shape", err=True)
     if as_json:
-        results = [{"element_type": pjrt.ElementType.of(a.dtype).name, "shape": list(a.shape)} for a in arrays]
+        described = [
+            {"element_type": pjrt.ElementType.of(a.dtype).name, "shape": list(a.shape)} for a in results.values()
+        ]
         told = {} if profile is None else {"profile": profile.as_dict()}
-        print_json({"device": platform, "results": results, "output": output, **timing.as_dict(), **told})
+        print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **told})
         return
-    facts: list[tuple[str, object]] = [(f"result {i}", describe(a)) for i, a in enumerate(arrays)]
+    facts: list[tuple[str, object]] = [(name.replace("_", " "), describe(array)) for name, array in results.items()]
     if output is not None:
         facts.append(("written to", output))
     facts += [("device", platform), ("compile", readable(timing.compile)), ("first run", readable(timing.first))]

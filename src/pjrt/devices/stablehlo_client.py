@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pjrt.api.attributes import Attributes
-from pjrt.api.capability import Capabilities
+from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
@@ -29,6 +29,7 @@ from pjrt.stablehlo import (
     looking,
     minimum_version,
     parse,
+    partitioning_of,
     read,
 )
 
@@ -46,7 +47,9 @@ class StableHloClient(HostClient):
         name: the platform's name.
         compile: called with a ``pjrt.stablehlo.ParsedProgram`` and ``pjrt.CompileOptions``; returns a function that
             takes one read-only numpy array a parameter and returns an array or a sequence of them, or a
-            ``pjrt.host.Compiled``. What it leaves unsaid of types and donation is taken from the program.
+            ``pjrt.host.Compiled``. What it leaves unsaid of types and donation is taken from the program. A program
+            of several partitions is refused unless ``capabilities`` has ``Feature.PARTITIONING``: ``compile`` cuts it
+            then, and returns a ``Compiled`` with the types of one partition's share.
         operations: the names of the operations that the device runs, such as ``stablehlo.add``; a program with another
             is refused with the operation and where it comes from. All, if not said.
         newest: the newest StableHLO version that it reads; frameworks send programs at that version. The newest there
@@ -69,14 +72,19 @@ class StableHloClient(HostClient):
         **options: Any,
     ) -> None:
         known = None if operations is None else frozenset(operations)
-        listed = Capabilities(operations=None if known is None else dict.fromkeys(known))
+        listed = Capabilities(
+            operations=None if known is None else dict.fromkeys(known), features={Feature.PARTITIONING: False}
+        )
+        stated = (capabilities or Capabilities()).completed(listed)
+        partitions = bool(stated.has(Feature.PARTITIONING))
         super().__init__(
             name,
-            compile=functools.partial(_compile, name, compile, known),
+            compile=functools.partial(_compile, name, compile, known, partitions),
             formats=(ProgramFormat.MLIR, ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG),
             attributes={**_versions(newest), **(attributes or {})},
-            capabilities=(capabilities or Capabilities()).completed(listed),
+            capabilities=stated,
             look=looking,
+            partitioning=partitioning_of,
             **options,
         )
 
@@ -94,9 +102,16 @@ def _compile(
     name: str,
     compile: ParsedCompileFunction,
     known: frozenset[str] | None,
+    partitions: bool,
     program: Program,
     options: CompileOptions,
 ) -> Compiled:
+    if options.partitioning.num_partitions > 1 and options.spmd and not partitions:
+        raise UnimplementedError(
+            f"the device '{name}' does not cut programs: this one is for {options.partitioning.num_partitions} "
+            "partitions, with the shapes of whole arrays; compile it for one, or on a device that partitions, such as "
+            "'cpu' or 'reference'"
+        )
     parsed = parse(read(program), trusted=True)
     if known is not None:
         _check_operations(name, parsed, known)

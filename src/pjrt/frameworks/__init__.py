@@ -11,8 +11,14 @@ if TYPE_CHECKING:
 __all__ = ["jax", "torch_xla"]
 
 
-def __getattr__(name: str) -> Any:
-    """The part for one framework, imported when it is first asked for."""
-    if name in __all__:
-        return importlib.import_module(f"pjrt.frameworks.{name}")
-    raise AttributeError(f"module 'pjrt.frameworks' has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker knows the names from above, and would take any other for granted here
+
+    def __getattr__(name: str) -> Any:
+        """Import the part for one framework when it is first asked for."""
+        if name in __all__:
+            return importlib.import_module(f"pjrt.frameworks.{name}")
+        raise AttributeError(f"module 'pjrt.frameworks' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

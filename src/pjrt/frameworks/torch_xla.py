@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.capi.export import let_go_of_gil_in_waits
@@ -123,11 +123,13 @@ def _entry_point() -> Any:
     return plugin
 
 
-def __getattr__(name: str) -> Any:
-    """``DevicePlugin``, which the entry point ``torch_xla.plugins`` names."""
-    if name == "DevicePlugin":
-        return _entry_point
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # a type checker would take any name for granted here
+
+    def __getattr__(name: str) -> Any:
+        """``DevicePlugin``, which the entry point ``torch_xla.plugins`` names."""
+        if name == "DevicePlugin":
+            return _entry_point
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _plugins() -> Any:

@@ -20,13 +20,13 @@ from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
-from pjrt.api.support import Effort, Support
+from pjrt.api.support import Effort, Support, try_compiling
 from pjrt.host import dlpack, from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion, PlatformVersion
 from pjrt.host.alias import HostAliasFulfillment, alias
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import CompileFunction
-from pjrt.host.compiler import HostCompiler, LookFunction
+from pjrt.host.compiler import HostCompiler, LookFunction, PartitioningFunction
 from pjrt.host.device import HostDevice
 from pjrt.host.dispatch import Dispatcher
 from pjrt.host.executable import HostExecutable
@@ -67,6 +67,9 @@ class HostClient(Client):
         capabilities: what the devices can do, beside what the runtime gives them all; or a function that tells it.
         look: what looks into a program for ``supports`` before it is compiled, such as ``pjrt.stablehlo.looking``;
             nothing does if not said.
+        partitioning: what reads the replicas and partitions that a program states, such as
+            ``pjrt.stablehlo.partitioning_of``; every program is for one device if not said. ``compile`` is always given
+            options that leave nothing to the program.
     """
 
     __slots__ = (
@@ -106,6 +109,7 @@ class HostClient(Client):
         collective_timeout: float = 60.0,
         capabilities: Capabilities | Callable[[], Capabilities] | None = None,
         look: LookFunction | None = None,
+        partitioning: PartitioningFunction | None = None,
     ) -> None:
         self._closed = False
         self._generation = generation()
@@ -126,7 +130,7 @@ class HostClient(Client):
         self.alignment = alignment
         self.collective_timeout = collective_timeout
         self._compiler = HostCompiler(
-            name, platform_version, memory_kinds[0], compile, deserialize, formats, capabilities, look
+            name, platform_version, memory_kinds[0], compile, deserialize, formats, capabilities, look, partitioning
         )
         descriptions = self._platform.describe()
         self._devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)
@@ -209,7 +213,7 @@ class HostClient(Client):
     ) -> Support:
         self.check_open()
         return self._compiler.supports(
-            program, options, effort, self.capabilities, lambda: self.compile(program, options).delete()
+            program, options, effort, self.capabilities, lambda: try_compiling(self, program, options)
         )
 
     def load(self, executable: Executable, options: CompileOptions | None = None) -> HostLoadedExecutable:
@@ -376,11 +380,12 @@ class HostClient(Client):
     def _load(self, executable: HostExecutable) -> HostLoadedExecutable:
         options = executable.origin.options
         assignment = options.device_assignment
-        if assignment is None and options.device_ordinal > 0 and options.num_replicas * options.num_partitions == 1:
+        if assignment is None and options.device_ordinal > 0 and options.partitioning.num_devices == 1:
             device = self.lookup_addressable_device(options.device_ordinal)
             assignment = DeviceAssignment(((device.id,),))
         if assignment is None:
-            assignment = self.default_device_assignment(options.num_replicas, options.num_partitions)
+            how = options.partitioning
+            assignment = self.default_device_assignment(how.num_replicas, how.num_partitions)
         for row in assignment.device_ids:
             for device_id in row:
                 self.lookup_device(device_id)

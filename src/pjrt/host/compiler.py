@@ -9,6 +9,7 @@ from pjrt.api.capability import Capabilities
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.expecting import expect_bytes
+from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.api.support import Effort, Look, Support, decide, only_format
 from pjrt.host.compiled import Compiled, CompileFunction
@@ -18,6 +19,10 @@ from pjrt.host.serialization import unpack
 
 LookFunction = Callable[[Program, CompileOptions, Capabilities], Look]
 """An author's ``look(program, options, capabilities)``, such as ``pjrt.stablehlo.looking``."""
+
+
+PartitioningFunction = Callable[[Program], Partitioning]
+"""An author's ``partitioning(program)``, such as ``pjrt.stablehlo.partitioning_of``."""
 
 
 class HostCompiler:
@@ -33,6 +38,7 @@ class HostCompiler:
         formats: the program formats that ``compile`` takes; ``None`` is any.
         capabilities: what the author says of the devices, or what gives it.
         look: what looks into a program beforehand; ``None`` where nothing does.
+        partitioning: what reads the replicas and partitions that a program states; ``None`` where nothing does.
     """
 
     def __init__(
@@ -45,6 +51,7 @@ class HostCompiler:
         formats: Sequence[str] | None,
         capabilities: Capabilities | Callable[[], Capabilities] | None = None,
         look: LookFunction | None = None,
+        partitioning: PartitioningFunction | None = None,
     ) -> None:
         self.platform_name = platform_name
         self.platform_version = platform_version
@@ -54,6 +61,7 @@ class HostCompiler:
         self.formats = None if formats is None else tuple(map(str, formats))
         self._capabilities = capabilities or Capabilities()
         self._look = look
+        self._partitioning = partitioning
 
     def compile(self, program: Program | str | bytes, options: CompileOptions | None) -> HostExecutable:
         """An executable, by the author's ``compile``.
@@ -63,12 +71,12 @@ class HostCompiler:
             PjrtError: what the author's function raised.
         """
         program = Program.of(program)
-        options = CompileOptions.of(options)
         if self.formats is not None and str(program.format) not in self.formats:
             raise InvalidArgumentError(
                 f"'{self.platform_name}' takes programs in the formats {', '.join(self.formats)}, found "
                 f"'{program.format}'"
             )
+        options = self._completed(program, options)
         return self._made(lambda: self._compile(program, options), program, options)
 
     def stated(self) -> Capabilities:
@@ -96,7 +104,7 @@ class HostCompiler:
         read = Program.of(program)
         if self._look is None:
             return decide(effort, only_format(read, capabilities), compile)
-        return decide(effort, self._look(read, CompileOptions.of(options), capabilities), compile)
+        return decide(effort, self._look(read, self._completed(read, options), capabilities), compile)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None) -> HostExecutable:
         """An executable from what ``Executable.serialize`` gave.
@@ -107,11 +115,18 @@ class HostCompiler:
         program, kept, payload = unpack(
             expect_bytes(serialized, "a serialized executable as bytes"), self.platform_name
         )
-        options = kept if options is None else CompileOptions.of(options)
+        options = kept if options is None else self._completed(program, options)
         function = self._deserialize
         if payload is None or function is None:
             return self.compile(program, options)
         return self._made(lambda: function(payload, program, options), program, options)
+
+    def _completed(self, program: Program, options: CompileOptions | None) -> CompileOptions:
+        """Return options in which nothing is left to the program."""
+        chosen = CompileOptions.of(options)
+        if chosen.states_partitioning:
+            return chosen
+        return chosen.completed(Partitioning() if self._partitioning is None else self._partitioning(program))
 
     def _made(self, make: Callable[[], Any], program: Program, options: CompileOptions) -> HostExecutable:
         try:

@@ -57,11 +57,11 @@ class HostExecutable(Executable):
 
     @property
     def num_replicas(self) -> int:
-        return self.origin.options.num_replicas
+        return self.origin.options.partitioning.num_replicas
 
     @property
     def num_partitions(self) -> int:
-        return self.origin.options.num_partitions
+        return self.origin.options.partitioning.num_partitions
 
     @property
     def num_outputs(self) -> int:

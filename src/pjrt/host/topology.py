@@ -17,7 +17,7 @@ from pjrt.api.expecting import expect
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import expect_shape
-from pjrt.api.support import Effort, Support
+from pjrt.api.support import Effort, Support, try_compiling
 from pjrt.api.topology import TopologyDescription
 from pjrt.host.capability import describe
 from pjrt.host.device import HostDeviceDescription
@@ -74,7 +74,7 @@ class HostTopology(TopologyDescription):
         effort: Effort | str | None = None,
     ) -> Support:
         return self._compiler.supports(
-            program, options, effort, self.capabilities, lambda: self.compile(program, options)
+            program, options, effort, self.capabilities, lambda: try_compiling(self, program, options)
         )
 
     def serialize(self) -> bytes:

@@ -54,10 +54,16 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import ``reload`` when it is first asked for: most programs never do."""
-    if name == "reload":
-        from pjrt.plugins.reloading import reload
+if not TYPE_CHECKING:  # a type checker knows the names from above, and would take any other for granted here
 
-        return reload
-    raise AttributeError(f"module 'pjrt.plugins' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Import ``reload`` when it is first asked for: most programs never do."""
+        if name == "reload":
+            from pjrt.plugins.reloading import reload
+
+            return reload
+        raise AttributeError(f"module 'pjrt.plugins' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -41,25 +41,10 @@ class Target:
         return f"{self.plugin}:{self.topology}" if self.topology else self.plugin
 
 
-@dataclass(frozen=True, slots=True)
-class Partitioning:
-    """What a program is compiled for; None is what the program says itself.
-
-    Attributes:
-        num_replicas: see ``CompileOptions``.
-        num_partitions: see ``CompileOptions``.
-        use_shardy_partitioner: see ``CompileOptions``.
-    """
-
-    num_replicas: int | None = None
-    num_partitions: int | None = None
-    use_shardy_partitioner: bool | None = None
-
-
 def support_of(
     target: Target,
     program: Program,
-    partitioning: Partitioning | None = None,
+    options: CompileOptions | None = None,
     *,
     effort: Effort | None = None,
     time_limit: float = TIME_LIMIT,
@@ -69,7 +54,7 @@ def support_of(
     Args:
         target: the device.
         program: the program.
-        partitioning: what it is compiled for.
+        options: how it is compiled; what they leave to the program, such as its partitions, is taken from there.
         effort: the effort to make; None for the cheapest that gives a yes or a no.
         time_limit: the seconds that the device may take.
 
@@ -81,11 +66,10 @@ def support_of(
         InternalError: it crashes before it has seen the program.
         PjrtError: it says why it cannot be loaded, or why there is no such topology.
     """
-    how = partitioning or Partitioning()
     question = {
         "effort": None if effort is None else effort.value,
         "format": str(program.format),
-        "partitioning": [how.num_replicas, how.num_partitions, how.use_shardy_partitioner],
+        "compile_options": _as_plain(CompileOptions.of(options)),
     }
     try:
         return Support.from_dict(_ask(target, question, program.code, time_limit))
@@ -94,7 +78,7 @@ def support_of(
             raise lost.error from None
         if effort in (Effort.OPS, Effort.TYPES):
             raise InternalError(f"{target}: {lost.error.message}") from None
-        doubts = support_of(target, program, partitioning, effort=Effort.TYPES, time_limit=time_limit)
+        doubts = support_of(target, program, options, effort=Effort.TYPES, time_limit=time_limit)
         pointed = [reason for reason in doubts.reasons if reason.locations]
         return Support.of(Effort.COMPILE, [lost.reason, *pointed])
 
@@ -189,11 +173,12 @@ def _capabilities(target: Target) -> Capabilities:
 
 def _support(target: Target, asked: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     program = Program((folder / "program").read_bytes(), asked["format"])
+    options = _options(asked["compile_options"])
     effort = None if asked["effort"] is None else Effort(asked["effort"])
     if target.topology is not None:
         topology = registry.topology(target.plugin, target.topology, **target.options)
         (folder / "seen").touch()
-        return topology.supports(program, _options(program, asked["partitioning"]), effort=effort).as_dict()
+        return topology.supports(program, options, effort=effort).as_dict()
     plugin = registry.get(target.plugin)
     problem = "its hardware is not here"
     if registry.has_hardware(registry.declaration(target.plugin)):
@@ -206,17 +191,17 @@ def _support(target: Target, asked: Mapping[str, Any], folder: Path) -> dict[str
         else:
             with client:
                 (folder / "seen").touch()
-                return client.supports(program, _options(program, asked["partitioning"]), effort=effort).as_dict()
+                return client.supports(program, options, effort=effort).as_dict()
     (folder / "seen").touch()
-    return _without_device(plugin.capabilities, program, asked["partitioning"], effort, problem).as_dict()
+    return _without_device(plugin.capabilities, program, options, effort, problem).as_dict()
 
 
 def _without_device(
-    capabilities: Capabilities, program: Program, partitioning: list[Any], effort: Effort | None, problem: str
+    capabilities: Capabilities, program: Program, options: CompileOptions, effort: Effort | None, problem: str
 ) -> Support:
     from pjrt import stablehlo
 
-    found = stablehlo.supports(program, _options(program, partitioning), capabilities, effort=effort)
+    found = stablehlo.supports(program, options, capabilities, effort=effort)
     advice = "; a topology may do without it" if capabilities.has(Feature.AOT_TOPOLOGIES) else ""
     reasons = tuple(
         replace(reason, message=f"it was not compiled: {problem}{advice}")
@@ -227,27 +212,16 @@ def _without_device(
     return replace(found, reasons=reasons)
 
 
-def _options(program: Program, partitioning: list[Any]) -> CompileOptions:
-    """How the program is compiled: as was asked, otherwise as it says."""
-    replicas, partitions, shardy = partitioning
-    if replicas is None or partitions is None or shardy is None:
-        says = _said(program)
-        replicas, partitions = replicas or says[0], partitions or says[1]
-        shardy = (says[2] and partitions > 1) if shardy is None else shardy
-    return CompileOptions(num_replicas=replicas, num_partitions=partitions, use_shardy_partitioner=shardy)
+_LEFT = ("num_replicas", "num_partitions", "use_shardy_partitioner", "use_spmd_partitioning")
+"""What compile options may leave to the program, which their proto has no way to write."""
 
 
-def _said(program: Program) -> tuple[int, int, bool]:
-    """Replicas, partitions and whether there are shardings of Shardy, as a program says; one device where it cannot be
-    looked into.
-    """
-    from pjrt.stablehlo.conversion import to_module
-    from pjrt.stablehlo.parsing import parse_module
-    from pjrt.stablehlo.reading import read
+def _as_plain(options: CompileOptions) -> dict[str, Any]:
+    """Return compile options as JSON has them."""
+    return {"proto": options.to_proto().hex(), "left": [name for name in _LEFT if getattr(options, name) is None]}
 
-    try:
-        parsed = parse_module(to_module(read(program), trusted=True), constants=False, bodies=False)
-        shardy = any(declared.name == "sdy.mesh" for declared in parsed.declarations)
-        return parsed.num_replicas, parsed.num_partitions, shardy
-    except PjrtError:
-        return 1, 1, False
+
+def _options(plain: Mapping[str, Any]) -> CompileOptions:
+    """Return what ``_as_plain`` was given."""
+    left: dict[str, Any] = dict.fromkeys(plain["left"])
+    return replace(CompileOptions.from_proto(bytes.fromhex(plain["proto"])), **left)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.location import Location, Place
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parsing import parse
+    from pjrt.stablehlo.partitioning import partitioning_of, with_partitioning
     from pjrt.stablehlo.reading import read, read_file
     from pjrt.stablehlo.support import looking, supports
     from pjrt.stablehlo.types import (
@@ -83,6 +84,7 @@ __all__ = [
     "minimum_version",
     "needed_version",
     "parse",
+    "partitioning_of",
     "read",
     "read_file",
     "serialize",
@@ -92,6 +94,7 @@ __all__ = [
     "to_module",
     "to_text",
     "vet",
+    "with_partitioning",
 ]
 
 _HOMES = {
@@ -101,6 +104,7 @@ _HOMES = {
     "location": "Location Place",
     "operation": "Block Function Operation ParsedProgram Value",
     "parsing": "parse",
+    "partitioning": "partitioning_of with_partitioning",
     "reading": "read read_file",
     "support": "looking supports",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
@@ -110,14 +114,17 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = found
-    return found
+if not TYPE_CHECKING:  # a type checker knows the names from above, and would take any other for granted here
+
+    def __getattr__(name: str) -> Any:
+        """Import a name when it is first asked for."""
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        globals()[name] = found
+        return found
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted({*globals(), *__all__})

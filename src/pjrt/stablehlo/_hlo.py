@@ -66,6 +66,20 @@ def with_config(module: bytes, replicas: int, partitions: int) -> bytes:
     return _wire.bytes_field(_MODULE, module) + _wire.bytes_field(_CONFIG, config)
 
 
+def device_counts(code: bytes) -> tuple[int, int]:
+    """Return how many replicas and partitions the configuration beside a module states; 1 where it does not.
+
+    Raises:
+        DataLossError: the bytes are no message, or end inside a field.
+    """
+    counts = {_REPLICA_COUNT: 1, _PARTITION_COUNT: 1}
+    for number, kind, begin, end in fields(code):
+        if number == _CONFIG and kind == BYTES:
+            found = ((inner, value) for inner, kind, value, _ in fields(code, begin, end) if kind == VARINT)
+            counts |= {inner: max(value, 1) for inner, value in found if inner in counts}
+    return counts[_REPLICA_COUNT], counts[_PARTITION_COUNT]
+
+
 def looks_like_hlo(code: bytes) -> bool:
     """Whether the first field is that of an HLO proto: a name, or a module that begins with a name."""
     try:

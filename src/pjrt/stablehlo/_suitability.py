@@ -94,18 +94,20 @@ class Suitability:
             self._add(_NO, ReasonKind.OP, name, message, self._program.functions[name].location)
 
     def _counts(self) -> None:
-        needed, there = self._options.num_replicas * self._options.num_partitions, self._device.num_devices
-        if self._options.num_partitions > 1:
+        how, there = self._options.partitioning, self._device.num_devices
+        if how.num_partitions > 1:
+            if self._device.has(Feature.PARTITIONING) is False and self._options.spmd:
+                message = f"the device does not cut programs, this one is for {how.num_partitions} partitions"
+                self._add(_NO, ReasonKind.FEATURE, "partitioning", message)
             message = "whether it can be cut into partitions is known only when it is compiled"
             self._add(_MAYBE, ReasonKind.ATTRIBUTE, "partitions", message)
-        if there is None or needed <= there:
+        if there is None or how.num_devices <= there:
             return
         self._add(
             _NO,
             ReasonKind.ATTRIBUTE,
-            "num_partitions" if self._options.num_partitions > 1 else "num_replicas",
-            f"{self._options.num_replicas} replicas × {self._options.num_partitions} partitions need {needed} devices, "
-            f"there are {there}",
+            "num_partitions" if how.num_partitions > 1 else "num_replicas",
+            f"{how} need {how.num_devices} devices, there are {there}",
         )
 
     def _signature(self, entry: Function) -> None:

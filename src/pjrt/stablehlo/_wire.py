@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from pjrt.api.errors import DataLossError
 
@@ -56,6 +56,24 @@ def varint_field(number: int, value: int) -> bytes:
 def bytes_field(number: int, content: bytes) -> bytes:
     """A field that holds a string, bytes or a message."""
     return _encoded(number << 3 | BYTES) + _encoded(len(content)) + content
+
+
+def packed(numbers: Sequence[int]) -> bytes:
+    """Return the content of a packed repeated field of numbers, 0 or more."""
+    return b"".join(map(_encoded, numbers))
+
+
+def unpacked(content: bytes) -> tuple[int, ...]:
+    """Return what ``packed`` was given.
+
+    Raises:
+        DataLossError: the bytes end inside a number.
+    """
+    numbers, position = [], 0
+    while position < len(content):
+        number, position = _varint(content, position, len(content))
+        numbers.append(number)
+    return tuple(numbers)
 
 
 def _encoded(value: int) -> bytes:

@@ -20,6 +20,7 @@ from pjrt.stablehlo import conversion
 from pjrt.stablehlo._suitability import STRUCTURE, Suitability
 from pjrt.stablehlo.encoding import artifact_version
 from pjrt.stablehlo.parsing import parse_module
+from pjrt.stablehlo.partitioning import with_partitioning
 from pjrt.stablehlo.reading import read
 from pjrt.stablehlo.version import Version
 
@@ -55,7 +56,8 @@ def looking(program: Program | str | bytes, options: CompileOptions | None, capa
     Raises:
         InvalidArgumentError, DataLossError: it is no program.
     """
-    return _Looking(read(program), CompileOptions.of(options), capabilities).reasons
+    code = read(program)
+    return _Looking(code, with_partitioning(code, options), capabilities).reasons
 
 
 class _Looking:

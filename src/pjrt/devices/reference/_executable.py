@@ -50,8 +50,9 @@ def compile_program(
     pack = _packer(evaluator.arguments)
     execute: Execute = evaluator.run
     whole = None
-    if options.num_partitions > 1 and options.spmd and parameter_specs is not None and result_specs is not None:
-        whole = WholeRun(evaluator, options.num_partitions)
+    partitions = options.partitioning.num_partitions
+    if partitions > 1 and options.spmd and parameter_specs is not None and result_specs is not None:
+        whole = WholeRun(evaluator, partitions)
         execute, parameter_specs, result_specs = whole.run, whole.parameters, whole.results
 
     def run(execution: ExecutionContext, *arrays: Any) -> list[Any]:

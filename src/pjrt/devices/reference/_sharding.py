@@ -1,13 +1,7 @@
-"""Shardings: how a value is spread over the partitions, as GSPMD (``mhlo.sharding``) and Shardy (``sdy.sharding``)
-spell it.
-
-Both come down to the same: the value is cut into tiles along its dimensions, and each partition holds one of them. A
-value that is unreduced is a sum besides: each partition holds a tile of one of its terms.
-"""
+"""Shardings as GSPMD (``mhlo.sharding``) and Shardy (``sdy.sharding``) spell them: both come down to the same tiles."""
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,86 +11,8 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.stablehlo.sharding import REPLICATED, Shape, Sharding
 from pjrt.stablehlo.types import TensorType, ValueType
-
-Array = Any
-Shape = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """Tiles of a value.
-
-    Args:
-        tiles: how many there are along each dimension; () for a value that everyone has whole.
-        places: for each partition the position of its tile, dimension by dimension.
-        terms: for each partition the number of the term that it has a tile of; () for a value that is no sum.
-    """
-
-    tiles: Shape = ()
-    places: tuple[Shape, ...] = ()
-    terms: Shape = ()
-
-    @property
-    def is_replicated(self) -> bool:
-        """Whether everyone has the whole value."""
-        return math.prod(self.tiles) == 1 and not self.terms
-
-    def shard_shape(self, shape: Shape) -> Shape:
-        """The shape of a tile; the last one of a dimension that does not divide evenly is padded."""
-        if self.is_replicated:
-            return shape
-        return tuple(-(-size // count) for size, count in zip(shape, self.tiles, strict=True))
-
-    def cut(self, value: Array, partition: int) -> Array:
-        """The tile of a partition. Of a sum the first term is the value, and the others are zero."""
-        if self.is_replicated:
-            return value
-        sizes = self.shard_shape(value.shape)
-        if self.terms and self.terms[partition]:
-            return np.zeros(sizes, value.dtype)
-        place = self.places[partition]
-        tile = value[tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))]
-        if tile.shape == sizes:
-            return tile
-        padded = np.zeros(sizes, value.dtype)
-        padded[tuple(slice(0, size) for size in tile.shape)] = tile
-        return padded
-
-    def put_together(self, shards: Sequence[Array], shape: Shape) -> Array:
-        """The whole value, of this shape, from the tiles of all partitions."""
-        sizes = self.shard_shape(shape)
-        whole = tuple(size * count for size, count in zip(sizes, self.tiles, strict=True))
-        terms = self.terms or (0,) * len(self.places)
-        found: dict[int, Array] = {}
-        for term, place, shard in zip(terms, self.places, shards, strict=True):
-            if term not in found:
-                found[term] = np.empty(whole, shard.dtype)
-            found[term][tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))] = shard
-        total = functools.reduce(np.add, (found[term] for term in sorted(found)))
-        return total[tuple(slice(0, size) for size in shape)]
-
-    def to_proto(self) -> bytes:
-        """The sharding as a serialized ``xla.OpSharding``."""
-        if self.is_replicated:
-            return b"\x08\x00"  # of the type REPLICATED
-        count = max(self.terms, default=0) + 1
-        copies = len(self.places) // (math.prod(self.tiles) * count)
-        if count == len(self.places):
-            return b"\x08\x06"  # of the type UNREDUCED
-        terms = self.terms or (0,) * len(self.places)
-        order = sorted(range(len(self.places)), key=lambda partition: (self.places[partition], terms[partition]))
-        tiled = b"\x08\x03"  # of the type OTHER
-        if count > 1:  # the kinds of the last dimensions: UNREDUCED, and REPLICATED if there are copies
-            kinds = (6,) if copies == 1 else (6, 0)
-            dimensions = (*self.tiles, count, copies)[: len(self.tiles) + len(kinds)]
-            return tiled + _packed(3, dimensions) + _packed(4, order) + _packed(8, kinds)
-        dimensions = self.tiles if copies == 1 else (*self.tiles, copies)
-        replicated_last = b"" if copies == 1 else b"\x30\x01"
-        return tiled + _packed(3, dimensions) + _packed(4, order) + replicated_last
-
-
-REPLICATED = Sharding()
 
 _GSPMD_TILED = re.compile(
     r"^\{devices=\[(?P<tiles>[\d,]+)\]\s*(?:<=\[(?P<iota>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?|(?P<list>[\d,]+))(?P<rest>.*)\}$"
@@ -127,14 +43,7 @@ def parse_gspmd(text: str, rank: int) -> Sharding:
     kinds = re.search(r"last_tile_dims=\{([^}]*)\}", match["rest"])
     last = [kind.strip() for kind in kinds[1].split(",")] if kinds else []
     summed = [rank + i for i, kind in enumerate(last) if kind == "unreduced"]
-    places: list[Shape] = [()] * grid.size
-    terms = [0] * grid.size
-    for place, device in np.ndenumerate(grid):
-        places[int(device)] = tuple(int(i) for i in place[:rank])
-        terms[int(device)] = int(
-            np.ravel_multi_index([place[d] for d in summed], [tiles[d] for d in summed]) if summed else 0
-        )
-    return Sharding(tiles[:rank], tuple(places), tuple(terms) if any(terms) else ())
+    return Sharding.of_grid(grid, rank, summed)
 
 
 @dataclass(frozen=True)
@@ -250,17 +159,3 @@ def shardings_of(
 
 def _numbers(text: str) -> Shape:
     return tuple(int(part) for part in text.split(",") if part.strip())
-
-
-def _packed(field: int, numbers: Sequence[int]) -> bytes:
-    """A packed repeated field of a protocol buffer."""
-    content = b"".join(map(_varint, numbers))
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])

@@ -15,7 +15,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._evaluator import Evaluator
 from pjrt.devices.reference._groups import Meeting
-from pjrt.devices.reference._sharding import REPLICATED, Sharding
+from pjrt.stablehlo.sharding import REPLICATED, Sharding
 from pjrt.stablehlo.types import TensorType, ValueType
 
 _PATIENCE = 1e9

@@ -10,7 +10,7 @@ from pjrt.devices.reference._capability import capabilities
 from pjrt.devices.reference._executable import compile_program
 from pjrt.devices.reference._observers import Breakpoints, DebugNans, Observer, Profile, Trace, loop_for
 from pjrt.host import Compiled, HostClient
-from pjrt.stablehlo import current_version, looking, minimum_version
+from pjrt.stablehlo import current_version, looking, minimum_version, partitioning_of
 
 PLATFORM = "reference"
 
@@ -71,6 +71,7 @@ class ReferenceClient(HostClient):
             formats=tuple(ProgramFormat),
             capabilities=lambda: capabilities(self.ffi_handlers),
             look=looking,
+            partitioning=partitioning_of,
             collective_timeout=collective_timeout,
             process_index=process_index,
             process_count=process_count,

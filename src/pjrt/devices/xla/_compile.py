@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.expecting import expect_bytes
+from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _raw
 from pjrt.devices.xla._errors import converted, status_of
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
     from pjrt.devices.xla.device import XlaDevice
 
-_DEFAULT = CompileOptions()
+_DEFAULT = CompileOptions().completed(Partitioning())
 
 
 def compile_program(client: XlaClient, program: Program, options: CompileOptions) -> XlaExecutable:
@@ -58,7 +59,8 @@ def deserialize(client: XlaClient, serialized: bytes, options: CompileOptions) -
 def _assigned(client: XlaClient, options: CompileOptions) -> tuple[DeviceAssignment, list[XlaDevice]]:
     assignment = options.device_assignment
     if assignment is None:
-        assignment = client.default_device_assignment(options.num_replicas, options.num_partitions)
+        how = options.partitioning
+        assignment = client.default_device_assignment(how.num_replicas, how.num_partitions)
         if assignment.device_ids == ((0,),) and options.device_ordinal > 0:
             assignment = DeviceAssignment(((client.lookup_device(options.device_ordinal).id,),))
     return assignment, [client.device_with_id(number) for row in assignment.device_ids for number in row]

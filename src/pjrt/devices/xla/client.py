@@ -22,9 +22,10 @@ from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
+from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
-from pjrt.api.support import Effort, Support
+from pjrt.api.support import Effort, Support, try_compiling
 from pjrt.devices.xla import _compile, _raw, ffi, lifetime, making, placing
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
@@ -117,8 +118,11 @@ class XlaClient(Client):
     # Programs.
 
     def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> LoadedExecutable:
-        chosen = CompileOptions.of(options)
-        return self._loaded(_compile.compile_program(self, Program.of(program), chosen), chosen)
+        from pjrt.stablehlo import with_partitioning  # here and below: start-up would feel it
+
+        read = Program.of(program)
+        chosen = with_partitioning(read, options)
+        return self._loaded(_compile.compile_program(self, read, chosen), chosen)
 
     def supports(
         self,
@@ -127,11 +131,15 @@ class XlaClient(Client):
         *,
         effort: Effort | str | None = None,
     ) -> Support:
-        from pjrt.stablehlo import supports  # here: start-up would feel it
+        from pjrt.stablehlo import supports
 
         self.check_open()
         return supports(
-            program, options, self.capabilities, effort=effort, compile=lambda: self.compile(program, options).delete()
+            program,
+            options,
+            self.capabilities,
+            effort=effort,
+            compile=lambda: try_compiling(self, program, options),
         )
 
     def load(self, executable: Executable, options: CompileOptions | None = None) -> LoadedExecutable:
@@ -142,7 +150,7 @@ class XlaClient(Client):
         return self.deserialize(executable.serialize(), executable.compile_options() if options is None else options)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None = None) -> LoadedExecutable:
-        chosen = CompileOptions.of(options)
+        chosen = CompileOptions.of(options).completed(Partitioning())
         return self._loaded(_compile.deserialize(self, serialized, chosen), chosen)
 
     def _loaded(self, executable: XlaExecutable, options: CompileOptions) -> LoadedExecutable:

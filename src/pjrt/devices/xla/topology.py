@@ -15,7 +15,7 @@ from pjrt.api.expecting import expect
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import expect_shape
-from pjrt.api.support import Effort, Support
+from pjrt.api.support import Effort, Support, try_compiling
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla.device import XlaDeviceDescription
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
@@ -67,17 +67,23 @@ class XlaTopology(TopologyDescription):
         from pjrt.stablehlo import supports
 
         return supports(
-            program, options, self.capabilities, effort=effort, compile=lambda: self.compile(program, options)
+            program,
+            options,
+            self.capabilities,
+            effort=effort,
+            compile=lambda: try_compiling(self, program, options),
         )
 
     def compile(
         self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
     ) -> XlaExecutable:
         from pjrt.devices.xla._compile import compile_program
+        from pjrt.stablehlo import with_partitioning
 
         if client is not None:
             expect(client, Client, "a client whose devices may be used while compiling, or None")
-        return compile_program(self._compiler(), Program.of(program), CompileOptions.of(options))
+        read = Program.of(program)
+        return compile_program(self._compiler(), read, with_partitioning(read, options))
 
     def _compiler(self) -> XlaClient:
         from pjrt.devices.xla.client import XlaClient

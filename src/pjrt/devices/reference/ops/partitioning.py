@@ -13,9 +13,10 @@ from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._custom_calls import custom_call
 from pjrt.devices.reference._groups import Meeting
 from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._sharding import REPLICATED, Mesh, Sharding, parse_gspmd, parse_mesh, parse_sdy
+from pjrt.devices.reference._sharding import Mesh, parse_gspmd, parse_mesh, parse_sdy
 from pjrt.devices.reference._view import OpView
 from pjrt.stablehlo.attributes import Opaque
+from pjrt.stablehlo.sharding import REPLICATED, Sharding
 
 Array = Any
 

@@ -1,0 +1,28 @@
+"""Partitioning: on how many devices a program runs, and by whose shardings it is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """What of the compile options a program may state itself; ``pjrt.stablehlo.partitioning_of`` reads it.
+
+    Attributes:
+        num_replicas: copies of the program, each with its own data.
+        num_partitions: pieces that one copy is cut into.
+        use_shardy_partitioner: whether the shardings are Shardy's (``sdy`` dialect) and not GSPMD's.
+    """
+
+    num_replicas: int = 1
+    num_partitions: int = 1
+    use_shardy_partitioner: bool = False
+
+    @property
+    def num_devices(self) -> int:
+        """The number of devices that take part."""
+        return self.num_replicas * self.num_partitions
+
+    def __str__(self) -> str:
+        return f"{self.num_replicas} replicas × {self.num_partitions} partitions"

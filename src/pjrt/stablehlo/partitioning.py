@@ -1,0 +1,94 @@
+"""Reading the partitioning of a program: one answer for clients, topologies, ``supports`` and the command line."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.partitioning import Partitioning
+from pjrt.api.program import Program, ProgramFormat
+from pjrt.stablehlo import _hlo
+
+# As MLIR spells them, in text and among the strings of bytecode.
+_NAMES = (b"mhlo.num_replicas", b"mhlo.num_partitions")
+_ONE = re.compile(rb"mhlo\.num_(?:replicas|partitions)\s*=\s*1\s*:")
+
+
+def partitioning_of(program: Program) -> Partitioning:
+    """Return what a program states about its replicas, its partitions and the kind of its shardings.
+
+    A program that states nothing, or that cannot be looked into (because it does not parse, or jaxlib is missing), is
+    for one device. Programs whose bytes show that there is nothing to find are not parsed.
+
+    Args:
+        program: a program in any encoding. Its bytes are trusted as those are that a compiler is given.
+
+    Raises:
+        InvalidArgumentError: the program states a count that is not a number from 1 up.
+    """
+    if program.format == ProgramFormat.HLO_WITH_CONFIG:
+        return _of_hlo(program.code)
+    if not _may_state_something(program.code):
+        return Partitioning()
+    from pjrt.stablehlo.conversion import to_module
+    from pjrt.stablehlo.reading import read
+
+    try:
+        module = to_module(read(program), trusted=True)
+    except PjrtError:  # whoever compiles the program says why, and better
+        return Partitioning()
+    with module as mlir:
+        attributes = mlir.operation.attributes
+        replicas, partitions = (_count(attributes, name.decode()) for name in _NAMES)
+        return Partitioning(replicas, partitions, _has_shardy(mlir))
+
+
+def with_partitioning(program: Program | str | bytes, options: CompileOptions | None) -> CompileOptions:
+    """Return compile options in which nothing is left to the program: what they do not state, it does."""
+    chosen = CompileOptions.of(options)
+    return chosen if chosen.states_partitioning else chosen.completed(partitioning_of(Program.of(program)))
+
+
+def _may_state_something(code: bytes) -> bool:
+    """Whether a program may be for several devices or have shardings of Shardy's: it would contain their names."""
+    stated = sum(code.count(name) for name in _NAMES)
+    return stated != len(_ONE.findall(code)) or b"sdy" in code
+
+
+def _of_hlo(code: bytes) -> Partitioning:
+    try:
+        replicas, partitions = _hlo.device_counts(code)
+    except PjrtError:
+        return Partitioning()
+    return Partitioning(replicas, partitions, _SHARDY_IN_XLA.encode() in code)
+
+
+def _count(attributes: Any, name: str) -> int:
+    if name not in attributes:
+        return 1
+    attribute = attributes[name]
+    count = int(attribute.value) if type(attribute).__name__ == "IntegerAttr" else 0
+    if count < 1:
+        raise InvalidArgumentError(f"expected {name} of the program to be a number from 1 up, found {attribute}")
+    return count
+
+
+def _has_shardy(mlir: Any) -> bool:
+    """Whether shardings are Shardy's: as its dialect, or, in portable artifacts, as XLA's frontend attributes."""
+    for inner in mlir.body:
+        operation = inner.operation
+        if operation.name == "sdy.mesh":
+            return True
+        if operation.name == "func.func" and any("sdy.sharding" in _spelled(operation, of) for of in _OF_VALUES):
+            return True
+    return _SHARDY_IN_XLA in _spelled(mlir.operation, "mhlo.frontend_attributes")
+
+
+_SHARDY_IN_XLA = "xla.sdy.meshes"
+_OF_VALUES = ("arg_attrs", "res_attrs")
+
+
+def _spelled(operation: Any, name: str) -> str:
+    return str(operation.attributes[name]) if name in operation.attributes else ""

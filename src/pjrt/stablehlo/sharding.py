@@ -1,0 +1,159 @@
+"""Shardings: how a value is spread over the partitions of a program.
+
+The value is cut into tiles along its dimensions, and each partition holds one of them. A value that is unreduced is a sum
+besides: each partition holds a tile of one of its terms.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.errors import UnimplementedError
+from pjrt.stablehlo import _wire
+
+Array = Any
+Shape = tuple[int, ...]
+
+# The fields of xla.OpSharding, and those of its kinds that are known here.
+_TYPE, _DIMENSIONS, _DEVICES, _REPLICATED_LAST, _LAST_KINDS, _IOTA, _IOTA_ORDER = 1, 3, 4, 6, 8, 9, 10
+_LISTS = (_DIMENSIONS, _DEVICES, _LAST_KINDS, _IOTA, _IOTA_ORDER)
+_REPLICATED, _OTHER, _UNREDUCED = 0, 3, 6
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """Tiles of a value.
+
+    Attributes:
+        tiles: how many there are along each dimension; () for a value that everyone has whole.
+        places: for each partition the position of its tile, dimension by dimension.
+        terms: for each partition the number of the term that it has a tile of; () for a value that is no sum.
+    """
+
+    tiles: Shape = ()
+    places: tuple[Shape, ...] = ()
+    terms: Shape = ()
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether everyone has the whole value."""
+        return math.prod(self.tiles) == 1 and not self.terms
+
+    def shard_shape(self, shape: Shape) -> Shape:
+        """The shape of a tile; the last one of a dimension that does not divide evenly is padded."""
+        if self.is_replicated:
+            return shape
+        return tuple(-(-size // count) for size, count in zip(shape, self.tiles, strict=True))
+
+    def cut(self, value: Array, partition: int) -> Array:
+        """The tile of a partition. Of a sum the first term is the value, and the others are zero."""
+        if self.is_replicated:
+            return value
+        sizes = self.shard_shape(value.shape)
+        if self.terms and self.terms[partition]:
+            return np.zeros(sizes, value.dtype)
+        place = self.places[partition]
+        tile = value[tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))]
+        if tile.shape == sizes:
+            return tile
+        padded = np.zeros(sizes, value.dtype)
+        padded[tuple(slice(0, size) for size in tile.shape)] = tile
+        return padded
+
+    def put_together(self, shards: Sequence[Array], shape: Shape) -> Array:
+        """The whole value, of this shape, from the tiles of all partitions."""
+        sizes = self.shard_shape(shape)
+        whole = tuple(size * count for size, count in zip(sizes, self.tiles, strict=True))
+        terms = self.terms or (0,) * len(self.places)
+        found: dict[int, Array] = {}
+        for term, place, shard in zip(terms, self.places, shards, strict=True):
+            if term not in found:
+                found[term] = np.empty(whole, shard.dtype)
+            found[term][tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))] = shard
+        total = functools.reduce(np.add, (found[term] for term in sorted(found)))
+        return total[tuple(slice(0, size) for size in shape)]
+
+    def to_proto(self) -> bytes:
+        """Return the sharding as a serialized ``xla.OpSharding``."""
+        if self.is_replicated:
+            return _wire.varint_field(_TYPE, _REPLICATED)
+        count = max(self.terms, default=0) + 1
+        copies = len(self.places) // (math.prod(self.tiles) * count)
+        if count == len(self.places):
+            return _wire.varint_field(_TYPE, _UNREDUCED)
+        terms = self.terms or (0,) * len(self.places)
+        order = sorted(range(len(self.places)), key=lambda partition: (self.places[partition], terms[partition]))
+        tiled = _wire.varint_field(_TYPE, _OTHER)
+        if count > 1:
+            kinds = (_UNREDUCED,) if copies == 1 else (_UNREDUCED, _REPLICATED)
+            dimensions = (*self.tiles, count, copies)[: len(self.tiles) + len(kinds)]
+            return tiled + _packed(_DIMENSIONS, dimensions) + _packed(_DEVICES, order) + _packed(_LAST_KINDS, kinds)
+        dimensions = self.tiles if copies == 1 else (*self.tiles, copies)
+        replicated_last = b"" if copies == 1 else _wire.varint_field(_REPLICATED_LAST, 1)
+        return tiled + _packed(_DIMENSIONS, dimensions) + _packed(_DEVICES, order) + replicated_last
+
+    @staticmethod
+    def from_proto(serialized: bytes) -> Sharding:
+        """Return the sharding that a serialized ``xla.OpSharding`` holds.
+
+        Raises:
+            DataLossError: the bytes are no such message.
+            UnimplementedError: the sharding is of a kind that does not cut a value into tiles.
+        """
+        found = _read(serialized)
+        kind = (found[_TYPE] or (_REPLICATED,))[-1]
+        if kind == _REPLICATED:
+            return REPLICATED
+        if kind != _OTHER:
+            raise UnimplementedError(f"expected a sharding that replicates or tiles a value, found one of kind {kind}")
+        dimensions, last = found[_DIMENSIONS], found[_LAST_KINDS]
+        if found[_DEVICES]:
+            devices = np.array(found[_DEVICES])
+        else:
+            devices = np.arange(math.prod(found[_IOTA])).reshape(found[_IOTA])
+            devices = devices.transpose(found[_IOTA_ORDER] or range(devices.ndim))
+        rank = len(dimensions) - max(len(last), int(any(found[_REPLICATED_LAST])))
+        summed = [rank + i for i, each in enumerate(last) if each == _UNREDUCED]
+        return Sharding.of_grid(devices.reshape(dimensions), rank, summed)
+
+    @staticmethod
+    def of_grid(devices: Array, rank: int, summed: Sequence[int] = ()) -> Sharding:
+        """Return the sharding that places the partitions in a grid of tiles.
+
+        Args:
+            devices: the partition at each place of the grid.
+            rank: how many of its dimensions, the first ones, are those of the value.
+            summed: those of the others along which the terms of a sum lie; along the rest the value is repeated.
+        """
+        places: list[Shape] = [()] * devices.size
+        terms = [0] * devices.size
+        sizes = [devices.shape[d] for d in summed]
+        for place, device in np.ndenumerate(devices):
+            places[int(device)] = tuple(int(i) for i in place[:rank])
+            terms[int(device)] = int(np.ravel_multi_index([place[d] for d in summed], sizes)) if summed else 0
+        return Sharding(tuple(devices.shape[:rank]), tuple(places), tuple(terms) if any(terms) else ())
+
+
+def _packed(field: int, numbers: Sequence[int]) -> bytes:
+    return _wire.bytes_field(field, _wire.packed(numbers))
+
+
+def _read(serialized: bytes) -> defaultdict[int, tuple[int, ...]]:
+    """Return the numbers of each field of an ``xla.OpSharding``; a packed field's are in its bytes."""
+    found: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
+    for number, kind, begin, end in _wire.fields(serialized):
+        if kind == _wire.VARINT:
+            found[number] += (begin,)
+        elif kind == _wire.BYTES and number in _LISTS:
+            found[number] += _wire.unpacked(serialized[begin:end])
+    return found
+
+
+REPLICATED = Sharding()

@@ -1,0 +1,139 @@
+"""Programs for several devices: ``run``, ``check`` and ``compile`` give one answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SHARDY = """
+module attributes {mhlo.num_partitions = 4 : i32} {
+  sdy.mesh @mesh = <["x"=4]>
+  func.func public @main(%x: tensor<8x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}, %w: tensor<2xf32>)
+      -> (tensor<f32>, tensor<8x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+    %0:2 = sdy.manual_computation(%x, %w) in_shardings=[<@mesh, [{"x"}, {}]>, <@mesh, [{}]>]
+        out_shardings=[<@mesh, []>, <@mesh, [{"x"}, {}]>] manual_axes={"x"} (%a: tensor<2x2xf32>, %b: tensor<2xf32>) {
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %part = stablehlo.reduce(%a init: %zero) applies stablehlo.add across dimensions = [0, 1]
+          : (tensor<2x2xf32>, tensor<f32>) -> tensor<f32>
+      %sum = "stablehlo.all_reduce"(%part) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+          replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>, use_global_device_ids}> ({
+      ^bb0(%c: tensor<f32>, %d: tensor<f32>):
+        %e = stablehlo.add %c, %d : tensor<f32>
+        stablehlo.return %e : tensor<f32>
+      }) : (tensor<f32>) -> tensor<f32>
+      %row = stablehlo.broadcast_in_dim %b, dims = [1] : (tensor<2xf32>) -> tensor<2x2xf32>
+      %scaled = stablehlo.multiply %a, %row : tensor<2x2xf32>
+      sdy.return %sum, %scaled : tensor<f32>, tensor<2x2xf32>
+    } : (tensor<8x2xf32>, tensor<2xf32>) -> (tensor<f32>, tensor<8x2xf32>)
+    return %0#0, %0#1 : tensor<f32>, tensor<8x2xf32>
+  }
+}
+"""
+GSPMD = """
+module attributes {mhlo.num_partitions = 4 : i32} {
+  func.func public @main(%x: tensor<6x2xf32> {mhlo.sharding = "{devices=[4,1]<=[4]}"}, %w: tensor<2xf32>)
+      -> (tensor<f32>, tensor<6x2xf32> {mhlo.sharding = "{devices=[4,1]<=[4]}"}) {
+    %zero = stablehlo.constant dense<0.0> : tensor<f32>
+    %0 = stablehlo.reduce(%x init: %zero) applies stablehlo.add across dimensions = [0, 1]
+        : (tensor<6x2xf32>, tensor<f32>) -> tensor<f32>
+    %1 = stablehlo.broadcast_in_dim %w, dims = [1] : (tensor<2xf32>) -> tensor<6x2xf32>
+    %2 = stablehlo.multiply %x, %1 : tensor<6x2xf32>
+    return %0, %2 : tensor<f32>, tensor<6x2xf32>
+  }
+}
+"""
+REPLICAS = """
+module attributes {mhlo.num_replicas = 2 : i32} {
+  func.func @main(%x: tensor<ui32>) -> tensor<ui32> {
+    %0 = stablehlo.replica_id : tensor<ui32>
+    %1 = stablehlo.add %x, %0 : tensor<ui32>
+    return %1 : tensor<ui32>
+  }
+}
+"""
+DONATING = """
+func.func @main(%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %y: tensor<4xf32> {jax.buffer_donor = true})
+    -> tensor<4xf32> {
+  %0 = stablehlo.add %x, %y : tensor<4xf32>
+  return %0 : tensor<4xf32>
+}
+"""
+
+
+def pjrt(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pjrt", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, text in (("shardy", SHARDY), ("gspmd", GSPMD), ("replicas", REPLICAS), ("donating", DONATING)):
+        (tmp_path / f"{name}.mlir").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize(("name", "rows"), [("shardy", 8), ("gspmd", 6)])
+def test_what_check_says_can_run_is_compiled_and_run(folder: Path, device: str, name: str, rows: int) -> None:
+    program = f"{name}.mlir"
+    x, w = np.arange(rows * 2, dtype=np.float32).reshape(rows, 2), np.array([2, 3], np.float32)
+    np.save(folder / "x.npy", x)
+    np.save(folder / "w.npy", w)
+    four = ("-d", device, "-O", "num_devices=4")
+    assert pjrt(folder, "check", program, *four).returncode == 0
+    compiled = json.loads(pjrt(folder, "compile", program, "-t", f"{device}:4", "--json").stdout)
+    assert compiled["num_partitions"] == 4
+    # A quarter of x, of which the last ones are padded, and all of w.
+    assert compiled["memory"]["argument_size_in_bytes"] == 2 * 2 * 4 + 2 * 4
+    done = pjrt(folder, "run", program, *four, "-i", "x.npy", "-i", "w.npy", "-o", "out.npz", "--repeat", "2")
+    assert done.returncode == 0, done.stderr
+    found = np.load(folder / "out.npz")
+    assert found["result_0"] == x.sum()
+    np.testing.assert_array_equal(found["result_1"], x * w)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_too_few_devices_are_too_few_for_all_three(folder: Path, device: str) -> None:
+    assert pjrt(folder, "check", "shardy.mlir", "-d", device).returncode == 1
+    for done in (
+        pjrt(folder, "compile", "shardy.mlir", "-t", device),
+        pjrt(folder, "run", "shardy.mlir", "-d", device, "-i", "zeros"),
+    ):
+        assert done.returncode == 2
+        assert "1 replicas × 4 partitions need 4 devices" in done.stderr
+
+
+def test_options_come_before_the_program(folder: Path) -> None:
+    one = ("--num-partitions", "1")
+    assert pjrt(folder, "check", "gspmd.mlir", "-d", "cpu", *one).returncode == 0
+    assert json.loads(pjrt(folder, "compile", "gspmd.mlir", "-t", "cpu", *one, "--json").stdout)["num_partitions"] == 1
+    done = pjrt(folder, "run", "gspmd.mlir", "-i", "zeros", *one)
+    assert "f32[6,2]" in done.stdout, done
+
+
+def test_results_of_replicas_stand_side_by_side(folder: Path) -> None:
+    np.save(folder / "x.npy", np.uint32(5))
+    done = pjrt(folder, "run", "replicas.mlir", "-O", "num_devices=2", "-i", "x.npy", "-o", "out.npz")
+    assert done.returncode == 0, done.stderr
+    assert "result 0 of replica 1  u32[] [6]" in done.stdout
+    found = np.load(folder / "out.npz")
+    assert (found["result_0_of_replica_0"], found["result_0_of_replica_1"]) == (5, 6)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_a_program_that_uses_up_its_arguments_is_repeated(folder: Path, device: str) -> None:
+    done = pjrt(folder, "run", "donating.mlir", "-d", device, "-i", "random:0", "--repeat", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["repeats"] == 3
