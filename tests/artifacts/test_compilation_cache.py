@@ -104,6 +104,13 @@ class TestKeys:
             ]
         assert len(set(keys)) == len(keys)
 
+    def test_what_a_program_states_is_not_taken_for_the_default(
+        self, tiny: pjrt.Client, cache: pjrt.CompilationCache
+    ) -> None:
+        two = f"module attributes {{mhlo.num_replicas = 2 : i32}} {{\n{ADD}}}"
+        said = [pjrt.CompileOptions(num_replicas=n, num_partitions=1, use_shardy_partitioner=False) for n in (1, 2)]
+        assert cache.key(tiny, two) == cache.key(tiny, two, said[1]) != cache.key(tiny, two, said[0])
+
     def test_so_does_the_library(
         self, tiny: pjrt.Client, tiny_copy: Callable[..., Control], cache: pjrt.CompilationCache
     ) -> None:

@@ -127,11 +127,13 @@ class CompilationCache:
         options: CompileOptions | None = None,
     ) -> str:
         """The name that an executable goes by: 64 hexadecimal digits, the same in every process."""
+        from pjrt.stablehlo import with_partitioning
+
         program = Program.of(program)
         facts = {
             "format": FORMAT_VERSION,
             "program": [str(program.format), hashlib.sha256(_canonical(program)).hexdigest()],
-            "options": (options or CompileOptions()).to_proto().hex(),
+            "options": with_partitioning(program, options).to_proto().hex(),
             "target": _identity(target),
             "host": _host(),
             "environment": {name: os.environ.get(name, "") for name in _ENVIRONMENT},
