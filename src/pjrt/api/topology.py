@@ -82,8 +82,18 @@ class TopologyDescription(abc.ABC):
         return decide(effort, look, lambda: try_compiling(self, program, options))
 
     def serialize(self) -> bytes:
-        """The topology as bytes for ``Plugin.deserialize_topology`` (``PJRT_TopologyDescription_Serialize``)."""
+        """The topology as bytes for ``deserialize`` and ``Plugin.deserialize_topology``
+        (``PJRT_TopologyDescription_Serialize``).
+        """
         raise unimplemented(self.platform_name, "TopologyDescription.serialize")
+
+    def deserialize(self, serialized: bytes) -> TopologyDescription:
+        """Return the topology of the same platform that ``serialize`` gave (``PJRT_TopologyDescription_Deserialize``).
+
+        Raises:
+            InvalidArgumentError: the bytes are no topology, or that of another platform.
+        """
+        raise unimplemented(self.platform_name, "TopologyDescription.deserialize")
 
     def fingerprint(self) -> int:
         """A 64-bit number that is equal for equal topologies (``PJRT_TopologyDescription_Fingerprint``)."""

@@ -451,14 +451,13 @@ class PluginClient(ClientCore, Client):
         return supports(program, options, self.capabilities, effort=effort, compile=compile)
 
 
-cdef object create_client(Api api, attributes, store, options):
-    """``Plugin.client``: a client with the options as named values."""
+cdef object create_client(Api api, read_attributes, store, options):
+    """``Plugin.client``: a client with the options as named values, and the plugin's attributes as they are then."""
     cdef PJRT_Client_Create_Args args
     cdef NamedValues values = NamedValues(options, "the options of a client")
     client = PluginClient()
     cdef ClientCore core = <ClientCore>client
     core.api = api
-    core.attributes = attributes
     core.options = dict(options)
     core._store = store
     start(&args, PJRT_Client_Create_Args_STRUCT_SIZE)
@@ -467,6 +466,7 @@ cdef object create_client(Api api, attributes, store, options):
     offer_store(&args, store)
     api.call(SLOT_PJRT_Client_Create, &args)
     core.native = args.client
+    core.attributes = read_attributes()
     core._read()
     close_at_exit.add(client)
     return client

@@ -69,16 +69,17 @@ cdef class PluginCore:
             ) from None
 
     def _read(self):
+        """Read the attributes, and return them. A plugin in Python knows those of its clients once it has made one."""
         cdef PJRT_Plugin_Attributes_Args attributes
         start(&attributes, PJRT_Plugin_Attributes_Args_STRUCT_SIZE)
         try:
             self.api.call(SLOT_PJRT_Plugin_Attributes, &attributes)  # Plugin.attributes
+            self.attributes = read_named_values(
+                attributes.attributes, attributes.num_attributes, "the attributes of a plugin"
+            )
         except UnimplementedError:
             self.attributes = {}
-            return
-        self.attributes = read_named_values(
-            attributes.attributes, attributes.num_attributes, "the attributes of a plugin"
-        )
+        return self.attributes
 
     def client(self, *, key_value_store=None, **options):
         """A new client (``PJRT_Client_Create``).
@@ -88,7 +89,7 @@ cdef class PluginCore:
             options: the plugin's own options, by the type of the value: str, int, float, bool or a list of int.
         """
         try:
-            return create_client(self.api, self.attributes, key_value_store, options)
+            return create_client(self.api, self._read, key_value_store, options)
         except InvalidArgumentError:
             raise
         except PjrtError as error:

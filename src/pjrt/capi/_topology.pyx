@@ -107,6 +107,9 @@ cdef class TopologyCore:
                 with nogil:
                     args.serialized_topology_deleter(args.serialized_topology)
 
+    def deserialize(self, serialized):
+        return deserialize_topology(self.scope, serialized, self.attributes_of_plugin)
+
     def fingerprint(self):
         cdef PJRT_TopologyDescription_Fingerprint_Args args
         start(&args, PJRT_TopologyDescription_Fingerprint_Args_STRUCT_SIZE)

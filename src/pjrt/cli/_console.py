@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -23,11 +24,24 @@ def print_table(
 ) -> None:
     """A table; the columns named in ``right`` hold numbers."""
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
-    console().print(table)
+    cells = [[str(cell) for cell in row] for row in rows]
+    for number, column in enumerate(columns):
+        words = [column, *(word for row in cells for word in row[number].split())]
+        least = max(map(cell_len, words))
+        table.add_column(column, justify="right" if column in right else "left", min_width=least)
+    for row in cells:
+        table.add_row(*map(escape, row))
+    output = console()
+    # Words stay whole: a table whose words are wider than the terminal is left for the terminal to wrap.
+    output.print(table, crop=False, width=max(output.width, sum(_least_widths(table)) + _RULES * len(columns)))
+
+
+_RULES = 3
+"""The columns of the terminal that the box of a table adds to each of its own."""
+
+
+def _least_widths(table: Table) -> list[int]:
+    return [column.min_width or 0 for column in table.columns]
 
 
 def print_facts(facts: Sequence[tuple[str, object]]) -> None:

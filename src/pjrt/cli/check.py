@@ -24,7 +24,7 @@ Examples:
   pjrt check model.mlir --device cpu --device reference
   pjrt check model.stablehlo --topology tpu:v5e:2x2
   pjrt check model.mlir --device mydevice --effort ops --json
-  pjrt check model.stablehlo -t cuda -O target_config=@h100.txtpb -O topology=1x1x1
+  pjrt check step.mlir -t cuda:cuda -O topology=1x1x1 -O target_config=@h100
 
 \b
 Exit code: 0 if all of them can, 1 if one cannot, 3 if none cannot but it is not known of one, 2 for an error, also of
@@ -32,7 +32,7 @@ one of them; the others are asked all the same.
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(short_help="Tell whether devices can run a program, and why not.", epilog=_EXAMPLES)
 @click.argument("program", type=click.Path())
 @click.option(
     "--device",

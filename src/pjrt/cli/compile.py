@@ -13,25 +13,27 @@ import pjrt
 from pjrt import stablehlo
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.support import check_memory
-from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
+from pjrt.cli._console import console, print_facts, print_json, print_table, progress, readable_bytes
 from pjrt.cli._failures import error_as_dict, fail, naming, one_line
 from pjrt.cli._options import client_options, partitioning_options
 from pjrt.cli._timing import readable
 from pjrt.plugins.configuration import option_value
 
 _BAR_WIDTH = 40
+_BESIDE_BAR = 50
+"""The width of what stands beside the bars of the memory table."""
 
 _EXAMPLES = """
 \b
 Examples:
   pjrt compile model.stablehlo --topology tpu:v5e:2x2
-  pjrt compile model.mlir --topology tpu:v5e:2x2 --num-partitions 4 --shardy -o model.bin
-  pjrt compile model.stablehlo --topology cuda:cuda -O target_config=@h100.txtpb -O topology=1x1x1
+  pjrt compile sharded.mlir --topology tpu:v5e:2x2 -o sharded.bin
+  pjrt compile a.mlir -t cuda:cuda -O topology=1x1x1 -O target_config=@h100
   pjrt compile model.mlir --topology /path/to/plugin.so:2x2 --json
 """
 
 
-@click.command("compile", epilog=_EXAMPLES)
+@click.command("compile", short_help="Compile a program for devices that need not be here.", epilog=_EXAMPLES)
 @click.argument("program", type=click.Path())
 @click.option(
     "--topology",
@@ -167,12 +169,14 @@ def _print_memory(memory: dict[str, int] | None, needed: int | None, limit: int 
         click.echo("\nThis compiler does not say what memory the program needs.")
         return
     of = f"of {readable_bytes(limit)}" if limit else "of what it needs"
-    whole = limit or needed
-    rows = [(label, readable_bytes(memory[field]), *_bar(memory[field], whole)) for label, field in _PARTS]
+    whole, width = limit or needed, min(_BAR_WIDTH, console().width - _BESIDE_BAR)
+    rows = [(label, readable_bytes(memory[field]), *_bar(memory[field], whole, width)) for label, field in _PARTS]
     if memory["alias_size_in_bytes"]:
         rows.insert(2, ("both at once", readable_bytes(memory["alias_size_in_bytes"]), "", ""))
-    rows.append(("needed", readable_bytes(needed), *_bar(needed, whole)))
+    rows.append(("needed", readable_bytes(needed), *_bar(needed, whole, width)))
     print_table(["memory of each device", "size", of, "share"], rows, right=["size", "share"])
+    if needed != sum(memory[field] for _, field in _PARTS) - memory["alias_size_in_bytes"]:
+        click.echo("'needed' is the most that is in use at one time, as the compiler says, not the sum of the rows.")
 
 
 def _print_cost(cost: dict[str, float] | None) -> None:
@@ -189,12 +193,12 @@ def _print_cost(cost: dict[str, float] | None) -> None:
         click.echo("This compiler does not say what work the program does.")
 
 
-def _bar(amount: int, whole: int) -> tuple[str, str]:
+def _bar(amount: int, whole: int, width: int) -> tuple[str, str]:
     """A part as a bar and as a percentage; what is not nothing shows at least as one mark."""
     share = amount / whole if whole else 0.0
-    filled = min(_BAR_WIDTH, max(round(share * _BAR_WIDTH), 1 if amount else 0))
+    filled = min(width, max(round(share * width), 1 if amount else 0))
     percent = "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
-    return "█" * filled + "░" * (_BAR_WIDTH - filled), percent
+    return "█" * filled + "░" * (width - filled), percent
 
 
 def _readable_count(count: float) -> str:

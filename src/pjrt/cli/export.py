@@ -5,27 +5,33 @@ from __future__ import annotations
 import click
 
 from pjrt.cli._console import print_facts
+from pjrt.plugins import factories
+from pjrt.plugins.declaration import is_path
 
 _EXAMPLES = """
 \b
 Examples:
+  pjrt export reference -o libreference.so
   pjrt export mydevice:make_client -o libmydevice.so
   pjrt export ./mydevice.py:make_client -o libmydevice.so --name mydevice
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(short_help="Write a device as a PJRT plugin library.", epilog=_EXAMPLES)
 @click.argument("spec")
 @click.option("--output", "-o", required=True, metavar="PATH", help="The library to write.")
-@click.option("--name", metavar="NAME", help="The plugin's name; the attribute's name if not said.")
+@click.option("--name", metavar="NAME", help="The plugin's name; that of the device's module or file if not given.")
 def export(spec: str, output: str, name: str | None) -> None:
-    """Write the device that SPEC names as a PJRT plugin library; needs no compiler.
+    """Write a device as a PJRT plugin library; needs no compiler.
 
-    SPEC is MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE of a function that makes clients, or of what pjrt.export gives. The
-    library runs the device in the Python of the process that loads it, and starts this Python where there is none.
+    SPEC is the name of a plugin ('pjrt plugins' lists them), or MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE of a function
+    that makes clients or of what pjrt.export gives. The library runs the device in the Python of the process that
+    loads it, and starts this Python where there is none.
     """
     from pjrt.capi.export import load_exported, write_library
 
-    exported = load_exported(spec, name or "")
-    written = write_library(output, spec, name or exported.name)
+    is_name = ":" not in spec and not is_path(spec)
+    place = factories.place(spec) if is_name else spec
+    exported = load_exported(place, name or (spec if is_name else ""))
+    written = write_library(output, place, name or exported.name)
     print_facts([("written", written), ("plugin", exported.name), ("device", spec)])

@@ -25,7 +25,7 @@ Examples:
 """
 
 
-@click.command("plugins", epilog=_EXAMPLES)
+@click.command("plugins", short_help="List the plugins that can be found, and their state.", epilog=_EXAMPLES)
 @click.argument("name", required=False)
 @click.option("--no-load", is_flag=True, help="Load nothing: leave out what only a loaded plugin can tell.")
 @time_limit_option(probing.TIME_LIMIT, "a plugin may")

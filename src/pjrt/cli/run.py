@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 import pjrt
-from pjrt import stablehlo
+from pjrt import plugins, stablehlo
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._failures import naming
 from pjrt.cli._inputs import files_of, make_arguments, parameters_of
@@ -24,15 +24,16 @@ _EXAMPLES = """
 \b
 Examples:
   pjrt run model.stablehlo --input image.npy
-  pjrt run model.mlir --input weights.safetensors --input images.npy --output scores.npz
+  pjrt run model.mlir -i weights.safetensors -i images.npy -o scores.npz
   pjrt run model.mlir --input random:0 --repeat 100
   pjrt run model.mlir --input zeros --device reference --json
   pjrt run model.mlir --input zeros --device reference --profile
-  pjrt run model.mlir --input zeros --device ./mydevice.py:make_client --watch
+  pjrt run model.mlir -i zeros --device ./mydevice.py:make_client --watch
+  pjrt run sharded.mlir -i random:0 -O num_devices=8
 """
 
 
-@click.command(epilog=_EXAMPLES)
+@click.command(short_help="Run a program on a device.", epilog=_EXAMPLES)
 @click.argument("program", type=click.Path())
 @device_option
 @client_options
@@ -48,7 +49,7 @@ Examples:
 )
 @click.option("--output", "-o", metavar="PATH", help="Write the results to a .npy, .npz or .safetensors file.")
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
-@click.option("--profile", is_flag=True, help="Print the time per operation, where the device tells it (reference).")
+@click.option("--profile", is_flag=True, help="Print the time per operation: on the device reference.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option(
     "--watch",
@@ -85,6 +86,8 @@ def _run(
     profile: bool,
     as_json: bool,
 ) -> None:
+    plugin = plugins.declaration(plugins.default() if device is None else device)
+    plugin.check_usable()
     read = stablehlo.read_file(program)
     with progress("reading the program"):
         with naming(program):
@@ -93,9 +96,7 @@ def _run(
         if output is not None:
             check_output_path(output, len(info.results))
         arguments = make_arguments(parameters, inputs)
-    if profile:
-        options = {**options, "profile": True}
-    with pjrt.client(device, **options) as client:
+    with _client(device, options, profile) as client:
         with progress(f"compiling for {client.platform_name}"), naming(program):
             executable, compile_seconds = _timed(lambda: client.compile(read, partitioning))
         launch = Launch(executable, [each.array for each in arguments], info.results)
@@ -114,6 +115,30 @@ def _run(
         profile_made = getattr(client, "profile", None)
         matched = {str(p): each.matched_by_type for p, each in zip(parameters, arguments, strict=True)}
         _report(client.platform_name, results, timing, output, as_json, profile_made, matched)
+
+
+def _client(device: str | None, options: dict[str, Any], profile: bool) -> pjrt.Client:
+    """Return the client to run on; one that measures the time per operation if that is asked for.
+
+    Raises:
+        UnimplementedError: the device does not measure it.
+    """
+    if not profile:
+        return pjrt.client(device, **options)
+    with pjrt.client(device, **options) as plain:
+        name = plain.platform_name
+    try:
+        client = pjrt.client(device, **options, profile=True)
+    except pjrt.InvalidArgumentError:
+        client = None
+    if client is None or getattr(client, "profile", None) is None:
+        if client is not None:
+            client.close()
+        raise pjrt.UnimplementedError(
+            f"--profile: the device '{name}' does not measure the time per operation, because its compiler merges "
+            "operations; use --device reference, or record a trace with plugin.profiler() from Python"
+        )
+    return client
 
 
 def _named(replicas: Sequence[Sequence[Array]]) -> dict[str, Array]:

@@ -96,11 +96,6 @@ class HostTopology(TopologyDescription):
         return json.dumps(described, sort_keys=True).encode()
 
     def deserialize(self, serialized: bytes) -> HostTopology:
-        """The topology that ``serialize`` gave, of the same platform as this one.
-
-        Raises:
-            InvalidArgumentError: the bytes are none, or of another platform.
-        """
         try:
             described = json.loads(serialized)
             platform = described["platform"]

@@ -196,7 +196,7 @@ class FactoryPlugin(Plugin):
         return client
 
     def topology(self, name: str = "", /, **options: Any) -> TopologyDescription:
-        """A number of devices, where the function makes clients of ``pjrt.HostClient``'s kind.
+        """A number of devices, where the function makes clients of ``pjrt.host.HostClient``'s kind.
 
         Args:
             name: the number, such as ``8``, which the function is given as ``num_devices``; may be left out.

@@ -93,6 +93,7 @@ def table(declaration: Declaration) -> dict[str, Any]:
         "process_environment": declaration.process_environment or None,
         "host_variable": declaration.host_variable or None,
         "resident": declaration.resident or None,
+        "topologies": dict(declaration.topologies) or None,
         "memory": None if memory is None else _memory_table(memory),
         "frameworks": {name: _plain(values) for name, values in declaration.frameworks.items()},
     }
@@ -236,6 +237,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "process_environment": _place,
     "host_variable": _text,
     "resident": _text,
+    "topologies": _texts,
     "memory": _memory,
     "frameworks": _frameworks,
     "disabled": _flag,

@@ -89,6 +89,8 @@ class Declaration:
         host_variable: the environment variable with the number of this machine among those of the job.
         resident: why its library cannot be in a process twice, so that new code of it needs a new process; empty where
             it can.
+        topologies: the topologies that it can be asked for by name: for each generation of its devices the sizes that
+            there are, written for people; empty where that is not known.
         memory: how it spells the options of memory; ``None`` where it has none.
         frameworks: what JAX (``jax``) and PyTorch/XLA (``torch_xla``) need to be told of it.
         problem: why it cannot be used; empty as long as nothing is known against it.
@@ -115,6 +117,7 @@ class Declaration:
     process_environment: str = ""
     host_variable: str = ""
     resident: str = ""
+    topologies: Mapping[str, str] = field(default_factory=dict)
     memory: MemoryOptions | None = None
     frameworks: Mapping[str, Mapping[str, NamedValue]] = field(default_factory=dict)
     problem: str = ""

@@ -88,9 +88,27 @@ def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) 
 
     Raises:
         NotFoundError: there is no such plugin.
+        InvalidArgumentError: the plugin has no topology of that name; or it needs one and has got none.
         UnimplementedError: the plugin has no topologies without devices.
     """
-    return get(plugin).topology(name, **options)
+    known = declaration(plugin)
+    if known.topologies and not name and not options and not has_hardware(known):
+        raise _no_topology(known, name)
+    try:
+        return load(known).topology(name, **options)
+    except InvalidArgumentError as error:
+        generation, _, size = name.partition(":")
+        if not known.topologies or (generation in known.topologies and size):
+            raise  # then the plugin knows best what is wrong with the size
+        raise _no_topology(known, name) from error
+
+
+def _no_topology(plugin: Declaration, name: str) -> InvalidArgumentError:
+    there = "; ".join(f"{generation}: {sizes}" for generation, sizes in plugin.topologies.items())
+    return InvalidArgumentError(
+        f"{plugin.name}: expected the name of a topology as GENERATION:SIZE, found {name!r}. The generations and their "
+        f"sizes are {there}"
+    )
 
 
 def load_plugin(path: str | os.PathLike[str]) -> Plugin:

@@ -1,7 +1,7 @@
 """Shardings: how a value is spread over the partitions of a program.
 
-The value is cut into tiles along its dimensions, and each partition holds one of them. A value that is unreduced is a sum
-besides: each partition holds a tile of one of its terms.
+The value is cut into tiles along its dimensions, and each partition holds one of them. A value that is unreduced is a
+sum besides: each partition holds a tile of one of its terms.
 """
 
 from __future__ import annotations

@@ -40,6 +40,8 @@ cdef class Table:
     cdef PJRT_Api *table
     cdef readonly object plugin
     cdef NamedValues attributes
+    cdef dict _said  # the same, as the plugin said them
+    cdef list _before  # those that callers may have pointers to
 
     def __init__(self, plugin):
         cdef int number
@@ -47,9 +49,18 @@ cdef class Table:
         self.table = <PJRT_Api *>calloc(1, sizeof(PJRT_Api))
         if self.table == NULL:
             raise MemoryError("no memory for the table of a plugin")
-        self.attributes = NamedValues(dict(plugin.attributes), "the attributes of a plugin")
+        self._said, self._before = None, []
+        self.renew_attributes()
         number = add_plugin(self)
         self._fill(number)
+
+    def renew_attributes(self):
+        """Read the plugin's attributes anew; callers have pointers to those that were read before."""
+        attributes = dict(self.plugin.attributes)
+        if attributes != self._said:
+            self._before.append(self.attributes)
+            self.attributes = NamedValues(attributes, "the attributes of a plugin")
+            self._said = attributes
 
     def _fill(self, int number):
         cdef PJRT_Api *table = self.table
@@ -125,6 +136,7 @@ cdef int _create_client(plugin, void *raw) except -1:
     client = (<Table>plugin).plugin.client_for_framework(options, key_value_store(args))
     try:
         record = ClientRecord.of(client, (<Table>plugin).plugin.platform_name)
+        (<Table>plugin).renew_attributes()
     except BaseException:
         client.close()
         raise

@@ -47,6 +47,7 @@ class Exported:
         self._factory = factory
         self._name = name
         self._attributes = dict(attributes)
+        self._of_client: dict[str, NamedValue] = {}
         self._profiler = profiler
         self._platform_name = platform_name
         self._abi_versions = abi_versions
@@ -67,8 +68,10 @@ class Exported:
 
     @property
     def attributes(self) -> Attributes:
-        """What the plugin says of itself (``PJRT_Plugin_Attributes``)."""
-        return self._attributes
+        """What the plugin says of itself (``PJRT_Plugin_Attributes``): what ``export`` was given, then what the client
+        that was made last says of itself, then the versions of StableHLO that are read here.
+        """
+        return {**_default_attributes(), **self._of_client, **self._attributes}
 
     @property
     def capsule(self) -> object:
@@ -122,8 +125,14 @@ class Exported:
             return client.topology
 
     def deserialize_topology(self, serialized: bytes) -> TopologyDescription:
-        """Not offered: a topology is made by name and options."""
-        raise unimplemented(self._name, "TopologyDescription.deserialize")
+        """The topology that ``TopologyDescription.serialize`` gave, by a client that the factory makes without options.
+
+        Raises:
+            InvalidArgumentError: the bytes are no topology of this platform.
+            UnimplementedError: the clients' topologies cannot be read again.
+        """
+        with self._make({}, None) as client:
+            return client.topology.deserialize(serialized)
 
     @property
     def has_profiler(self) -> bool:
@@ -155,6 +164,7 @@ class Exported:
         watch_for_interrupts()
         with self._lock:
             self._clients.add(client)
+            self._of_client = dict(client.attributes)
             handlers = dict(self._handlers)
         for name, (handler, traits) in handlers.items():
             # One that takes none says so when a program calls the handler.
@@ -197,8 +207,8 @@ def export(
     Args:
         factory: called with the framework's create options as keyword arguments, each time it wants a client.
         name: the plugin's name.
-        attributes: what the plugin says of itself, besides the versions of StableHLO that are filled in where they are
-            not given: frameworks send programs at ``stablehlo_current_version``.
+        attributes: what the plugin says of itself, before what its clients say (``Client.attributes``) and the versions
+            of StableHLO that are read here. Frameworks send programs at ``stablehlo_current_version``.
         profiler: makes a profiling session from serialized ``tensorflow.ProfileOptions``, where the device has one.
         platform_name: the platform's name that frameworks see instead of the client's own.
         abi_versions: whether the clients have ABI versions. Where the extension is there, XLA asks for them when an
@@ -207,8 +217,7 @@ def export(
     Returns:
         The exported plugin: ``capsule`` for JAX, ``write_library`` for whoever loads a path.
     """
-    said = {**_default_attributes(), **(attributes or {})}
-    return Exported(factory, name, said, profiler, platform_name, abi_versions)
+    return Exported(factory, name, attributes or {}, profiler, platform_name, abi_versions)
 
 
 def _default_attributes() -> dict[str, NamedValue]:

@@ -33,7 +33,8 @@ def load_exported(spec: str, name: str = "") -> Exported:
     Args:
         spec: ``package.module:attribute`` or ``/path/of/file.py:attribute``; the attribute is an ``Exported``, or a
             function that makes clients.
-        name: the plugin's name where the attribute is a function; otherwise its own counts.
+        name: the plugin's name where the attribute is a function, that of its module or file if empty; otherwise its
+            own counts.
 
     Raises:
         NotFoundError: there is no such module, file or attribute.
@@ -48,9 +49,14 @@ def load_exported(spec: str, name: str = "") -> Exported:
                 f"{spec!r}: expected a function that makes clients, or what pjrt.export gives, "
                 f"found {type(found).__name__}"
             )
-        attribute = spec.rpartition(":")[2]
-        _loaded[key] = found if isinstance(found, Exported) else export(found, name=name or attribute)
+        _loaded[key] = found if isinstance(found, Exported) else export(found, name=name or _name_of(spec))
     return _loaded[key]
+
+
+def _name_of(spec: str) -> str:
+    """Return the name of the module or file that a spec names, without its packages and folders."""
+    place = spec.rpartition(":")[0]
+    return Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
 
 
 def find_attribute(spec: str) -> Any:

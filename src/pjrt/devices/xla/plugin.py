@@ -83,7 +83,7 @@ class XlaPlugin(Plugin):
         from pjrt.devices.xla.client import version
         from pjrt.devices.xla.topology import XlaTopology
 
-        return XlaTopology.deserialize(serialized, version())
+        return XlaTopology(1, version()).deserialize(serialized)
 
     def profiler(self, options: bytes = b"") -> XlaProfiler:
         from pjrt.devices.xla.profiler import XlaProfiler

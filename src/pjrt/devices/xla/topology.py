@@ -98,13 +98,7 @@ class XlaTopology(TopologyDescription):
 
         return json.dumps({"platform": PLATFORM, "num_devices": len(self._descriptions)}).encode()
 
-    @staticmethod
-    def deserialize(serialized: bytes, version: str) -> XlaTopology:
-        """What ``serialize`` gave.
-
-        Raises:
-            InvalidArgumentError: the bytes are none of those.
-        """
+    def deserialize(self, serialized: bytes) -> XlaTopology:
         import json
 
         try:
@@ -116,7 +110,7 @@ class XlaTopology(TopologyDescription):
             raise InvalidArgumentError(
                 f"expected a serialized topology of the device 'cpu', found {len(serialized)} bytes: {error}"
             ) from error
-        return XlaTopology(number, version)
+        return XlaTopology(number, self._version)
 
     def fingerprint(self) -> int:
         import hashlib

@@ -1,0 +1,54 @@
+"""For each plugin the function that makes its clients: what the library of an exported plugin imports.
+
+``pjrt export cpu`` writes a library for the place ``pjrt.plugins.factories:cpu``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.client import Client
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.key_value_store import KeyValueStore
+from pjrt.plugins import registry
+
+
+def factory(name: str) -> Callable[..., Client]:
+    """Return the function that makes the clients of a plugin.
+
+    Raises:
+        NotFoundError: there is no plugin of that name.
+    """
+    declaration = registry.declaration(name)
+    takes_store = declaration.library is not None
+
+    def make(key_value_store: KeyValueStore | None = None, **options: Any) -> Client:
+        given = {"key_value_store": key_value_store} if takes_store and key_value_store is not None else {}
+        return registry.client(name, **options, **given)
+
+    make.__module__, make.__qualname__, make.__name__ = __name__, name, name
+    return make
+
+
+def place(name: str) -> str:
+    """Return where the function of a plugin can be imported from, as ``module:attribute``.
+
+    Raises:
+        NotFoundError: there is no plugin of that name.
+        InvalidArgumentError: the name cannot be an attribute's.
+    """
+    registry.declaration(name)
+    if "." in name or name.startswith("__") or name in globals():
+        raise InvalidArgumentError(f"a plugin called {name!r} cannot be exported by its name; give MODULE:ATTRIBUTE")
+    return f"{__name__}:{name}"
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for granted here
+
+    def __getattr__(name: str) -> Callable[..., Client]:
+        """The function of the plugin with this name."""
+        try:
+            return factory(name)
+        except NotFoundError as error:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {error.message}") from None

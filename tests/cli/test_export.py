@@ -1,0 +1,61 @@
+"""``pjrt export``: what can be exported, and what the plugin is called."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pjrt
+from pjrt.plugins import factories
+
+DEVICE = "import pjrt\n\n\ndef make_client(**options):\n    return pjrt.client('reference', **options)\n"
+
+
+def export(*arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pjrt", "export", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_a_plugin_by_its_name(name: str, tmp_path: Path) -> None:
+    library = tmp_path / f"lib{name}.so"
+    code, output = export(name, "-o", str(library))
+    assert (code, "plugin   " + name in output) == (0, True), output
+    asked = f"import pjrt; c = pjrt.client({str(library)!r}, num_devices=2); print(c.platform_name, len(c.devices))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == f"{name} 2\n"
+
+
+def test_one_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gadget.py").write_text(DEVICE)
+    (tmp_path / "config.toml").write_text("[plugins.gizmo]\nfactory = 'gadget:make_client'\n")
+    monkeypatch.setenv("PJRT_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    library = tmp_path / "libgizmo.so"
+    code, output = export("gizmo", "-o", str(library))
+    assert (code, "plugin   gizmo" in output) == (0, True), output
+    asked = f"import pjrt; print(pjrt.client({str(library)!r}).platform_name)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "reference\n"
+
+
+def test_it_is_called_after_its_file_or_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "gadget.py").write_text(DEVICE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    output = str(tmp_path / "lib.so")
+    for spec in (f"{tmp_path / 'gadget.py'}:make_client", "gadget:make_client"):
+        assert "plugin   gadget\n" in export(spec, "-o", output)[1]
+    assert "plugin   other\n" in export("gadget:make_client", "-o", output, "--name", "other")[1]
+
+
+@pytest.mark.parametrize("spec", ["nonesuch", "./mydevice.py", "__name__", "registry"])
+def test_what_is_none_is_refused(spec: str, tmp_path: Path) -> None:
+    code, output = export(spec, "-o", str(tmp_path / "lib.so"))
+    assert code == 2
+    assert ("no device called" in output) or ("expected MODULE:ATTRIBUTE" in output), output
+    with pytest.raises((pjrt.NotFoundError, pjrt.InvalidArgumentError)):
+        factories.place(spec)

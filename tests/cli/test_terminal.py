@@ -1,0 +1,100 @@
+"""The command in a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import click
+import pytest
+
+from pjrt.cli import main
+
+COLUMNS = 80
+ADD = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = stablehlo.add %x, %x : tensor<4xf32> loc("a_folder_with_a_rather_long_name/and_a_file_in_it.py":12:9)
+  return %0 : tensor<4xf32>
+}
+"""
+
+
+def lines(*arguments: str, cwd: Path) -> list[str]:
+    """What the command shows, without colours and what is drawn over."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    command = [sys.executable, "-m", "pjrt", *arguments]
+    environment = {**os.environ, "TERM": "xterm", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment, cwd=cwd) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:  # how Linux says that nobody holds the other end any more
+            pass
+        os.close(ours)
+    assert process.returncode == 0, shown
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode()).replace("\r", "").splitlines()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "add.mlir").write_text(ADD)
+    return tmp_path
+
+
+def test_no_summary_is_cut(tmp_path: Path) -> None:
+    shown = lines("--help", cwd=tmp_path)
+    assert not [line for line in shown[1:] if "..." in line]
+    assert max(map(len, shown)) <= COLUMNS
+
+
+def test_examples_fit() -> None:
+    context = click.Context(main)
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        examples = [line for line in (command.epilog or "").splitlines() if line.startswith("  pjrt")]
+        # In the help they are indented by two more.
+        assert examples, name
+        assert max(map(len, examples)) + 2 <= COLUMNS, name
+        assert "..." not in command.get_short_help_str(COLUMNS - 20), name
+
+
+def test_a_bar_is_on_one_line(folder: Path) -> None:
+    shown = lines("compile", "add.mlir", "-t", "cpu", cwd=folder)
+    bars = [line for line in shown if "█" in line or "░" in line]
+    assert len(bars) == 5
+    assert all(line.rstrip().endswith("%") for line in bars)
+    assert max(map(len, shown)) <= COLUMNS
+
+
+def test_words_are_whole(folder: Path) -> None:
+    shown = lines("inspect", "add.mlir", cwd=folder)
+    assert any("a_folder_with_a_rather_long_name/and_a_file_in_it.py:12:9" in line for line in shown)
+    assert max(map(len, shown)) > COLUMNS  # for no terminal of this width holds that table
+    devices = lines("devices", "cpu", "reference", cwd=folder)
+    assert max(map(len, devices)) <= COLUMNS
+    words = {word for line in devices for word in line.split()}
+    assert {"device,", "pinned_host,", "unpinned_host", "StableHLO", "reference"} <= words
+
+
+def test_needed_is_said_not_to_be_the_sum_where_it_is_not(folder: Path) -> None:
+    from pjrt.cli.compile import _print_memory
+
+    names = ("argument", "output", "alias", "temp", "generated_code")
+    memory = {f"{name}_size_in_bytes": 10 for name in names}
+    assert "sum of the rows" not in _output(lambda: _print_memory(memory, 30, None))
+    assert "'needed' is the most that is in use at one time" in _output(lambda: _print_memory(memory, 31, None))
+
+
+def _output(show: object) -> str:
+    from click.testing import CliRunner
+
+    return CliRunner().invoke(click.Command("show", callback=show), []).output  # type: ignore[arg-type]
