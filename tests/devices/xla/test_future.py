@@ -6,6 +6,7 @@ A result that is not there yet is one that the test holds back.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -92,6 +93,28 @@ def test_many_threads_wait_for_one(hold: Callable[[], Any]) -> None:
     for thread in threads:
         thread.join(60)
     assert seen == [None] * 8
+
+
+def test_a_value_is_copied_once(hold: Callable[[], Any]) -> None:
+    """What it is copied to is the caller's again when the future is done: a second copy would still write to it."""
+    held = hold()
+    copied: list[int] = []
+    together = threading.Barrier(4)
+
+    def take(_: Any) -> None:
+        copied.append(threading.get_ident())
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(0.2)  # where others copy too, all of them are here at once
+
+    future = held.result.when_there(take)
+    threads = [threading.Thread(target=future.settle) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    held.let_go()
+    for thread in threads:
+        thread.join(60)
+    future.result(60)
+    assert len(copied) == 1
 
 
 def noticing() -> list[threading.Thread]:

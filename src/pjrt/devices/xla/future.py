@@ -31,34 +31,57 @@ class ArrayFuture(Future[T]):
     donation takes the memory away: ``Donations`` sees to the futures that still wait for it.
     """
 
-    __slots__ = ("_array", "_notifier", "_take")
+    __slots__ = ("_array", "_notifier", "_take", "_turn")
 
     def __init__(self, array: _raw.Array, notifier: Notifier, take: Callable[[_raw.Array], T]) -> None:
         super().__init__()
         self._array: _raw.Array | None = array
         self._notifier = notifier
         self._take = take
+        self._turn = [None]  # whoever takes it out, which is atomic, is the one that calls ``take``
 
     def settle(self) -> None:
-        """Waits for the array and completes. The wait is jaxlib's own, which minds Ctrl-C."""
+        """Waits for the array and completes, or leaves that to another thread that has the value already.
+
+        The wait is jaxlib's own, which minds Ctrl-C. The value is taken once: what it is copied to is the caller's
+        again when the future is done, and a second copy would still write to it.
+        """
         array = self._array
         if array is None:  # another thread is completing it
             return
+        taking = False
         try:
             if self._notifier.lost:
                 raise FailedPreconditionError(self._notifier.lost)
             if self._notifier.is_ending:
                 lifetime.check_thread()
             array.block_until_ready()
+            if not self._has_turn():
+                return
+            taking = True
             value = self._take(array)
         except Exception as error:
             if array.is_deleted() and self._moved_on(array):
+                if taking:
+                    self._turn.append(None)
                 self.settle()
                 return
             self._complete(None, converted(error))
+        except BaseException:  # Ctrl-C: whoever comes next takes the value
+            if taking:
+                self._turn.append(None)
+            raise
         else:
             self._complete(value)
         self._array = None
+
+    def _has_turn(self) -> bool:
+        """Whether the caller is the one that takes the value."""
+        try:
+            self._turn.pop()
+        except IndexError:
+            return False
+        return True
 
     def waits_for(self, array: _raw.Array) -> bool:
         """Whether it is this array whose value is waited for."""
