@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.errors import UnimplementedError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import host_callbacks
@@ -91,13 +92,31 @@ class ExecutionContext:
         Raises:
             DeadlineExceededError: somebody did not come in time.
             AbortedError: another share failed, so that it will never come.
+            UnimplementedError: somebody runs in another process.
         """
         if participants is None:
             rows = self.device_assignment
             participants = [(r, p) for r in range(rows.num_replicas) for p in range(rows.num_partitions)]
+        self._check_in_process(key, participants)
         if timeout is None:
             timeout = self.device.client.collective_timeout
         return self.launch.rendezvous(key, self.logical_id, participants, value, timeout)
+
+    def _check_in_process(self, key: Hashable, participants: Sequence[tuple[int, int]]) -> None:
+        """Refuse a meeting to which somebody can never come, at once: launches of other processes are others."""
+        client = self.device.client
+        if len(client.devices) == len(client.addressable_devices):
+            return
+        ids = self.device_assignment.device_ids
+        here = {device.id for device in client.addressable_devices}
+        known = [(r, p) for r, p in participants if 0 <= r < len(ids) and 0 <= p < len(ids[0])]
+        others = sorted({ids[r][p] for r, p in known} - here)
+        if others:
+            raise UnimplementedError(
+                f"a collective ({key!r}) needs the devices {others} of other processes: processes of "
+                f"{client.platform_name!r} see each other's devices, but do not compute together; run the program on "
+                f"the devices of one process, {sorted(here)}"
+            )
 
     def post(self, key: Hashable, value: Any) -> None:
         """Leaves a value for another share of the launch under a key, without waiting: one half of a send from device

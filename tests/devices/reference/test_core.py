@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from typing import Any
 
@@ -292,3 +294,29 @@ def test_the_registry_lists_every_op_with_a_docstring() -> None:
     listed = list(rules())
     assert {"stablehlo.add", "stablehlo.while", "stablehlo.convert"} <= {rule.name for rule in listed}
     assert not [rule.name for rule in listed if not rule.compile.__doc__]
+
+
+def test_an_op_from_outside_before_the_first_program() -> None:
+    """A known name is refused, and leaves the device as it was, whether its own ops are loaded by then or not."""
+    script = """
+import numpy as np
+import pjrt
+from pjrt.devices.reference import op
+
+try:
+    op("my.negate", "stablehlo.add")(lambda view: None)
+except ValueError as error:
+    print(error)
+op("my.negate")(lambda view: lambda x: -x)  # the refused registration took no name
+with pjrt.client("reference") as client:
+    kind = "tensor<2xf32>"
+    text = f"%0 = stablehlo.add %x, %x : {kind} return %0 : {kind}"
+    program = f"func.func @main(%x: {kind}) -> {kind} {{ {text} }}"
+    print(np.asarray(client.compile(program)(np.ones(2, np.float32))[0]).tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "stablehlo.add is registered twice: in elementwise and in __main__",
+        "[2.0, 2.0]",
+    ]

@@ -322,3 +322,33 @@ def test_channels_between_devices(client: Any) -> None:
       return %r#0 : tensor<2xf32> }}"""
     rows = launch(client, text, POWERS[:2], 2, 1)
     assert [row[0].tolist() for row in rows] == [[2, 20], [1, 10]]
+
+
+@pytest.mark.parametrize("table", ["0x0", "0x2"])
+def test_no_groups_are_one_of_all_replicas(client: Any, table: str) -> None:
+    text = one_op("all_reduce", f"replica_groups = dense<> : tensor<{table}xi64>", region=f"({ADD[1:-1]})")
+    results = launch(client, text, POWERS[:2], 2, 1)
+    assert [row[0].tolist() for row in results] == [[3.0, 30.0]] * 2
+
+
+@pytest.mark.timeout(30)
+def test_a_collective_with_another_process_is_refused_at_once() -> None:
+    """The other process runs a launch of its own, so nobody would ever come."""
+    text = one_op("all_reduce", groups([[0, 1]]), region=ADD)
+    with ReferenceClient(num_devices=1, process_index=0, process_count=2, collective_timeout=1e6) as here:
+        assert len(here.devices) == 2
+        exe = here.compile(text, pjrt.CompileOptions(num_replicas=2))
+        ((result,),) = exe.execute([[here.buffer_from_host(POWERS[0][0])]])
+        with pytest.raises(
+            pjrt.UnimplementedError, match=r"needs the devices \[1\] of other processes.*do not compute"
+        ):
+            np.asarray(result)
+
+
+@pytest.mark.timeout(30)
+def test_a_collective_within_a_process_is_not(client: Any) -> None:
+    text = one_op("all_reduce", groups([[0, 1], [2, 3]]), region=ADD)
+    with ReferenceClient(num_devices=2, process_index=1, process_count=2) as here:
+        exe = here.compile(text, pjrt.CompileOptions(num_replicas=4))
+        rows = [[here.buffer_from_host(POWERS[i][0], device=d)] for i, d in enumerate(here.addressable_devices)]
+        assert [np.asarray(row[0]).tolist() for row in exe.execute(rows)] == [[3.0, 30.0]] * 2

@@ -375,3 +375,25 @@ def test_top_k_with_its_number_as_operand(run: Any) -> None:
       return %0#0, %0#1 : tensor<?xf32>, tensor<?xi32> }"""
     values, where = run(text, np.array([1, 4, 3, 2], np.float32), np.int32(3))
     assert (values.tolist(), where.tolist()) == ([4, 3, 2], [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "(tensor<4xf32>) -> tensor<2xf32>",
+        "(tensor<4xf32>) -> (tensor<f32>, tensor<i32>)",
+        "(tensor<f32>) -> (tensor<2xf32>, tensor<2xi32>)",
+        "(tensor<4xf32>) -> tuple<tensor<2xf32>>",
+        "(tensor<4xf32>) -> ()",
+    ],
+)
+@pytest.mark.parametrize("target", ["TopK", "mhlo.topk"])
+def test_a_malformed_top_k_is_refused(target: str, signature: str) -> None:
+    operand = signature[1:].partition(")")[0]
+    count = 2 if "-> (tensor" in signature else 0 if signature.endswith("()") else 1
+    made = {0: "", 1: "%0 = ", 2: "%0:2 = "}[count]
+    text = f"""func.func @main(%x: {operand}) {{
+      {made}stablehlo.custom_call @{target}(%x) : {signature}
+      return }}"""
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected an operand"):
+        Evaluator(_mlir.parse(text))

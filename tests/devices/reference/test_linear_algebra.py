@@ -353,3 +353,72 @@ def test_parts_of_complex_products_may_cancel(run: Any, t: ElementType) -> None:
     ]
     error = abs(Fraction(float(found.real[0, 0])) - sum(plus - minus for plus, minus in terms))
     assert error <= 4 * math.sqrt(sum((eps * plus) ** 2 for plus, _ in terms))
+
+
+def xla_call(target: str, operand: str, results: list[str], config: str = "") -> str:
+    """A custom call as XLA's builders make it: its results are one tuple."""
+    lines = [
+        f"%r{i} = stablehlo.get_tuple_element %t[{i}] : (tuple<{', '.join(results)}>) -> {type_}"
+        for i, type_ in enumerate(results)
+    ]
+    names, whole = ", ".join(f"%r{i}" for i in range(len(results))), f"tuple<{', '.join(results)}>"
+    return f"""func.func @main(%a: {operand}) -> ({", ".join(results)}) {{
+      %t = stablehlo.custom_call @{target}(%a) {{backend_config = "{config}"}} : ({operand}) -> {whole}
+      {chr(10).join(lines)}
+      return {names} : {", ".join(results)} }}"""
+
+
+@pytest.mark.parametrize("config", ["1,1,100,0.000010", "0,1,100,0.000010", ""])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64])
+def test_eigh_of_xla(run: Any, dtype: Any, config: str) -> None:
+    a = np.random.default_rng(0).normal(size=(2, 4, 4)).astype(dtype)
+    if dtype is np.complex64:
+        a = a + 1j * a.swapaxes(-1, -2).astype(dtype)
+    triangle = np.triu(a) if config.startswith("0") else np.tril(a)
+    off = triangle - np.einsum("...ii->...i", triangle)[..., None] * np.eye(4, dtype=dtype)
+    full = off + np.conjugate(off.swapaxes(-1, -2)) + np.einsum("...ii->...i", a).real[..., None] * np.eye(4)
+    kind, real = {np.float32: ("f32", "f32"), np.float64: ("f64", "f64"), np.complex64: ("complex<f32>", "f32")}[dtype]
+    text = xla_call("Eigh", f"tensor<2x4x4x{kind}>", [f"tensor<2x4x4x{kind}>", f"tensor<2x4x{real}>"], config)
+    vectors, values = run(text, a)
+    assert (vectors.dtype, values.dtype) == (a.dtype, a.real.dtype)
+    assert (np.diff(values) >= 0).all()
+    np.testing.assert_allclose(full @ vectors, vectors * values[:, None, :], atol=1e-4)
+
+
+def test_eigh_that_finds_nothing_gives_nan(run: Any) -> None:
+    a = np.stack([np.full((2, 2), np.nan, np.float32), np.eye(2, dtype=np.float32)])
+    vectors, values = run(xla_call("Eigh", "tensor<2x2x2xf32>", ["tensor<2x2x2xf32>", "tensor<2x2xf32>"]), a)
+    assert np.isnan(values[0]).all()
+    np.testing.assert_array_equal(values[1], [1, 1])
+    np.testing.assert_array_equal(np.abs(vectors[1]), np.eye(2))
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 3), (3, 5), (0, 0)])
+def test_lu_decomposition_of_xla(run: Any, shape: tuple[int, ...]) -> None:
+    a = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    *stack, rows, columns = shape
+    least = min(rows, columns)
+
+    def tensor(sizes: list[int], kind: str) -> str:
+        return f"tensor<{'x'.join([*map(str, sizes), kind])}>"
+
+    results = [tensor([*shape], "f32"), tensor([*stack, least], "i32"), tensor([*stack, rows], "i32")]
+    lu, pivots, order = run(xla_call("LuDecomposition", results[0], results), a)
+    lower = np.tril(lu, -1)[..., :least] + np.eye(rows, least, dtype=np.float32)
+    upper = np.triu(lu)[..., :least, :]
+    np.testing.assert_allclose(lower @ upper, np.take_along_axis(a, order[..., None], -2), atol=1e-5)
+    assert pivots.shape == (*stack, least)
+    assert (pivots >= np.arange(least)).all()
+
+
+@pytest.mark.parametrize("lower", [True, False])
+def test_cholesky_as_a_call(run: Any, lower: bool) -> None:
+    x = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
+    a = x @ x.T + np.eye(3, dtype=np.float32)
+    config = "" if lower else ", mhlo.backend_config = {lower = false}"
+    text = f"""func.func @main(%a: tensor<3x3xf32>) -> tensor<3x3xf32> {{
+      %0 = stablehlo.custom_call @Cholesky(%a) {{api_version = 4 : i32{config}}} : (tensor<3x3xf32>) -> tensor<3x3xf32>
+      return %0 : tensor<3x3xf32> }}"""
+    (found,) = run(text, a)
+    np.testing.assert_allclose(found @ found.T if lower else found.T @ found, a, atol=1e-5)
+    np.testing.assert_array_equal(found, np.tril(found) if lower else np.triu(found))

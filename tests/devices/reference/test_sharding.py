@@ -232,6 +232,37 @@ def test_parts_that_are_written_for_one_shard(client: Any, text: str) -> None:
         assert np.array_equal(product, X @ Y)
 
 
+BORDER_AT_ARGUMENT = f"""
+func.func @main(%x: tensor<8x4xf32> {{mhlo.sharding = "{GSPMD_X}"}})
+    -> (tensor<8x4xf32> {{mhlo.sharding = "{GSPMD_X}"}}) {{
+  %0 = stablehlo.custom_call @SPMDFullToShardShape(%x) {{mhlo.sharding = "{{manual}}"}}
+    : (tensor<8x4xf32>) -> tensor<2x2xf32>
+  %1 = stablehlo.tanh %0 : tensor<2x2xf32>
+  %2 = stablehlo.custom_call @SPMDShardToFullShape(%1) {{mhlo.sharding = "{GSPMD_X}"}}
+    : (tensor<2x2xf32>) -> tensor<8x4xf32>
+  return %2 : tensor<8x4xf32>
+}}"""
+
+
+def test_a_border_at_an_argument(client: Any) -> None:
+    """The argument's own sharding is the one that it is cut by."""
+    sharding = parse_gspmd(GSPMD_X, 2)
+    rows = launch(client, BORDER_AT_ARGUMENT, [[sharding.cut(X, device)] for device in range(8)])
+    for device, (shard,) in enumerate(rows):
+        np.testing.assert_allclose(shard, np.tanh(sharding.cut(X, device)), rtol=1e-6)
+
+
+def test_a_border_without_a_sharding_is_refused(client: Any) -> None:
+    text = BORDER_AT_ARGUMENT.replace(f'%x: tensor<8x4xf32> {{mhlo.sharding = "{GSPMD_X}"}}', "%x: tensor<8x4xf32>")
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"expected a sharding \(mhlo.sharding\) that cuts \[8, 4\]"):
+        client.compile(text, pjrt.CompileOptions(num_partitions=8))
+    ranks = BORDER_AT_ARGUMENT.replace("(tensor<8x4xf32>) -> tensor<2x2xf32>", "(tensor<8x4xf32>) -> tensor<2xf32>")
+    reshape = "stablehlo.broadcast_in_dim %0, dims = [0] : (tensor<2xf32>) -> tensor<2x2xf32>"
+    ranks = ranks.replace("stablehlo.tanh %0 : tensor<2x2xf32>", reshape)
+    with pytest.raises(pjrt.InvalidArgumentError, match="a value and its shard of the same rank, found 2 and 1"):
+        client.compile(ranks, pjrt.CompileOptions(num_partitions=8))
+
+
 def test_the_wrong_number_of_partitions(client: Any) -> None:
     exe = client.compile(MANUAL_SHARDY)
     with pytest.raises(pjrt.InvalidArgumentError, match="expected 8 partitions, the program is run on 1"):

@@ -4,6 +4,7 @@ are.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,31 @@ def lu(matrices: Array) -> tuple[Array, Array, Array]:
         a[..., k + 1 :, k] /= np.where(pivot == 0, 1, pivot)[..., None]
         a[..., k + 1 :, k + 1 :] -= a[..., k + 1 :, k, None] * a[..., k, None, k + 1 :]
     return a, pivots, singular
+
+
+def order_after(pivots: Array, rows: int) -> Array:
+    """The order that rows have after each was exchanged with the row of its pivot, one after the other."""
+    order = np.broadcast_to(np.arange(rows), (*pivots.shape[:-1], rows)).copy()
+    for k in range(pivots.shape[-1]):
+        other = pivots[..., k, None]
+        here, there = order[..., k, None].copy(), np.take_along_axis(order, other, -1)
+        np.put_along_axis(order, other, here, -1)
+        order[..., k, None] = there
+    return order
+
+
+def eigh(matrices: Array, triangle: Any) -> tuple[Array, Array]:
+    """Eigenvalues, ascending, and vectors, from one triangle; NaN where they are not found."""
+    try:
+        return np.linalg.eigh(matrices, UPLO=triangle)
+    except np.linalg.LinAlgError:
+        pass
+    values = np.full(matrices.shape[:-1], np.nan, matrices.real.dtype)
+    vectors = np.full_like(matrices, np.nan)
+    for place in np.ndindex(matrices.shape[:-2]):
+        with contextlib.suppress(np.linalg.LinAlgError):
+            values[place], vectors[place] = np.linalg.eigh(matrices[place], UPLO=triangle)
+    return values, vectors
 
 
 def householder_qr(matrices: Array) -> tuple[Array, Array]:

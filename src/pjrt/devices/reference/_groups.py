@@ -35,7 +35,9 @@ def rows_of(view: OpView, name: str = "replica_groups") -> list[list[int]]:
         return _rows_along(parse_mesh(view.symbol(found["mesh"])["mesh"].text), _AXIS_NAME.findall(found["axes"]))
     if not isinstance(table, np.ndarray):
         raise view.unimplemented(f"expected a table of numbers as {name}, found {table}")
-    return [[int(n) for n in row if n >= 0] for row in np.reshape(table, (len(table), -1) if table.ndim else (0, 0))]
+    if table.size == 0:
+        return []
+    return [[int(n) for n in row if n >= 0] for row in np.reshape(table, (len(table), -1) if table.ndim else (1, 1))]
 
 
 # An axis that only a part of takes part in says so behind its name, and does not match.

@@ -7,7 +7,7 @@ result. What a region uses from the block around it becomes a pair of slots, cop
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -309,10 +309,15 @@ def function_attributes(operation: Any, which: str) -> list[dict[str, Any]]:
     return list(decode_attribute(operation.attributes[which]))
 
 
-def _attributes_of_owner(value: Any) -> LazyAttributes | None:
-    """The attributes of the operation that makes a value; None for the argument of a block."""
+def _attributes_of_owner(value: Any) -> Mapping[str, Any] | None:
+    """The attributes of the operation that makes a value, or of a function's argument; None for another argument."""
     owner = getattr(value.owner, "operation", value.owner)
-    return LazyAttributes(owner) if hasattr(owner, "attributes") else None
+    if hasattr(owner, "attributes"):
+        return LazyAttributes(owner)
+    function = getattr(owner.owner, "operation", owner.owner)
+    if "arg_attrs" not in function.attributes:
+        return None
+    return function_attributes(function, "arg_attrs")[list(owner.arguments).index(value)]
 
 
 def _identity(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,13 @@ class Rule:
     types: frozenset[ElementType] | None
 
 
+_CHAPTERS = "pjrt.devices.reference.ops"
 _RULES: dict[str, Rule] = {}
+
+
+def _load_chapters() -> None:
+    """Import the device's own ops, which registers them; not at the top: they need the core."""
+    importlib.import_module(_CHAPTERS)
 
 
 def op(
@@ -62,10 +69,13 @@ def op(
     """
 
     def register(function: Compile) -> Compile:
-        chapter = function.__module__.rpartition(".")[2]
+        package, _, chapter = function.__module__.rpartition(".")
+        if package != _CHAPTERS:
+            _load_chapters()  # whoever comes from outside comes second, and is told so
         for name in names:
             if name in _RULES:
                 raise ValueError(f"{name} is registered twice: in {_RULES[name].chapter} and in {chapter}")
+        for name in names:
             _RULES[name] = Rule(name, function, chapter, elementwise, environment, quantized, foldable, types)
         return function
 
@@ -79,4 +89,5 @@ def find(name: str) -> Rule | None:
 
 def rules() -> Iterator[Rule]:
     """All rules, by chapter and name: what the generated table of ops is made from."""
+    _load_chapters()
     return iter(sorted(_RULES.values(), key=lambda rule: (rule.chapter, rule.name)))

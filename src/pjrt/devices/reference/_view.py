@@ -116,7 +116,7 @@ class OpView:
         return self._module is not None and name in self._module.handlers
 
     def source(self, index: int) -> Mapping[str, Any] | None:
-        """The attributes of the op that makes an operand; None for an argument of a function or region."""
+        """The attributes of the op that makes an operand, or of the function's argument that it is, if any."""
         return self._source(index) if self._source is not None else None
 
     def _whole_module(self) -> Module:

@@ -15,7 +15,7 @@ from pjrt.devices.reference._registry import Kernel, op
 from pjrt.devices.reference._types import TOKEN
 from pjrt.devices.reference._view import OpView
 from pjrt.devices.reference.ops.sorting import sorting_order
-from pjrt.stablehlo.types import TensorType
+from pjrt.stablehlo.types import TensorType, TupleType
 
 
 @op("stablehlo.composite", environment=True, quantized=True)
@@ -122,8 +122,16 @@ def top_k(view: OpView) -> Kernel:
     """``chlo.top_k``; ``k`` is the last size of the result where it is not said."""
     rule = _registry.find("chlo.top_k")
     assert rule is not None
-    parameters = {"k": view.result().shape[-1], **config(view)}
-    types = view.operands[:1], view.results
+    if not view.operands or not view.results:
+        raise view.invalid(f"expected an operand and results, found {len(view.operands)} and {len(view.results)}")
+    parts = view.results[0].elements if isinstance(view.results[0], TupleType) else view.results
+    values = parts[0] if parts else None
+    if len(parts) != 2 or not isinstance(values, TensorType) or values.rank == 0 or view.operand().rank != values.rank:
+        raise view.invalid(
+            "expected an operand of at least one dimension, and values and their places of the same rank as results"
+        )
+    parameters = {"k": values.shape[-1], **config(view)}
+    types = view.operands[:1], parts
     kernel = rule.compile(OpView("chlo.top_k", *types, parameters, location=view.location))
     return lambda environment, x: kernel(x)
 

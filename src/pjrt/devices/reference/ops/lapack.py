@@ -13,7 +13,8 @@ import numpy as np
 
 from pjrt.devices.reference import _factorizations as factor
 from pjrt.devices.reference._custom_calls import config, custom_call
-from pjrt.devices.reference._registry import Kernel
+from pjrt.devices.reference._numbers import COMPLEX, FLOAT, compute_dtype
+from pjrt.devices.reference._registry import Kernel, find
 from pjrt.devices.reference._triangular import solve_triangular
 from pjrt.devices.reference._view import OpView
 
@@ -105,6 +106,56 @@ def syevd(view: OpView) -> Kernel:
         return vectors, values, _status(a.shape)
 
     return run
+
+
+@custom_call("Eigh")
+def eigh(view: OpView) -> Kernel:
+    """Eigenvectors and values of self-adjoint matrices, the values in ascending order; NaN where they are not found.
+
+    XLA's builders call it, as PyTorch/XLA's do. The parameters, ``lower,sort,iterations,tolerance``, end with what only
+    an iterative algorithm needs; without them it is the lower triangle.
+    """
+    triangle: Any = "U" if str(view.attr("backend_config", "")).startswith("0") else "L"
+    element = view.operand().element
+    if element not in FLOAT | COMPLEX:
+        raise view.unimplemented(f"there are no eigenvalues of matrices of {element.mlir}")
+    wide, dtype = compute_dtype(element), element.dtype
+    real = np.empty(0, dtype).real.dtype
+
+    def run(environment: Any, a: Array) -> Any:
+        values, vectors = factor.eigh(a.astype(wide, copy=False), triangle)
+        return vectors.astype(dtype, copy=False), values.astype(real, copy=False)
+
+    return run
+
+
+@custom_call("LuDecomposition")
+def lu_decomposition(view: OpView) -> Kernel:
+    """LU with row exchanges: both factors in one matrix, the exchanges (from 0 up), and the order that the rows have
+    after all of them. XLA's builders call it.
+    """
+    element = view.operand().element
+    if element not in FLOAT | COMPLEX:
+        raise view.unimplemented(f"there is no factorization of matrices of {element.mlir}")
+    wide, dtype = compute_dtype(element), element.dtype
+
+    def run(environment: Any, a: Array) -> Any:
+        found, pivots, _ = factor.lu(a.astype(wide, copy=False))
+        order = factor.order_after(pivots, a.shape[-2])
+        return found.astype(dtype, copy=False), pivots.astype(np.int32), order.astype(np.int32)
+
+    return run
+
+
+@custom_call("Cholesky")
+def cholesky(view: OpView) -> Kernel:
+    """What ``stablehlo.cholesky`` gives: the lower triangular factor if ``lower`` is not said."""
+    rule = find("stablehlo.cholesky")
+    assert rule is not None
+    parameters = {"lower": bool(config(view).get("lower", True))}
+    made = OpView(rule.name, view.operands[:1], view.results, parameters, location=view.location)
+    kernel = rule.compile(made)
+    return lambda environment, a: kernel(a)
 
 
 @routine("geev")

@@ -129,7 +129,8 @@ def _put_together(
 @custom_call("SPMDFullToShardShape")
 def full_to_shard(view: OpView) -> Kernel:
     """Each device's shard of a whole value, by the sharding that the value was given before."""
-    sharding = _restricted(_gspmd(view.source(0), view.operand().rank), view.operand().sizes, view.result().sizes)
+    whole, shard = view.operand().sizes, view.result().sizes
+    sharding = _restricted(view, _gspmd(view.source(0), len(whole)), whole, shard)
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)
@@ -143,7 +144,7 @@ def full_to_shard(view: OpView) -> Kernel:
 def shard_to_full(view: OpView) -> Kernel:
     """The whole value from each device's shard."""
     shape = view.result().sizes
-    sharding = _restricted(_gspmd(view.attributes, len(shape)), shape, view.operand().sizes)
+    sharding = _restricted(view, _gspmd(view.attributes, len(shape)), shape, view.operand().sizes)
     meeting = Meeting(view.name)
 
     def run(environment: Environment, value: Array) -> Array:
@@ -159,11 +160,17 @@ def _gspmd(attributes: Any, rank: int) -> Sharding:
     return REPLICATED if text is None else parse_gspmd(text, rank)
 
 
-def _restricted(sharding: Sharding, whole: tuple[int, ...], shard: tuple[int, ...]) -> Sharding:
+def _restricted(view: OpView, sharding: Sharding, whole: tuple[int, ...], shard: tuple[int, ...]) -> Sharding:
     """The sharding along the dimensions that are cut at this border; others are the partitioner's, who is not here."""
+    if len(whole) != len(shard):
+        raise view.invalid(f"expected a value and its shard of the same rank, found {len(whole)} and {len(shard)}")
     cut = [a != b for a, b in zip(whole, shard, strict=True)]
     if not any(cut) and not sharding.terms:
         return REPLICATED
+    if not sharding.tiles:
+        raise view.invalid(
+            f"expected a sharding (mhlo.sharding) that cuts {list(whole)} to shards of {list(shard)}, found none"
+        )
     return Sharding(
         tuple(count if c else 1 for count, c in zip(sharding.tiles, cut, strict=True)),
         tuple(tuple(i if c else 0 for i, c in zip(place, cut, strict=True)) for place in sharding.places),
