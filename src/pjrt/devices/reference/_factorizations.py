@@ -30,6 +30,11 @@ def cholesky(matrices: Array) -> Array:
     return out.reshape(matrices.shape)
 
 
+def pivot_size(x: Array) -> Array:
+    """By what LAPACK chooses pivots: of complex numbers the sum of both parts."""
+    return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
+
+
 def lu(matrices: Array) -> tuple[Array, Array, Array]:
     """Both triangles in one matrix, the row that each row was exchanged with (from 0), and the first zero pivot (from
     1; 0 for none).
@@ -39,7 +44,7 @@ def lu(matrices: Array) -> tuple[Array, Array, Array]:
     steps = min(rows, columns)
     pivots, singular = np.zeros((*stack, steps), np.int64), np.zeros(stack, np.int64)
     for k in range(steps):
-        row = k + np.abs(a[..., k:, k]).argmax(-1)
+        row = k + pivot_size(a[..., k:, k]).argmax(-1)
         pivots[..., k] = row
         index = row[..., None, None]
         chosen, current = np.take_along_axis(a, index, -2), a[..., k : k + 1, :].copy()
@@ -83,6 +88,50 @@ def householder_qr(matrices: Array) -> tuple[Array, Array]:
     return np.swapaxes(found, -1, -2).astype(matrices.dtype), factors.astype(matrices.dtype)
 
 
+def pivoted_qr(matrix: Array, first: Array) -> tuple[Array, Array, Array]:
+    """R with Householder's vectors below it, the numbers of the columns in their new order (from 0), and the factors.
+
+    Of one matrix, not a stack. The columns that ``first`` marks go to the front; of the others the longest that is left
+    is next.
+    """
+    a, order = np.array(matrix), np.arange(matrix.shape[1])
+    steps, fixed = min(a.shape), 0
+    factors = np.zeros(steps, a.dtype)
+
+    def exchange(i: int, j: int) -> None:
+        a[:, [i, j]], order[[i, j]] = a[:, [j, i]], order[[j, i]]
+
+    for column in np.flatnonzero(first):
+        exchange(fixed, int(column))
+        fixed += 1
+    for k in range(steps):
+        if k >= fixed:
+            exchange(k, k + int(np.square(np.abs(a[k:, k:])).sum(0).argmax()))
+        v, factors[k], beta = _reflector(a[k:, k])
+        a[k:, k + 1 :] -= np.conjugate(factors[k]) * np.outer(v, np.conjugate(v) @ a[k:, k + 1 :])
+        a[k, k], a[k + 1 :, k] = beta, v[1:]
+    return a, order, factors
+
+
+def apply_reflectors(vectors: Array, factors: Array, values: Array, left: bool, adjoint: bool) -> Array:
+    """``Q x``, or ``x Q``, where Q (or with ``adjoint`` its adjoint) is the product of the reflections ``1 - factor v
+    v*``.
+
+    The vectors are below the diagonal, each with a one on it that is not written down.
+    """
+    found, factors = np.array(values), np.conjugate(factors) if adjoint else factors
+    steps = range(factors.shape[-1])
+    for k in reversed(steps) if left != adjoint else steps:
+        v = vectors[..., k:, k, None].copy()
+        v[..., 0, :] = 1
+        across, factor = np.conjugate(v.swapaxes(-1, -2)), factors[..., k, None, None]
+        if left:
+            found[..., k:, :] -= factor * v * np.matmul(across, found[..., k:, :])
+        else:
+            found[..., :, k:] -= factor * np.matmul(found[..., :, k:], v) * across
+    return found
+
+
 def product_of_reflectors(vectors: Array, factors: Array) -> Array:
     """The first columns of the product of the reflections ``1 - factor v v*``; as many as ``vectors`` has.
 
@@ -106,8 +155,8 @@ def hessenberg(matrices: Array) -> tuple[Array, Array]:
     factors = np.zeros((*a.shape[:-2], max(size - 1, 0)), a.dtype)
     for k in range(size - 1):
         v, factor, beta = _reflector(a[..., k + 1 :, k])
-        left = np.matmul(np.conjugate(v)[..., None, :], a[..., k + 1 :, :])
-        a[..., k + 1 :, :] -= np.conjugate(factor)[..., None, None] * v[..., None] * left
+        left = np.matmul(np.conjugate(v)[..., None, :], a[..., k + 1 :, k + 1 :])
+        a[..., k + 1 :, k + 1 :] -= np.conjugate(factor)[..., None, None] * v[..., None] * left
         right = np.matmul(a[..., :, k + 1 :], v[..., None])
         a[..., :, k + 1 :] -= factor[..., None, None] * right * np.conjugate(v)[..., None, :]
         a[..., k + 1, k] = beta

@@ -11,11 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.devices.reference import _factorizations as factor
+from pjrt.devices.reference._blocks import Environment
+from pjrt.devices.reference._contraction import matmul_of
 from pjrt.devices.reference._custom_calls import config, custom_call
 from pjrt.devices.reference._numbers import COMPLEX, FLOAT, compute_dtype
 from pjrt.devices.reference._registry import Kernel, find
 from pjrt.devices.reference._triangular import solve_triangular
+from pjrt.devices.reference._tridiagonal import solve_tridiagonal
 from pjrt.devices.reference._view import OpView
 
 Array = Any
@@ -28,7 +32,7 @@ def routine(*names: str) -> Callable[[Callable[[OpView], Kernel]], Callable[[OpV
 
 def _exists(letter: str, name: str) -> bool:
     """Some routines have another name for real matrices than for complex ones."""
-    of_real, of_complex = ("orgqr", "syevd", "sytrd"), ("ungqr", "heevd", "hetrd")
+    of_real, of_complex = ("orgqr", "ormqr", "syevd", "sytrd"), ("ungqr", "unmqr", "heevd", "hetrd")
     return name not in (of_complex if letter in "sd" else of_real)
 
 
@@ -48,7 +52,7 @@ def potrf(view: OpView) -> Kernel:
     """Cholesky: the factor, and 0, or 1 where the matrix is not positive definite."""
     lower = _letter(view, "uplo", "L") == "L"
 
-    def run(environment: Any, a: Array) -> Any:
+    def run(environment: Environment, a: Array) -> Any:
         found = factor.cholesky(a if lower else _adjoint(a))
         failed = np.isnan(found).any((-1, -2))
         return found if lower else _adjoint(found), failed.astype(np.int32)
@@ -60,7 +64,7 @@ def potrf(view: OpView) -> Kernel:
 def getrf(view: OpView) -> Kernel:
     """LU with row exchanges: both factors in one matrix, the exchanges (from 1 up), and the status."""
 
-    def run(environment: Any, a: Array) -> Any:
+    def run(environment: Environment, a: Array) -> Any:
         found, pivots, singular = factor.lu(a)
         return found, (pivots + 1).astype(np.int32), singular.astype(np.int32)
 
@@ -81,12 +85,38 @@ def orgqr(view: OpView) -> Kernel:
     return lambda environment, a, factors: factor.product_of_reflectors(a, factors)
 
 
-@routine("gesdd")
+@routine("geqp3")
+def geqp3(view: OpView) -> Kernel:
+    """QR with column exchanges: R with vectors below it, the columns' order (from 1 up), and the vectors' factors.
+
+    The columns whose numbers are not zero go first.
+    """
+
+    def run(environment: Environment, a: Array, first: Array) -> Any:
+        made = [np.empty(t.sizes, t.dtype) for t in (view.result(i) for i in range(3))]
+        for index in np.ndindex(a.shape[:-2]):
+            found, order, factors = factor.pivoted_qr(a[index], first[index] != 0)
+            for out, value in zip(made, (found, order + 1, factors), strict=True):
+                out[index] = value
+        return made
+
+    return run
+
+
+@routine("ormqr", "unmqr")
+def ormqr(view: OpView) -> Kernel:
+    """A product with the orthogonal matrix that Householder's vectors stand for, or with its adjoint."""
+    parameters = config(view)
+    left, adjoint = bool(parameters.get("left", True)), bool(parameters.get("transpose", False))
+    return lambda environment, a, factors, c: factor.apply_reflectors(a, factors, c, left, adjoint)
+
+
+@routine("gesdd", "gesvd")
 def gesdd(view: OpView) -> Kernel:
     """Singular values: what is left of the matrix, the values, both bases as far as asked for, and the status."""
     mode = _letter(view, "mode", "A")
 
-    def run(environment: Any, a: Array) -> Any:
+    def run(environment: Environment, a: Array) -> Any:
         if mode == "N":
             empty = [np.zeros(t.sizes, t.dtype) for t in (view.result(2), view.result(3))]
             return [a, np.linalg.svd(a, compute_uv=False), *empty, _status(a.shape)]
@@ -101,7 +131,7 @@ def syevd(view: OpView) -> Kernel:
     """Eigenvalues and vectors of self-adjoint matrices, from one of their triangles, and the status."""
     triangle: Any = _letter(view, "uplo", "L")
 
-    def run(environment: Any, a: Array) -> Any:
+    def run(environment: Environment, a: Array) -> Any:
         values, vectors = np.linalg.eigh(a, UPLO=triangle)
         return vectors, values, _status(a.shape)
 
@@ -163,7 +193,7 @@ def geev(view: OpView) -> Kernel:
     """Eigenvalues (of real matrices in two parts), left and right eigenvectors, and the status."""
     whole = [view.result(i) for i in range(len(view.results) - 3, len(view.results) - 1)]
 
-    def run(environment: Any, a: Array) -> Any:
+    def run(environment: Environment, a: Array) -> Any:
         values, right = np.linalg.eig(a)
         left = np.zeros(whole[0].sizes, whole[0].dtype)
         if _letter(view, "compute_left", "N") == "V":
@@ -177,11 +207,78 @@ def geev(view: OpView) -> Kernel:
     return run
 
 
+@routine("gees")
+def gees(view: OpView) -> Kernel:
+    """Schur: the triangular form, the basis, eigenvalues (of real matrices in two parts), how many were put first, and
+    the status.
+    """
+    mode = _letter(view, "mode", "N")
+    if _letter(view, "sort", "N") != "N":
+        raise view.unimplemented("eigenvalues in an order of their own; leave them as they come")
+    types = [view.result(i) for i in range(len(view.results))]
+
+    def run(environment: Environment, a: Array) -> Any:
+        from scipy.linalg.lapack import get_lapack_funcs  # jaxlib requires it; its import takes a while
+
+        schur = get_lapack_funcs("gees", dtype=a.dtype)
+        form, basis, *values, chosen, status = made = [np.zeros(t.sizes, t.dtype) for t in types]
+        for index in np.ndindex(a.shape[:-2]):
+            if not a.shape[-1]:
+                break
+            form[index], chosen[index], *parts, found, _, status[index] = schur(
+                lambda *value: None, a[index], compute_v=mode == "V"
+            )
+            for out, part in zip(values, parts, strict=True):
+                out[index] = part
+            if mode == "V":
+                basis[index] = found
+        return made
+
+    return run
+
+
+@routine("gtsv")
+def gtsv(view: OpView) -> Kernel:
+    """Systems with tridiagonal matrices: the diagonals of the upper triangle, the solution, and the status."""
+
+    def run(environment: Environment, lower: Array, main: Array, upper: Array, right: Array) -> Any:
+        found, (pivots, first, second), singular = solve_tridiagonal(lower, main, upper, right)
+        return second, pivots, first, found, singular.astype(np.int32)
+
+    return run
+
+
+@custom_call("tridiagonal_solve_perturbed_ffi")
+def tridiagonal_solve_perturbed(view: OpView) -> Kernel:
+    """Systems with tridiagonal matrices that may be singular: finite solutions."""
+    return lambda environment, lower, main, upper, right: solve_tridiagonal(lower, main, upper, right, True)[0]
+
+
+@custom_call("cpu_csr_sparse_dense_ffi")
+def sparse_product(view: OpView) -> Kernel:
+    """A sparse matrix, as its elements, where each row begins, and their columns, times a dense one or a vector."""
+    rows = view.result().sizes[0]
+    product = matmul_of(view.operand(0).element, view.operand(3).element, view.result().element)
+
+    def run(environment: Environment, data: Array, begins: Array, columns: Array, dense: Array) -> Array:
+        counts, known = np.diff(begins), slice(begins[0], begins[-1])
+        if (counts < 0).any() or ((columns[known] < 0) | (columns[known] >= dense.shape[0])).any():
+            raise InvalidArgumentError(
+                f"expected rows that begin in rising order, and columns below {dense.shape[0]}, found rows that begin "
+                f"at {begins.tolist()} and columns {columns[known].tolist()}"
+            )
+        whole = np.zeros((rows, dense.shape[0]), data.dtype)
+        np.add.at(whole, (np.repeat(np.arange(rows), counts), columns[known]), data[known])
+        return product(whole, dense.reshape(len(dense), -1)).reshape(rows, *dense.shape[1:])
+
+    return run
+
+
 @routine("gehrd")
 def gehrd(view: OpView) -> Kernel:
     """The Hessenberg form with Householder's vectors below it, their factors, and the status."""
 
-    def run(environment: Any, a: Array) -> Any:
+    def run(environment: Environment, a: Array) -> Any:
         found, factors = factor.hessenberg(a)
         return found, factors, _status(a.shape)
 
@@ -191,15 +288,21 @@ def gehrd(view: OpView) -> Kernel:
 @routine("sytrd", "hetrd")
 def sytrd(view: OpView) -> Kernel:
     """The tridiagonal form of self-adjoint matrices: vectors, diagonal, the one beside it, factors, and the status."""
-    if _letter(view, "uplo", "L") != "L":
-        raise view.unimplemented("a tridiagonal form from the upper triangle; take the lower one")
+    lower = _letter(view, "uplo", "L") == "L"
 
-    def run(environment: Any, a: Array) -> Any:
-        full = np.tril(a) + _adjoint(np.tril(a, -1))
-        found, factors = factor.hessenberg(full)
-        diagonal = np.real(np.diagonal(found, 0, -2, -1))
-        beside = np.real(np.diagonal(found, -1, -2, -1))
-        return found, diagonal, beside, factors, _status(a.shape)
+    def run(environment: Environment, a: Array) -> Any:
+        # The upper triangle is reduced from its end: as the lower one of the matrix turned by half a turn.
+        turned = a if lower else a[..., ::-1, ::-1]
+        below = np.tril(turned, -1)
+        on_diagonal = np.eye(a.shape[-1], dtype=np.bool_)
+        whole: Array = np.where(on_diagonal, np.real(turned), below + _adjoint(below))
+        reduced, factors = factor.hessenberg(whole)
+        form: Array = np.where(np.tri(a.shape[-1], dtype=np.bool_), reduced, turned)
+        diagonal = np.real(np.diagonal(form, 0, -2, -1))
+        beside = np.real(np.diagonal(form, -1, -2, -1))
+        if lower:
+            return form, diagonal, beside, factors, _status(a.shape)
+        return form[..., ::-1, ::-1], diagonal[..., ::-1], beside[..., ::-1], factors[..., ::-1], _status(a.shape)
 
     return run
 
@@ -210,7 +313,7 @@ def trsm(view: OpView) -> Kernel:
     left, lower = _letter(view, "side", "L") == "L", _letter(view, "uplo", "L") == "L"
     turn, unit = _letter(view, "trans_x", "N"), _letter(view, "diag", "N") == "U"
 
-    def run(environment: Any, a: Array, b: Array) -> Array:
+    def run(environment: Environment, a: Array, b: Array) -> Array:
         matrix, is_lower = {"N": a, "T": a.swapaxes(-1, -2), "C": _adjoint(a)}[turn], lower == (turn == "N")
         if left:
             return solve_triangular(matrix, b, is_lower, unit)
