@@ -290,3 +290,11 @@ def test_no_mantissa_bits_leave_powers_of_two(run: Any, t: ElementType) -> None:
     (found,) = run(program("reduce_precision", type_, type_, attributes), x)
     expected = [1, 1, 2, 2, 2, 8, -2, 0, math.inf, -math.inf, math.nan, math.inf]
     assert np.array_equal(found.astype(np.float64), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize(("source", "target"), [("0xbf16", "0x4xi4"), ("0x4xi4", "0xbf16"), ("0x2xf32", "0xf64")])
+def test_bits_of_nothing(run: Any, source: str, target: str) -> None:
+    x = np.zeros([int(size) for size in source.split("x")[:-1]], T.from_mlir(source.split("x")[-1]).dtype)
+    (found,) = run(program("bitcast_convert", f"tensor<{source}>", f"tensor<{target}>"), x)
+    assert list(found.shape) == [int(size) for size in target.split("x")[:-1]]
+    assert found.dtype == T.from_mlir(target.split("x")[-1]).dtype

@@ -159,7 +159,7 @@ def _split(x: Array, have: int, want: int) -> Array:
     parts = whole.view(np.uint8)
     shifts = np.arange(min(have, 8) // want, dtype=np.uint8) * want
     cut = np.bitwise_and(np.right_shift(parts[..., None], shifts.astype(np.uint8)), (1 << want) - 1)
-    return cut.reshape(*parts.shape[:-1], -1).astype(np.uint8)
+    return cut.reshape(*parts.shape[:-1], parts.shape[-1] * cut.shape[-1]).astype(np.uint8)
 
 
 def precision_reducer(element: ElementType, exponent_bits: int, mantissa_bits: int) -> Callable[[Array], Array]:

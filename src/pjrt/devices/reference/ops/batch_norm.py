@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -34,9 +35,9 @@ def batch_norm_training(view: OpView) -> Kernel:
 
     def run(x: Array, scale: Array, offset: Array) -> list[Array]:
         x, scale, offset = frame.open(x, scale, offset)
-        mean = x.mean(frame.others)
+        mean = frame.mean(x)
         centered = x - frame.spread(mean)
-        variance = np.square(centered).mean(frame.others)
+        variance = frame.mean(np.square(centered))
         normalized = centered / np.sqrt(frame.spread(variance) + frame.epsilon)
         found = normalized * frame.spread(scale) + frame.spread(offset)
         return [frame.close(value) for value in (found, mean, variance)]
@@ -81,6 +82,11 @@ class _Frame:
     def open(self, *values: Array) -> list[Array]:
         """The operands in the type to compute in."""
         return [self._widen(value) for value in values]
+
+    def mean(self, x: Array) -> Array:
+        """The mean of each feature; NaN, without a warning, where there is no element."""
+        count = math.prod(x.shape[d] for d in self.others)
+        return np.divide(x.sum(self.others), x.dtype.type(count))
 
     def spread(self, value: Array) -> Array:
         """A value a feature, in a shape that broadcasts against the operand."""

@@ -269,7 +269,7 @@ def sparse_product(view: OpView) -> Kernel:
             )
         whole = np.zeros((rows, dense.shape[0]), data.dtype)
         np.add.at(whole, (np.repeat(np.arange(rows), counts), columns[known]), data[known])
-        return product(whole, dense.reshape(len(dense), -1)).reshape(rows, *dense.shape[1:])
+        return product(whole, dense if dense.ndim == 2 else dense[:, None]).reshape(rows, *dense.shape[1:])
 
     return run
 
