@@ -43,6 +43,13 @@ def test_hlo_states_its_counts_in_its_configuration(replicas: int, partitions: i
     assert partitioning_of(program) == Partitioning(replicas, partitions)
 
 
+def test_inspecting_says_the_same() -> None:
+    text = stablehlo.read(module(2, 4))
+    for program in (text, stablehlo.to_hlo(text, with_config=True, trusted=True)):
+        info = stablehlo.inspect(program, trusted=True)
+        assert Partitioning(info.num_replicas, info.num_partitions) == partitioning_of(program)
+
+
 @pytest.mark.parametrize(
     "text",
     [module(1, 4, inside=MESH), module(1, 4, body=INLINE), module(1, 4, more=IN_XLA)],

@@ -10,7 +10,7 @@ from typing import Any
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
-from pjrt.stablehlo import conversion
+from pjrt.stablehlo import _hlo, conversion
 from pjrt.stablehlo._native import MlirModule
 from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.location import Location
@@ -219,10 +219,14 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
     takes_and_gives = _signature(parsed)
     operations = [operation for operation in parsed.walk() if operation.name not in _TERMINATORS]
     needed, reason = _needed_version(module)
+    encoding = encoding_of(program)
+    counts = parsed.num_replicas, parsed.num_partitions
+    if encoding is Encoding.HLO_WITH_CONFIG:  # which states them beside the module
+        counts = _hlo.device_counts(program.code)
     return ProgramInfo(
         name=parsed.name,
         entry=parsed.entry.name,
-        encoding=encoding_of(program),
+        encoding=encoding,
         size=len(program),
         version=artifact_version(program),
         needed_version=needed,
@@ -233,8 +237,8 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
         operations=_operations(operations),
         custom_calls=Counter(_target(operation) for operation in operations if _is_custom_call(operation)),
         constant_bytes=sum(map(_constant_bytes, operations)),
-        num_replicas=parsed.num_replicas,
-        num_partitions=parsed.num_partitions,
+        num_replicas=counts[0],
+        num_partitions=counts[1],
         has_dynamic_shapes=_has_dynamic_shapes(parsed, operations),
         collectives=tuple(sorted({operation.name for operation in operations} & COLLECTIVES)),
         side_effects=_side_effects(operations),
