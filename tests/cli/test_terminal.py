@@ -61,9 +61,9 @@ def test_examples_fit() -> None:
         command = main.get_command(context, name)
         assert command is not None
         examples = [line for line in (command.epilog or "").splitlines() if line.startswith("  pjrt")]
-        # In the help they are indented by two more.
         assert examples, name
-        assert max(map(len, examples)) + 2 <= COLUMNS, name
+        # In the help they are indented by two more.
+        assert max(map(len, (command.epilog or "").splitlines())) + 2 <= COLUMNS, name
         assert "..." not in command.get_short_help_str(COLUMNS - 20), name
 
 

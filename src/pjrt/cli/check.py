@@ -27,8 +27,11 @@ Examples:
   pjrt check step.mlir -t cuda:cuda -O topology=1x1x1 -O target_config=@h100
 
 \b
-Exit code: 0 if all of them can, 1 if one cannot, 3 if none cannot but it is not known of one, 2 for an error, also of
-one of them; the others are asked all the same.
+Exit code:
+  0  every device can run it
+  1  one cannot
+  2  an error, also of one device; the others are asked all the same
+  3  none is known not to, but of one it is not known
 """
 
 

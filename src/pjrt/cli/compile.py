@@ -57,7 +57,10 @@ def compile_(
     output: str | None,
     as_json: bool,
 ) -> None:
-    """Compile PROGRAM for a topology and show what one run needs: memory, operations, bytes moved."""
+    """Compile PROGRAM for a topology and show what one run needs: memory, operations, bytes moved.
+
+    A program that needs more memory than a device has is an error, and is not saved.
+    """
     read = stablehlo.read_file(program)
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise pjrt.NotFoundError(f"--output {output}: there is no folder {str(Path(output).parent)!r}")
