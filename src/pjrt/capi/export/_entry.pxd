@@ -12,9 +12,10 @@ cdef extern from "pjrt_support/error.h" nogil:
 cdef void *entry(implementation_t implementation) except NULL
 cdef void *quiet_entry(implementation_t implementation) except NULL
 cdef void *notice_entry(implementation_t implementation) except NULL
-cdef void *plugin_entry(int plugin, int number) except NULL
+cdef void *plugin_entry(int plugin, int number) noexcept
 cdef int define_plugin_entry(int number, plugin_implementation_t implementation) except -1
 cdef int add_plugin(object plugin) except -1
+cdef int remove_plugin(int number) except -1
 cdef PJRT_Error *native_error(object error) noexcept
 cdef object python_error(PJRT_Error_Code code, const char *message, size_t size)
 cdef bint has_field(void *args, void *field, size_t size) noexcept nogil

@@ -13,7 +13,7 @@ from pjrt.capi._gen_abi cimport *
 import logging
 import threading
 
-from pjrt.api.errors import PjrtError, ResourceExhaustedError
+from pjrt.api.errors import InternalError, PjrtError, ResourceExhaustedError
 
 _log = logging.getLogger("pjrt")
 
@@ -27,44 +27,65 @@ cdef extern from "pjrt_support/error.h" nogil:
 
 cdef extern from "pjrt_support/entries.h" nogil:
     ctypedef PJRT_Error *(*pjrt_entry)(void *args)
-    PJRT_Error *(*pjrt_enter)(int entry, void *args)
-    PJRT_Error *(*pjrt_enter_plugin)(int plugin, int entry, void *args)
-    const pjrt_entry pjrt_entries[170]
-    const pjrt_entry pjrt_plugin_entries[64][10]
-    int PJRT_NUM_ENTRIES
-    int PJRT_NUM_PLUGINS
-    int PJRT_NUM_PLUGIN_ENTRIES
+    PJRT_Error *(*pjrt_enter)(void *args, int entry)
+    PJRT_Error *(*pjrt_enter_plugin)(void *args, int entry)
+    const pjrt_entry pjrt_entries[192]
+    const pjrt_entry pjrt_plugin_entries[8192]
+    const int PJRT_NUM_ENTRIES
+    const int PJRT_NUM_PLUGINS
+    const int PJRT_NUM_PLUGIN_ENTRIES
 
-cdef implementation_t _implementations[170]
-cdef plugin_implementation_t _plugin_implementations[10]
-cdef bint _is_quiet[170]
-cdef bint _is_notice[170]
+cdef implementation_t _implementations[192]
+cdef plugin_implementation_t _plugin_implementations[8]
+cdef bint _is_quiet[192]
+cdef bint _is_notice[192]
 cdef int _num_entries = 0
 cdef list _plugins = []
+cdef list _free_plugins = []
 
 
 cdef void *entry(implementation_t implementation) except NULL:
-    """A function for the table that calls the implementation."""
+    """Make a function for the table that calls the implementation.
+
+    Each implementation takes one of a fixed number of entries, for good. So this is called once for each, for what all
+    exported plugins share, and never again for the next plugin.
+    """
     global _num_entries
     if _num_entries == PJRT_NUM_ENTRIES:
-        raise ResourceExhaustedError(f"all {PJRT_NUM_ENTRIES} entries of exported plugins are in use")
+        raise InternalError(f"the table needs more than the {PJRT_NUM_ENTRIES} entries that pjrt_support/entries.h makes")
     _implementations[_num_entries] = implementation
     _num_entries += 1
     return <void *>pjrt_entries[_num_entries - 1]
 
 
 cdef int define_plugin_entry(int number, plugin_implementation_t implementation) except -1:
-    """Says what an entry does that each exported plugin has of its own."""
+    """Set what an entry does of which each exported plugin has its own."""
+    if not 0 <= number < PJRT_NUM_PLUGIN_ENTRIES:
+        raise InternalError(f"a plugin has {PJRT_NUM_PLUGIN_ENTRIES} entries of its own, found the number {number}")
     _plugin_implementations[number] = implementation
     return 0
 
 
 cdef int add_plugin(plugin) except -1:
-    """Gives an exported plugin its number; it lives as long as the process, as the ABI says of tables."""
+    """Give an exported plugin a number; with its table it lives as long as the process, as the ABI says of tables."""
+    if _free_plugins:
+        number = _free_plugins.pop()
+        _plugins[number] = plugin
+        return number
     if len(_plugins) == PJRT_NUM_PLUGINS:
-        raise ResourceExhaustedError(f"a process can export {PJRT_NUM_PLUGINS} plugins, and it has; export one and share it")
+        raise ResourceExhaustedError(
+            f"a process can export {PJRT_NUM_PLUGINS} plugins, and this one has; a plugin makes any number of clients, so "
+            "export it once and use what pjrt.export gave again"
+        )
     _plugins.append(plugin)
     return len(_plugins) - 1
+
+
+cdef int remove_plugin(int number) except -1:
+    """Take back the number of a plugin whose table could not be made, and which nobody has."""
+    _plugins[number] = None
+    _free_plugins.append(number)
+    return 0
 
 
 cdef void *quiet_entry(implementation_t implementation) except NULL:
@@ -86,12 +107,12 @@ cdef void *notice_entry(implementation_t implementation) except NULL:
     return function
 
 
-cdef void *plugin_entry(int plugin, int number) except NULL:
+cdef void *plugin_entry(int plugin, int number) noexcept:
     """A function for the table of one exported plugin."""
-    return <void *>pjrt_plugin_entries[plugin][number]
+    return <void *>pjrt_plugin_entries[plugin * PJRT_NUM_PLUGIN_ENTRIES + number]
 
 
-cdef PJRT_Error *_enter(int number, void *args) noexcept nogil:
+cdef PJRT_Error *_enter(void *args, int number) noexcept nogil:
     cdef PJRT_Error *error
     if not gate_enter():
         return NULL if _is_quiet[number] or _is_notice[number] else _closed()
@@ -100,11 +121,11 @@ cdef PJRT_Error *_enter(int number, void *args) noexcept nogil:
     return error
 
 
-cdef PJRT_Error *_enter_plugin(int plugin, int number, void *args) noexcept nogil:
+cdef PJRT_Error *_enter_plugin(void *args, int number) noexcept nogil:
     cdef PJRT_Error *error
     if not gate_enter():
         return _closed()
-    error = _run_plugin(plugin, number, args)
+    error = _run_plugin(number // PJRT_NUM_PLUGIN_ENTRIES, number % PJRT_NUM_PLUGIN_ENTRIES, args)
     gate_leave()
     return error
 

@@ -5,7 +5,7 @@ everywhere else.
 """
 
 from libc.stdint cimport int64_t, uintptr_t
-from libc.stdlib cimport calloc
+from libc.stdlib cimport malloc
 
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, element_type, read_int64s
@@ -14,9 +14,9 @@ from pjrt.capi.export._client cimport client_record
 from pjrt.capi.export._device cimport DescriptionHandle, DescriptionRecord, MemoryDescriptionHandle, pointers
 from pjrt.capi.export._entry cimport drop, entry, keep, put
 from pjrt.capi.export._executable cimport ExecutableRecord, executable_record, text_list
-from pjrt.capi.export._ffi cimport fill_ffi
+from pjrt.capi.export._ffi cimport fill_ffi, own_ffi
 from pjrt.capi.export._give cimport give_bytes
-from pjrt.capi.export._profiler cimport fill_profiler
+from pjrt.capi.export._profiler cimport fill_profiler, own_profiler
 from pjrt.capi.export._topology cimport TopologyHandle, TopologyRecord
 
 from pjrt.api.errors import UnimplementedError
@@ -28,24 +28,28 @@ cdef struct _Chain:
     PJRT_AbiVersion_Extension abi_version
     PJRT_FFI_Extension ffi
     PJRT_Profiler_Extension profiler
+    PLUGIN_Profiler_Api profiler_functions
+
+
+# What is the same in the extensions of all plugins.
+cdef _Chain _shared
+cdef bint _shared_is_filled = False
 
 
 cdef PJRT_Extension_Base *chain(int plugin, bint has_profiler, bint has_abi_versions) except NULL:
     """The extensions of one plugin, the first of the chain; they live as long as its table."""
-    cdef _Chain *made = <_Chain *>calloc(1, sizeof(_Chain))
+    _fill_shared()
+    cdef _Chain *made = <_Chain *>malloc(sizeof(_Chain))
     if made == NULL:
         raise MemoryError("no memory for the extensions of a plugin")
-    _fill_layouts(&made.layouts)
-    _fill_memory_descriptions(&made.memory_descriptions)
-    _fill_shardings(&made.shardings)
-    fill_ffi(&made.ffi, plugin)
+    made[0] = _shared
+    own_ffi(&made.ffi, plugin)
+    own_profiler(&made.profiler, &made.profiler_functions, plugin)
     cdef PJRT_Extension_Base *last = NULL
     if has_profiler:
-        fill_profiler(&made.profiler, plugin)
         last = _link(&made.profiler.base, PJRT_Extension_Type_Profiler, PJRT_Profiler_Extension_STRUCT_SIZE, last)
     last = _link(&made.ffi.base, PJRT_Extension_Type_FFI, PJRT_FFI_Extension_STRUCT_SIZE, last)
     if has_abi_versions:
-        _fill_abi_version(&made.abi_version)
         last = _link(
             &made.abi_version.base, PJRT_Extension_Type_AbiVersion, PJRT_AbiVersion_Extension_STRUCT_SIZE, last
         )
@@ -57,6 +61,20 @@ cdef PJRT_Extension_Base *chain(int plugin, bint has_profiler, bint has_abi_vers
         last,
     )
     return _link(&made.layouts.base, PJRT_Extension_Type_Layouts, PJRT_Layouts_Extension_STRUCT_SIZE, last)
+
+
+cdef int _fill_shared() except -1:
+    global _shared_is_filled
+    if _shared_is_filled:
+        return 0
+    _fill_layouts(&_shared.layouts)
+    _fill_memory_descriptions(&_shared.memory_descriptions)
+    _fill_shardings(&_shared.shardings)
+    _fill_abi_version(&_shared.abi_version)
+    fill_ffi(&_shared.ffi)
+    fill_profiler(&_shared.profiler_functions)
+    _shared_is_filled = True
+    return 0
 
 
 cdef PJRT_Extension_Base *_link(

@@ -1,3 +1,4 @@
 from pjrt.capi._gen_abi cimport PJRT_FFI_Extension
 
-cdef int fill_ffi(PJRT_FFI_Extension *extension, int plugin) except -1
+cdef int fill_ffi(PJRT_FFI_Extension *extension) except -1
+cdef void own_ffi(PJRT_FFI_Extension *extension, int plugin) noexcept

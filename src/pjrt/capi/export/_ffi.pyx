@@ -47,9 +47,13 @@ define_plugin_entry(_REGISTER_TYPE, _register_type)
 define_plugin_entry(_REGISTER_HANDLER, _register_handler)
 
 
-cdef int fill_ffi(PJRT_FFI_Extension *extension, int plugin) except -1:
-    """The functions of the FFI extension."""
-    put(&extension.type_register, 0, plugin_entry(plugin, _REGISTER_TYPE))
+cdef int fill_ffi(PJRT_FFI_Extension *extension) except -1:
+    """Set the function of the FFI extension that is the same for all plugins."""
     put(&extension.user_data_add, 0, entry(_add_user_data))
-    put(&extension.register_handler, 0, plugin_entry(plugin, _REGISTER_HANDLER))
     return 0
+
+
+cdef void own_ffi(PJRT_FFI_Extension *extension, int plugin) noexcept:
+    """Set the functions of the FFI extension that one plugin has of its own."""
+    put(&extension.type_register, 0, plugin_entry(plugin, _REGISTER_TYPE))
+    put(&extension.register_handler, 0, plugin_entry(plugin, _REGISTER_HANDLER))

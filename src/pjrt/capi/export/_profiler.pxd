@@ -1,3 +1,4 @@
-from pjrt.capi._gen_abi cimport PJRT_Profiler_Extension
+from pjrt.capi._gen_abi cimport PJRT_Profiler_Extension, PLUGIN_Profiler_Api
 
-cdef int fill_profiler(PJRT_Profiler_Extension *extension, int plugin) except -1
+cdef int fill_profiler(PLUGIN_Profiler_Api *api) except -1
+cdef void own_profiler(PJRT_Profiler_Extension *extension, PLUGIN_Profiler_Api *api, int plugin) noexcept

@@ -1,7 +1,6 @@
 """Profiler: the sessions of a plugin that has a profiler. Its errors are ours, read by functions of its own."""
 
 from libc.stdint cimport uint8_t
-from libc.stdlib cimport calloc
 from libc.string cimport memcpy
 
 from pjrt.capi._gen_abi cimport *
@@ -80,20 +79,21 @@ cdef int _collect(void *raw) except -1:
 define_plugin_entry(_CREATE, _create)
 
 
-cdef int fill_profiler(PJRT_Profiler_Extension *extension, int plugin) except -1:
-    """The functions of the Profiler extension."""
-    cdef PLUGIN_Profiler_Api *api = <PLUGIN_Profiler_Api *>calloc(1, sizeof(PLUGIN_Profiler_Api))
-    if api == NULL:
-        raise MemoryError("no memory for the functions of a profiler")
+cdef int fill_profiler(PLUGIN_Profiler_Api *api) except -1:
+    """Set the functions of a profiler that are the same for all plugins."""
     api.struct_size = PLUGIN_Profiler_Api_STRUCT_SIZE
     api.error_destroy = _error_destroy
     api.error_message = _error_message
     api.error_get_code = _error_get_code
     api.destroy = _destroy
-    put(&api.create, 0, plugin_entry(plugin, _CREATE))
     put(&api.start, 0, entry(_start))
     put(&api.stop, 0, entry(_stop))
     put(&api.collect_data, 0, entry(_collect))
+    return 0
+
+
+cdef void own_profiler(PJRT_Profiler_Extension *extension, PLUGIN_Profiler_Api *api, int plugin) noexcept:
+    """Set the function of a profiler that one plugin has of its own, and point its extension at the functions."""
+    put(&api.create, 0, plugin_entry(plugin, _CREATE))
     extension.profiler_api = api
     extension.traceme_context_id = -1
-    return 0

@@ -1,7 +1,7 @@
 """The table of one exported plugin: all functions, and those that make something out of nothing."""
 
 from cpython.pycapsule cimport PyCapsule_New
-from libc.stdlib cimport calloc
+from libc.stdlib cimport calloc, free
 
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport NamedValues, read_named_values
@@ -10,7 +10,7 @@ from pjrt.capi.export cimport (
 )
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._entry cimport (
-    add_plugin, define_plugin_entry, keep, pjrt_error_of_text, pjrt_error_release, plugin_entry, put
+    add_plugin, define_plugin_entry, keep, pjrt_error_of_text, pjrt_error_release, plugin_entry, put, remove_plugin
 )
 from pjrt.capi.export._extensions cimport chain
 from pjrt.capi.export._key_value_store cimport key_value_store
@@ -46,13 +46,23 @@ cdef class Table:
     def __init__(self, plugin):
         cdef int number
         self.plugin = plugin
+        self.attributes = NamedValues(dict(plugin.attributes), "the attributes of a plugin")
         self.table = <PJRT_Api *>calloc(1, sizeof(PJRT_Api))
         if self.table == NULL:
             raise MemoryError("no memory for the table of a plugin")
         self._said, self._before = None, []
-        self.renew_attributes()
-        number = add_plugin(self)
-        self._fill(number)
+        try:
+            self.renew_attributes()
+            number = add_plugin(self)
+            try:
+                self._fill(number)
+            except BaseException:
+                remove_plugin(number)
+                raise
+        except BaseException:
+            free(self.table)
+            self.table = NULL
+            raise
 
     def renew_attributes(self):
         """Read the plugin's attributes anew; callers have pointers to those that were read before."""
@@ -65,7 +75,6 @@ cdef class Table:
     def _fill(self, int number):
         cdef PJRT_Api *table = self.table
         table.struct_size = PJRT_Api_STRUCT_SIZE
-        table.extension_start = chain(number, self.plugin.has_profiler, self.plugin.has_abi_versions)
         table.pjrt_api_version.struct_size = PJRT_Api_Version_STRUCT_SIZE
         table.pjrt_api_version.major_version = PJRT_API_MAJOR
         table.pjrt_api_version.minor_version = PJRT_API_MINOR
@@ -79,6 +88,8 @@ cdef class Table:
         put(table, SLOT_PJRT_TopologyDescription_Create, plugin_entry(number, _CREATE_TOPOLOGY))
         put(table, SLOT_PJRT_TopologyDescription_Deserialize, plugin_entry(number, _DESERIALIZE_TOPOLOGY))
         _copy_shared_functions(table)
+        # Last: nothing after it can fail and leave the extensions behind.
+        table.extension_start = chain(number, self.plugin.has_profiler, self.plugin.has_abi_versions)
 
     @property
     def address(self):

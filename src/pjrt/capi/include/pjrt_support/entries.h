@@ -1,8 +1,9 @@
 /* Functions for the table of an exported plugin that do nothing but enter Python.
  *
  * A function of the table is told nothing but its arguments. So that one piece of code can serve them all, each entry
- * here knows its own number and passes it on; and because the functions that make something out of nothing (a client,
- * a topology) have no handle to tell by whose they are, there is a row of those for each exported plugin. */
+ * here knows its own number and passes it on. Most entries serve all exported plugins, because their arguments hold a
+ * handle that says whose they are. The functions that make something out of nothing (a client, a topology) have no
+ * handle, so each exported plugin has a row of entries for those. */
 #ifndef PJRT_SUPPORT_ENTRIES_H_
 #define PJRT_SUPPORT_ENTRIES_H_
 
@@ -10,39 +11,71 @@
 
 typedef PJRT_Error *(*pjrt_entry)(void *args);
 
-static PJRT_Error *(*pjrt_enter)(int entry, void *args);
-static PJRT_Error *(*pjrt_enter_plugin)(int plugin, int entry, void *args);
+static PJRT_Error *(*pjrt_enter)(void *args, int entry);
+static PJRT_Error *(*pjrt_enter_plugin)(void *args, int entry);
 
-/* Counted from 100, because a number pasted together must not begin with a zero. */
-#define PJRT_TENS(X, p) X(p##0) X(p##1) X(p##2) X(p##3) X(p##4) X(p##5) X(p##6) X(p##7) X(p##8) X(p##9)
-#define PJRT_TO_269(X)                                                                                               \
-  PJRT_TENS(X, 10) PJRT_TENS(X, 11) PJRT_TENS(X, 12) PJRT_TENS(X, 13) PJRT_TENS(X, 14) PJRT_TENS(X, 15)               \
-  PJRT_TENS(X, 16) PJRT_TENS(X, 17) PJRT_TENS(X, 18) PJRT_TENS(X, 19) PJRT_TENS(X, 20) PJRT_TENS(X, 21)               \
-  PJRT_TENS(X, 22) PJRT_TENS(X, 23) PJRT_TENS(X, 24) PJRT_TENS(X, 25) PJRT_TENS(X, 26)
-#define PJRT_TO_163(X)                                                                                               \
-  PJRT_TENS(X, 10) PJRT_TENS(X, 11) PJRT_TENS(X, 12) PJRT_TENS(X, 13) PJRT_TENS(X, 14) PJRT_TENS(X, 15)               \
-  X(160) X(161) X(162) X(163)
+enum { PJRT_NUM_ENTRIES = 192, PJRT_NUM_PLUGINS = 1024, PJRT_NUM_PLUGIN_ENTRIES = 8 };
 
-enum { PJRT_NUM_ENTRIES = 170, PJRT_NUM_PLUGINS = 64, PJRT_NUM_PLUGIN_ENTRIES = 10 };
+/* Numbers are pasted together digit by digit, so they are octal: those may begin with zeros. */
+#define PJRT_8(X, n) X(n##0) X(n##1) X(n##2) X(n##3) X(n##4) X(n##5) X(n##6) X(n##7)
+#define PJRT_64(X, n)                                                                                                \
+  PJRT_8(X, n##0) PJRT_8(X, n##1) PJRT_8(X, n##2) PJRT_8(X, n##3)                                                     \
+  PJRT_8(X, n##4) PJRT_8(X, n##5) PJRT_8(X, n##6) PJRT_8(X, n##7)
+#define PJRT_512(X, n)                                                                                               \
+  PJRT_64(X, n##0) PJRT_64(X, n##1) PJRT_64(X, n##2) PJRT_64(X, n##3)                                                 \
+  PJRT_64(X, n##4) PJRT_64(X, n##5) PJRT_64(X, n##6) PJRT_64(X, n##7)
 
 #define PJRT_DEFINE(n)                                                                                               \
-  static PJRT_Error *pjrt_entry_##n(void *args) { return pjrt_enter(n - 100, args); }
-PJRT_TO_269(PJRT_DEFINE)
-
+  static PJRT_Error *pjrt_entry_##n(void *args) { return pjrt_enter(args, n); }
+#define PJRT_DEFINE_PLUGIN(n)                                                                                        \
+  static PJRT_Error *pjrt_plugin_entry_##n(void *args) { return pjrt_enter_plugin(args, n); }
 #define PJRT_NAME(n) pjrt_entry_##n,
-static const pjrt_entry pjrt_entries[PJRT_NUM_ENTRIES] = {PJRT_TO_269(PJRT_NAME)};
+#define PJRT_NAME_PLUGIN(n) pjrt_plugin_entry_##n,
 
-#define PJRT_DEFINE_ONE(n, e)                                                                                        \
-  static PJRT_Error *pjrt_plugin_entry_##n##_##e(void *args) { return pjrt_enter_plugin(n - 100, e, args); }
-#define PJRT_DEFINE_ROW(n)                                                                                           \
-  PJRT_DEFINE_ONE(n, 0) PJRT_DEFINE_ONE(n, 1) PJRT_DEFINE_ONE(n, 2) PJRT_DEFINE_ONE(n, 3) PJRT_DEFINE_ONE(n, 4)       \
-  PJRT_DEFINE_ONE(n, 5) PJRT_DEFINE_ONE(n, 6) PJRT_DEFINE_ONE(n, 7) PJRT_DEFINE_ONE(n, 8) PJRT_DEFINE_ONE(n, 9)
-PJRT_TO_163(PJRT_DEFINE_ROW)
+PJRT_64(PJRT_DEFINE, 00)
+PJRT_64(PJRT_DEFINE, 01)
+PJRT_64(PJRT_DEFINE, 02)
 
-#define PJRT_NAME_ROW(n)                                                                                             \
-  {pjrt_plugin_entry_##n##_0, pjrt_plugin_entry_##n##_1, pjrt_plugin_entry_##n##_2, pjrt_plugin_entry_##n##_3,        \
-   pjrt_plugin_entry_##n##_4, pjrt_plugin_entry_##n##_5, pjrt_plugin_entry_##n##_6, pjrt_plugin_entry_##n##_7,        \
-   pjrt_plugin_entry_##n##_8, pjrt_plugin_entry_##n##_9},
-static const pjrt_entry pjrt_plugin_entries[PJRT_NUM_PLUGINS][PJRT_NUM_PLUGIN_ENTRIES] = {PJRT_TO_163(PJRT_NAME_ROW)};
+static const pjrt_entry pjrt_entries[PJRT_NUM_ENTRIES] = {
+    PJRT_64(PJRT_NAME, 00)
+    PJRT_64(PJRT_NAME, 01)
+    PJRT_64(PJRT_NAME, 02)};
+
+/* In pieces, because some compilers limit how long the line may be that a macro makes. */
+PJRT_512(PJRT_DEFINE_PLUGIN, 000)
+PJRT_512(PJRT_DEFINE_PLUGIN, 001)
+PJRT_512(PJRT_DEFINE_PLUGIN, 002)
+PJRT_512(PJRT_DEFINE_PLUGIN, 003)
+PJRT_512(PJRT_DEFINE_PLUGIN, 004)
+PJRT_512(PJRT_DEFINE_PLUGIN, 005)
+PJRT_512(PJRT_DEFINE_PLUGIN, 006)
+PJRT_512(PJRT_DEFINE_PLUGIN, 007)
+PJRT_512(PJRT_DEFINE_PLUGIN, 010)
+PJRT_512(PJRT_DEFINE_PLUGIN, 011)
+PJRT_512(PJRT_DEFINE_PLUGIN, 012)
+PJRT_512(PJRT_DEFINE_PLUGIN, 013)
+PJRT_512(PJRT_DEFINE_PLUGIN, 014)
+PJRT_512(PJRT_DEFINE_PLUGIN, 015)
+PJRT_512(PJRT_DEFINE_PLUGIN, 016)
+PJRT_512(PJRT_DEFINE_PLUGIN, 017)
+
+/* Row by row: the entries of the first plugin, then those of the second. */
+static const pjrt_entry pjrt_plugin_entries[PJRT_NUM_PLUGINS * PJRT_NUM_PLUGIN_ENTRIES] = {
+    PJRT_512(PJRT_NAME_PLUGIN, 000)
+    PJRT_512(PJRT_NAME_PLUGIN, 001)
+    PJRT_512(PJRT_NAME_PLUGIN, 002)
+    PJRT_512(PJRT_NAME_PLUGIN, 003)
+    PJRT_512(PJRT_NAME_PLUGIN, 004)
+    PJRT_512(PJRT_NAME_PLUGIN, 005)
+    PJRT_512(PJRT_NAME_PLUGIN, 006)
+    PJRT_512(PJRT_NAME_PLUGIN, 007)
+    PJRT_512(PJRT_NAME_PLUGIN, 010)
+    PJRT_512(PJRT_NAME_PLUGIN, 011)
+    PJRT_512(PJRT_NAME_PLUGIN, 012)
+    PJRT_512(PJRT_NAME_PLUGIN, 013)
+    PJRT_512(PJRT_NAME_PLUGIN, 014)
+    PJRT_512(PJRT_NAME_PLUGIN, 015)
+    PJRT_512(PJRT_NAME_PLUGIN, 016)
+    PJRT_512(PJRT_NAME_PLUGIN, 017)};
 
 #endif /* PJRT_SUPPORT_ENTRIES_H_ */
