@@ -54,7 +54,7 @@ setup(
                 "language_level": 3,
                 "binding": True,
                 "embedsignature": False,
-                "boundscheck": False,
+                # Indices are checked, as anywhere in Python: a plugin or a framework decides how long things are.
                 "wraparound": False,
                 "initializedcheck": False,
             },

@@ -278,6 +278,42 @@ def test_ctrl_c_in_a_callback_does_not_cost_the_others_their_call() -> None:
     assert calls == [1]
 
 
+@pytest.mark.parametrize("raised", [SystemExit(3), GeneratorExit(), KeyboardInterrupt()])
+def test_nothing_that_a_callback_raises_ends_the_thread_that_completes(
+    raised: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    promise: pjrt.Promise[int] = pjrt.Promise()
+    calls: list[object] = []
+
+    def end(_: object) -> None:
+        raise raised
+
+    def complete() -> None:
+        promise.future.add_done_callback(end)
+        promise.future.add_done_callback(lambda future: calls.append(future.result()))
+        promise.set_result(1)
+        promise.future.add_done_callback(end)  # at once, and in this thread, too
+        calls.append("went on")
+
+    with caplog.at_level(logging.ERROR, "pjrt"):
+        thread = threading.Thread(target=complete)
+        thread.start()
+        thread.join(60)
+    assert calls == [1, "went on"]
+    assert caplog.text.count("goes no further") == 2
+
+
+def test_a_callback_cannot_end_the_program(caplog: pytest.LogCaptureFixture) -> None:
+    promise: pjrt.Promise[int] = pjrt.Promise()
+    promise.future.add_done_callback(lambda _: sys.exit(3))
+    with caplog.at_level(logging.ERROR, "pjrt"):
+        promise.set_result(1)
+        promise.future.add_done_callback(lambda _: sys.exit(3))
+    assert caplog.text.count("SystemExit: 3") == 2
+    broken = promise.future.then(lambda _: sys.exit(3))
+    assert "SystemExit" in str(broken.exception())
+
+
 # Combinations.
 
 

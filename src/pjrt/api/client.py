@@ -16,7 +16,7 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.capability import Capabilities
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.cross_host import CrossHostReceive
-from pjrt.api.device import Device
+from pjrt.api.device import Device, default_device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, unimplemented
 from pjrt.api.executable import Executable
@@ -426,12 +426,13 @@ def choose_place(client: Client, device: Device | None, memory_space: MemorySpac
 
     Raises:
         InvalidArgumentError: they do not belong together or to this client, or this process cannot address them.
+        FailedPreconditionError: neither is named, and this process can address no device of the client.
     """
     if memory_space is not None:
         expect(memory_space, MemorySpace, "a memory space of this client, one of client.memory_spaces")
     if device is None:
         if memory_space is None:
-            device = client.addressable_devices[0]
+            device = default_device(client)
         else:
             device = next((d for d in memory_space.devices if d.is_addressable), None)
             if device is None:

@@ -21,6 +21,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _log = logging.getLogger("pjrt")
+_NO_FURTHER = "a callback of a future raised; the exception goes no further"
 
 # Waits are cut into slices so that Ctrl-C is seen while a thread waits: a lock without a limit cannot be interrupted
 # everywhere.
@@ -109,7 +110,8 @@ class Future(Generic[T]):
         """Calls ``callback(self)`` once, when the future is done (``PJRT_Event_OnReady``).
 
         If it is done already, the call is made at once in this thread; otherwise in the thread that completes it, which
-        must not be held up for long. An exception in a callback is logged and goes no further.
+        must not be held up for long. An exception in a callback is logged and goes no further, be it ``SystemExit``; only
+        Ctrl-C in the main thread does.
         """
         with _lock:
             pending = not self._done
@@ -132,8 +134,10 @@ class Future(Generic[T]):
         def pass_on(source: Future[T]) -> None:
             try:
                 promise.set_result(function(source.result()))
-            except Exception as error:
+            except BaseException as error:
                 promise.set_error(error)
+                if isinstance(error, KeyboardInterrupt):
+                    raise
 
         self.add_done_callback(pass_on)
         return promise.future
@@ -250,7 +254,7 @@ class Future(Generic[T]):
                 for callback in left:
                     self._call(callback)
             finally:
-                # After one that raised what is no ``Exception``, such as Ctrl-C, the others are still owed their call.
+                # After one that Ctrl-C ended, the others are still owed their call.
                 for callback in left:
                     self._call(callback)
         return True
@@ -284,8 +288,13 @@ class Future(Generic[T]):
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:
             callback(self)
-        except Exception:
-            _log.exception("a callback of a future raised; the exception goes no further")
+        except KeyboardInterrupt:
+            # Of the main thread it is Ctrl-C, which its program must see, whatever it was just doing.
+            if threading.current_thread() is threading.main_thread():
+                raise
+            _log.exception(_NO_FURTHER)
+        except BaseException:  # SystemExit, too, would end the thread that happens to complete the future
+            _log.exception(_NO_FURTHER)
 
 
 class Promise(Generic[T]):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.device import default_device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.executable import Executable
 from pjrt.api.execute_options import ExecuteOptions
@@ -138,7 +139,7 @@ class LoadedExecutable(Executable):
         if devices:
             run, device = self.execute_sharded, devices[0]
         else:
-            run, device = self.execute_portable, client.addressable_devices[0]
+            run, device = self.execute_portable, default_device(client)
         buffers = [a if isinstance(a, Buffer) else client.buffer_from_host(a, device=device) for a in arguments]
         return tuple(run(buffers, device))
 

@@ -16,7 +16,7 @@ from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
 from pjrt.capi._to_host cimport copy_raw, copy_raw_later, read_array
 from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, native_layout
-from pjrt.capi._values cimport read_int64s, read_layout, whole
+from pjrt.capi._values cimport read_shape, read_layout, whole
 
 from pjrt.api.buffer import Buffer, ExternalReference
 from pjrt.api.element_type import ElementType
@@ -71,7 +71,7 @@ cdef class BufferCore(Handle):
             start(&args, PJRT_Buffer_Dimensions_Args_STRUCT_SIZE)
             args.buffer = <PJRT_Buffer *>self.use()
             self.call(SLOT_PJRT_Buffer_Dimensions, &args)
-            self._shape = read_int64s(args.dims, args.num_dims, "the dimensions of a buffer")
+            self._shape = read_shape(args.dims, args.num_dims, "the dimensions of a buffer")
         return self._shape
 
     @property
@@ -114,7 +114,7 @@ cdef class BufferCore(Handle):
         start(&args, PJRT_Buffer_UnpaddedDimensions_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
         self.call(SLOT_PJRT_Buffer_UnpaddedDimensions, &args)
-        return read_int64s(args.unpadded_dims, args.num_dims, "the dimensions of a buffer")
+        return read_shape(args.unpadded_dims, args.num_dims, "the dimensions of a buffer")
 
     @property
     def on_device_size(self):

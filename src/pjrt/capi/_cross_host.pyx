@@ -1,6 +1,5 @@
 """The CrossHostTransfers extension: buffers sent between the devices of different processes."""
 
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
@@ -12,6 +11,7 @@ from pjrt.capi._event cimport lazy_future
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport ClientScope, Scope
+from pjrt.capi._ticket cimport redeem, ticket_for
 from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout
 
 from pjrt.api.cross_host import CrossHostReceive
@@ -167,8 +167,7 @@ cdef class ReceiveCore:
         data, size = descriptor, len(descriptor)
         done = Promise()
         told = (self.scope, done)
-        Py_INCREF(told)
-        canceled_arg = <void *>told
+        canceled_arg = ticket_for(told)
         with nogil:
             notifier(data, size, PJRT_Error_Code_CANCELLED, text_data, text_size, _on_canceled, canceled_arg, argument)
         return done.future
@@ -199,10 +198,9 @@ def make_receive_buffers(ClientScope client, specs, device):
     args.element_types = <PJRT_Buffer_Type *>shapes.types.data
     args.layouts = <PJRT_Buffer_MemoryLayout **>shapes.layouts.data if shapes.laid_out else NULL
     args.device = native_device(client, device)
-    args.notifier.user_arg = <void *>receive
+    args.notifier.user_arg = ticket_for(receive)
     args.notifier.notifier = _on_descriptors
     args.buffers = <PJRT_Buffer **>buffers.data
-    Py_INCREF(receive)
     try:
         client.call_extension(
             <void *>extension.PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers,
@@ -210,7 +208,7 @@ def make_receive_buffers(ClientScope client, specs, device):
             "PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers",
         )
     except BaseException:
-        Py_DECREF(receive)
+        redeem(args.notifier.user_arg)
         raise
     number = count(min(args.num_buffers, shapes.number), args.buffers, "the buffers of a transfer")
     (<ReceiveCore>receive).buffers = tuple(
@@ -223,7 +221,7 @@ cdef void _on_descriptors(
     PJRT_Error *error, const char **descriptors, size_t *sizes, size_t number, void *user_arg,
     PJRT_Transfers_CrossHostSendCancelNotifier cancel_notifier, void *cancel_arg,
 ) noexcept nogil:
-    # Any thread, once, without the GIL; the error is ours. The descriptors are the plugin's and live during the call.
+    # Any thread, without the GIL; the error is ours. The descriptors are the plugin's and live during the call.
     if gate_enter():
         _tell_descriptors(error, descriptors, sizes, number, user_arg, cancel_notifier, cancel_arg)
         gate_leave()
@@ -233,9 +231,10 @@ cdef void _tell_descriptors(
     PJRT_Error *error, const char **descriptors, size_t *sizes, size_t number, void *user_arg,
     PJRT_Transfers_CrossHostSendCancelNotifier cancel_notifier, void *cancel_arg,
 ) noexcept with gil:
-    cdef ReceiveCore receive = <ReceiveCore>user_arg
     cdef size_t index
-    Py_DECREF(receive)
+    cdef ReceiveCore receive = redeem(user_arg)
+    if receive is None:
+        return
     try:
         if error != NULL:
             receive.promise.set_error(receive.scope.api.take_error(error))
@@ -248,21 +247,22 @@ cdef void _tell_descriptors(
                 for index in range(count(number, descriptors, "the descriptors"))
             ]
         )
-    except Exception as failure:
+    except BaseException as failure:
         receive.promise.set_error(failure)
 
 
 cdef void _on_canceled(PJRT_Error *error, void *user_arg) noexcept nogil:
-    # Any thread, once, without the GIL; the error is ours.
+    # Any thread, without the GIL; the error is ours.
     if gate_enter():
         _settle(error, user_arg)
         gate_leave()
 
 
 cdef void _settle(PJRT_Error *error, void *user_arg) noexcept with gil:
-    """Completes the promise of a pair of scope and promise, whose reference is ours."""
-    told = <tuple>user_arg
-    Py_DECREF(told)
+    """Complete the promise of the scope and promise that a ticket stands for."""
+    told = redeem(user_arg)
+    if told is None:
+        return
     scope, promise = told[:2]
     if error != NULL:
         promise.set_error((<Scope>scope).api.take_error(error))
@@ -323,15 +323,14 @@ def send_buffer(BufferCore buffer, descriptor):
     slot.size = 0
     done = Promise()
     told = (buffer.scope, done, buffer)
-    Py_INCREF(told)
     args.event = created.event
     args.serialized_descriptor = &slot.data
     args.serialized_descriptor_size = &slot.size
-    args.on_done.user_arg = <void *>told
     args.on_done.on_done = _on_sent
     args.descriptor_destructor = _free_descriptor
     buffer.hold()
     try:
+        args.on_done.user_arg = ticket_for(told)
         with nogil:
             extension.PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice(&args)
     finally:
@@ -350,7 +349,7 @@ cdef void _free_descriptor(char **data, size_t *size) noexcept nogil:
 
 
 cdef void _on_sent(PJRT_Error *error, c_bool sends_were_enqueued, void *user_arg) noexcept nogil:
-    # Any thread, once, without the GIL; the error is ours.
+    # Any thread, without the GIL; the error is ours.
     if gate_enter():
         _settle(error, user_arg)
         gate_leave()

@@ -9,8 +9,9 @@ from pjrt.capi._buffer cimport BufferCore
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._scope cimport ClientScope
 
+from pjrt.api.device import default_device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec
 
@@ -206,6 +207,11 @@ def _strides(shape, layout):
     """
     if not isinstance(layout, TiledLayout) or layout.tiles:
         raise UnimplementedError(f"DLPack cannot express the layout {layout}; copy with numpy.asarray(buffer)")
+    if sorted(layout.minor_to_major) != list(range(len(shape))):
+        raise InternalError(
+            f"the plugin gave the layout {layout} for a buffer of {len(shape)} dimensions, which cannot be right; report "
+            "it to the plugin's vendor"
+        )
     strides, step = [0] * len(shape), 1
     for dimension in layout.minor_to_major:
         strides[dimension] = step
@@ -221,7 +227,7 @@ def from_source(ClientScope client, source, device):
         raise InvalidArgumentError(
             f"expected an object with __dlpack__, found {type(source).__name__}; use buffer_from_host"
         ) from error
-    place = client.addressable_devices[0] if device is None else device
+    place = default_device(client) if device is None else device
     expected = _DEVICE_TYPES.get(client.platform, DLPACK_CPU)
     if kind != expected or (expected != DLPACK_CPU and number != place.local_hardware_id):
         raise InvalidArgumentError(

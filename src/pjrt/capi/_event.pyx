@@ -4,7 +4,8 @@ Events are the caller's, and outlive the client they come from: closing it does 
 
 An event that is ready at once gets no future of its own. Any other is asked (``IsReady``) when somebody asks, and
 watched (``OnReady``) only from the first callback or the first wait on: nothing is spent on a future that nobody looks
-at, and no thread waits for an event. The plugin's callback runs on any thread without the GIL; it takes it only where
+at, and no thread waits for an event, unless the plugin leaves ``OnReady`` out and offers no more than ``Await``. The
+plugin's callback runs on any thread without the GIL; it takes it only where
 Python is to be told, and never once the gate is shut.
 
 Where the plugin uses memory of Python's until the event is ready, the future is watched from the start: the watch keeps
@@ -14,15 +15,22 @@ it, and what it keeps, alive however soon the caller drops it.
 cimport cython
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
-from pjrt.capi._api cimport Api, start
+from pjrt.capi._api cimport Api, function_t, start
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport Scope
 
 import threading
 
-from pjrt.api.errors import PjrtError, ResourceExhaustedError, UnimplementedError
+from pjrt.api.errors import PjrtError, ResourceExhaustedError, UnavailableError, UnimplementedError
 from pjrt.api.future import Future
+
+cdef extern from "Python.h":
+    void PyErr_SetInterrupt()
+
+cdef extern from "pjrt_support/ticket.h" nogil:
+    void *pjrt_ticket_new(void *thing)
+    void *pjrt_ticket_redeem(void *ticket)
 
 
 @cython.no_gc_clear
@@ -71,7 +79,7 @@ cdef class Event:
         return self.scope.explain(error) if isinstance(error, ResourceExhaustedError) else error
 
     def wait_for(self):
-        """Blocks until the event is ready. Cannot be interrupted, so only for a plugin that leaves OnReady out."""
+        """Block until the event is ready. It cannot be interrupted, so only threads of our own call it."""
         cdef PJRT_Event_Await_Args args
         start(&args, PJRT_Event_Await_Args_STRUCT_SIZE)
         args.event = self.native
@@ -81,12 +89,8 @@ cdef class Event:
             return  # the event's error, which is asked for anew
 
     def block(self, double seconds):
-        """Waits until the event is ready or the time is over; longer where the plugin cannot tell (without OnReady)."""
-        try:
-            self.register(None)
-        except UnimplementedError:
-            self.wait_for()
-            return
+        """Wait until the event is ready or the time is over."""
+        self.register(None)
         cdef pjrt_wait *wait = self.wait
         pjrt_wait_acquire(wait)  # another thread whose OnReady fails would let go of it
         with nogil:
@@ -95,22 +99,8 @@ cdef class Event:
 
     cdef int register(self, watcher) except -1:
         """Has the plugin tell when the event is ready; ``watcher._poll`` is then called. May be called again."""
-        cdef PJRT_Event_OnReady_Args args
         if self.wait == NULL:
-            start(&args, PJRT_Event_OnReady_Args_STRUCT_SIZE)
-            args.event = self.native
-            args.callback = _on_ready
-            args.user_arg = self.wait = pjrt_wait_new(self.api.table)
-            if self.wait == NULL:
-                raise MemoryError("no memory to wait for an event")
-            pjrt_wait_acquire(self.wait)
-            try:
-                self.api.call(SLOT_PJRT_Event_OnReady, &args)  # Future.add_done_callback
-            except BaseException:
-                pjrt_wait_release(self.wait)
-                pjrt_wait_release(self.wait)
-                self.wait = NULL
-                raise
+            self._start_waiting()
         if watcher is not None and not self.watched:
             self.watched = True  # the reference is given once
             Py_INCREF(watcher)
@@ -119,11 +109,61 @@ cdef class Event:
                 watcher._poll()
         return 0
 
+    def _start_waiting(self):
+        """Ask the plugin to tell when the event is ready; where it cannot, a thread waits for it."""
+        cdef PJRT_Event_OnReady_Args args
+        cdef void *ticket
+        cdef pjrt_wait *wait = pjrt_wait_new(self.api.table)
+        if wait == NULL:
+            raise MemoryError("no memory to wait for an event")
+        ticket = pjrt_ticket_new(wait)
+        if ticket == NULL:
+            pjrt_wait_release(wait)
+            raise MemoryError("no memory to wait for an event")
+        pjrt_wait_acquire(wait)  # the one who redeems the ticket lets go of it
+        start(&args, PJRT_Event_OnReady_Args_STRUCT_SIZE)
+        args.event = self.native
+        args.callback = _on_ready
+        args.user_arg = ticket
+        self.wait = wait
+        try:
+            try:
+                self.api.call(SLOT_PJRT_Event_OnReady, &args)  # Future.add_done_callback
+            except UnimplementedError:
+                self._await_aside(<size_t>ticket)
+        except BaseException:
+            self.wait = NULL
+            pjrt_wait_release(<pjrt_wait *>pjrt_ticket_redeem(ticket))
+            pjrt_wait_release(wait)
+            raise
 
-cdef void _on_ready(PJRT_Error *error, void *arg) noexcept nogil:
-    # Any thread, without the GIL, or inside OnReady itself. Takes the GIL only if a future is to be told.
-    cdef pjrt_wait *wait = <pjrt_wait *>arg
-    cdef void *watcher = pjrt_wait_finish(wait, error)
+    def _await_aside(self, size_t ticket):
+        """Have a thread wait in the plugin, which offers nothing better, so that nobody else's wait is without end."""
+        cdef size_t function = <size_t>self.api.find(SLOT_PJRT_Event_Await)
+        try:
+            threading.Thread(target=_await, args=(self, function, ticket), name="pjrt event", daemon=True).start()
+        except RuntimeError as error:
+            raise UnavailableError(f"no thread can be started to wait for an event: {error}") from error
+
+
+def _await(Event event, size_t function, size_t ticket):
+    """Wait for an event in the plugin, then tell those who wait for it here. The thread keeps the event alive."""
+    cdef PJRT_Event_Await_Args args
+    start(&args, PJRT_Event_Await_Args_STRUCT_SIZE)
+    args.event = event.native
+    with nogil:
+        _on_ready((<function_t>function)(&args), <void *>ticket)
+
+
+cdef void _on_ready(PJRT_Error *error, void *ticket) noexcept nogil:
+    # Any thread, without the GIL, or inside OnReady itself. Takes the GIL only if a future is to be told. A plugin that
+    # calls again finds its ticket spent; whether the error that it then brings is another one cannot be known, so it
+    # stays.
+    cdef pjrt_wait *wait = <pjrt_wait *>pjrt_ticket_redeem(ticket)
+    cdef void *watcher
+    if wait == NULL:
+        return
+    watcher = pjrt_wait_finish(wait, error)
     if watcher != NULL and gate_enter():
         _tell(watcher)
         gate_leave()
@@ -133,7 +173,10 @@ cdef void _on_ready(PJRT_Error *error, void *arg) noexcept nogil:
 cdef void _tell(void *watcher) noexcept with gil:
     future = <object>watcher
     Py_DECREF(future)
-    future._poll()
+    try:
+        future._poll()
+    except KeyboardInterrupt:
+        PyErr_SetInterrupt()  # Ctrl-C in the main thread, inside a call of the plugin: it is raised behind that
 
 
 class EventFuture(Future):
@@ -172,10 +215,9 @@ class EventFuture(Future):
         try:
             (<Event>self._event).register(self)
         except PjrtError as failure:
-            # A thread waits instead of the caller, whose next call may be what the event waits for; it keeps the memory.
+            # The event may be pending all the same: a thread waits for it, and keeps the memory that the plugin uses.
             threading.Thread(target=_wait_aside, args=(self,), name="pjrt event", daemon=True).start()
-            if not isinstance(failure, UnimplementedError):
-                self._complete(None, failure)
+            self._complete(None, failure)
 
 
 _DONE = Future.completed(None)

@@ -7,7 +7,7 @@ from pjrt.capi._api cimport blob, count, start, text
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._layouts cimport output_layouts, parameter_layouts
 from pjrt.capi._scope cimport Handle, Scope
-from pjrt.capi._values cimport Block, element_type, read_int64s, read_named_values
+from pjrt.capi._values cimport Block, element_type, read_named_values, read_shape
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InternalError
@@ -85,7 +85,7 @@ cdef class ExecutableCore(Handle):
         self.call(SLOT_PJRT_Executable_OutputDimensions, &args)
         shapes = []
         for index in range(count(args.num_outputs, args.dim_sizes, "the shapes of the results")):
-            shapes.append(read_int64s(args.dims + position, args.dim_sizes[index], "the shape of a result"))
+            shapes.append(read_shape(args.dims + position, args.dim_sizes[index], "the shape of a result"))
             position += args.dim_sizes[index]
         return tuple(shapes)
 

@@ -1,7 +1,6 @@
 """New buffers: from the host's memory, without a value, failed, as an alias to be, over memory of the device."""
 
 from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
-from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, intptr_t
 
 from pjrt.capi._api cimport start
@@ -12,6 +11,7 @@ from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
+from pjrt.capi._ticket cimport redeem, ticket_for
 from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, whole
 
 import logging
@@ -19,6 +19,7 @@ import logging
 import numpy as np
 
 from pjrt.api.client import AliasFulfillment, choose_place
+from pjrt.api.device import default_device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.expecting import expect, expect_array, expect_callable, expect_int, unexpected
@@ -98,12 +99,12 @@ cdef int _place(ClientScope scope, device, memory_space, PJRT_Device **native, P
     if memory_space is not None:
         memory[0] = native_memory(scope, memory_space)
     else:
-        native[0] = native_device(scope, device if device is not None else scope.addressable_devices[0])
+        native[0] = native_device(scope, device if device is not None else default_device(scope))
     return 0
 
 
 cdef object _memory_or_default(ClientScope scope, memory_space):
-    return scope.addressable_devices[0].default_memory_space if memory_space is None else memory_space
+    return default_device(scope).default_memory_space if memory_space is None else memory_space
 
 
 cdef object uninitialized(ClientScope scope, spec, memory_space):
@@ -240,28 +241,27 @@ cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_spac
     args.stream = <intptr_t>(0 if stream is None else whole(stream, "a stream as a whole number, or None"))
     if on_delete is not None:
         args.on_delete_callback = _on_delete
-        args.on_delete_callback_arg = <void *>on_delete
-        Py_INCREF(on_delete)
+        args.on_delete_callback_arg = ticket_for(on_delete)
     try:
         scope.call(SLOT_PJRT_Client_CreateViewOfDeviceBuffer, &args)
     except BaseException:
-        if on_delete is not None:
-            Py_DECREF(on_delete)
+        redeem(args.on_delete_callback_arg)
         raise
     return new_buffer(scope, args.buffer)
 
 
 cdef void _on_delete(void *pointer, void *user_arg) noexcept nogil:
-    # Any thread, once. Where the gate is shut, the owner is not told: the process is ending.
+    # Any thread. Where the gate is shut, the owner is not told: the process is ending.
     if gate_enter():
         _tell(user_arg)
         gate_leave()
 
 
 cdef void _tell(void *user_arg) noexcept with gil:
-    on_delete = <object>user_arg
-    Py_DECREF(on_delete)
+    on_delete = redeem(user_arg)
+    if on_delete is None:
+        return
     try:
         on_delete()
-    except Exception:
+    except BaseException:
         _log.exception("the callback of a view of device memory raised; the exception goes no further")

@@ -11,7 +11,7 @@ from pjrt.capi._values cimport NativeLayout, native_layout, whole
 
 import numpy as np
 
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
@@ -32,7 +32,7 @@ cdef object read_array(Handle buffer, out, layout):
     dtype = buffer.element_type.dtype
     if out is None:
         if layout is None:
-            return _copy(buffer, np.empty(shape, dtype), None)
+            return _copy(buffer, _new(shape, dtype), None)
         return _copy(buffer, _empty(shape, dtype, layout), _order(layout, shape))
     if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype or not out.flags.writeable:
         raise InvalidArgumentError(
@@ -41,7 +41,22 @@ cdef object read_array(Handle buffer, out, layout):
         )
     if out.flags.c_contiguous:
         return _copy(buffer, out, None)
-    return _copy(buffer, np.empty(shape, dtype), None).then(_Filler(out))
+    return _copy(buffer, _new(shape, dtype), None).then(_Filler(out))
+
+
+def _new(shape, dtype):
+    """Return a new array for a value of the device.
+
+    Raises:
+        ResourceExhaustedError: There is no memory for it.
+        UnimplementedError: numpy has no arrays of that many dimensions or elements.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError as error:
+        raise ResourceExhaustedError(f"no memory of the host for an array of {dtype}{list(shape)}: {error}") from error
+    except ValueError as error:
+        raise UnimplementedError(f"numpy cannot hold an array of {dtype}{list(shape)}: {error}") from error
 
 
 cdef object _copy(Handle buffer, array, order):
@@ -85,6 +100,10 @@ class _Filler:
 cdef object _order(layout, shape):
     """The dense order that a host layout means; hosts have no tiles."""
     if isinstance(expect_layout(layout), StridedLayout):
+        if len(layout.byte_strides) != len(shape):
+            raise InvalidArgumentError(
+                f"the host's layout for shape {tuple(shape)} has {len(shape)} strides, found {layout.byte_strides}"
+            )
         order = sorted(range(len(shape)), key=lambda d: (abs(layout.byte_strides[d]), -d))
         return TiledLayout(tuple(order))
     if layout.tiles or len(layout.minor_to_major) != len(shape):
@@ -99,7 +118,7 @@ cdef object _empty(shape, dtype, layout):
     """A new array whose memory lies in a certain order of dimensions."""
     order = _order(layout, shape)
     major_to_minor = order.minor_to_major[::-1]
-    lying = np.empty([shape[d] for d in major_to_minor], dtype)
+    lying = _new([shape[d] for d in major_to_minor], dtype)
     array = lying.transpose(np.argsort(major_to_minor))
     if isinstance(layout, StridedLayout) and array.size and array.strides != layout.byte_strides:
         raise InvalidArgumentError(

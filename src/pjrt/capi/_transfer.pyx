@@ -15,6 +15,7 @@ from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, na
 
 import numpy as np
 
+from pjrt.api.device import default_device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
 from pjrt.api.expecting import expect, expect_array
@@ -144,7 +145,7 @@ cdef object transfer_manager(ClientScope scope, specs, memory_space):
         args.device_layouts = <PJRT_Buffer_MemoryLayout **>layouts.data
         args.num_device_layouts = number
     if memory_space is None:
-        memory_space = scope.addressable_devices[0].default_memory_space
+        memory_space = default_device(scope).default_memory_space
     args.memory = native_memory(scope, memory_space)
     scope.call(SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, &args)
     manager = PluginTransferManager()

@@ -35,4 +35,5 @@ cdef object read_layout(const PJRT_Buffer_MemoryLayout *layout)
 cdef Block int64_block(object numbers)
 cdef int64_t whole(object value, str what, int bits=*) except? -1
 cdef tuple read_int64s(const int64_t *numbers, size_t number, str what)
+cdef tuple read_shape(const int64_t *numbers, size_t number, str what)
 cdef object element_type(int number)

@@ -14,6 +14,7 @@ from pjrt.api.expecting import expect, expect_int
 from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
 
 cdef object _LIMIT = 1 << 63
+cdef int64_t _MOST_ELEMENTS = 1 << 58  # of 16 bytes each, that is more memory than an address reaches
 cdef list _ELEMENT_TYPES = [ElementType(number) for number in range(len(ElementType))]
 
 
@@ -203,6 +204,24 @@ cdef tuple read_int64s(const int64_t *numbers, size_t number, str what):
     """An array of ``int64_t`` of the plugin as a tuple."""
     cdef size_t index
     return tuple([numbers[index] for index in range(count(number, numbers, what))])
+
+
+cdef tuple read_shape(const int64_t *numbers, size_t number, str what):
+    """Return the dimensions of an array that the plugin gave.
+
+    Raises:
+        InternalError: No array has such dimensions: one is negative, or there are more elements than can be counted.
+    """
+    cdef tuple shape = read_int64s(numbers, number, what)
+    cdef size_t index
+    cdef int64_t total = 1
+    for index in range(number):
+        if numbers[index] < 0 or (numbers[index] and total > _MOST_ELEMENTS // numbers[index]):
+            raise InternalError(
+                f"the plugin gave {what} as {shape}, which cannot be right; report it to the plugin's vendor"
+            )
+        total *= max(numbers[index], 1)
+    return shape
 
 
 cdef object element_type(int number):

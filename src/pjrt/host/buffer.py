@@ -165,7 +165,7 @@ class HostBuffer(Buffer):
         def begin(place: Future[Any]) -> None:
             try:
                 copy_raw(self._device, storage, available, place.result(), offset, size).add_done_callback(settle)
-            except Exception as error:
+            except BaseException as error:
                 promise.set_error(error)
 
         out.add_done_callback(begin)

@@ -62,7 +62,7 @@ def tell(callback: Callable[[], object]) -> None:
     """Calls a release callback; what it raises is logged, for there is nobody to raise it to."""
     try:
         callback()
-    except Exception:
+    except BaseException:  # whoever drops the memory, often the garbage collector, is not to be ended by it
         _log.exception("the callback that says memory is not used any more raised; the exception goes no further")
 
 
