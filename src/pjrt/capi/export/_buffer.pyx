@@ -11,10 +11,10 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, native_layout, read_int64s, read_layout
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._device cimport device_of, memory_space_of
-from pjrt.capi.export._entry cimport drop, entry, keep, put, python_error, quiet_entry
+from pjrt.capi.export._entry cimport drop, entry, keep, notice_entry, put, python_error, quiet_entry
 from pjrt.capi.export._event cimport event_of, failed_event
 
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.future import Promise
 
 
@@ -262,7 +262,7 @@ cdef int _increase_references(void *raw) except -1:
 cdef int _decrease_references(void *raw) except -1:
     cdef BufferRecord record = buffer_record((<PJRT_Buffer_DecreaseExternalReferenceCount_Args *>raw).buffer)
     if not record.references:
-        raise FailedPreconditionError("the buffer has no external reference to give up; each increase allows one decrease")
+        raise InvalidArgumentError("Attempting to decrease reference on a buffer with zero reference count.")  # XLA's words
     record.references.pop().release()
     return 0
 
@@ -301,6 +301,6 @@ cdef int fill_table(PJRT_Api *table) except -1:
     put(table, SLOT_PJRT_Buffer_DonateWithControlDependency, entry(_donate_with_control_dependency))
     put(table, SLOT_PJRT_Buffer_UnsafePointer, entry(_unsafe_pointer))
     put(table, SLOT_PJRT_Buffer_IncreaseExternalReferenceCount, entry(_increase_references))
-    put(table, SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, quiet_entry(_decrease_references))
+    put(table, SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, notice_entry(_decrease_references))
     put(table, SLOT_PJRT_Buffer_OpaqueDeviceMemoryDataPointer, entry(_device_pointer))
     return 0

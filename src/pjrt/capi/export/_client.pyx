@@ -10,7 +10,8 @@ from pjrt.capi.export._host_memory cimport host_memory
 from pjrt.capi.export._text cimport Texts
 
 from pjrt.api.client import Client, ProcessInfo, ProcessState
-from pjrt.api.errors import InternalError, InvalidArgumentError
+from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, NotFoundError
 
 
 cdef class ClientRecord:
@@ -116,14 +117,23 @@ cdef int _destroy(void *raw) except -1:
 cdef int _lookup_device(void *raw) except -1:
     args = <PJRT_Client_LookupDevice_Args *>raw
     cdef ClientRecord record = client_record(args.client)
-    args.device = <PJRT_Device *>&record.device(record.client.lookup_device(args.id)).handle
+    try:
+        device = record.client.lookup_device(args.id)
+    except NotFoundError as error:  # which has another code in XLA, and other words, that frameworks look for
+        raise InvalidArgumentError(f"No matching device found for device_id {args.id}") from error
+    args.device = <PJRT_Device *>&record.device(device).handle
     return 0
 
 
 cdef int _lookup_addressable_device(void *raw) except -1:
     args = <PJRT_Client_LookupAddressableDevice_Args *>raw
     cdef ClientRecord record = client_record(args.client)
-    device = record.client.lookup_addressable_device(args.local_hardware_id)
+    try:
+        device = record.client.lookup_addressable_device(args.local_hardware_id)
+    except NotFoundError as error:
+        raise InvalidArgumentError(
+            f"No matching device found for local_hardware_id {args.local_hardware_id}"
+        ) from error
     args.addressable_device = <PJRT_Device *>&record.device(device).handle
     return 0
 
@@ -131,17 +141,39 @@ cdef int _lookup_addressable_device(void *raw) except -1:
 cdef int _default_device_assignment(void *raw) except -1:
     args = <PJRT_Client_DefaultDeviceAssignment_Args *>raw
     cdef size_t index = 0
-    wanted = args.num_replicas * args.num_partitions
-    if args.default_assignment_size < <size_t>wanted:
+    cdef object replicas = args.num_replicas, partitions = args.num_partitions  # whose product may not fit an int
+    client = client_record(args.client).client
+    if replicas < 1 or partitions < 1:
         raise InvalidArgumentError(
-            f"{args.num_replicas} x {args.num_partitions} device ids need room for {wanted}, found {args.default_assignment_size}"
+            f"a device assignment has at least 1 replica and 1 partition, found {replicas} and {partitions}"
         )
-    assignment = client_record(args.client).client.default_device_assignment(args.num_replicas, args.num_partitions)
-    for row in assignment.device_ids:
+    wanted = replicas * partitions
+    if args.default_assignment_size < wanted:
+        raise FailedPreconditionError(
+            f"PJRT_Client_DefaultDeviceAssignment: `default_assignment_size` {args.default_assignment_size} < "
+            f"`num_replicas * num_partitions`, {replicas} * {partitions} = {wanted}"
+        )
+    for row in _default_assignment(client, replicas, partitions).device_ids:
         for device_id in row:
+            if index == args.default_assignment_size:
+                raise InternalError(f"{client!r} gave a device assignment of more than the {wanted} devices asked for")
             args.default_assignment[index] = device_id
             index += 1
     return 0
+
+
+def _default_assignment(client, replicas, partitions):
+    """Return the client's assignment, or, where it has too few devices for one, ids in order.
+
+    XLA answers this question of any number, also of more devices than there are: it says how devices would be counted.
+    Compiling for devices that are not there fails.
+    """
+    try:
+        return client.default_device_assignment(replicas, partitions)
+    except InvalidArgumentError:
+        if replicas * partitions <= len(client.devices):
+            raise
+        return DeviceAssignment.in_order(range(replicas * partitions), replicas, partitions)
 
 
 cdef int _dma_map(void *raw) except -1:

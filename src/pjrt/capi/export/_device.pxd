@@ -78,5 +78,7 @@ cdef class DeviceRecord:
 
 cdef Block pointers(list addresses)
 cdef int fill_table(PJRT_Api *table) except -1
+cdef int shown_kind_id(object kind_id) except? -1
+cdef object own_kind_id(int shown)
 cdef object device_of(PJRT_Device *device)
 cdef object memory_space_of(PJRT_Memory *memory)

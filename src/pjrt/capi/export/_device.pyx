@@ -47,7 +47,7 @@ cdef class DescriptionRecord:
         handles = <MemoryDescriptionHandle *>self.memory_handles.data
         for index, one in enumerate(found):
             handles[<size_t>index].kind = self.texts.add(one.kind)
-            handles[<size_t>index].kind_id = one.kind_id
+            handles[<size_t>index].kind_id = shown_kind_id(one.kind_id)
         self.memory_pointers = pointers([<uintptr_t>&handles[<size_t>i] for i in range(len(found))])
         self.handle.memory_descriptions = <void **>self.memory_pointers.data
         self.handle.num_memory_descriptions = len(found)
@@ -63,7 +63,7 @@ cdef class MemoryRecord:
         handle.vtable = pjrt_memory_table()
         handle.record = <void *>record
         handle.id = memory_space.id
-        handle.kind_id = memory_space.kind_id
+        handle.kind_id = shown_kind_id(memory_space.kind_id)
         handle.kind = record.texts.add(memory_space.kind)
         handle.debug_string = record.texts.add(memory_space.debug_string)
         handle.to_string = record.texts.add(str(memory_space))
@@ -121,6 +121,16 @@ cdef Block pointers(list addresses):
     for index in range(<size_t>len(addresses)):
         (<void **>block.data)[index] = <void *><uintptr_t>addresses[index]
     return block
+
+
+cdef int shown_kind_id(kind_id) except? -1:
+    """Return the number by which frameworks know a kind of memory: never 0, which means none to XLA."""
+    return kind_id + 1 if kind_id >= 0 else kind_id
+
+
+cdef object own_kind_id(int shown):
+    """Return the device's own number of a kind of memory from the one that frameworks know."""
+    return shown - 1 if shown > 0 else shown
 
 
 cdef object device_of(PJRT_Device *device):

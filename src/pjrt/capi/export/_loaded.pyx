@@ -201,7 +201,7 @@ cdef int _compile(void *raw) except -1:
     args = <PJRT_Client_Compile_Args *>raw
     cdef ClientRecord record = client_record(args.client)
     loaded = record.client.compile(
-        read_program(args.program), read_options(args.compile_options, args.compile_options_size)
+        read_program(args.program, record.client), read_options(args.compile_options, args.compile_options_size)
     )
     args.executable = <PJRT_LoadedExecutable *>LoadedRecord.of(record, loaded).give()
     return 0

@@ -1,4 +1,4 @@
 from pjrt.capi._gen_abi cimport PJRT_Program
 
-cdef object read_program(const PJRT_Program *program)
+cdef object read_program(const PJRT_Program *program, object compiler)
 cdef object read_options(const char *data, size_t size)

@@ -2,18 +2,49 @@
 
 from pjrt.capi._gen_abi cimport PJRT_Program
 
+from pjrt.api._protos import parse
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.program import Program
+from pjrt.api.program import Program, ProgramFormat
+
+_KNOWN_FORMATS = frozenset(str(known) for known in ProgramFormat)
 
 
-cdef object read_program(const PJRT_Program *program):
-    """A program that a framework sends to be compiled."""
-    if program == NULL or program.code == NULL or program.format == NULL:
+cdef object read_program(const PJRT_Program *program, compiler):
+    """Return a program that a framework sends to a client or a topology to be compiled.
+
+    Raises:
+        InvalidArgumentError: The compiler says which formats it takes, and this is none of them, nor one of XLA's.
+    """
+    if program == NULL or program.format == NULL:
         raise InvalidArgumentError("expected a program with code and format, found a null pointer")
-    return Program(program.code[:program.code_size], program.format[:program.format_size].decode("utf-8", "replace"))
+    format_name = program.format[:program.format_size].decode("utf-8", "replace")
+    if format_name not in _KNOWN_FORMATS:
+        taken = compiler.capabilities.program_formats
+        if taken is not None and format_name not in taken:
+            raise InvalidArgumentError(f"Unknown program format '{format_name}'.")  # XLA's words
+    if program.code == NULL:
+        raise InvalidArgumentError("expected a program with code and format, found a null pointer")
+    return Program(program.code[:program.code_size], format_name)
 
 
 cdef object read_options(const char *data, size_t size):
-    """Compile options from the serialized ``CompileOptionsProto``."""
-    return CompileOptions.from_proto(data[:size] if size else b"")
+    """Return compile options from the serialized ``CompileOptionsProto``."""
+    cdef bytes serialized = data[:size] if size else b""
+    try:
+        return CompileOptions.from_proto(serialized)
+    except InvalidArgumentError as error:
+        if _is_proto(serialized):
+            raise
+        raise InvalidArgumentError(
+            "PJRT_Client_Compile: failed to deserialize CompileOptionsProto"  # XLA's words, for whatever is compiled
+        ) from error
+
+
+cdef bint _is_proto(bytes serialized) except -1:
+    """Whether bytes can be read as compile options at all, whatever they hold."""
+    try:
+        parse("CompileOptionsProto", serialized)
+    except InvalidArgumentError:
+        return False
+    return True

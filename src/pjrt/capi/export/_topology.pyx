@@ -5,7 +5,7 @@ from libc.stdint cimport uint64_t, uintptr_t
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NamedValues, element_type, read_int64s, read_layout
 from pjrt.capi.export._client cimport ClientRecord, client_record
-from pjrt.capi.export._device cimport DescriptionRecord, pointers
+from pjrt.capi.export._device cimport DescriptionRecord, own_kind_id, pointers, shown_kind_id
 from pjrt.capi.export._entry cimport drop, entry, keep, put
 from pjrt.capi.export._executable cimport ExecutableRecord
 from pjrt.capi.export._give cimport give_bytes
@@ -94,7 +94,7 @@ cdef int _compile(void *raw) except -1:
     args = <PJRT_Compile_Args *>raw
     client = None if args.client == NULL else client_record(args.client).client
     executable = _record(args.topology).topology.compile(
-        read_program(args.program), read_options(args.compile_options, args.compile_options_size), client=client
+        read_program(args.program, _record(args.topology).topology), read_options(args.compile_options, args.compile_options_size), client=client
     )
     args.executable = <PJRT_Executable *>ExecutableRecord.of(executable).give()
     return 0
@@ -108,7 +108,7 @@ cdef int _memory_space_kind_ids(void *raw) except -1:
         ids = list(record.topology.memory_space_kind_ids)
         block = Block.of((len(ids) + 1) * sizeof(int))
         for index in range(<size_t>len(ids)):
-            (<int *>block.data)[index + 1] = ids[index]
+            (<int *>block.data)[index + 1] = shown_kind_id(ids[index])
         (<int *>block.data)[0] = len(ids)
         record.kind_ids = block
     args.memory_space_kind_ids = <int *>record.kind_ids.data + 1
@@ -124,7 +124,7 @@ cdef int _make_canonical_shape(void *raw) except -1:
         element_type(args.element_type),
         read_int64s(args.dims, args.num_dims, "the dimensions of a shape"),
         None if args.layout == NULL else read_layout(args.layout),
-        memory_space_kind_id=args.memory_space_kind_id,
+        memory_space_kind_id=own_kind_id(args.memory_space_kind_id),
     )
     return give_bytes(shape, &args.serialized_shape, &args.serialized_shape_size, &holder, <void **>&args.serialized_shape_deleter)
 
