@@ -98,20 +98,25 @@ class PjrtError(Exception):
         return _BY_CODE[known](message, payloads=payloads)
 
     @staticmethod
-    def wrap(error: BaseException) -> PjrtError:
+    def wrap(error: BaseException, place: str = "") -> PjrtError:
         """Any exception as a ``PjrtError``: one that already is stays itself, others keep their type's name in the
         message.
 
         ``MemoryError`` becomes ``RESOURCE_EXHAUSTED``, ``NotImplementedError`` ``UNIMPLEMENTED``, ``TimeoutError``
         ``DEADLINE_EXCEEDED``, ``ValueError`` and ``TypeError`` ``INVALID_ARGUMENT``, ``KeyboardInterrupt``
         ``CANCELLED``, everything else ``INTERNAL``. The original is kept as ``__cause__``.
+
+        Args:
+            error: the exception.
+            place: where it was raised, for the message.
         """
         if isinstance(error, PjrtError):
             return error
         made = next((cls for kind, cls in _BY_PYTHON_TYPE if isinstance(error, kind)), InternalError)
         text = str(error)
         name = type(error).__name__
-        wrapped = made(f"{name}: {text}" if text else name)
+        said = f"{name}: {text}" if text else name
+        wrapped = made(f"{said} ({place})" if place else said)
         wrapped.__cause__ = error
         return wrapped
 

@@ -18,7 +18,8 @@ import logging
 
 import numpy as np
 
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.author_errors import from_author
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.execute_options import ExecuteContext, ExecuteOptions
 from pjrt.api.expecting import expect, expect_int
 from pjrt.api.transfer import CopyToDeviceStream
@@ -152,7 +153,7 @@ cdef PJRT_Error *_take_chunk(
     try:
         (<object>user_arg)(PyBytes_FromStringAndSize(<char *>chunk.data, chunk.size), total, bool(done))
     except BaseException as raised:
-        error = PjrtError.wrap(raised)
+        error = from_author(raised)
         message = error.message.encode()
         return make_error[0](<PJRT_Error_Code><int>error.code, message, len(message))
     return NULL

@@ -11,7 +11,8 @@ from libc.string cimport memcpy
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.author_errors import from_author
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.key_value_store import KeyValueStore
 
 
@@ -110,6 +111,6 @@ cdef void _free_value(char *value) noexcept nogil:
 
 cdef PJRT_Error *_error(PJRT_CallbackError *make_error, raised):
     """An exception as an error of the plugin's."""
-    error = PjrtError.wrap(raised)
+    error = from_author(raised)
     cdef bytes message = error.message.encode()
     return make_error[0](<PJRT_Error_Code><int>error.code, message, len(message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 
+from pjrt.api.author_errors import from_author
 from pjrt.api.errors import PjrtError
 
 
@@ -11,9 +12,10 @@ def clean(error: BaseException) -> PjrtError:
     """An exception of a device's code as a ``PjrtError`` that keeps no frames alive.
 
     A traceback holds the frames, and those hold the arrays they worked on: memory of the device, for as long as
-    somebody keeps the error. So the traceback is kept as text, in a note that Python prints with the error.
+    somebody keeps the error. So the traceback is kept as text, in a note that Python prints with the error; the message
+    says where the exception was raised.
     """
-    wrapped = PjrtError.wrap(error)
+    wrapped = from_author(error)
     trace = error.__traceback__
     if trace is not None:
         # Without the frame that called the device's code, unless there is no other.

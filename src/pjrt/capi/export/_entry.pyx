@@ -13,6 +13,7 @@ from pjrt.capi._gen_abi cimport *
 import logging
 import threading
 
+from pjrt.api.author_errors import from_author
 from pjrt.api.errors import InternalError, PjrtError, ResourceExhaustedError
 
 _log = logging.getLogger("pjrt")
@@ -183,7 +184,7 @@ cdef PJRT_Error *native_error(error) noexcept:
     cdef PJRT_Error *made
     cdef bytes message, name, data
     try:
-        wrapped = PjrtError.wrap(error)
+        wrapped = from_author(error)
         message = wrapped.message.encode("utf-8", "replace")
         made = pjrt_error_new(<PJRT_Error_Code><int>wrapped.code, message, len(message))
         for key, value in wrapped.payloads.items():

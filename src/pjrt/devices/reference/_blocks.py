@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from pjrt.api.author_errors import from_author
 from pjrt.api.errors import PjrtError
 from pjrt.devices.reference._context import Context
 from pjrt.devices.reference._registry import Kernel
@@ -122,7 +123,7 @@ def run_fast(block: Block, slots: Environment) -> None:
 
 def located(error: Exception, block: Block, code: Code | None) -> PjrtError:
     """The error of a step with the step's op, types and place in its message; the innermost step wins."""
-    wrapped = PjrtError.wrap(error)
+    wrapped = from_author(error)
     if code is None or getattr(wrapped, "_located", False):
         return wrapped
     step = next(step for step, other in zip(block.steps, block.code, strict=True) if other is code)

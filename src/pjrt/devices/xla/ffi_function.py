@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
+from pjrt.api.author_errors import from_author
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import PjrtError
 
@@ -147,7 +148,7 @@ def handler_of(function: Callable[..., Any], traits: int) -> int:
             results = [_result(frame, number) for number in range(frame.results.size)]
             function(*operands, *results, **_attributes(frame.attributes))
         except BaseException as error:  # nothing may escape into XLA's thread
-            return _failure(frame, PjrtError.wrap(error))
+            return _failure(frame, from_author(error))
         return None
 
     handler = _Handler(handle)
