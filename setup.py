@@ -18,7 +18,8 @@ DEPENDS = [str(header) for header in sorted(HEADERS.rglob("*.h"))]
 FLAGS = (
     ["/O2", "/std:c11", "/experimental:c11atomics", "/utf-8"]
     if sys.platform == "win32"
-    else ["-O2", "-g0", "-fvisibility=hidden"]
+    # With exceptions, what is to be done when a thread is ended is done (pjrt_support/entries.h).
+    else ["-O2", "-g0", "-fvisibility=hidden", "-fexceptions"]
 )
 
 extensions = [

@@ -1,4 +1,4 @@
-"""What XLA's own test of the C API expects of a plugin, asked of exported ones: codes, and the words frameworks look for.
+"""What XLA's own test of the C API expects of a plugin, asked of exported ones: codes, and words that are looked for.
 
 Two of its expectations are of no plugin: one is about a helper in C++, and the layout of the table is held by
 ``tests/capi/test_abi_layout.py``.
@@ -257,7 +257,7 @@ def test_programs_are_compiled(table: Table) -> None:
 def test_a_program_in_the_dialect_of_xlas_own_test(table: Table) -> None:
     """XLA's test sends MHLO; frameworks send StableHLO, which is what ``reference`` interprets, and says so."""
     if table.name == "reference":
-        with pytest.raises(pjrt.UnimplementedError, match="mhlo.copy"):
+        with pytest.raises(pjrt.UnimplementedError, match=r"mhlo\.copy"):
             table.compile(MHLO.encode(), b"mlir", OPTIONS)
     else:
         table("PJRT_LoadedExecutable_Destroy", executable=table.compile(MHLO.encode(), b"mlir", OPTIONS))

@@ -241,8 +241,8 @@ def test_the_end_of_the_interpreter_gives_up_on_a_device_that_hangs() -> None:
     done = run_python(
         """
         import threading, toys
-        from pjrt.host import process_life
-        process_life.EXIT_GRACE_SECONDS = 0.3
+        from pjrt.api import interpreter_end
+        interpreter_end.PATIENCE_SECONDS = 0.3
         client, gate = toys.gated()
         (out,) = client.compile("program")(toys.floats())
         out.ready().add_done_callback(lambda future: print(future.exception(), flush=True))
@@ -253,6 +253,81 @@ def test_the_end_of_the_interpreter_gives_up_on_a_device_that_hangs() -> None:
     assert done.returncode == 0
     assert "CANCELLED: the interpreter ended before the work was done" in done.stdout
     assert "gated:0 is still at work after 0.3 s" in done.stderr
+
+
+def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:
+    done = run_python(
+        """
+        import threading, toys, pjrt
+        from pjrt.api import interpreter_end
+        interpreter_end.PATIENCE_SECONDS = 100
+
+        def run(context, x):
+            begun.set()
+            try:
+                while True:
+                    threading.Event().wait(0.01)
+                    context.check()
+            except pjrt.AbortedError as error:
+                print(error.message, flush=True)
+                raise
+
+        begun = threading.Event()
+        client = toys.client(run, facts={"takes_context": True})
+        (out,) = client.compile("program")(toys.floats())
+        begun.wait()
+        """,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "the launch was given up: CANCELLED: the interpreter is ending\n"
+
+
+def test_closing_at_the_end_of_the_interpreter_waits_no_longer_than_that() -> None:
+    done = run_python(
+        """
+        import atexit, toys
+        from pjrt.api import interpreter_end
+        interpreter_end.PATIENCE_SECONDS = 0.3
+        client, gate = toys.gated()
+        atexit.register(client.close)
+        (out,) = client.compile("program")(toys.floats())
+        gate.wait_entered()
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_work_that_nobody_waits_for_any_more_is_given_up() -> None:
+    told: list[str] = []
+    begun = threading.Semaphore(0)
+
+    def run(context: pjrt.host.ExecutionContext, x: np.ndarray) -> np.ndarray:
+        begun.release()
+        try:
+            while x[0] == 0:
+                threading.Event().wait(0.001)
+                context.check()
+        except pjrt.AbortedError as error:
+            told.append(error.message)
+            raise
+        return x
+
+    client = toys.client(run, facts={"takes_context": True})
+    exe = client.compile("program")
+    (under_way,) = exe(toys.floats())
+    assert begun.acquire(timeout=toys.TIMEOUT)
+    (queued,) = exe(toys.floats())
+    alias, _ = client.create_alias_buffer(toys.spec("f32[4]"))
+    (waiting,) = exe(alias)
+    client.give_up_work(pjrt.CancelledError("gone"))
+    for out in (under_way, queued, waiting):
+        with pytest.raises(pjrt.CancelledError, match="gone"):
+            out.ready().result(toys.TIMEOUT)
+    (later,) = exe(toys.floats() + 1)
+    np.testing.assert_array_equal(np.asarray(later), toys.floats() + 1)
+    assert told == ["the launch was given up: CANCELLED: gone"]
+    client.close()
 
 
 def test_the_interpreter_ends_with_live_objects_of_every_kind() -> None:

@@ -337,6 +337,18 @@ class Client(abc.ABC):
     def is_closed(self) -> bool:
         """Whether ``close`` was called."""
 
+    def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
+        """Fail the executions that are not done with an error, because nobody waits for them any more.
+
+        A framework's client is told so where Ctrl-C ended the framework's wait, and when the interpreter ends. Work
+        that cannot be stopped goes on, and what comes of it is dropped.
+
+        Args:
+            error: why.
+            only_ask: tell the functions that ask whether they should go on, and let all others come to their end.
+        """
+        return  # as it is of a client that can stop none
+
     @abc.abstractmethod
     def close(self) -> None:
         """Ends the client (``PJRT_Client_Destroy``): waits for work under way, then gives the devices up; may be called

@@ -213,7 +213,7 @@ def default_device(client: Client) -> Device:
     devices = client.addressable_devices
     if not devices:
         raise FailedPreconditionError(
-            f"this process can address none of the {len(client.devices)} devices of '{client.platform_name}', so there is "
-            "nowhere to put a buffer; use a process that has devices, one of the process_index of client.devices"
+            f"this process can address none of the {len(client.devices)} devices of '{client.platform_name}', so there "
+            "is nowhere to put a buffer; use a process that has devices, one of the process_index of client.devices"
         )
     return devices[0]

@@ -110,8 +110,8 @@ class Future(Generic[T]):
         """Calls ``callback(self)`` once, when the future is done (``PJRT_Event_OnReady``).
 
         If it is done already, the call is made at once in this thread; otherwise in the thread that completes it, which
-        must not be held up for long. An exception in a callback is logged and goes no further, be it ``SystemExit``; only
-        Ctrl-C in the main thread does.
+        must not be held up for long. An exception in a callback is logged and goes no further, be it ``SystemExit``;
+        only Ctrl-C in the main thread does.
         """
         with _lock:
             pending = not self._done

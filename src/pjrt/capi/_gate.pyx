@@ -8,6 +8,8 @@ that plugins can finish what they do; then the gate is shut.
 import atexit
 import weakref
 
+from pjrt.api.interpreter_end import time_left
+
 cdef extern from "pjrt_support/gate.h" nogil:
     ctypedef struct pjrt_gate:
         pass
@@ -15,7 +17,8 @@ cdef extern from "pjrt_support/gate.h" nogil:
     void pjrt_gate_leave(pjrt_gate *gate)
     bint pjrt_gate_shut(pjrt_gate *gate, int milliseconds)
 
-cdef int _PATIENCE_MILLISECONDS = 5000
+# Those inside are let out even where nothing else could be waited for any more.
+cdef double _LEAST_PATIENCE_SECONDS = 0.2
 cdef pjrt_gate _gate
 
 close_at_exit = weakref.WeakSet()
@@ -39,8 +42,9 @@ def shut():
             import sys
 
             sys.stderr.write(f"pjrt: {open_thing!r} could not be closed at exit: {error}\n")
+    cdef int patience = <int>(1000 * max(time_left(), _LEAST_PATIENCE_SECONDS))
     with nogil:
-        pjrt_gate_shut(&_gate, _PATIENCE_MILLISECONDS)
+        pjrt_gate_shut(&_gate, patience)
 
 
 atexit.register(shut)

@@ -368,6 +368,9 @@ class HostClient(Client):
             self._dispatcher.finish(self._end_waiting)
         self._tell_closed()
 
+    def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
+        self._dispatcher.give_up(expect(error, PjrtError, "an error as pjrt.PjrtError"), only_ask)
+
     def _end_waiting(self) -> None:
         """What waits for somebody to say or bring something does not wait any longer."""
         for promise in list(self._unfulfilled):

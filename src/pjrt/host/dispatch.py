@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.api.future import Future
+from pjrt.api.interpreter_end import time_left
 from pjrt.host.device import HostDevice
 from pjrt.host.execution import Execution
+from pjrt.host.process_life import is_exiting
 from pjrt.host.queue import WorkQueue, after
 
 
@@ -77,11 +79,33 @@ class Dispatcher:
         for queue in self._queues:
             queue.close()
 
+    def give_up(self, error: PjrtError, only_ask: bool) -> None:
+        """Fail all executions that are not done; the functions of those under way are told, if they ask.
+
+        Args:
+            error: why.
+            only_ask: whether only to tell them.
+        """
+        if only_ask:
+            for queue in self._queues:
+                queue.ask_to_end(error)
+            return
+        for shares in list(self._waiting):
+            self._waiting.discard(shares)
+            shares.fail(error)
+        for queue in self._queues:
+            for task in queue.tasks():
+                if isinstance(task, Execution):
+                    task.poison(error)
+
     def _drain(self) -> None:
         # Work on one queue may put more on another.
         while any(queue.is_busy for queue in self._queues):
             for queue in self._queues:
-                queue.drain()
+                if not is_exiting():
+                    queue.drain()
+                elif not queue.drain(time_left()):
+                    queue.abandon(CancelledError("the interpreter ended before the work was done"))
 
     def _stop_waiting(self, shares: _Shares) -> None:
         try:

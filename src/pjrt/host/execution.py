@@ -83,7 +83,7 @@ class Execution:
         if self._launch is not None:
             self._launch.abort(error)
         # Asked before anybody is told: who is told may be quick to end the interpreter.
-        nobody_will_see = is_exiting()
+        nobody_will_see = is_exiting() and (self._launch is None or not self._launch.is_given_up)
         if self.definition._complete(None, error) and nobody_will_see:
             _log.error("an execution of %r failed while the interpreter ended: %s", self._compiled.name, error)
 
@@ -91,9 +91,13 @@ class Execution:
         """Fails the outputs at once, whatever the function is doing; returns whether they were still to come."""
         if not self.definition._complete(None, error):
             return False
-        if self._launch is not None:
-            self._launch.abort(error)
+        self.ask_to_end(error)
         return True
+
+    def ask_to_end(self, error: PjrtError) -> None:
+        """Tell the function, if it asks, and the other shares of the launch that nobody waits for them any more."""
+        if self._launch is not None:
+            self._launch.give_up(error)
 
     def _finish(self) -> PjrtError | None:
         self._context = None

@@ -175,7 +175,8 @@ class ExecutionContext:
         """Returns if the launch goes on; for long work to look in from time to time.
 
         Raises:
-            AbortedError: another share failed, or the execution was poisoned.
+            AbortedError: another share failed, the execution was poisoned, or nobody waits for it any more: the
+                interpreter is ending, or Ctrl-C ended a framework's wait.
         """
         self.launch.check()
 

@@ -25,7 +25,7 @@ class Launch:
         launch_id: the number that the caller gave, 0 if none.
     """
 
-    __slots__ = ("_changed", "_error", "_mail", "_meetings", "launch_id", "run_id")
+    __slots__ = ("_changed", "_error", "_given_up", "_mail", "_meetings", "launch_id", "run_id")
 
     def __init__(self, launch_id: int = 0) -> None:
         self.run_id = next(_run_ids)
@@ -34,6 +34,7 @@ class Launch:
         self._meetings: dict[Hashable, _Meeting] = {}
         self._mail: dict[Hashable, deque[Any]] = {}
         self._error: PjrtError | None = None
+        self._given_up = False
 
     def rendezvous(
         self, key: Hashable, who: Hashable, participants: Sequence[Hashable], value: Any, timeout: float
@@ -94,11 +95,23 @@ class Launch:
                 self._error = error
                 self._changed.notify_all()
 
+    def give_up(self, error: PjrtError) -> None:
+        """As ``abort``, where no device failed: whoever waited for the launch does not any more."""
+        with self._changed:
+            if self._error is None:
+                self._given_up = True
+            self.abort(error)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self._given_up
+
     def check(self) -> None:
         """Returns if the launch goes on.
 
         Raises:
-            AbortedError: a device of it failed.
+            AbortedError: a device of it failed, or it was given up.
         """
         if self._error is not None:
             raise self._aborted()
@@ -129,7 +142,8 @@ class Launch:
 
     def _aborted(self) -> PjrtError:
         assert self._error is not None
-        error = AbortedError(f"another device of the launch failed: {self._error}", payloads=self._error.payloads)
+        why = "the launch was given up" if self._given_up else "another device of the launch failed"
+        error = AbortedError(f"{why}: {self._error}", payloads=self._error.payloads)
         error.__cause__ = self._error
         return error
 

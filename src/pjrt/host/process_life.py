@@ -14,13 +14,14 @@ import time
 import weakref
 from typing import Protocol
 
+from pjrt.api import interpreter_end
 from pjrt.api.errors import CancelledError, FailedPreconditionError, PjrtError
 from pjrt.system import after_fork_in_child
 
 _log = logging.getLogger("pjrt")
 
-EXIT_GRACE_SECONDS = 10.0
-"""How long the end of the interpreter waits for work under way before it gives it up."""
+_MOMENT_SECONDS = 0.2
+"""How long work under way may go on when the interpreter ends before it is told so, if it asks."""
 
 
 class Worker(Protocol):
@@ -37,6 +38,9 @@ class Worker(Protocol):
     def drain(self, timeout: float | None = None) -> bool:
         """Waits until its work is done; returns whether it is."""
 
+    def ask_to_end(self, error: PjrtError) -> None:
+        """Tell the work, as far as it asks, that nobody waits for it any more."""
+
     def abandon(self, error: PjrtError) -> None:
         """Fails the work, because nobody will do it."""
 
@@ -50,7 +54,6 @@ entered again by its holder, because the garbage collector may run inside a sect
 
 _workers: weakref.WeakSet[Worker] = weakref.WeakSet()
 _generation = 0
-_exiting = False
 
 
 def register(worker: Worker) -> None:
@@ -65,7 +68,7 @@ def generation() -> int:
 
 def is_exiting() -> bool:
     """Whether the interpreter is ending, so that nobody will look at an error any more."""
-    return _exiting
+    return interpreter_end.has_begun()
 
 
 def forked() -> FailedPreconditionError:
@@ -85,21 +88,27 @@ def _after_fork_in_child() -> None:
 
 
 def _at_exit() -> None:
-    global _exiting
-    _exiting = True
-    deadline = time.monotonic() + EXIT_GRACE_SECONDS
+    _drain(min(_MOMENT_SECONDS, interpreter_end.time_left()))
+    for worker in _busy_workers():
+        worker.ask_to_end(CancelledError("the interpreter is ending"))
+    for worker in _drain(interpreter_end.time_left()):
+        _log.warning(
+            "the interpreter ends although %s is still at work after %g s; the work is given up",
+            worker.name,
+            interpreter_end.PATIENCE_SECONDS,
+        )
+        worker.abandon(CancelledError("the interpreter ended before the work was done"))
+
+
+def _drain(seconds: float) -> list[Worker]:
+    """Wait for the work under way, and for what it sets going, at most so long; return who is still at work."""
+    deadline = time.monotonic() + seconds
     busy = _busy_workers()
     while busy and time.monotonic() < deadline:
         for worker in busy:
             worker.drain(max(deadline - time.monotonic(), 0))
-        busy = _busy_workers()  # what was done may have set others to work
-    for worker in busy:
-        _log.warning(
-            "the interpreter ends although %s is still at work after %g s; the work is given up",
-            worker.name,
-            EXIT_GRACE_SECONDS,
-        )
-        worker.abandon(CancelledError("the interpreter ended before the work was done"))
+        busy = _busy_workers()
+    return busy
 
 
 def _busy_workers() -> list[Worker]:

@@ -28,6 +28,9 @@ class Task(Protocol):
     def fail(self, error: PjrtError) -> None:
         """Called instead of ``run`` when the work will never be done."""
 
+    def ask_to_end(self, error: PjrtError) -> None:
+        """Called while it runs, or waits to, when nobody waits for it any more; it may go on all the same."""
+
 
 class WorkQueue:
     """Runs tasks in the order in which they were put, on a thread of its own.
@@ -112,6 +115,15 @@ class WorkQueue:
         if self._finalizer is not None:
             self._finalizer()
 
+    def tasks(self) -> list[Task]:
+        """What was put and is not finished, in no order."""
+        return list(self._pending)
+
+    def ask_to_end(self, error: PjrtError) -> None:
+        """Tell everything that is not finished that nobody waits for it any more."""
+        for task in self.tasks():
+            task.ask_to_end(error)
+
     def abandon(self, error: PjrtError) -> None:
         """Fails everything that is not finished; for when the thread is gone or will never come back."""
         for task in list(self._pending):
@@ -160,6 +172,9 @@ class _Fence:
     def fail(self, error: PjrtError) -> None:
         self.passed.future._complete(None, error)
 
+    def ask_to_end(self, error: PjrtError) -> None:
+        pass  # it is over at once
+
 
 class Call:
     """A task that calls a function and puts what becomes of it into a future."""
@@ -188,6 +203,9 @@ class Call:
         """Fails the future."""
         self._function = None
         self.future._complete(None, error)
+
+    def ask_to_end(self, error: PjrtError) -> None:
+        """Do nothing: the function has nothing to ask."""
 
 
 def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Server) -> None:

@@ -7,6 +7,7 @@ context of its own, without worker threads, and whoever holds an ``MlirModule`` 
 from __future__ import annotations
 
 import functools
+import io
 import re
 import threading
 from collections.abc import Iterator
@@ -129,9 +130,11 @@ def write_text(module: MlirModule, *, locations: bool, constants: bool = True) -
 def write_bytecode(module: MlirModule) -> bytes:
     """The module as MLIR bytecode."""
     with module as mlir:
-        file = _Bytes()
+        # Not a class of our own: its method would run in Python, inside of MLIR's C++ code, where a thread may not be
+        # ended, as the end of the interpreter does with threads that run Python.
+        file = io.BytesIO()
         mlir.operation.write_bytecode(file)
-    return file.content
+    return file.getvalue()
 
 
 def run_passes(module: MlirModule, pipeline: str) -> None:
@@ -270,20 +273,6 @@ class _Bindings(NamedTuple):
     stablehlo: Any
     dialects: tuple[Any, ...]
     registry: Any
-
-
-class _Bytes:
-    """A file that bytecode is written to."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def write(self, part: bytes) -> None:
-        self._parts.append(bytes(part))
-
-    @property
-    def content(self) -> bytes:
-        return b"".join(self._parts)
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from pjrt.capi.export._text cimport Texts
 from pjrt.api.client import Client, ProcessInfo, ProcessState
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, NotFoundError
+from pjrt.capi.export._event import working
 
 
 cdef class ClientRecord:
@@ -23,6 +24,7 @@ cdef class ClientRecord:
         record.texts = Texts()
         record.mapped = {}
         record._read_places()
+        working.add(client)
         cdef ClientHandle *handle = &record.handle
         handle.record = <void *>record
         handle.platform_name = record.texts.add(platform_name or client.platform_name)

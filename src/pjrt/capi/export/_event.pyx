@@ -4,9 +4,18 @@ from pjrt.capi._gate import close_at_exit
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi.export._entry cimport native_error, pjrt_error_new, pjrt_error_of_text, pjrt_error_release, pjrt_error_share
 
+import logging
 import time
+import weakref
 
+from pjrt.api.errors import CancelledError
 from pjrt.api.future import Future
+from pjrt.api.interpreter_end import time_left
+
+_log = logging.getLogger("pjrt")
+_ENDING = "the Python interpreter that this device runs in is ending"
+# How long work under way may go on when the interpreter ends before it is told so, if it asks.
+cdef double _MOMENT_SECONDS = 0.2
 
 cdef extern from "pjrt_support/event.h" nogil:
     ctypedef struct pjrt_event:
@@ -31,9 +40,6 @@ cdef extern from "pjrt_support/gil.h" nogil:
 
 cdef pjrt_pending _pending
 pjrt_pending_init(&_pending)
-
-cdef double _PATIENCE_SECONDS = 2.0
-
 
 # The last plain future that was done, well, and holds nothing: a device may give the same one for all that is there at
 # once. A future of a class of its own may hold what it comes from, and is not kept.
@@ -96,18 +102,40 @@ cdef class _Setter:
             pjrt_event_release(&_pending, event)
 
 
-def fail_pending(str message):
-    """Fails with ``CANCELLED`` all that a framework is waiting for: the device does not answer, or will not any more."""
+working = weakref.WeakSet()
+"""The clients whose work the events are about."""
+
+
+def give_up_pending(str message):
+    """Fail with ``CANCELLED`` all that a framework is waiting for: the device does not answer, or will not any more.
+
+    Its clients are told that nobody waits any more, so that a device's function that asks can end.
+    """
     cdef bytes text = message.encode()
     cdef const char *data = text
     with nogil:
         pjrt_pending_fail(&_pending, PJRT_Error_Code_CANCELLED, data)
+    _tell_clients(message, only_ask=False)
+
+
+def _tell_clients(message, *, only_ask):
+    for client in list(working):
+        try:
+            client.give_up_work(CancelledError(message), only_ask=only_ask)
+        except Exception:
+            _log.exception("a device of an exported plugin could not be told that its work was given up")
 
 
 def wait_for_pending():
-    """Gives work under way a moment to end; returns whether it has, and frameworks wait for nothing any more."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while _pending.first != NULL and time.monotonic() < deadline:
+    """Let work under way end, for as long as the end of the interpreter may wait; return whether it has.
+
+    If so, frameworks wait for nothing any more.
+    """
+    moment = time_left() - _MOMENT_SECONDS
+    while _pending.first != NULL and time_left() > 0:
+        if moment is not None and time_left() < moment:
+            _tell_clients(_ENDING, only_ask=True)
+            moment = None
         time.sleep(0.001)
     return _pending.first == NULL
 
@@ -117,7 +145,7 @@ class _AtExit:
 
     def _close_at_exit(self):
         wait_for_pending()
-        fail_pending("the Python interpreter that this device runs in is ending")
+        give_up_pending(_ENDING)
 
 
 _at_exit = _AtExit()

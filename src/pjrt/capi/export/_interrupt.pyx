@@ -2,11 +2,11 @@
 
 Python's handler only notes the signal; the main thread raises ``KeyboardInterrupt`` when it next runs Python. A main
 thread that waits in the framework for an event of a device that hangs never does. So a thread of ours is told of each
-Ctrl-C, gives the main thread a moment, and then fails what is pending: the wait ends with an error, and with it the
+Ctrl-C, gives the main thread a moment, and then gives up what is pending: the wait ends with an error, and with it the
 exception comes. It acts only where Ctrl-C means what it means by default.
 """
 
-from pjrt.capi.export._event import fail_pending
+from pjrt.capi.export._event import give_up_pending
 
 import os
 import signal
@@ -50,7 +50,7 @@ def _watch():
         with nogil:
             pjrt_interrupt_wait()
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler and not _main_thread_answers():
-            fail_pending("interrupted by Ctrl-C while a framework waited for the device")
+            give_up_pending("interrupted by Ctrl-C while a framework waited for the device")
 
 
 cdef bint _main_thread_answers() except -1:

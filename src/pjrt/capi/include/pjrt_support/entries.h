@@ -7,7 +7,10 @@
 #ifndef PJRT_SUPPORT_ENTRIES_H_
 #define PJRT_SUPPORT_ENTRIES_H_
 
+#include <stdbool.h>
+
 #include "pjrt_abi.h"
+#include "system.h"
 
 typedef PJRT_Error *(*pjrt_entry)(void *args);
 
@@ -15,6 +18,25 @@ static PJRT_Error *(*pjrt_enter)(void *args, int entry);
 static PJRT_Error *(*pjrt_enter_plugin)(void *args, int entry);
 
 enum { PJRT_NUM_ENTRIES = 192, PJRT_NUM_PLUGINS = 1024, PJRT_NUM_PLUGIN_ENTRIES = 8 };
+
+/* Once the interpreter is taken apart, Python (before 3.14) ends a thread that asks for the GIL on the spot. Where that
+ * unwinds the thread's stack, as with glibc, it would go through the framework's C++ code, which ends the process: threads
+ * are not ended there. So a thread that is ended inside an entry is held in it, for the little while that is left. */
+#ifdef __GLIBC__
+static inline void pjrt_hold(bool *inside) {
+  while (*inside) pjrt_sleep(3600);
+}
+#define PJRT_HELD_IF_ENDED __attribute__((cleanup(pjrt_hold)))
+#else
+#define PJRT_HELD_IF_ENDED
+#endif
+
+static PJRT_Error *pjrt_guarded(PJRT_Error *(*enter)(void *, int), void *args, int entry) {
+  PJRT_HELD_IF_ENDED bool inside = true;
+  PJRT_Error *error = enter(args, entry);
+  inside = false;
+  return error;
+}
 
 /* Numbers are pasted together digit by digit, so they are octal: those may begin with zeros. */
 #define PJRT_8(X, n) X(n##0) X(n##1) X(n##2) X(n##3) X(n##4) X(n##5) X(n##6) X(n##7)
@@ -26,9 +48,9 @@ enum { PJRT_NUM_ENTRIES = 192, PJRT_NUM_PLUGINS = 1024, PJRT_NUM_PLUGIN_ENTRIES 
   PJRT_64(X, n##4) PJRT_64(X, n##5) PJRT_64(X, n##6) PJRT_64(X, n##7)
 
 #define PJRT_DEFINE(n)                                                                                               \
-  static PJRT_Error *pjrt_entry_##n(void *args) { return pjrt_enter(args, n); }
+  static PJRT_Error *pjrt_entry_##n(void *args) { return pjrt_guarded(pjrt_enter, args, n); }
 #define PJRT_DEFINE_PLUGIN(n)                                                                                        \
-  static PJRT_Error *pjrt_plugin_entry_##n(void *args) { return pjrt_enter_plugin(args, n); }
+  static PJRT_Error *pjrt_plugin_entry_##n(void *args) { return pjrt_guarded(pjrt_enter_plugin, args, n); }
 #define PJRT_NAME(n) pjrt_entry_##n,
 #define PJRT_NAME_PLUGIN(n) pjrt_plugin_entry_##n,
 
