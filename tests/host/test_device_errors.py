@@ -143,7 +143,8 @@ def test_a_variable_has_the_whole_traceback_printed(tmp_path: Path) -> None:
         "import device, numpy as np, pjrt\n"
         "exported = pjrt.export(lambda **_: pjrt.host.HostClient('place', compile=device.compile), name='place')\n"
         "client = pjrt.capi.load_capsule(exported.capsule).client()\n"
-        "print(client.compile(pjrt.Program(b'run', format='toy'))(np.zeros(4, np.float32))[0].ready().exception().message)\n"
+        "(out,) = client.compile(pjrt.Program(b'run', format='toy'))(np.zeros(4, np.float32))\n"
+        "print(out.ready().exception().message)\n"
     )
     for value, count in [("1", 1), ("0", 0), ("", 0)]:
         done = subprocess.run(

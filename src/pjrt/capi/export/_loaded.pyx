@@ -58,6 +58,10 @@ cdef int _execute(void *raw) except -1:
     futures = None if args.device_complete_events == NULL else []
     if has_field(args, &args.execute_device, sizeof(PJRT_Device *)):
         target = args.execute_device
+    if args.num_args and args.num_devices and args.argument_lists == NULL:
+        raise InvalidArgumentError("expected lists of arguments, found a null pointer")
+    if target != NULL and args.num_devices != 1:
+        raise InvalidArgumentError(f"to run on one device takes the arguments of one, found those of {args.num_devices}")
     if target != NULL:
         device = device_of(target)
         run = record.run_one if record.handle.num_devices else record.run_portable
@@ -75,6 +79,8 @@ cdef int _execute(void *raw) except -1:
 cdef list _arguments(PJRT_Buffer *const *handles, size_t number):
     cdef size_t index
     cdef list arguments = []
+    if number and handles == NULL:
+        raise InvalidArgumentError("expected a list of arguments, found a null pointer")
     for index in range(number):
         arguments.append(buffer_record(handles[index]).buffer)
     return arguments
