@@ -342,6 +342,7 @@ void null_where_it_must_not_be(void) {
   fails(try_run(NULL, NULL, &nothing, 1, &result, &complete), PJRT_Error_Code_INVALID_ARGUMENT);
   fails(try_run(executable, NULL, &nothing, 1, &result, &complete), PJRT_Error_Code_INVALID_ARGUMENT);
   fails(try_run(executable, NULL, NULL, 0, &result, &complete), PJRT_Error_Code_INVALID_ARGUMENT);
+  fails(try_run(executable, NULL, NULL, 1, &result, &complete), PJRT_Error_Code_INVALID_ARGUMENT);
   MUST(result == NULL && complete == NULL);
   START(PJRT_Buffer_ReadyEvent_Args, ready);
   ready.buffer = NULL;

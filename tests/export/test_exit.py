@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import pjrt
+from pjrt.api import interpreter_end
+from pjrt.capi.export import wait_for_pending
+from pjrt.capi.export._event import give_up_pending
+from pjrt.host import HostClient
 
 HERE = Path(__file__).parent
 
@@ -57,3 +65,24 @@ def test_a_thread_that_python_ends_inside_is_not_unwound_through_the_framework(f
         timeout=120,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "ends\n", "")
+
+
+def test_memory_that_is_lent_is_no_work_to_wait_for_or_to_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interpreter_end, "_deadline", None)  # the clock of the end starts when it is asked for
+    exported = pjrt.export(lambda **options: HostClient("lent", compile=lambda *_: None), name="lent")
+    returned: list[bool] = []
+    array = np.zeros(1 << 16, np.float32)
+    with pjrt.capi.load_capsule(exported.capsule).client() as client:
+        buffer = client.buffer_from_host(
+            array,
+            semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,
+            on_done_with_host_buffer=lambda: returned.append(True),
+        )
+        buffer.ready().result(60)
+        assert wait_for_pending()
+        give_up_pending("a test gives up what is pending")
+        assert returned == []
+        buffer.delete()
+        del buffer
+        gc.collect()
+    assert returned == [True]

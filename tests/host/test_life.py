@@ -330,6 +330,48 @@ def test_work_that_nobody_waits_for_any_more_is_given_up() -> None:
     client.close()
 
 
+def test_ctrl_c_tells_a_function_whose_results_nobody_holds() -> None:
+    done = run_python(
+        """
+        import os, signal, threading, toys, pjrt, numpy as np
+
+        def run(context, x):
+            begun.set()
+            try:
+                while x[0] == 0 and not proceed.wait(0.001):
+                    context.check()
+            except pjrt.AbortedError as error:
+                print(error.message, flush=True)
+                raise
+            return x
+
+        begun, proceed = threading.Event(), threading.Event()
+        client = toys.client(run, facts={"takes_context": True})
+        exe = client.compile("program")
+
+        def interrupted():
+            begun.clear()
+            (out,) = exe(toys.floats())
+            begun.wait()
+            timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            try:
+                out.ready().result()
+            except KeyboardInterrupt:
+                return out
+
+        interrupted()  # and its result is dropped
+        print(np.asarray(exe(toys.floats() + 1)[0])[0], flush=True)
+        held = interrupted()
+        proceed.set()
+        print(np.asarray(held)[0], flush=True)
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    told = "the launch was given up: CANCELLED: Ctrl-C ended a wait for a device, and nobody holds what this would give"
+    assert done.stdout.splitlines() == [told, "1.0", "0.0"]
+
+
 def test_the_interpreter_ends_with_live_objects_of_every_kind() -> None:
     done = run_python(
         """

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar, cast
 
+from pjrt.api import interruption
 from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, InternalError, PjrtError
 from pjrt.api.waits import Server, server_here
 from pjrt.system import after_fork_in_child
@@ -283,7 +284,11 @@ class Future(Generic[T]):
                 )
             if server is not None:
                 server.check(self)
-            self._block(left)
+            try:
+                self._block(left)
+            except KeyboardInterrupt:
+                interruption.note()
+                raise
 
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:

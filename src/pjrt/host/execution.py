@@ -60,8 +60,16 @@ class Execution:
         self.definition: Future[None] = Future()
         declared = compiled.outputs
         self.outputs = None if declared is None else [Storage(self.definition) for _ in declared]
-        if launch is not None and launch.launch_id:
-            device.launches.add(launch.launch_id, self)
+        if launch is not None:
+            launch.begin(self)
+            if launch.launch_id:
+                device.launches.add(launch.launch_id, self)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody may see its results: holds one of the outputs, or waits to be given them."""
+        # The list has one reference, the loop one, and the call one.
+        return self.outputs is None or any(sys.getrefcount(storage) > 3 for storage in self.outputs)
 
     def run(self) -> None:
         """Does the work, on the device's thread."""
@@ -101,8 +109,7 @@ class Execution:
 
     def _finish(self) -> PjrtError | None:
         self._context = None
-        if self._launch is not None and self._launch.launch_id:
-            self._device.launches.discard(self._launch.launch_id, self)
+        self._leave_launch()
         if self.definition._complete(None):
             return None
         return self.definition._error  # poisoned while it ran
@@ -113,8 +120,13 @@ class Execution:
         for storage in self.outputs or ():
             storage.array = None
             storage.give_back()
-        if self._launch is not None and self._launch.launch_id:
-            self._device.launches.discard(self._launch.launch_id, self)
+        self._leave_launch()
+
+    def _leave_launch(self) -> None:
+        if self._launch is not None:
+            self._launch.end(self)
+            if self._launch.launch_id:
+                self._device.launches.discard(self._launch.launch_id, self)
 
     def _input_error(self) -> PjrtError | None:
         for storage in self.inputs:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from pjrt.api.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, PjrtError
+from pjrt.api import interruption
+from pjrt.api.errors import AbortedError, CancelledError, DeadlineExceededError, InvalidArgumentError, PjrtError
 from pjrt.host import process_life
 
 _run_ids = itertools.count(1)
@@ -25,7 +27,9 @@ class Launch:
         launch_id: the number that the caller gave, 0 if none.
     """
 
-    __slots__ = ("_changed", "_error", "_given_up", "_mail", "_meetings", "launch_id", "run_id")
+    __slots__ = (
+        "_changed", "_error", "_given_up", "_interruptions", "_mail", "_meetings", "_under_way", "launch_id", "run_id",
+    )  # fmt: skip
 
     def __init__(self, launch_id: int = 0) -> None:
         self.run_id = next(_run_ids)
@@ -35,6 +39,9 @@ class Launch:
         self._mail: dict[Hashable, deque[Any]] = {}
         self._error: PjrtError | None = None
         self._given_up = False
+        self._interruptions = interruption.count()
+        # Those that are not done. They hold the launch, too, until then.
+        self._under_way: list[_Wanted] = []
 
     def rendezvous(
         self, key: Hashable, who: Hashable, participants: Sequence[Hashable], value: Any, timeout: float
@@ -107,12 +114,23 @@ class Launch:
         """Whether nobody waits for it any more."""
         return self._given_up
 
+    def begin(self, execution: _Wanted) -> None:
+        """An execution of the launch is to be done."""
+        self._under_way.append(execution)
+
+    def end(self, execution: _Wanted) -> None:
+        """An execution of the launch is done, or failed; may be said again."""
+        with contextlib.suppress(ValueError):
+            self._under_way.remove(execution)
+
     def check(self) -> None:
         """Returns if the launch goes on.
 
         Raises:
             AbortedError: a device of it failed, or it was given up.
         """
+        if self._interruptions != interruption.count() and not any(each.is_wanted for each in self._under_way):
+            self.give_up(CancelledError("Ctrl-C ended a wait for a device, and nobody holds what this would give"))
         if self._error is not None:
             raise self._aborted()
 
@@ -146,6 +164,14 @@ class Launch:
         error = AbortedError(f"{why}: {self._error}", payloads=self._error.payloads)
         error.__cause__ = self._error
         return error
+
+
+class _Wanted(Protocol):
+    """An execution, of which the launch wants to know one thing only."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody holds its results."""
 
 
 class _Meeting:

@@ -1,5 +1,6 @@
 from pjrt.capi._gen_abi cimport *
 
 cdef PJRT_Event *event_of(object future) except NULL
+cdef PJRT_Event *loan_event_of(object future) except NULL
 cdef PJRT_Event *failed_event(PJRT_Error *error) noexcept nogil
 cdef int fill_table(PJRT_Api *table) except -1

@@ -16,6 +16,8 @@ _log = logging.getLogger("pjrt")
 _ENDING = "the Python interpreter that this device runs in is ending"
 # How long work under way may go on when the interpreter ends before it is told so, if it asks.
 cdef double _MOMENT_SECONDS = 0.2
+# What is left of the patience for calls that are inside of a device when the work that was waited for is given up.
+cdef double _RESERVE_SECONDS = 0.5
 
 cdef extern from "pjrt_support/event.h" nogil:
     ctypedef struct pjrt_event:
@@ -50,7 +52,6 @@ cdef PJRT_Event *event_of(future) except NULL:
     """An event, the caller's, that becomes ready with the future."""
     global _known_as_ready
     cdef pjrt_event *event
-    cdef _Setter setter
     if future is _known_as_ready:
         event = pjrt_event_ready(NULL)
         if event == NULL:
@@ -64,7 +65,21 @@ cdef PJRT_Event *event_of(future) except NULL:
         if event == NULL:
             raise MemoryError("no memory for an event")
         return <PJRT_Event *>event
-    event = pjrt_event_new(&_pending, 2)
+    return _pending_event(future, &_pending)
+
+
+cdef PJRT_Event *loan_event_of(future) except NULL:
+    """Return an event, the caller's, that becomes ready when lent memory is not used any more.
+
+    It is no work under way. The end of the interpreter does not wait for it, and it is not failed when work is given up:
+    whoever lent the memory would take that for its return.
+    """
+    return event_of(future) if future.done() else _pending_event(future, NULL)
+
+
+cdef PJRT_Event *_pending_event(future, pjrt_pending *pending) except NULL:
+    cdef pjrt_event *event = pjrt_event_new(pending, 2)
+    cdef _Setter setter
     if event == NULL:
         raise MemoryError("no memory for an event")
     setter = _Setter.__new__(_Setter)
@@ -132,7 +147,7 @@ def wait_for_pending():
     If so, frameworks wait for nothing any more.
     """
     moment = time_left() - _MOMENT_SECONDS
-    while _pending.first != NULL and time_left() > 0:
+    while _pending.first != NULL and time_left() > _RESERVE_SECONDS:
         if moment is not None and time_left() < moment:
             _tell_clients(_ENDING, only_ask=True)
             moment = None

@@ -8,7 +8,7 @@ from pjrt.capi.export._buffer cimport BufferRecord, buffer_record
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport device_of, memory_space_of
 from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put, python_error
-from pjrt.capi.export._event cimport event_of
+from pjrt.capi.export._event cimport event_of, loan_event_of
 from pjrt.capi.export._host_memory cimport host_array
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError
@@ -17,6 +17,8 @@ from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
 
 cdef list _SEMANTICS = [HostBufferSemantics(number) for number in range(4)]
+# With these the device may use the host's memory for as long as the buffer lives.
+cdef tuple _LOANS = (HostBufferSemantics.IMMUTABLE_ZERO_COPY, HostBufferSemantics.MUTABLE_ZERO_COPY)
 
 
 cdef object _spec(const int64_t *dims, size_t num_dims, PJRT_Buffer_Type type, PJRT_Buffer_MemoryLayout *layout):
@@ -50,7 +52,7 @@ cdef int _buffer_from_host_buffer(void *raw) except -1:
         semantics=semantics,
         on_done_with_host_buffer=lambda: done.set_result(None),
     )
-    args.done_with_host_buffer = event_of(done.future)
+    args.done_with_host_buffer = loan_event_of(done.future) if semantics in _LOANS else event_of(done.future)
     args.buffer = BufferRecord.of(record, buffer, None).give()
     return 0
 

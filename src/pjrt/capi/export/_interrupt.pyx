@@ -6,6 +6,7 @@ Ctrl-C, gives the main thread a moment, and then gives up what is pending: the w
 exception comes. It acts only where Ctrl-C means what it means by default.
 """
 
+from pjrt.api import interruption
 from pjrt.capi.export._event import give_up_pending
 
 import os
@@ -49,6 +50,7 @@ def _watch():
     while True:
         with nogil:
             pjrt_interrupt_wait()
+        interruption.note()
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler and not _main_thread_answers():
             give_up_pending("interrupted by Ctrl-C while a framework waited for the device")
 
