@@ -46,7 +46,6 @@ cdef class Table:
     def __init__(self, plugin):
         cdef int number
         self.plugin = plugin
-        self.attributes = NamedValues(dict(plugin.attributes), "the attributes of a plugin")
         self.table = <PJRT_Api *>calloc(1, sizeof(PJRT_Api))
         if self.table == NULL:
             raise MemoryError("no memory for the table of a plugin")

@@ -36,6 +36,9 @@ _FORKED = (
 ENDING = "the interpreter is ending"
 """Why a client cannot be used any more, except by the thread that ends the interpreter."""
 
+# Longer than what other devices are given (api/interpreter_end): XLA cannot be stopped, and what it runs must not come
+# back to an interpreter that is taken apart.
+_PATIENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.001
 _UNWINDING_SECONDS = 0.5
 """How long threads that were turned away may take to end: what they drop on their way out is XLA's. Some never end."""
@@ -104,9 +107,7 @@ def _after_fork_in_child() -> None:
 def _at_exit() -> None:
     if _state["forked"] or not _state["used"]:
         return
-    from pjrt.host.process_life import EXIT_GRACE_SECONDS
-
-    deadline = time.monotonic() + EXIT_GRACE_SECONDS
+    deadline = time.monotonic() + _PATIENCE_SECONDS
     _state["ender"] = threading.get_ident()
     for client in list(_clients):
         client.close_to_others()
@@ -120,7 +121,7 @@ def _at_exit() -> None:
     if inside or not all(finished):
         _log.warning(
             "the interpreter ends although XLA is still at work on the device 'cpu' after %g s; the work is given up",
-            EXIT_GRACE_SECONDS,
+            _PATIENCE_SECONDS,
         )
 
 
