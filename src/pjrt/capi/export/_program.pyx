@@ -2,7 +2,6 @@
 
 from pjrt.capi._gen_abi cimport PJRT_Program
 
-from pjrt.api._protos import parse
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
@@ -34,17 +33,10 @@ cdef object read_options(const char *data, size_t size):
     try:
         return CompileOptions.from_proto(serialized)
     except InvalidArgumentError as error:
-        if _is_proto(serialized):
+        from google.protobuf.message import DecodeError
+
+        if not isinstance(error.__cause__, DecodeError):
             raise
         raise InvalidArgumentError(
             "PJRT_Client_Compile: failed to deserialize CompileOptionsProto"  # XLA's words, for whatever is compiled
         ) from error
-
-
-cdef bint _is_proto(bytes serialized) except -1:
-    """Whether bytes can be read as compile options at all, whatever they hold."""
-    try:
-        parse("CompileOptionsProto", serialized)
-    except InvalidArgumentError:
-        return False
-    return True
