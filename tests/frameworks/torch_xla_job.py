@@ -191,19 +191,67 @@ def each_process(index: int) -> None:
     print(f"    process {index} of {torch_xla.runtime.local_process_count()}", flush=True)
 
 
+def reduce_in_each_process(index: int) -> None:
+    """Adds up over all devices: on ``cpu`` its threads meet; processes do not, and are told so."""
+    import torch
+    import torch_xla
+    import torch_xla.core.xla_model
+
+    value = torch.full((2,), float(index + 1)).to(torch_xla.device())
+    total = torch_xla.core.xla_model.all_reduce(torch_xla.core.xla_model.REDUCE_SUM, value)
+    try:
+        found = str(total.cpu().tolist())
+    except RuntimeError as error:
+        found = "refused" if "do not compute together" in str(error) else repr(error)
+    assert found == ("[3.0, 3.0]" if os.environ["PJRT_DEVICE"] == "PJRT_CPU" else "refused"), found
+
+
+def collectives(torch: Any, torch_xla: Any) -> None:
+    torch_xla.launch(reduce_in_each_process)
+
+
+def linear_algebra(torch: Any, torch_xla: Any) -> None:
+    torch.manual_seed(0)
+    a = torch.randn(3, 3)
+    s = a @ a.T + torch.eye(3)
+    of_a_device = a.to(torch_xla.device()), s.to(torch_xla.device())
+    for function in (
+        lambda a, s: torch.linalg.cholesky(s),
+        lambda a, s: torch.linalg.eigh(s)[0],
+        lambda a, s: torch.linalg.lu_factor(a)[0],
+        lambda a, s: torch.linalg.qr(a)[1].abs(),
+        lambda a, s: torch.linalg.svd(a)[1],
+        lambda a, s: torch.linalg.solve(s, a),
+        lambda a, s: torch.topk(a, 2)[0],
+    ):
+        assert torch.allclose(function(*of_a_device).cpu(), function(a, s), atol=1e-4)
+
+
 def processes(torch: Any, torch_xla: Any) -> None:
     torch_xla.launch(each_process)
 
 
 PARTS: dict[str, Callable[[Any, Any], None]] = {
-    f.__name__: f for f in (tensors, training_step, convolution, compiled, scalars, optimizers, threads, processes)
+    f.__name__: f
+    for f in (
+        tensors,
+        training_step,
+        convolution,
+        compiled,
+        scalars,
+        optimizers,
+        threads,
+        linear_algebra,
+        collectives,
+        processes,
+    )
 }
 
 
 def run_part(device: str, part: str) -> None:
     import pjrt
 
-    pjrt.frameworks.torch_xla.register(device, num_devices=NUM_PROCESSES if part == "processes" else 1)
+    pjrt.frameworks.torch_xla.register(device, num_devices=NUM_PROCESSES if part in ("collectives", "processes") else 1)
     import torch
     import torch_xla
 

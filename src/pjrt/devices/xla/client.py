@@ -35,6 +35,7 @@ from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
 from pjrt.devices.xla.memory_space import XlaMemorySpace
 from pjrt.devices.xla.notifier import Notifier
 from pjrt.devices.xla.relayout import compile_relayout
+from pjrt.devices.xla.rendezvous import Rendezvous
 from pjrt.devices.xla.topology import XlaTopology
 from pjrt.devices.xla.transfer import XlaTransferManager
 
@@ -53,7 +54,19 @@ class XlaClient(Client):
         notifier: notices that arrays have their values.
     """
 
-    __slots__ = ("_devices", "_executables", "_lock", "_raw", "_relayouts", "_row_major", "_types", "ended", "notifier")
+    __slots__ = (
+        "_devices",
+        "_executables",
+        "_lock",
+        "_raw",
+        "_relayouts",
+        "_rendezvous",
+        "_rendezvous_lock",
+        "_row_major",
+        "_types",
+        "ended",
+        "notifier",
+    )
 
     def __init__(self, num_devices: int = 1, asynchronous: bool = True) -> None:
         lifetime.check_not_forked()
@@ -64,6 +77,8 @@ class XlaClient(Client):
         self._row_major: dict[tuple[object, ...], ArrayType] = {}
         self._types: dict[tuple[object, ...], ArrayType] = {}
         self._executables: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._rendezvous: weakref.WeakValueDictionary[bytes, Rendezvous] = weakref.WeakValueDictionary()
+        self._rendezvous_lock = threading.Lock()  # of its own: garbage that is collected meanwhile may want the other
         self._relayouts: dict[tuple[ArrayType, TiledLayout], XlaLoadedExecutable] = {}
         self.notifier = Notifier()
         lifetime.register(self)
@@ -122,7 +137,7 @@ class XlaClient(Client):
 
         read = Program.of(program)
         chosen = with_partitioning(read, options)
-        return self._loaded(_compile.compile_program(self, read, chosen), chosen)
+        return self._loaded(_compile.compile_program(self, read, chosen), chosen, read.code)
 
     def supports(
         self,
@@ -151,14 +166,24 @@ class XlaClient(Client):
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None = None) -> LoadedExecutable:
         chosen = CompileOptions.of(options).completed(Partitioning())
-        return self._loaded(_compile.deserialize(self, serialized, chosen), chosen)
+        return self._loaded(_compile.deserialize(self, serialized, chosen), chosen, serialized)
 
-    def _loaded(self, executable: XlaExecutable, options: CompileOptions) -> LoadedExecutable:
+    def _loaded(self, executable: XlaExecutable, options: CompileOptions, code: bytes) -> LoadedExecutable:
         if options.compile_portable_executable:
             from pjrt.devices.xla.portable_executable import XlaPortableExecutable
 
             return XlaPortableExecutable(self, executable)
-        return XlaLoadedExecutable(self, executable)
+        places = sum(map(len, executable.assignment.device_ids))
+        if places == 1:
+            return XlaLoadedExecutable(self, executable)
+        import hashlib  # here: start-up would feel it
+
+        # Executables of the same program have one place where shares of their launches meet.
+        key = hashlib.sha256(repr((options.to_proto(), executable.assignment)).encode() + code).digest()
+        made = Rendezvous(places)
+        with self._rendezvous_lock:
+            meeting = self._rendezvous.setdefault(key, made)
+        return XlaLoadedExecutable(self, executable, meeting)
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
         self.check_open()

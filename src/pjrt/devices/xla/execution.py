@@ -31,10 +31,10 @@ class Executor:
 
     __slots__ = ("_client", "_rendezvous", "launcher")
 
-    def __init__(self, client: XlaClient, launcher: Launcher) -> None:
+    def __init__(self, client: XlaClient, launcher: Launcher, rendezvous: Rendezvous) -> None:
         self._client = client
         self.launcher = launcher
-        self._rendezvous = Rendezvous(len(launcher.parameter_types), self._start_when_there)
+        self._rendezvous = rendezvous
 
     def execute(
         self, rows: Sequence[Sequence[XlaBuffer]], kept: frozenset[int], launch_id: int, futures: Futures
@@ -50,7 +50,7 @@ class Executor:
         sources = [[argument.source() for argument in row] for row in rows]
         if any(isinstance(source, Future) for row in sources for source in row):
             shares = [self._share(row, taken, kept) for row, taken in zip(rows, sources, strict=True)]
-            self._start_when_there(shares, kept, launch_id)
+            self.start_when_there(shares, kept, launch_id)
             return [self._promised(share, place, futures) for place, share in enumerate(shares)]
         try:
             results = self.launcher.run(sources, kept, launch_id)
@@ -67,7 +67,7 @@ class Executor:
     ) -> list[Buffer]:
         """Gives one device's arguments; the program runs when all devices have theirs."""
         share = self._share(row, [argument.source() for argument in row], kept)
-        self._rendezvous.join(place, share, kept, launch_id)
+        self._rendezvous.join(place, share, kept, launch_id, self)
         return self._promised(share, place, futures)
 
     def failed(self, error: PjrtError, rows: Sequence[Sequence[Buffer]], futures: Futures = None) -> list[list[Buffer]]:
@@ -84,7 +84,7 @@ class Executor:
 
     def cancel(self, reason: str) -> None:
         """Fails launches that have not started because a device's arguments are missing."""
-        self._rendezvous.cancel(reason)
+        self._rendezvous.cancel(self, reason)
 
     def _share(self, row: Sequence[XlaBuffer], sources: list[Source], kept: frozenset[int]) -> Share:
         """A device's part of a launch that starts later; what it donates is gone from now on."""
@@ -101,7 +101,8 @@ class Executor:
             for number, kind in enumerate(self.launcher.result_types[place])
         ]
 
-    def _start_when_there(self, shares: Sequence[Share], kept: frozenset[int], launch_id: int) -> None:
+    def start_when_there(self, shares: Sequence[Share], kept: frozenset[int], launch_id: int) -> None:
+        """Start a launch when all arguments are there; see ``rendezvous.Joiner``."""
         sources = [source for share in shares for source in share.sources]
         waited = Future.all(source for source in sources if isinstance(source, Future))
 

@@ -25,6 +25,7 @@ from pjrt.devices.xla.execution import Executor, use_up
 from pjrt.devices.xla.future import nothing
 from pjrt.devices.xla.launch import Launcher
 from pjrt.devices.xla.loaded import XlaLoaded
+from pjrt.devices.xla.rendezvous import Rendezvous
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -55,13 +56,13 @@ class XlaLoadedExecutable(XlaLoaded):
         "_takes",
     )
 
-    def __init__(self, client: XlaClient, executable: XlaExecutable) -> None:
+    def __init__(self, client: XlaClient, executable: XlaExecutable, rendezvous: Rendezvous | None = None) -> None:
         super().__init__(client, executable)
         self.__dict__["signature"] = executable.signature
         self._devices = tuple(client.device_with_id(number) for row in self.assignment.device_ids for number in row)
         self._first = self._devices[0]
         launcher = Launcher(client, executable, self._devices)
-        self._executor = Executor(client, launcher)
+        self._executor = Executor(client, launcher, rendezvous or Rendezvous(len(self._devices)))
         self._start = launcher.start
         self._handlers = launcher.handlers
         self._results = launcher.result_types[0]

@@ -1,13 +1,15 @@
 """Rendezvous: the shares of one launch on several devices, which are given one by one, come together.
 
 jaxlib starts a program on all of its devices in one call. So the shares wait here until the last one is given; to
-whoever gives them it looks as if the collectives of the program waited, as they do on devices of their own.
+whoever gives them it looks as if the collectives of the program waited, as they do on devices of their own. Threads
+that each compile the same program for themselves, as PyTorch/XLA's do, meet as well.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.api.future import Future, Promise
@@ -56,24 +58,40 @@ class Share:
         self._promise.set_error(error)
 
 
+class Joiner(Protocol):
+    """Who gives shares, and can start a launch."""
+
+    def start_when_there(self, shares: Sequence[Share], kept: frozenset[int], launch_id: int) -> None:
+        """Start a launch when the arguments are there.
+
+        Args:
+            shares: those of all devices, in their order.
+            kept: the numbers of the arguments that are not to be donated by any of them.
+            launch_id: the launch.
+        """
+
+
 class Rendezvous:
-    """The incomplete launches of one executable.
+    """The incomplete launches of one program, compiled once or several times.
 
     Args:
         places: the number of devices.
-        start: called with the shares of a complete launch in the order of the devices, the numbers of the arguments
-            that are not to be donated, and the launch id.
     """
 
-    def __init__(self, places: int, start: Callable[[list[Share], frozenset[int], int], object]) -> None:
+    def __init__(self, places: int) -> None:
         self._places = places
-        self._start = start
         self._lock = threading.Lock()
         self._waiting: list[_Launch] = []
 
-    def join(self, place: int, share: Share, kept: frozenset[int], launch_id: int) -> None:
-        """Gives one device's share to the first launch with this id that does not have it yet; the last one starts
-        the launch.
+    def join(self, place: int, share: Share, kept: frozenset[int], launch_id: int, joiner: Joiner) -> None:
+        """Give one device's share to the first launch with this id that does not have it yet.
+
+        Args:
+            place: the number of the device.
+            share: its share.
+            kept: the numbers of the arguments that are not to be donated.
+            launch_id: the launch.
+            joiner: who gives it; starts the launch if this share is the last one.
         """
         with self._lock:
             launch = next((w for w in self._waiting if w.launch_id == launch_id and place not in w.shares), None)
@@ -82,16 +100,18 @@ class Rendezvous:
                 self._waiting.append(launch)
             launch.shares[place] = share
             launch.kept |= kept
+            launch.joiners.add(joiner)
             if len(launch.shares) < self._places:
                 return
             self._waiting.remove(launch)
-        self._start([launch.shares[number] for number in range(self._places)], launch.kept, launch_id)
+        joiner.start_when_there([launch.shares[number] for number in range(self._places)], launch.kept, launch_id)
 
-    def cancel(self, reason: str) -> None:
-        """Fails the shares of launches that are not complete."""
+    def cancel(self, joiner: Joiner, reason: str) -> None:
+        """Fail the launches that are not complete and that somebody has given a share of."""
         with self._lock:
-            waiting, self._waiting = self._waiting, []
-        for launch in waiting:
+            ended = [launch for launch in self._waiting if joiner in launch.joiners]
+            self._waiting = [launch for launch in self._waiting if joiner not in launch.joiners]
+        for launch in ended:
             for share in launch.shares.values():
                 share.fail(CancelledError(reason))
 
@@ -100,4 +120,5 @@ class _Launch:
     def __init__(self, launch_id: int) -> None:
         self.launch_id = launch_id
         self.kept: frozenset[int] = frozenset()
+        self.joiners: set[Joiner] = set()
         self.shares: dict[int, Share] = {}
