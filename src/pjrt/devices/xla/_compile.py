@@ -11,7 +11,7 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.expecting import expect_bytes
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _raw, custom_calls
 from pjrt.devices.xla._errors import converted, status_of
 from pjrt.devices.xla.executable import XlaExecutable
 
@@ -30,29 +30,38 @@ def compile_program(client: XlaClient, program: Program, options: CompileOptions
     """
     assignment, devices = _assigned(client, options)
     code = _mlir(program)
+    custom_calls.provide(code)
     try:
         raw = client.raw.compile_and_load(
             code, _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
         )
     except Exception as error:
         raise _explained(error, program) from error
-    return XlaExecutable(raw, assignment, options)
+    return _made(raw, assignment, options)
 
 
 def deserialize(client: XlaClient, serialized: bytes, options: CompileOptions) -> XlaExecutable:
     """The executable that ``serialize`` gave, on the devices that the options name."""
     serialized = expect_bytes(serialized, "a serialized executable as bytes")
     assignment, devices = _assigned(client, options)
+    custom_calls.provide(serialized)
     try:
         raw = client.raw.deserialize_executable(
             serialized, _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
         )
     except Exception as error:
         code, message = status_of(error)
+        if code is StatusCode.NOT_FOUND:  # it calls an FFI handler that is not registered
+            raise converted(error) from error
         raise InvalidArgumentError(
             "expected an executable that was serialized by this version of XLA for the CPU, found "
             f"{len(serialized)} bytes that are none: {message}" + ("" if code is None else f" ({code.name})")
         ) from error
+    return _made(raw, assignment, options)
+
+
+def _made(raw: Any, assignment: DeviceAssignment, options: CompileOptions) -> XlaExecutable:
+    custom_calls.settle(raw.hlo_modules()[0].as_serialized_hlo_module_proto())
     return XlaExecutable(raw, assignment, options)
 
 

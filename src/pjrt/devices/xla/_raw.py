@@ -9,6 +9,7 @@ with their type (an ``Aval``) in hand, and where jaxlib leaves no way to say it,
 from __future__ import annotations
 
 import builtins
+import functools
 import importlib
 import itertools
 import math
@@ -144,6 +145,44 @@ def whole_on_each(devices: Sequence[Any], memory_kind: str) -> Any:
     Shards of one device's part of a program's value: to jaxlib they are copies of one another, which nobody looks at.
     """
     return jax.GSPMDSharding(device_list(devices), _REPLICATED, memory_kind=memory_kind)
+
+
+# Custom calls.
+
+
+@functools.cache
+def register_own_handlers() -> None:
+    """Make XLA know every handler that jaxlib carries for the CPU: LAPACK's and the one for sparse matrices."""
+    known = jax.custom_call_targets(FFI_PLATFORM)
+    lapack = load("lapack", _PURPOSE)
+    for module in (lapack, load("cpu_sparse", _PURPOSE)):
+        for name, handler, api_version in module.registrations()[FFI_PLATFORM]:
+            if name not in known:
+                jax.register_custom_call_target(name, handler, FFI_PLATFORM, api_version=api_version, traits=0)
+    for name in lapack.batch_partitionable_targets():
+        jax.register_custom_call_as_batch_partitionable(name)
+
+
+@functools.cache
+def lapack_targets() -> frozenset[str]:
+    """The targets that call LAPACK."""
+    return frozenset(name for name, *_ in load("lapack", _PURPOSE).registrations()[FFI_PLATFORM])
+
+
+@functools.cache
+def load_lapack() -> None:
+    """Tell jaxlib's handlers where LAPACK's functions are, which scipy brings: without it they call the address 0."""
+    load("cpu._lapack", _PURPOSE).initialize()
+
+
+def register_handlers_of_jax() -> None:
+    """Make XLA know what users registered with JAX for the CPU, now and later; JAX itself does so only when it makes a
+    CPU backend of its own.
+    """
+    client = sys.modules.get("jaxlib.xla_client")
+    if client is not None:
+        client.register_custom_call_handler(FFI_PLATFORM, jax.register_custom_call_target)
+        client.register_custom_type_handler(FFI_PLATFORM, jax.register_custom_type)
 
 
 # Arrays.
