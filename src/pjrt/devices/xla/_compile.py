@@ -13,6 +13,7 @@ from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _raw, custom_calls
 from pjrt.devices.xla._errors import converted, status_of
+from pjrt.devices.xla._random_bits import with_unsigned_random_bits
 from pjrt.devices.xla.executable import XlaExecutable
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def compile_program(client: XlaClient, program: Program, options: CompileOptions
         InvalidArgumentError: it is no program, or the compiler does not take it.
     """
     assignment, devices = _assigned(client, options)
-    code = _mlir(program)
+    code = with_unsigned_random_bits(_mlir(program))
     custom_calls.provide(code)
     try:
         raw = client.raw.compile_and_load(
