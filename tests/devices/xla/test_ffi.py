@@ -7,10 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import pjrt
 
 X = np.arange(4, dtype=np.float32)
+
+_seen: list[Any] = []
+
+
+def _same(x: Any, out: Any) -> None:
+    _seen.append(x.copy())
+    out[...] = x
 
 
 def idle(x: Any, out: Any) -> None:
@@ -31,6 +40,33 @@ def test_a_python_function(client: pjrt.Client, programs: Any) -> None:
     (result,) = client.compile(programs.call("test_ffi.scale", attributes))(X)
     assert np.asarray(result).tolist() == [0, 2.5, 5, 7.5]
     assert seen == [False, 2.5, 3, "good", [7, 8], True, {"a": 1}]
+
+
+@settings(max_examples=12)
+@given(
+    kind=st.sampled_from(["i4", "ui4", "i2", "ui2", "f4E2M1FN"]),
+    shape=st.lists(st.integers(1, 5), max_size=3),
+    seed=st.integers(0, 2**16),
+)
+def test_elements_of_less_than_a_byte(client: pjrt.Client, kind: str, shape: list[int], seed: int) -> None:
+    """XLA packs them; the function sees each as numpy holds it, and so do its callers."""
+    dtype = pjrt.ElementType.from_mlir(kind).dtype
+    every = np.arange(-8, 8).astype(dtype)
+    x = every[np.random.default_rng(seed).integers(0, len(every), shape)]
+    _seen.clear()
+    client.register_ffi_handler("test_ffi.same", _same)
+    of = "".join(f"{size}x" for size in shape) + kind
+    executable = client.compile(f"""
+        func.func public @main(%x: tensor<{of}>) -> tensor<{of}> {{
+          %0 = stablehlo.custom_call @test_ffi.same(%x) {{api_version = 4 : i32}}
+            : (tensor<{of}>) -> tensor<{of}>
+          return %0 : tensor<{of}>
+        }}""")
+    (result,) = executable(np.asarray(x, dtype))
+    got = np.asarray(result)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got, x)
+    np.testing.assert_array_equal(_seen[0], x)
 
 
 def test_several_operands_and_results_of_several_types(client: pjrt.Client) -> None:

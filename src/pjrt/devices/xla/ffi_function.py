@@ -7,6 +7,7 @@ the same memory. What is stated of the structs is what XLA's header ``xla/ffi/ap
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -37,6 +38,16 @@ _DTYPES: dict[int, AnyDType] = {
         29: ml_dtypes.float8_e3m4, 33: ml_dtypes.float8_e8m0fnu,
     }.items()
 }  # fmt: skip
+
+# Elements of less than a byte lie packed, the first one in the lowest bits; numpy holds each in a byte of its own.
+_PACKED: dict[int, tuple[AnyDType, int]] = {
+    number: (np.dtype(dtype), bits)
+    for number, dtype, bits in (
+        (21, ml_dtypes.int4, 4), (22, ml_dtypes.uint4, 4), (32, ml_dtypes.float4_e2m1fn, 4),
+        (26, ml_dtypes.int2, 2), (27, ml_dtypes.uint2, 2),
+    )
+}  # fmt: skip
+_SIGNED = (21, 26)
 
 
 class _Header(ctypes.Structure):
@@ -127,7 +138,8 @@ class _Extension(ctypes.Structure):
 
 _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 
-_handlers: list[Any] = []  # XLA keeps a handler for ever, so they must stay
+_handlers: dict[int, tuple[Any, Callable[..., Any]]] = {}
+"""Handlers and their functions by address. XLA keeps a handler for ever, so they must stay."""
 
 
 def handler_of(function: Callable[..., Any], traits: int) -> int:
@@ -147,14 +159,22 @@ def handler_of(function: Callable[..., Any], traits: int) -> int:
             operands = [_view(frame.arguments, number, False) for number in range(frame.arguments.size)]
             results = [_result(frame, number) for number in range(frame.results.size)]
             function(*operands, *results, **_attributes(frame.attributes))
+            for number, result in enumerate(results):
+                _pack(frame.results.values[number].contents, result)
         except BaseException as error:  # nothing may escape into XLA's thread
             return _failure(frame, from_author(error))
         return None
 
     handler = _Handler(handle)
-    _handlers.append(handler)
-    address = ctypes.cast(handler, ctypes.c_void_p).value
-    return address or 0
+    address = ctypes.cast(handler, ctypes.c_void_p).value or 0
+    _handlers[address] = handler, function
+    return address
+
+
+def function_at(address: int) -> Callable[..., Any] | None:
+    """The Python function behind a handler of ``handler_of``, or None if the address is another's."""
+    found = _handlers.get(address)
+    return None if found is None else found[1]
 
 
 def _describe(frame: Any, traits: int) -> bool:
@@ -191,16 +211,52 @@ def _view(values: Any, number: int, writable: bool) -> np.ndarray[Any, Any]:
 def _over(address: int | None, shape: tuple[int, ...], number: int, writable: bool) -> np.ndarray[Any, Any]:
     if number == _TOKEN:
         return np.empty(0, np.bool_)  # holds the token's place; it has no value
+    if number in _PACKED:
+        return _unpacked(address, shape, number, writable)
     dtype = _DTYPES.get(number)
     if dtype is None:
         raise NotImplementedError(f"elements of XLA's type number {number} cannot be seen by numpy")
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    if not size or address is None:
-        return np.empty(shape, dtype)
-    memory: Any = (ctypes.c_char * size).from_address(address)
-    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, memory)
+    array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, _memory(address, math.prod(shape) * dtype.itemsize))
     array.flags.writeable = writable
     return array
+
+
+def _memory(address: int | None, size: int) -> Any:
+    return (ctypes.c_char * size).from_address(address) if size and address is not None else bytearray(size)
+
+
+def _unpacked(address: int | None, shape: tuple[int, ...], number: int, writable: bool) -> np.ndarray[Any, Any]:
+    """Elements of less than a byte, in memory of their own; a result begins as zeros, and is packed afterwards."""
+    dtype, bits = _PACKED[number]
+    if writable:
+        return np.zeros(shape, dtype)
+    count = math.prod(shape)
+    packed = np.ndarray(_packed_size(count, bits), np.uint8, _memory(address, _packed_size(count, bits)))
+    each = (packed[:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8((1 << bits) - 1)
+    low = each.reshape(-1)[:count]
+    if number in _SIGNED:  # numpy keeps the sign in the bits above
+        sign = np.uint8(1 << (bits - 1))
+        low = (low ^ sign) - sign
+    values = low.view(dtype).reshape(shape)
+    values.flags.writeable = False
+    return values
+
+
+def _pack(buffer: Any, result: np.ndarray[Any, Any]) -> None:
+    """Write a result whose elements are of less than a byte to where XLA wants it."""
+    if buffer.dtype not in _PACKED or not result.size:
+        return
+    _, bits = _PACKED[buffer.dtype]
+    low = result.reshape(-1).view(np.uint8) & np.uint8((1 << bits) - 1)
+    size = _packed_size(low.size, bits)
+    each = np.zeros(size * (8 // bits), np.uint8)
+    each[: low.size] = low
+    shifted = each.reshape(size, -1) << np.arange(0, 8, bits, dtype=np.uint8)
+    np.ndarray(size, np.uint8, _memory(buffer.data, size))[...] = np.bitwise_or.reduce(shifted, axis=1)
+
+
+def _packed_size(count: int, bits: int) -> int:
+    return -(-count * bits // 8)
 
 
 def _attributes(attributes: Any) -> Mapping[str, Any]:
