@@ -132,3 +132,35 @@ def test_bytes_that_are_no_executable_are_refused_with_the_reason() -> None:
 def test_compiled_takes_functions_only() -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="must be a function"):
         Compiled(run=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 0, 2), (0, 2, 1), (2, 1, 0)])
+def test_results_lie_as_they_are_declared_to(order: tuple[int, ...]) -> None:
+    layout = pjrt.TiledLayout(order)
+    spec = pjrt.ShapeSpec((2, 3, 4), pjrt.ElementType.F32, layout)
+
+    def compile(_: pjrt.Program, __: pjrt.CompileOptions) -> Compiled:
+        return Compiled(run=lambda x: [x + 1, x], outputs=[spec, spec], parameters=[spec])
+
+    x = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    with HostClient("toy", compile=compile) as client:
+        executable = client.compile("program")
+        assert list(executable.output_layouts) == [layout, layout]
+        assert list(executable.parameter_layouts) == [layout]
+        for argument in (client.buffer_from_host(x), client.buffer_from_host(x, layout=layout)):
+            for buffer, expected in zip(executable(argument), (x + 1, x), strict=True):
+                assert buffer.layout == layout
+                np.testing.assert_array_equal(buffer.to_host().result(), expected)
+                raw = np.empty(24, np.float32)
+                buffer.copy_raw_to_host(raw).result()
+                np.testing.assert_array_equal(raw, expected.transpose(order[::-1]).reshape(-1))
+                np.testing.assert_array_equal(executable(buffer)[1], expected)
+
+
+def test_a_layout_that_host_memory_cannot_have_is_refused_when_compiled() -> None:
+    spec = pjrt.ShapeSpec((8, 128), pjrt.ElementType.F32, pjrt.TiledLayout((1, 0), ((8, 128),)))
+    with (
+        HostClient("toy", compile=lambda *_: Compiled(run=lambda x: x, outputs=[spec], parameters=[spec])) as client,
+        pytest.raises(pjrt.UnimplementedError, match="without tiles"),
+    ):
+        client.compile("program")

@@ -32,6 +32,7 @@ from pjrt.stablehlo import (
     partitioning_of,
     read,
 )
+from pjrt.stablehlo.layouts import with_asked_layouts
 
 ParsedCompileFunction = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
 """An author's ``compile(program, options)``."""
@@ -121,8 +122,13 @@ def _compile(
     return dataclasses.replace(
         compiled,
         name=entry.name if compiled.name in ("main", "run") else compiled.name,
-        parameters=_specs(entry.type.arguments) if compiled.parameters is None else compiled.parameters,
-        outputs=_specs(entry.type.results) if compiled.outputs is None else compiled.outputs,
+        parameters=with_asked_layouts(
+            _specs(entry.type.arguments) if compiled.parameters is None else compiled.parameters,
+            entry.argument_attributes,
+        ),
+        outputs=with_asked_layouts(
+            _specs(entry.type.results) if compiled.outputs is None else compiled.outputs, entry.result_attributes
+        ),
         aliases=compiled.aliases or aliases,
         donated=compiled.donated or donated,
     )

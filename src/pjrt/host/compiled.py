@@ -10,6 +10,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.host.layout import order_of_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +25,9 @@ class Compiled:
         run: the function: takes one read-only numpy array a parameter, gives one array, or a tuple or list of them.
             It runs on the device's thread and may block it. An exception becomes the error of the outputs. Tokens are
             ``None``, both ways.
-        outputs: shape and element type of each result.
-        parameters: shape and element type of each parameter; arguments are checked against them.
+        outputs: shape and element type of each result, and its layout if that is not row-major.
+        parameters: shape and element type of each parameter; arguments are checked against them. A layout is what
+            frameworks are told to give; arrays of every layout are taken.
         name: the program's name.
         takes_context: ``run`` takes an ``ExecutionContext`` before the arrays: it says on which device and for which
             replica and partition it runs, and lets the devices of one launch meet.
@@ -68,6 +70,8 @@ class Compiled:
     def __post_init__(self) -> None:
         if not callable(self.run):
             raise InvalidArgumentError(f"Compiled.run must be a function on arrays, found {type(self.run).__name__}")
+        for spec in (*(self.outputs or ()), *(self.parameters or ())):
+            order_of_spec(spec)  # a layout that host memory cannot have is an error now, not at each execution
         for parameter, output in self.aliases.items():
             self._check_number("parameter", parameter, self.parameters)
             self._check_number("output", output, self.outputs)

@@ -15,7 +15,7 @@ from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.abi_version import HostExecutableAbiVersion, PlatformVersion
 from pjrt.host.compiled import Compiled
-from pjrt.host.layout import array_dtype
+from pjrt.host.layout import array_dtype, order_of_spec
 from pjrt.host.serialization import pack
 
 
@@ -94,11 +94,11 @@ class HostExecutable(Executable):
 
     @property
     def output_layouts(self) -> Sequence[Layout]:
-        return _row_major(self._declared("output_layouts", self.compiled.outputs))
+        return _layouts(self._declared("output_layouts", self.compiled.outputs))
 
     @property
     def parameter_layouts(self) -> Sequence[Layout]:
-        return _row_major(self._declared("parameter_layouts", self.compiled.parameters))
+        return _layouts(self._declared("parameter_layouts", self.compiled.parameters))
 
     @property
     def output_shardings(self) -> Sequence[bytes] | None:
@@ -150,8 +150,8 @@ class HostExecutable(Executable):
         return specs
 
 
-def _row_major(specs: Sequence[ShapeSpec]) -> list[Layout]:
-    return [TiledLayout.row_major(len(spec.shape)) for spec in specs]
+def _layouts(specs: Sequence[ShapeSpec]) -> list[Layout]:
+    return [TiledLayout(order_of_spec(spec)[::-1]) for spec in specs]
 
 
 def size_of(spec: ShapeSpec) -> int:

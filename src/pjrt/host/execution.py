@@ -15,7 +15,7 @@ from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.compiled import Compiled
 from pjrt.host.device_errors import clean
-from pjrt.host.layout import array_dtype
+from pjrt.host.layout import array_dtype, is_laid_out, order_of_spec
 from pjrt.host.process_life import is_exiting
 from pjrt.host.storage import TOKEN, Array, Storage, copied, freeze, is_sole_base, take_writable
 
@@ -233,6 +233,11 @@ def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) ->
     del result
     flags = array.flags
     owned = flags.owndata or type(array.base) is np.ndarray
+    if spec is not None and spec.layout is not None:
+        order = order_of_spec(spec)
+        if not (mine and owned and is_laid_out(array, order) and is_sole_base(array)):
+            array = copied(array, array.dtype.newbyteorder("="), order)
+        return freeze(array)
     if not (mine and owned and flags.c_contiguous and flags.aligned and array.dtype.isnative and is_sole_base(array)):
         array = copied(array, array.dtype.newbyteorder("="))
     return freeze(array)

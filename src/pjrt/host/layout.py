@@ -9,6 +9,7 @@ import numpy as np
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.layout import Layout, StridedLayout, TiledLayout, expect_layout
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.storage import Array
 
 _TOKEN_DTYPE = np.dtype(np.bool_)
@@ -43,6 +44,17 @@ def order_of(layout: Layout, shape: Sequence[int], element_type: ElementType) ->
         return layout.minor_to_major[::-1]
     expect_layout(layout)
     return _order_of_strides(layout, shape, array_dtype(element_type).itemsize)
+
+
+def order_of_spec(spec: ShapeSpec) -> tuple[int, ...]:
+    """The dimensions of an array from the slowest to the fastest varying, as its spec says it.
+
+    Raises:
+        PjrtError: as ``order_of``.
+    """
+    if spec.layout is None:
+        return tuple(range(len(spec.shape)))
+    return order_of(spec.layout, spec.shape, spec.element_type)
 
 
 def _order_of_strides(layout: StridedLayout, shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

@@ -9,15 +9,17 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
+from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
 from pjrt.host.execution import Execution
+from pjrt.host.layout import order_of_spec, tiled
 from pjrt.host.memory_space import HostMemorySpace
 
-Output = tuple[HostMemorySpace, tuple[int, ...], ElementType]
-"""Where an output goes, and what it is."""
+Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None]
+"""Where an output goes, and what it is; the layout is ``None`` if it is row-major."""
 
 
 class Share(NamedTuple):
@@ -61,14 +63,22 @@ class Share(NamedTuple):
             outputs = _outputs(self.spaces, [ShapeSpec.of(storage.array) for storage in execution.outputs or ()])
         device = self.device
         return [
-            HostBuffer(device, space, shape, element_type, storage)
-            for (space, shape, element_type), storage in zip(outputs, execution.outputs or (), strict=True)
+            HostBuffer(device, space, shape, element_type, storage, layout)
+            for (space, shape, element_type, layout), storage in zip(outputs, execution.outputs or (), strict=True)
         ]
 
 
 def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) -> tuple[Output, ...]:
     last = len(spaces) - 1
-    return tuple((spaces[min(n, last)], spec.shape, spec.element_type) for n, spec in enumerate(specs))
+    return tuple(
+        (
+            spaces[min(n, last)],
+            spec.shape,
+            spec.element_type,
+            None if spec.layout is None else tiled(order_of_spec(spec)),
+        )
+        for n, spec in enumerate(specs)
+    )
 
 
 def shares_of(

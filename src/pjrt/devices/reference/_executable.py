@@ -20,6 +20,7 @@ from pjrt.devices.reference._types import TOKEN
 from pjrt.devices.reference._whole import WholeRun
 from pjrt.host import Compiled, ExecutionContext
 from pjrt.stablehlo import read, to_module
+from pjrt.stablehlo.layouts import with_asked_layouts
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 Execute = Callable[[Sequence[Any], Context], Sequence[Any]]
@@ -66,6 +67,10 @@ def compile_program(
         )
         return list(_flatten(execute(pack(arrays), context)))
 
+    if parameter_specs is not None:
+        parameter_specs = with_asked_layouts(parameter_specs, evaluator.argument_attributes)
+    if result_specs is not None:
+        result_specs = with_asked_layouts(result_specs, evaluator.result_attributes)
     aliases, donated = _donations(evaluator)
     return Compiled(
         run=run,
