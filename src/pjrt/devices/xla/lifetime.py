@@ -115,6 +115,7 @@ def _at_exit() -> None:
     while inside and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
         inside &= _frames_inside()  # who came later was turned away
+    _let_others_go_on(min(deadline, time.monotonic() + _UNWINDING_SECONDS))
     finished = [client.finish(deadline) for client in list(_clients)]
     _join(_own, deadline)
     _join(_turned_away, min(deadline, time.monotonic() + _UNWINDING_SECONDS))
@@ -123,6 +124,28 @@ def _at_exit() -> None:
             "the interpreter ends although XLA is still at work on the device 'cpu' after %g s; the work is given up",
             _PATIENCE_SECONDS,
         )
+
+
+def _let_others_go_on(deadline: float) -> None:
+    """Waits until other threads have gone on since nobody enters XLA any more. One that dropped an array just before,
+    in whatever code, may still be in XLA's, and nothing tells it from one that sleeps.
+    """
+    left = _places()
+    while left and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        left &= _places()
+
+
+def _places() -> set[tuple[int, FrameType, int]]:
+    """Where each thread is that is not waiting for a lock or an event."""
+    own = {thread.ident for thread in _own} | {_state["ender"]}
+    return {
+        (thread, top, top.f_lasti)
+        for thread, top in sys._current_frames().items()
+        if thread not in own
+        and top.f_code is not Future._block.__code__
+        and top.f_code.co_filename != threading.__file__
+    }
 
 
 def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
