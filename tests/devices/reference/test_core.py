@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError, UnimplementedError
 from pjrt.devices.reference import Context, Evaluator, _mlir, op, rules
 from pjrt.devices.reference._blocks import run_fast
 from pjrt.devices.reference._locations import describe
@@ -320,3 +320,23 @@ with pjrt.client("reference") as client:
         "stablehlo.add is registered twice: in elementwise and in __main__",
         "[2.0, 2.0]",
     ]
+
+
+def test_regions_that_are_nested_too_deep_are_refused() -> None:
+    begins = """"stablehlo.if"(%p) ({
+    """
+    ends = """ stablehlo.return %x : tensor<f32> }, { stablehlo.return %x : tensor<f32> }) : (tensor<i1>) -> tensor<f32>
+    """
+    depth = 300
+    text = f"""func.func @main(%p: tensor<i1>, %x: tensor<f32>) -> tensor<f32> {{
+      {begins.join(f"%{i} = " for i in range(depth))}{begins}{ends * depth}
+      return %0 : tensor<f32> }}"""
+    with pytest.raises(UnimplementedError, match=r"main: regions and calls are nested too deep .*setrecursionlimit"):
+        Evaluator(_mlir.parse(text))
+
+
+def test_a_constant_that_is_larger_than_memory() -> None:
+    type_ = "tensor<4000000x4000000xf32>"
+    text = f"func.func @main() -> {type_} {{ %0 = stablehlo.constant dense<1.0> : {type_} return %0 : {type_} }}"
+    with pytest.raises(ResourceExhaustedError, match="Unable to allocate"):
+        Evaluator(_mlir.parse(text))

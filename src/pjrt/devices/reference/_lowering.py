@@ -7,6 +7,7 @@ result. What a region uses from the block around it becomes a pair of slots, cop
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -89,10 +90,20 @@ class ModuleLowering:
         return self._operations[name]
 
     def function(self, name: str) -> Region:
-        """A function, compiled."""
+        """A function, compiled.
+
+        Raises:
+            UnimplementedError: regions and calls are nested deeper than Python's stack is.
+        """
         if name not in self._compiled:
-            with self.entered(name) as block:
-                self._compiled[name] = BlockLowering(self, block, name, None).region()
+            try:
+                with self.entered(name) as block:
+                    self._compiled[name] = BlockLowering(self, block, name, None).region()
+            except RecursionError as error:
+                raise UnimplementedError(
+                    f"{name}: regions and calls are nested too deep for Python's stack of {sys.getrecursionlimit()} "
+                    "calls: expected fewer levels, or a higher sys.setrecursionlimit"
+                ) from error
         return self._compiled[name]
 
     def can_enter(self, name: str) -> bool:
@@ -272,10 +283,10 @@ class BlockLowering:
             kernel = rule.compile(view)
         except PjrtError as error:
             raise view.explain(error) from error
+        except RecursionError:  # of the whole program, see ``function``
+            raise
         except Exception as error:
-            raise InternalError(
-                f"{view.name} {view.signature}: {error!r} while it was compiled [{view.location}]"
-            ) from error
+            raise view.explain(PjrtError.wrap(error)) from error
         return kernel, rule.elementwise or getattr(kernel, "elementwise", False)
 
     def _fold(
