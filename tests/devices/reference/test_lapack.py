@@ -223,3 +223,15 @@ def test_every_routine_of_jaxlib_is_here() -> None:
     from pjrt.devices.reference._custom_calls import targets
 
     assert {name for name in _lapack.registrations() if name.endswith("_ffi")} <= set(targets())
+
+
+@pytest.mark.parametrize(
+    "target", ["lapack_sgetrf_ffi", "lapack_dgtsv_ffi", "lapack_cgees_ffi", "Qr", "AllocateBuffer"]
+)
+def test_types_that_do_not_fit_are_refused(run: Any, target: str) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"expected \d+( or \d+)? (operands|results), found [13]"):
+        call(run, target, [np.zeros((), np.float32)], [((), np.float32)] * 1)
+    with pytest.raises(
+        pjrt.InvalidArgumentError, match=r"expected 2 dimensions or more of operand 0, found tensor<f32>"
+    ):
+        call(run, "lapack_spotrf_ffi", [np.zeros((), np.float32)], [((), np.float32), ((), np.int32)])

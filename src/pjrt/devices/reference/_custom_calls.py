@@ -3,31 +3,53 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from pjrt.devices.reference._registry import Compile
+from pjrt.devices.reference._registry import Compile, Kernel
 from pjrt.devices.reference._view import OpView
 from pjrt.stablehlo.attributes import Opaque
 
 _TARGETS: dict[str, Compile] = {}
 
 
-def custom_call(*targets: str) -> Callable[[Compile], Compile]:
+def custom_call(
+    *targets: str, takes: Sequence[int] | None = None, gives: Collection[int] | None = None
+) -> Callable[[Compile], Compile]:
     """Registers the decorated function as what compiles calls of these targets.
 
     As ``op``; the kernel gets the environment first, as those of ops with regions do, for ``view.called`` functions.
     ``config(view)`` has the parameters.
+
+    Args:
+        targets: the names that programs call it by.
+        takes: the least rank of each operand, where their number is known: nobody else checks a call's types.
+        gives: the numbers of results that there may be.
     """
 
     def register(function: Compile) -> Compile:
+        def compile_call(view: OpView) -> Kernel:
+            _check(view, takes, gives)
+            return function(view)
+
         for target in targets:
             if target in _TARGETS:
                 raise ValueError(f"the custom call {target} is registered twice")
-            _TARGETS[target] = function
+            _TARGETS[target] = compile_call
         return function
 
     return register
+
+
+def _check(view: OpView, takes: Sequence[int] | None, gives: Collection[int] | None) -> None:
+    """Raises InvalidArgumentError: number or rank of the operands, or the number of results, is not what it must be."""
+    if takes is not None and len(view.operands) != len(takes):
+        raise view.invalid(f"expected {len(takes)} operands, found {len(view.operands)}")
+    if gives is not None and len(view.results) not in gives:
+        raise view.invalid(f"expected {' or '.join(map(str, sorted(gives)))} results, found {len(view.results)}")
+    for index, rank in enumerate(takes or ()):
+        if view.operand(index).rank < rank:
+            raise view.invalid(f"expected {rank} dimensions or more of operand {index}, found {view.operand(index)}")
 
 
 def find_target(name: str) -> Compile | None:

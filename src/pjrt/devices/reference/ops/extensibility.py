@@ -140,6 +140,8 @@ def top_k(view: OpView) -> Kernel:
 def approx_top_k(view: OpView) -> Kernel:
     """The first elements along a dimension in the order of a comparator; here the exact ones."""
     parameters = config(view)
+    if "reduction_dim" not in parameters:
+        raise view.invalid("expected a reduction_dim among its parameters, found none")
     axis = parameters["reduction_dim"]
     comparator = view.function(view.attr("called_computations")[0])
     ordering = find_ordering(comparator)
@@ -157,7 +159,7 @@ def approx_top_k(view: OpView) -> Kernel:
     return run
 
 
-@custom_call("shape_assertion")
+@custom_call("shape_assertion", gives=(0,))
 def shape_assertion(view: OpView) -> Kernel:
     """Fails with its message where its condition does not hold: how programs with unknown sizes check them."""
     message = view.attr("error_message", "a shape assertion does not hold")
@@ -172,7 +174,7 @@ def shape_assertion(view: OpView) -> Kernel:
     return run
 
 
-@custom_call("AllocateBuffer")
+@custom_call("AllocateBuffer", takes=(), gives=(1,))
 def allocate_buffer(view: OpView) -> Kernel:
     """Memory with anything in it: zeros here."""
     made = view.results[0]

@@ -6,7 +6,7 @@ makes for a CPU call LAPACK's routines, by LAPACK's conventions. ``x`` stands fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,9 +25,12 @@ from pjrt.devices.reference._view import OpView
 Array = Any
 
 
-def routine(*names: str) -> Callable[[Callable[[OpView], Kernel]], Callable[[OpView], Kernel]]:
+def routine(
+    *names: str, takes: Sequence[int] = (2,), gives: Collection[int] = (1,)
+) -> Callable[[Callable[[OpView], Kernel]], Callable[[OpView], Kernel]]:
     """Registers the custom calls of LAPACK routines, whose names lack the letter of the type."""
-    return custom_call(*(f"lapack_{letter}{name}_ffi" for name in names for letter in "sdcz" if _exists(letter, name)))
+    targets = (f"lapack_{letter}{name}_ffi" for name in names for letter in "sdcz" if _exists(letter, name))
+    return custom_call(*targets, takes=takes, gives=gives)
 
 
 def _exists(letter: str, name: str) -> bool:
@@ -47,7 +50,7 @@ def _status(shape: Any) -> Array:
     return np.zeros(shape[:-2], np.int32)
 
 
-@routine("potrf")
+@routine("potrf", gives=(2,))
 def potrf(view: OpView) -> Kernel:
     """Cholesky: the factor, and 0, or 1 where the matrix is not positive definite."""
     lower = _letter(view, "uplo", "L") == "L"
@@ -60,7 +63,7 @@ def potrf(view: OpView) -> Kernel:
     return run
 
 
-@routine("getrf")
+@routine("getrf", gives=(3,))
 def getrf(view: OpView) -> Kernel:
     """LU with row exchanges: both factors in one matrix, the exchanges (from 1 up), and the status."""
 
@@ -71,21 +74,21 @@ def getrf(view: OpView) -> Kernel:
     return run
 
 
-@routine("geqrf")
-@custom_call("Qr")
+@routine("geqrf", gives=(2,))
+@custom_call("Qr", takes=(2,), gives=(2,))
 def geqrf(view: OpView) -> Kernel:
     """QR: R with Householder's vectors below it, and their factors."""
     return lambda environment, a: factor.householder_qr(a)
 
 
-@routine("orgqr", "ungqr")
-@custom_call("ProductOfElementaryHouseholderReflectors")
+@routine("orgqr", "ungqr", takes=(2, 1))
+@custom_call("ProductOfElementaryHouseholderReflectors", takes=(2, 1), gives=(1,))
 def orgqr(view: OpView) -> Kernel:
     """The orthogonal matrix that Householder's vectors stand for."""
     return lambda environment, a, factors: factor.product_of_reflectors(a, factors)
 
 
-@routine("geqp3")
+@routine("geqp3", takes=(2, 1), gives=(3,))
 def geqp3(view: OpView) -> Kernel:
     """QR with column exchanges: R with vectors below it, the columns' order (from 1 up), and the vectors' factors.
 
@@ -103,7 +106,7 @@ def geqp3(view: OpView) -> Kernel:
     return run
 
 
-@routine("ormqr", "unmqr")
+@routine("ormqr", "unmqr", takes=(2, 1, 2))
 def ormqr(view: OpView) -> Kernel:
     """A product with the orthogonal matrix that Householder's vectors stand for, or with its adjoint."""
     parameters = config(view)
@@ -111,7 +114,7 @@ def ormqr(view: OpView) -> Kernel:
     return lambda environment, a, factors, c: factor.apply_reflectors(a, factors, c, left, adjoint)
 
 
-@routine("gesdd", "gesvd")
+@routine("gesdd", "gesvd", gives=(5,))
 def gesdd(view: OpView) -> Kernel:
     """Singular values: what is left of the matrix, the values, both bases as far as asked for, and the status."""
     mode = _letter(view, "mode", "A")
@@ -126,7 +129,7 @@ def gesdd(view: OpView) -> Kernel:
     return run
 
 
-@routine("syevd", "heevd")
+@routine("syevd", "heevd", gives=(3,))
 def syevd(view: OpView) -> Kernel:
     """Eigenvalues and vectors of self-adjoint matrices, from one of their triangles, and the status."""
     triangle: Any = _letter(view, "uplo", "L")
@@ -188,7 +191,7 @@ def cholesky(view: OpView) -> Kernel:
     return lambda environment, a: kernel(a)
 
 
-@routine("geev")
+@routine("geev", gives=(4, 5))
 def geev(view: OpView) -> Kernel:
     """Eigenvalues (of real matrices in two parts), left and right eigenvectors, and the status."""
     whole = [view.result(i) for i in range(len(view.results) - 3, len(view.results) - 1)]
@@ -207,7 +210,7 @@ def geev(view: OpView) -> Kernel:
     return run
 
 
-@routine("gees")
+@routine("gees", gives=(5, 6))
 def gees(view: OpView) -> Kernel:
     """Schur: the triangular form, the basis, eigenvalues (of real matrices in two parts), how many were put first, and
     the status.
@@ -237,7 +240,7 @@ def gees(view: OpView) -> Kernel:
     return run
 
 
-@routine("gtsv")
+@routine("gtsv", takes=(1, 1, 1, 2), gives=(5,))
 def gtsv(view: OpView) -> Kernel:
     """Systems with tridiagonal matrices: the diagonals of the upper triangle, the solution, and the status."""
 
@@ -248,13 +251,13 @@ def gtsv(view: OpView) -> Kernel:
     return run
 
 
-@custom_call("tridiagonal_solve_perturbed_ffi")
+@custom_call("tridiagonal_solve_perturbed_ffi", takes=(1, 1, 1, 2), gives=(1,))
 def tridiagonal_solve_perturbed(view: OpView) -> Kernel:
     """Systems with tridiagonal matrices that may be singular: finite solutions."""
     return lambda environment, lower, main, upper, right: solve_tridiagonal(lower, main, upper, right, True)[0]
 
 
-@custom_call("cpu_csr_sparse_dense_ffi")
+@custom_call("cpu_csr_sparse_dense_ffi", takes=(1, 1, 1, 1), gives=(1,))
 def sparse_product(view: OpView) -> Kernel:
     """A sparse matrix, as its elements, where each row begins, and their columns, times a dense one or a vector."""
     rows = view.result().sizes[0]
@@ -274,7 +277,7 @@ def sparse_product(view: OpView) -> Kernel:
     return run
 
 
-@routine("gehrd")
+@routine("gehrd", gives=(3,))
 def gehrd(view: OpView) -> Kernel:
     """The Hessenberg form with Householder's vectors below it, their factors, and the status."""
 
@@ -285,7 +288,7 @@ def gehrd(view: OpView) -> Kernel:
     return run
 
 
-@routine("sytrd", "hetrd")
+@routine("sytrd", "hetrd", gives=(5,))
 def sytrd(view: OpView) -> Kernel:
     """The tridiagonal form of self-adjoint matrices: vectors, diagonal, the one beside it, factors, and the status."""
     lower = _letter(view, "uplo", "L") == "L"
@@ -307,7 +310,7 @@ def sytrd(view: OpView) -> Kernel:
     return run
 
 
-@routine("trsm")
+@routine("trsm", takes=(2, 2))
 def trsm(view: OpView) -> Kernel:
     """Systems with triangular matrices."""
     left, lower = _letter(view, "side", "L") == "L", _letter(view, "uplo", "L") == "L"
