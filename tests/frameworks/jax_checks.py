@@ -23,6 +23,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P  # the name that all of JAX's users know it by
 
@@ -165,6 +166,26 @@ def sharded_jit() -> None:
 
 
 @check
+def layouts() -> None:
+    device = jax.devices(platform)[0]
+    columns = Format(Layout((1, 0)), SingleDeviceSharding(device))
+    a = np.arange(6, dtype=np.float32).reshape(2, 3)
+    x = jax.device_put(a, device)
+    assert x.format.layout.major_to_minor == (0, 1)
+    y = jax.jit(lambda v: v * 2, out_shardings=columns)(x)
+    z = jax.device_put(x, columns)
+    for array, expected in ((y, a * 2), (z, a)):
+        assert array.format.layout.major_to_minor == (1, 0)
+        np.testing.assert_array_equal(array, expected)
+    np.testing.assert_array_equal(jax.jit(lambda v: v + 1, in_shardings=columns)(z), a + 1)
+    np.testing.assert_array_equal(jax.jit(lambda v: v + 1)(z), a + 1)
+    compiled = jax.jit(lambda v: v.T, in_shardings=columns, out_shardings=columns).lower(z).compile()
+    assert compiled.input_formats[0][0].layout.major_to_minor == (1, 0)
+    assert compiled.output_formats.layout.major_to_minor == (1, 0)
+    np.testing.assert_array_equal(compiled(z), a.T)
+
+
+@check
 def memory_kinds() -> None:
     device = jax.devices(platform)[0]
     assert {m.kind for m in device.addressable_memories()} >= {"device", "pinned_host"}
@@ -245,6 +266,84 @@ def debug_print_and_callbacks() -> None:
 
     assert jax.jit(loop)(4) == 6.0
     assert seen == [0.0, 1.0, 2.0, 3.0]
+
+
+@check
+def callbacks_in_partitioned_programs() -> None:
+    """The callback of a whole program is called once, with the whole value; that of a shard on each device."""
+    split = NamedSharding(mesh(4), P("x"))
+    x = jax.device_put(np.arange(8.0, dtype=np.float32), split)
+    seen: list[Any] = []
+
+    def note(a: Any) -> Any:
+        seen.append(np.array(a))
+        return np.asarray(a) * 2
+
+    shape = jax.ShapeDtypeStruct((8,), np.float32)
+    for function in (
+        lambda v: (jax.debug.callback(lambda a: seen.append(np.array(a)), v), v * 2)[1],
+        lambda v: jax.experimental.io_callback(note, shape, v),
+        lambda v: jax.pure_callback(note, shape, v),
+    ):
+        seen.clear()
+        result = jax.jit(function)(x)
+        jax.effects_barrier()
+        np.testing.assert_array_equal(result, np.arange(8.0) * 2)
+        np.testing.assert_array_equal(seen, [np.arange(8.0)])
+    seen.clear()
+    f = jax.shard_map(lambda v: (jax.debug.callback(note, v), v)[1], mesh=mesh(4), in_specs=P("x"), out_specs=P("x"))
+    np.testing.assert_array_equal(jax.jit(f)(x), np.arange(8.0))
+    jax.effects_barrier()
+    np.testing.assert_array_equal(sorted(a.tolist() for a in seen), np.arange(8.0).reshape(4, 2))
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        jax.jit(lambda v: (jax.debug.print("whole {}", v), v + 1)[1])(x)
+        jax.effects_barrier()
+    assert shown.getvalue() == "whole [0. 1. 2. 3. 4. 5. 6. 7.]\n", shown.getvalue()
+
+
+@check
+def callbacks_with_elements_of_less_than_a_byte() -> None:
+    for dtype in (jnp.int4, jnp.uint4, jnp.int2, jnp.uint2, jnp.float4_e2m1fn):
+        x = jnp.array([1, 0, 1, 1, 0]).astype(dtype)
+        y = jax.jit(lambda v: jax.pure_callback(lambda a: a, jax.ShapeDtypeStruct(v.shape, v.dtype), v))(x)
+        assert y.dtype == dtype
+        np.testing.assert_array_equal(y, x)
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            jax.jit(lambda v: jax.debug.print("{}", v))(x)
+            jax.effects_barrier()
+        assert shown.getvalue() == "[1 0 1 1 0]\n", shown.getvalue()
+
+
+@check
+def buffer_callbacks() -> None:
+    from jax.experimental.buffer_callback import buffer_callback
+
+    def add(context: Any, out: Any, x: Any, *, y: Any) -> None:
+        assert context.stage.name == "EXECUTE"
+        assert (out.shape, out.dtype, out.ndim) == (x.shape, x.dtype, x.ndim) == ((4,), np.float32, 1)
+        assert out.writeable
+        assert not x.writeable
+        np.from_dlpack(out)[...] = np.asarray(x) + np.asarray(y)
+
+    f = buffer_callback(add, jax.ShapeDtypeStruct((4,), np.float32))
+    np.testing.assert_array_equal(f(jnp.arange(4.0), y=jnp.float32(2)), np.arange(4) + 2.0)
+    np.testing.assert_array_equal(jax.jit(lambda v: f(v, y=v) + 1)(jnp.arange(4.0)), np.arange(4) * 2 + 1.0)
+
+    def increase(_: Any, out: Any, x: Any) -> None:
+        np.asarray(out)[...] += 1
+
+    g = buffer_callback(increase, jax.ShapeDtypeStruct((), np.int32), input_output_aliases={0: 0})
+    assert jax.jit(g)(jnp.int32(41)) == 42
+    h = buffer_callback(lambda *_: 1, jax.ShapeDtypeStruct((), np.int32))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="must not return any values"):
+        jax.jit(h)(jnp.int32(1)).block_until_ready()
+    with contextlib.suppress(jax.errors.JaxRuntimeError):
+        jax.effects_barrier()
+    own = jax.jit(lambda v: f(v, y=v))
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        np.testing.assert_array_equal(own(np.arange(4, dtype=np.float32)), np.arange(4) * 2.0)
 
 
 @check

@@ -315,9 +315,39 @@ print(jax.default_backend(), jax.devices("soundness"))
     )
 
 
+EXPORTS = {
+    "of a device": "pjrt.export(lambda **o: pjrt.client('reference', **o), name='mine')",
+    "of a client with another name": "pjrt.export(lambda: pjrt.client('reference'), name='mine', platform_name='b')",
+    "of the cpu": "pjrt.export(lambda **o: pjrt.client('cpu', **o), name='mine')",
+}
+
+CALLBACKS = """
+import numpy as np
+x = jax.device_put(np.arange(3, dtype=np.float32), jax.devices(platform)[0])
+y = jax.jit(lambda v: (jax.debug.print("seen {}", v), jax.pure_callback(np.square, v, v))[1])(x)
+jax.effects_barrier()
+print(np.asarray(y))
+"""
+
+
+@pytest.mark.parametrize("exported", EXPORTS.values(), ids=EXPORTS)
+def test_an_exported_device_calls_back_into_python(exported: str) -> None:
+    done = python("-c", f"import pjrt, jax\nplatform = pjrt.frameworks.jax.register({exported})\n{CALLBACKS}")
+    assert_clean(done)
+    assert done.stdout.splitlines() == ["seen [0. 1. 2.]", "[0. 1. 4.]"]
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_a_library_that_this_package_wrote_calls_back_into_python(library: Path, wrap: bool) -> None:
+    register = f"import pjrt, jax\nplatform = pjrt.frameworks.jax.register({str(library)!r}, wrap={wrap})\n"
+    done = python("-c", register + CALLBACKS)
+    assert_clean(done)
+    assert done.stdout.splitlines() == ["seen [0. 1. 2.]", "[0. 1. 4.]"]
+
+
 def test_the_processes_of_jax_distributed_know_each_other() -> None:
     """JAX tells each process's client which one it is; a device is told in the words that it declares."""
-    code = """
+    said = of_two_processes("""
 import sys, pjrt, jax, numpy as np
 pjrt.plugins.register(name="board", factory=lambda **o: pjrt.client("reference", **o),
     processes=pjrt.plugins.ProcessOptions(count="num_devices", index="process_index", total="process_count"))
@@ -326,7 +356,44 @@ jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv
 mine = jax.local_devices(backend=platform)
 print([d.process_index for d in jax.devices(platform)], [d.id for d in mine])
 print(float(jax.jit(lambda v: v * 2)(jax.device_put(np.float32(3), mine[0]))))
-"""
+""")
+    assert said == [["[0, 1] [0]", "6.0"], ["[0, 1] [1]", "6.0"]]
+
+
+REGISTRATIONS = {
+    "an export that takes any options": "pjrt.export(lambda **o: pjrt.client('reference', **o), name='mine')",
+    "an export that takes none": "pjrt.export(lambda: pjrt.client('reference'), name='mine')",
+    "a device that knows no processes": "'cpu'",
+}
+
+
+@pytest.mark.parametrize("registered", REGISTRATIONS.values(), ids=REGISTRATIONS)
+def test_a_device_that_knows_nothing_of_jax_distributed_works_beside_it(registered: str) -> None:
+    said = of_two_processes(f"""
+import sys, pjrt, jax, numpy as np
+platform = pjrt.frameworks.jax.register({registered})
+jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv[1]))
+device = jax.local_devices(backend=platform)[0]
+print(float(jax.jit(lambda v: v * 2)(jax.device_put(np.float32(3), device))))
+""")
+    assert said == [["6.0"], ["6.0"]]
+
+
+def test_an_exported_factory_that_asks_is_told_its_place_in_jax_distributed() -> None:
+    said = of_two_processes("""
+import sys, pjrt, jax
+def make(node_id, num_nodes, key_value_store):
+    print(node_id, num_nodes, key_value_store is not None)
+    return pjrt.client("reference")
+platform = pjrt.frameworks.jax.register(pjrt.export(make, name="mine"))
+jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv[1]))
+jax.devices(platform)
+""")
+    assert said == [["0 2 True"], ["1 2 True"]]
+
+
+def of_two_processes(code: str) -> list[list[str]]:
+    """What each of two processes of one job prints; they are given their number and the job's address."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -336,6 +403,33 @@ print(float(jax.jit(lambda v: v * 2)(jax.device_put(np.float32(3), mine[0]))))
         for rank in range(2)
     ]
     answers = [process.communicate(timeout=120) for process in started]
-    for rank, (process, (said, complained)) in enumerate(zip(started, answers, strict=True)):
+    for process, (_, complained) in zip(started, answers, strict=True):
         assert process.returncode == 0, complained[-3000:]
-        assert said.splitlines() == [f"[0, 1] [{rank}]", "6.0"]
+    return [said.splitlines() for said, _ in answers]
+
+
+def test_a_device_that_does_not_say_how_results_are_split_is_named() -> None:
+    code = """
+import numpy as np, pjrt, jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from pjrt.host import Compiled, HostClient
+
+def compile(program, options):
+    spec = pjrt.ShapeSpec((2,), np.float32)
+    return Compiled(run=lambda x: x * 2, outputs=[spec], parameters=[spec])
+
+exported = pjrt.export(lambda **o: HostClient("silent", compile=compile, num_devices=4, **o), name="silent")
+platform = pjrt.frameworks.jax.register(exported)
+split = NamedSharding(Mesh(np.array(jax.devices(platform)), ("x",)), P("x"))
+x = jax.device_put(np.arange(8, dtype=np.float32), split)
+print(np.asarray(jax.jit(lambda v: v * 2, out_shardings=split)(x)))
+try:
+    jax.jit(lambda v: v * 2)(x)
+except pjrt.UnimplementedError as error:
+    print(error.message)
+"""
+    done = python("-c", code)
+    assert_clean(done)
+    numbers, refused = done.stdout.splitlines()
+    assert numbers == "[ 0.  2.  4.  6.  8. 10. 12. 14.]"
+    assert refused.startswith("the device 'silent' does not say how result 0 of a program of several partitions")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -38,3 +39,9 @@ def address_of(handler: Callable[..., Any] | int, traits: int, platform: str) ->
         if key not in _addresses:
             _addresses[key] = handler_of(handler, traits)
         return _addresses[key]
+
+
+def function_at(address: int) -> Callable[..., Any] | None:
+    """The Python function of a handler, or None if the handler is not of a Python function of this process."""
+    made = sys.modules.get("pjrt.devices.xla.ffi_function")  # as long as it is not imported no function is a handler
+    return None if made is None else made.function_at(address)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import atexit
 import collections
+import inspect
 import itertools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,37 +23,53 @@ from pjrt.capi.export import wait_for_pending
 CALLBACK_TARGET = "pjrt_python_callback"
 """The custom call that a callback into Python becomes; its attribute ``callback`` is the callback's number."""
 
+_PLACED_TARGET = "xla_python_cpu_callback"
+"""The same call in a program of several devices. Shardy keeps the place of a call, the one device that makes it, only
+for calls of a few names, among them this one, which JAX itself does not use any more.
+"""
+
+TARGETS = (CALLBACK_TARGET, _PLACED_TARGET)
+"""All names of the call; every client that JAX has of us needs ``call_back`` as the handler of each."""
+
 _platforms: set[str] = set()
 _lock = threading.Lock()
 _numbers = itertools.count(1)
-_callbacks: dict[int, _Callback] = {}
+_callbacks: dict[int, Callback] = {}
 _retired: collections.deque[int] = collections.deque()
 
 
-def teach(platform: str, *, own_name: bool) -> None:
-    """Teaches JAX a platform of ours, which must be registered with it already.
-
-    Args:
-        platform: the name that it is registered by.
-        own_name: whether its clients say that name too, and JAX has no rules for it; otherwise they say ``cpu``.
-    """
+def teach(platform: str) -> None:
+    """Teach JAX a platform of ours, by the name that it is registered by: before JAX makes its client."""
     from jax._src import callback, debugging
     from jax._src.interpreters import mlir
+
+    from pjrt.frameworks import _jax_buffer_callback, _jax_dlpack, _jax_shardings
 
     with _lock:
         if not _platforms:
             atexit.register(_settle_effects)
             callback.emit_python_callback = _emitter(callback.emit_python_callback)
-        if platform in _platforms:
-            return
+            _jax_buffer_callback.install()
+            _jax_dlpack.install()
+            _jax_shardings.install()
         _platforms.add(platform)
     # A cached rule would give two callbacks one number.
     mlir._uncacheable_primitives.update((debugging.debug_callback_p, debugging.debug_print_p))
-    if own_name:
-        mlir._platforms_with_donation.append(platform)
-        known = mlir._platform_specific_lowerings
-        for primitive, rule in known["cpu"].items():
-            known[platform].setdefault(primitive, rule)
+
+
+def teach_rules(name: str) -> None:
+    """Give JAX the rules of CPUs for programs of a platform.
+
+    Args:
+        name: the name that its client says, which JAX lowers by. Nothing is to do for ``cpu``.
+    """
+    from jax._src.interpreters import mlir
+
+    if name not in mlir._platforms_with_donation:
+        mlir._platforms_with_donation.append(name)
+    known = mlir._platform_specific_lowerings
+    for primitive, rule in known["cpu"].items():
+        known[name].setdefault(primitive, rule)
 
 
 def _settle_effects() -> None:
@@ -67,10 +84,8 @@ def _settle_effects() -> None:
         dispatch.runtime_tokens.clear()
 
 
-def _is_ours(context: Any) -> bool:
+def is_ours(context: Any) -> bool:
     """Whether a module is lowered for a platform of ours: by its name, or by the backend where JAX has that name."""
-    from jax._src import xla_bridge
-
     if len(context.platforms) != 1:
         return False
     if context.platforms[0] in _platforms:
@@ -79,11 +94,18 @@ def _is_ours(context: Any) -> bool:
         backend = context.get_backend()
     except Exception:  # lowering for a platform that is not here
         return False
-    return any(xla_bridge._backends.get(name) is backend for name in _platforms)
+    return is_client_of_ours(backend)
+
+
+def is_client_of_ours(client: Any) -> bool:
+    """Whether a client of JAX's is one of a platform of ours."""
+    from jax._src import xla_bridge
+
+    return any(xla_bridge._backends.get(name) is client for name in _platforms)
 
 
 def call_back(*buffers: Any, callback: int) -> None:
-    """The FFI handler behind ``CALLBACK_TARGET``: operands, then results to fill."""
+    """The FFI handler behind ``TARGETS``: operands, then results to fill."""
     function = _callbacks.get(int(callback))
     if function is None:
         raise InternalError(
@@ -92,8 +114,25 @@ def call_back(*buffers: Any, callback: int) -> None:
     function.fill(buffers)
 
 
-class _Callback:
-    """A callback of a program: a function, and what it is given and must return."""
+class Callback(Protocol):
+    """What a call back into Python does."""
+
+    def fill(self, buffers: Sequence[Any]) -> None:
+        """Do the call; the buffers are the operands, then the results."""
+
+
+def announce(context: Any, callback: Callback, function: Callable[..., Any]) -> np.int64:
+    """Give a callback of a module that is being lowered its number, by which the program calls it."""
+    number = next(_numbers)
+    _callbacks[number] = callback
+    context.add_keepalive(_KeepAlive(number))
+    # Tells JAX not to keep the compiled program beyond this process: the number means nothing in another.
+    context.add_host_callback(function)
+    return np.int64(number)
+
+
+class _ValueCallback:
+    """A callback that is given values and returns values."""
 
     def __init__(
         self, function: Callable[..., Sequence[Any]], num_operands: int, results: Sequence[Any], *, has_token: bool
@@ -124,7 +163,7 @@ class _KeepAlive:
     def __init__(self, number: int) -> None:
         self._number = number
 
-    def __del__(self, retired: collections.deque[int] = _retired, callbacks: dict[int, _Callback] = _callbacks) -> None:
+    def __del__(self, retired: collections.deque[int] = _retired, callbacks: dict[int, Callback] = _callbacks) -> None:
         # The program may still be running: the last few stay. At the interpreter's end the module's names are gone.
         retired.append(self._number)
         if len(retired) > self._NUM_RETIRED:
@@ -143,7 +182,7 @@ def _emitter(original: Callable[..., Any]) -> Callable[..., Any]:
         result_avals: Sequence[Any],
         **options: Any,
     ) -> Any:
-        if not _is_ours(ctx.module_context):
+        if not is_ours(ctx.module_context):
             return original(ctx, callback, token, operands, operand_avals, result_avals, **options)
         return _emit(ctx, callback, token, operands, operand_avals, result_avals, options)
 
@@ -160,23 +199,32 @@ def _emit(
     options: dict[str, Any],
 ) -> Any:
     from jax._src import core, ffi
-    from jax._src.interpreters import mlir
 
-    number = next(_numbers)
-    _callbacks[number] = _Callback(function, len(operands), result_avals, has_token=token is not None)
-    ctx.module_context.add_keepalive(_KeepAlive(number))
-    # Tells JAX not to keep the compiled program beyond this process: the number means nothing in another.
-    ctx.module_context.add_host_callback(function)
+    number = announce(
+        ctx.module_context, _ValueCallback(function, len(operands), result_avals, has_token=token is not None), function
+    )
     tokens = [] if token is None else [core.abstract_token]
     ctx = ctx.replace(avals_in=[*tokens, *operand_avals], avals_out=[*tokens, *result_avals])
-    rule = ffi.build_ffi_lowering_function(CALLBACK_TARGET, has_side_effect=options.get("has_side_effect", False))
-    call = rule(ctx, *([] if token is None else [token]), *operands, callback=np.int64(number))
-    if (sharding := options.get("sharding")) is not None:
-        mlir.set_sharding(ctx.module_context, call, _with_token(sharding) if token is not None else sharding)
+    sharding = options.get("sharding")
+    rule = ffi.build_ffi_lowering_function(
+        CALLBACK_TARGET if sharding is None else _PLACED_TARGET, has_side_effect=options.get("has_side_effect", False)
+    )
+    call = rule(ctx, *([] if token is None else [token]), *operands, callback=number)
+    if sharding is not None:
+        _set_sharding(ctx.module_context, call, _with_token(sharding) if token is not None else sharding)
     results = list(call.results)
     if token is not None:
         token, *results = results
     return results, token, function
+
+
+def _set_sharding(context: Any, call: Any, sharding: Any) -> None:
+    from jax._src.interpreters import mlir
+
+    if len(inspect.signature(mlir.set_sharding).parameters) == 2:  # before JAX 0.10
+        mlir.set_sharding(call, sharding)
+    else:
+        mlir.set_sharding(context, call, sharding)
 
 
 def _with_token(sharding: Any) -> Any:

@@ -11,7 +11,7 @@ import pjrt
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore
-from pjrt.capi.export import Exported, export
+from pjrt.capi.export import Exported, export, exported_at
 from pjrt.frameworks import _jax_lowering
 from pjrt.frameworks._served import JAX, Served
 from pjrt.plugins.declaration import ProcessOptions
@@ -61,31 +61,61 @@ def register(
     """
     bridge = _xla_bridge()
     if isinstance(device, Exported):
-        return _register_table(bridge, device, platform or _free(device.name), _priority({}, make_default), options)
+        known_as = platform or _free(device.name)
+        _register_table(bridge, device, known_as, _priority({}, make_default), options)
+        return known_as
     served = Served(device, JAX, options, wrap=wrap)
     facts = served.facts
     known_as = platform or str(facts.get("platform", "")) or _free(served.name)
     priority = _priority(facts, make_default)
     if served.is_wrapped:
-        own_name = served.device != _XLA_CPU
-        exported = export(_maker(served), name=known_as, platform_name=known_as if own_name else None)
-        _register_table(bridge, exported, known_as, priority, options, own_name=own_name)
+        # XLA's CPU stays "cpu" to JAX, whose rules for it (DLPack, linear algebra) go by that name and hold for it.
+        is_cpu = served.device == _XLA_CPU
+        exported = export(_maker(served), name=known_as, platform_name=None if is_cpu else known_as)
+        _register_table(bridge, exported, known_as, priority, options)
+        if is_cpu:
+            _stand_in_for_cpu(bridge, known_as)
     else:
         _check_not_too_late(bridge, known_as)
         path = str(served.library())
-        bridge.register_plugin(known_as, library_path=path, options=served.own_options, priority=priority)
+        table = bridge.register_plugin(known_as, library_path=path, options=served.own_options, priority=priority)
+        written = exported_at(table)
+        if written is not None:
+            _prepare(bridge, written, known_as)
     _registered.add(served.device)
     return known_as
 
 
-def _register_table(
-    bridge: Any, exported: Exported, platform: str, priority: int, options: dict[str, Any], *, own_name: bool = True
-) -> str:
+def _register_table(bridge: Any, exported: Exported, platform: str, priority: int, options: dict[str, Any]) -> None:
     _check_not_too_late(bridge, platform)
     bridge.register_plugin(platform, c_api=exported.capsule, options=options or None, priority=priority)
-    # XLA's CPU stays "cpu" to JAX, whose rules for it (DLPack, linear algebra) go by that name and hold for it.
-    _jax_lowering.teach(platform, own_name=own_name)
-    return platform
+    _prepare(bridge, exported, platform)
+
+
+def _prepare(bridge: Any, exported: Exported, platform: str) -> None:
+    """Have JAX lower programs for a plugin of ours as for CPUs, and the plugin's clients call back into Python."""
+    for target in _jax_lowering.TARGETS:
+        # A device that cannot call Python functions says so when a program tries to.
+        with contextlib.suppress(UnimplementedError):
+            exported.register_ffi_handler(target, _jax_lowering.call_back)
+    _jax_lowering.teach(platform)
+    _jax_lowering.teach_rules(platform)
+    registration = bridge._backend_factories[platform]
+    make = registration.factory
+
+    def make_and_teach() -> Any:
+        client = make()
+        _jax_lowering.teach_rules(client.platform)  # the client may say another name, which is known only now
+        return client
+
+    registration.factory = make_and_teach
+
+
+def _stand_in_for_cpu(bridge: Any, platform: str) -> None:
+    """Have JAX find XLA's CPU of ours as ``cpu`` where it was told to make no CPU backend of its own."""
+    chosen = bridge.config.jax_platforms.value
+    if chosen and _XLA_CPU not in chosen.split(","):
+        bridge._alias_to_platforms.setdefault(_XLA_CPU, [platform])
 
 
 def is_registered(device: str) -> bool:
@@ -123,26 +153,38 @@ def _check_not_too_late(bridge: Any, platform: str) -> None:
 def _maker(served: Served) -> Callable[..., Client]:
     """What makes the clients that JAX asks an exported device for."""
 
-    def make(key_value_store: KeyValueStore | None = None, **options: Any) -> Client:
+    def make(
+        key_value_store: KeyValueStore | None = None,
+        node_id: int | None = None,
+        num_nodes: int | None = None,
+        partition_index: int | None = None,
+        **options: Any,
+    ) -> Client:
         declaration = served.declaration
-        given = _in_the_devices_words(options, declaration.processes)
+        place = {"node_id": node_id, "num_nodes": num_nodes, "partition_index": partition_index}
+        options |= _in_the_devices_words(
+            {name: value for name, value in place.items() if value is not None},
+            declaration.processes,
+            is_library=declaration.library is not None,
+        )
         if declaration.library is not None and key_value_store is not None:
-            given["key_value_store"] = key_value_store
-        client = pjrt.client(served.device, **given)
-        # A device that cannot call Python functions says so when a program tries to.
-        with contextlib.suppress(UnimplementedError):
-            client.register_ffi_handler(_jax_lowering.CALLBACK_TARGET, _jax_lowering.call_back)
-        return client
+            options["key_value_store"] = key_value_store
+        return pjrt.client(served.device, **options)
 
     return make
 
 
-def _in_the_devices_words(options: Mapping[str, Any], names: ProcessOptions | None) -> dict[str, Any]:
-    """The options of a client with the place of the process in the job, which ``jax.distributed`` says in the words of
-    XLA's clients of GPUs.
+def _in_the_devices_words(
+    place: Mapping[str, int], names: ProcessOptions | None, *, is_library: bool
+) -> dict[str, Any]:
+    """The place of the process in the job as options of a client, which ``jax.distributed`` says in the words of XLA's
+    clients of GPUs. A device in Python that declares no words of its own is not told: its processes know only their own
+    devices.
     """
-    words = {} if names is None else {"node_id": names.index, "num_nodes": names.total}
-    return {words.get(name) or name: value for name, value in options.items()}
+    if names is None:
+        return dict(place) if is_library else {}
+    words = {"node_id": names.index, "num_nodes": names.total}
+    return {words.get(name) or name: value for name, value in place.items() if is_library or words.get(name)}
 
 
 def _xla_bridge() -> Any:

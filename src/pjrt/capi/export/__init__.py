@@ -10,7 +10,15 @@ from __future__ import annotations
 from pjrt.capi.export._event import wait_for_pending
 from pjrt.capi.export._library_waits import let_go_of_gil_in_waits
 from pjrt.capi.export.exported import Exported, export
-from pjrt.capi.export.loading import load_exported
+from pjrt.capi.export.loading import exported_at, load_exported
 from pjrt.capi.export.writing import write_library
 
-__all__ = ["Exported", "export", "let_go_of_gil_in_waits", "load_exported", "wait_for_pending", "write_library"]
+__all__ = [
+    "Exported",
+    "export",
+    "exported_at",
+    "let_go_of_gil_in_waits",
+    "load_exported",
+    "wait_for_pending",
+    "write_library",
+]

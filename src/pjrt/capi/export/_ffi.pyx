@@ -8,6 +8,7 @@ from pjrt.capi.export._entry cimport define_plugin_entry, entry, plugin_entry, p
 import threading
 
 from pjrt.api.errors import AlreadyExistsError
+from pjrt.capi._ffi_handler import function_at
 
 cdef enum:
     _REGISTER_TYPE = 5
@@ -32,7 +33,9 @@ cdef int _register_type(table, void *raw) except -1:
 cdef int _register_handler(table, void *raw) except -1:
     args = <PJRT_FFI_Register_Handler_Args *>raw
     name = args.target_name[: args.target_name_size].decode("utf-8", "replace")
-    table.plugin.register_ffi_handler(name, <uintptr_t>args.handler, <int>args.traits)
+    address = <uintptr_t>args.handler
+    # A caller in this process may have made the handler of a Python function, which every device of ours can call.
+    table.plugin.register_ffi_handler(name, function_at(address) or address, <int>args.traits)
     return 0
 
 

@@ -22,7 +22,13 @@ from pjrt.capi.export._interrupt import watch_for_interrupts
 from pjrt.capi.export._table import Table
 
 ClientFactory = Callable[..., Client]
-"""Makes a client from create options; may also take ``key_value_store``: the framework's store, or ``None``."""
+"""Makes a client from create options. It may also name ``key_value_store``, the framework's store or ``None``, and the
+place of the process in the framework's job: ``node_id``, ``num_nodes``, ``partition_index``. What it does not name of
+these it is not given.
+"""
+
+_PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
+"""Where a process stands in a job: JAX gives these options to every plugin, whether it knows them or not."""
 
 
 class Exported:
@@ -52,7 +58,7 @@ class Exported:
         self._platform_name = platform_name
         self._abi_versions = abi_versions
         self._clients: weakref.WeakSet[Client] = weakref.WeakSet()
-        self._handlers: dict[str, tuple[int, int]] = {}
+        self._handlers: dict[str, tuple[Callable[..., Any] | int, int]] = {}
         self._lock = threading.Lock()
         self._table = Table(self)
 
@@ -150,8 +156,12 @@ class Exported:
             raise unimplemented(self._name, "Plugin.profiler")
         return self._profiler(options)
 
-    def register_ffi_handler(self, name: str, handler: int, traits: int) -> None:
-        """Registers the address of a handler with all clients of the plugin, those to come included."""
+    def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, traits: int = 0) -> None:
+        """Register a handler, a Python function or an address, with all clients of the plugin, those to come included.
+
+        Raises:
+            UnimplementedError: a client that is there already takes none.
+        """
         with self._lock:
             self._handlers[name] = (handler, traits)
             clients = [client for client in self._clients if not client.is_closed]
@@ -178,8 +188,11 @@ class Exported:
         return option in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
 
     def _make(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
-        given: dict[str, Any] = dict(options)
-        if "key_value_store" in inspect.signature(self._factory).parameters:
+        named = inspect.signature(self._factory).parameters
+        given: dict[str, Any] = {
+            name: value for name, value in options.items() if name not in _PLACE_OPTIONS or name in named
+        }
+        if "key_value_store" in named:
             given["key_value_store"] = store
         client = self._factory(**given)
         if not isinstance(client, Client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib
 import importlib.util
@@ -13,9 +14,14 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.capi.export._table import CAPSULE_NAME
 from pjrt.capi.export.exported import Exported, export
 
 _loaded: dict[str, Exported] = {}
+
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 def table_address(settings: str) -> int:
@@ -57,6 +63,12 @@ def _name_of(spec: str) -> str:
     """Return the name of the module or file that a spec names, without its packages and folders."""
     place = spec.rpartition(":")[0]
     return Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
+
+
+def exported_at(capsule: object) -> Exported | None:
+    """Return the plugin whose library was loaded in this process, by a capsule of its table; None for another's."""
+    address = _capsule_pointer(capsule, CAPSULE_NAME.encode())
+    return next((each for each in list(_loaded.values()) if each.address == address), None)
 
 
 def find_attribute(spec: str) -> Any:

@@ -110,8 +110,8 @@ def view(
         raise unimplemented("cpu", "create_view_of_device_buffer of elements of less than a byte")
     if not pointer or pointer % ALIGNMENT:
         raise InvalidArgumentError(
-            f"expected the address of memory aligned to {ALIGNMENT} bytes, found {pointer:#x}; use buffer_from_host to "
-            "copy"
+            f"the memory at {pointer:#x} is not aligned to {ALIGNMENT} bytes, so XLA cannot use it in place; copy it "
+            "with client.buffer_from_host"
         )
     size = math.prod(kind.shape) * kind.aval.dtype.itemsize
     return over(client, ForeignMemory(pointer, size).array(kind.shape, kind.aval.dtype), kind, on_delete)

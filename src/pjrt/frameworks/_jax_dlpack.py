@@ -1,0 +1,63 @@
+"""``jax.dlpack.from_dlpack`` onto devices of ours: a copy where memory cannot be used as it lies.
+
+JAX's own CPU backend makes the copy in a way that the C API does not have.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pjrt.frameworks import _jax_lowering
+from pjrt.host.dlpack import CPU, from_source
+
+
+def install() -> None:
+    """Have JAX take memory onto our platforms in our way, and onto all others in its own."""
+    from jax._src import dlpack
+
+    dlpack._jax = _Bindings(dlpack._jax)
+
+
+class _Bindings:
+    """jaxlib's bindings as JAX's module of DLPack uses them, with our way beside."""
+
+    def __init__(self, bindings: Any) -> None:
+        self._bindings = bindings
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bindings, name)
+
+    def dlpack_managed_tensor_to_buffer(
+        self, capsule: Any, device: Any, stream: Any, copy: bool | None = None, *more: Any
+    ) -> Any:
+        """An array of JAX's on a device, from a capsule."""
+        into = self._bindings.dlpack_managed_tensor_to_buffer
+        if not _jax_lowering.is_client_of_ours(device.client):
+            return into(capsule, device, stream, copy, *more)
+        if copy:
+            return _copied(capsule, device)
+        try:
+            return into(capsule, device, stream, False, *more)
+        except self._bindings.JaxRuntimeError:
+            if copy is not None:
+                raise
+        return _copied(capsule, device)
+
+
+class _Source:
+    """A capsule as the object that it is of."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU, 0
+
+
+def _copied(capsule: Any, device: Any) -> Any:
+    import jax
+
+    return jax.device_put(from_source(_Source(capsule)).copy(), device)
