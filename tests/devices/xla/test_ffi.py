@@ -18,7 +18,7 @@ _seen: list[Any] = []
 
 
 def _same(x: Any, out: Any) -> None:
-    _seen.append(x.copy())
+    _seen.extend((x.copy(), out.copy()))
     out[...] = x
 
 
@@ -67,6 +67,7 @@ def test_elements_of_less_than_a_byte(client: pjrt.Client, kind: str, shape: lis
     assert got.dtype == dtype
     np.testing.assert_array_equal(got, x)
     np.testing.assert_array_equal(_seen[0], x)
+    np.testing.assert_array_equal(_seen[1], np.zeros_like(x))
 
 
 def test_several_operands_and_results_of_several_types(client: pjrt.Client) -> None:

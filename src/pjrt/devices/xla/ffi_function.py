@@ -193,13 +193,21 @@ def _describe(frame: Any, traits: int) -> bool:
 
 def _result(frame: Any, number: int) -> np.ndarray[Any, Any]:
     """A result to fill, without what XLA's memory had before: the function may leave some of it alone."""
-    array = _view(frame.results, number, True)
-    address = frame.results.values[number].contents.data
+    buffer = frame.results.values[number].contents
     arguments = frame.arguments
     operands = {arguments.values[operand].contents.data for operand in range(arguments.size)}
-    if address is not None and address not in operands:
-        ctypes.memset(address, 0, array.nbytes)
-    return array
+    if buffer.data is not None and buffer.data not in operands:
+        ctypes.memset(buffer.data, 0, _size_in_memory(buffer))
+    return _view(frame.results, number, True)
+
+
+def _size_in_memory(buffer: Any) -> int:
+    """The bytes that XLA has for a buffer."""
+    count = math.prod(buffer.dims[: buffer.rank])
+    if buffer.dtype in _PACKED:
+        return _packed_size(count, _PACKED[buffer.dtype][1])
+    dtype = _DTYPES.get(buffer.dtype)
+    return 0 if dtype is None else count * dtype.itemsize
 
 
 def _view(values: Any, number: int, writable: bool) -> np.ndarray[Any, Any]:
@@ -226,10 +234,8 @@ def _memory(address: int | None, size: int) -> Any:
 
 
 def _unpacked(address: int | None, shape: tuple[int, ...], number: int, writable: bool) -> np.ndarray[Any, Any]:
-    """Elements of less than a byte, in memory of their own; a result begins as zeros, and is packed afterwards."""
+    """Elements of less than a byte, in memory of their own; a result is packed afterwards."""
     dtype, bits = _PACKED[number]
-    if writable:
-        return np.zeros(shape, dtype)
     count = math.prod(shape)
     packed = np.ndarray(_packed_size(count, bits), np.uint8, _memory(address, _packed_size(count, bits)))
     each = (packed[:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8((1 << bits) - 1)
@@ -238,7 +244,7 @@ def _unpacked(address: int | None, shape: tuple[int, ...], number: int, writable
         sign = np.uint8(1 << (bits - 1))
         low = (low ^ sign) - sign
     values = low.view(dtype).reshape(shape)
-    values.flags.writeable = False
+    values.flags.writeable = writable
     return values
 
 
