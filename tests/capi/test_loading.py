@@ -12,6 +12,7 @@ from tiny import build
 from tiny.control import Control
 
 import pjrt
+from pjrt.api.api_version import API_VERSION
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_table_too_small_to_be_one(tiny_copy: Callable[..., Control], size: in
 
 
 def test_another_major_version(tiny_copy: Callable[..., Control]) -> None:
-    with pytest.raises(pjrt.FailedPreconditionError, match=r"speaks PJRT C API 1\.3, this package 0\.114"):
+    with pytest.raises(pjrt.FailedPreconditionError, match=r"speaks PJRT C API 1\.3, this package 0\.116"):
         pjrt.load_plugin(tiny_copy(major=1, minor=3).path)
 
 
@@ -128,12 +129,12 @@ def test_a_path_of_any_kind_and_the_same_plugin_again(tiny_library: Path, tmp_pa
 
 
 def test_what_a_plugin_says_of_itself(plugin: pjrt.Plugin) -> None:
-    assert plugin.api_version == (0, 114)
+    assert plugin.api_version == API_VERSION
     assert plugin.attributes["stablehlo_current_version"] == (1, 17, 0)
     assert plugin.attributes["tiny_greeting"] == "hello"
     spoken = {"Layouts", "MemoryDescriptions", "FFI", "Profiler", "Stream", "Shardings", "AbiVersion"}
     assert spoken <= set(plugin.extensions)
-    assert "0.114" in repr(plugin)
+    assert "0.116" in repr(plugin)
 
 
 def test_the_environment_does_not_change_what_is_loaded(tiny_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

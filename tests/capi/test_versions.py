@@ -28,7 +28,7 @@ def functions_at(minor: int) -> int:
     return sum(1 for _, since in FUNCTIONS if since is None or since <= minor)
 
 
-@pytest.mark.parametrize("minor", [29, 36, 48, 57, 75, 90, 105, 112, 114])
+@pytest.mark.parametrize("minor", [29, 36, 48, 57, 75, 90, 105, 112, 114, 116])
 def test_an_older_plugin_does_what_it_has(tiny_copy: Callable[..., Control], adder: pjrt.Program, minor: int) -> None:
     control = tiny_copy(minor=minor, functions=functions_at(minor), garbage_tail=1)
     plugin = pjrt.load_plugin(control.path)
@@ -127,7 +127,7 @@ def test_a_null_slot_names_the_function(tiny_copy: Callable[..., Control]) -> No
 
 def test_a_plugin_without_extensions(tiny_copy: Callable[..., Control], adder: pjrt.Program) -> None:
     plugin = pjrt.load_plugin(tiny_copy(no_extensions=1).path)
-    assert plugin.extensions == ()
+    assert plugin.extensions == {}
     with plugin.client() as client:
         run_adder(client, adder)
         with pytest.raises(pjrt.UnimplementedError, match="no Layouts extension"):

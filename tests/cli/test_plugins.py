@@ -18,7 +18,7 @@ GOOD = """
 import pjrt
 
 class Abacus(pjrt.Plugin):
-    name, api_version, extensions = "abacus", (0, 99), ("Beads", "Wires")
+    name, api_version, extensions = "abacus", (0, 99), {"Beads": "round", "Wires": "long"}
     attributes = {"stablehlo_current_version": (1, 2, 3), "stablehlo_minimum_version": (0, 9, 0), "wood": "oak"}
 
     def client(self, /, **options):
@@ -91,7 +91,7 @@ class TestList:
         assert (abacus["api_version"], abacus["stablehlo_version"]) == ("0.99", "1.2.3")
         assert (abacus["version"], abacus["factory"]) == ("3.2", "abacus_y:Abacus")
         assert (abacus["options"], abacus["frameworks"]) == ({"num_devices": 2}, {"jax": {"priority": 7}})
-        assert abacus["extensions"] == ["Beads", "Wires"]
+        assert abacus["extensions"] == {"Beads": "round", "Wires": "long"}
 
     def test_without_loading(self, site: Path) -> None:
         report = json.loads(pjrt("plugins", "--no-load", "--json", folder=site).stdout)
@@ -179,7 +179,7 @@ class TestOne:
         assert facts["PJRT C API"] == "0.99"
         assert facts["StableHLO"] == "0.9.0 to 1.2.3"
         assert facts["attribute wood"] == "oak"
-        assert facts["extensions"] == "Beads, Wires"
+        assert (facts["extension Beads"], facts["extension Wires"]) == ("round", "long")
 
     def test_lists_are_written_alike_for_all(self, site: Path) -> None:
         for name, version in (("cpu", r"\[\d+, \d+, \d+\]"), ("abacus", r"\[1, 2, 3\]")):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("nothing_configured")
 GOOD = """
 import pjrt
 class Abacus(pjrt.Plugin):
-    name, api_version, extensions = "abacus", (0, 99), ("Beads", "Wires")
+    name, api_version, extensions = "abacus", (0, 99), {"Beads": "round", "Wires": "long"}
     attributes = {"stablehlo_current_version": (1, 2, 3), "wood": "oak"}
     def client(self, /, **options):
         return pjrt.client("reference", **options)
@@ -34,7 +34,8 @@ def declared(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> Declar
 def test_it_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = dict(plugins.loaded())  # tests before this one may have loaded others, of the same name even
     said = probe(declared(tmp_path, GOOD, monkeypatch))
-    assert said == Answers((0, 99), {"stablehlo_current_version": [1, 2, 3], "wood": "oak"}, ("Beads", "Wires"), (), "")
+    attributes = {"stablehlo_current_version": [1, 2, 3], "wood": "oak"}
+    assert said == Answers((0, 99), attributes, {"Beads": "round", "Wires": "long"}, (), "")
     assert dict(plugins.loaded()) == before
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
@@ -35,9 +35,12 @@ class Plugin(abc.ABC):
         """What it says of itself, such as ``stablehlo_current_version`` (``PJRT_Plugin_Attributes``)."""
 
     @property
-    def extensions(self) -> Sequence[str]:
-        """The names of the extensions of the C API that it has."""
-        return ()
+    def extensions(self) -> Mapping[str, str]:
+        """Return what each extension of the C API that it has is about, by name.
+
+        One of a type that this package does not know goes by its number, as ``extension 25``.
+        """
+        return {}
 
     @property
     def capabilities(self) -> Capabilities:

@@ -25,6 +25,7 @@ cdef class Api:
     cdef object read_error(self, PJRT_Error *error)
     cdef void destroy_error(self, PJRT_Error *error) noexcept
     cdef void *extension(self, int kind, size_t needed, str name) except NULL
+    cdef void *extension_function(self, int kind, size_t at, str name) except? NULL
     cdef bint has_extension(self, int kind)
 
 

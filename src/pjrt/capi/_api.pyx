@@ -13,7 +13,7 @@ from libc.string cimport memset
 from pjrt.capi._gen_abi cimport *
 
 from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError, UnimplementedError
-from pjrt.capi._gen_functions import FUNCTIONS
+from pjrt.capi._gen_functions import EXTENSIONS, FUNCTIONS
 
 cdef size_t _HEAD = SLOT_PJRT_Error_Destroy
 cdef size_t _LONGEST_TEXT = 1 << 28
@@ -101,9 +101,15 @@ cdef class Api:
         return found
 
     @property
-    def extension_types(self):
-        """The types of the plugin's extensions, in the order of its chain."""
-        return tuple(self._extensions)
+    def extensions(self):
+        """Return what each of the plugin's extensions is about, by name, in the order of its chain.
+
+        One of a type that this package does not know goes by its number, as ``extension 25``.
+        """
+        return dict(
+            EXTENSIONS[kind] if 0 <= kind < len(EXTENSIONS) else (f"extension {kind}", "not known to this package")
+            for kind in self._extensions
+        )
 
     @property
     def functions(self):
@@ -133,6 +139,11 @@ cdef class Api:
                 "this; use a newer plugin"
             )
         return <void *><size_t>address
+
+    cdef void *extension_function(self, int kind, size_t at, str name) except? NULL:
+        """A function of an extension by where it lies in the struct, if the plugin's reaches that far; it may be null."""
+        cdef const char *extension = <const char *>self.extension(kind, at + sizeof(void *), name)
+        return (<void **>(extension + at))[0]
 
     cdef function_t find(self, size_t slot) except NULL:
         cdef function_t function = NULL

@@ -15,7 +15,6 @@ from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.capability import ATTRIBUTE, Capabilities, Feature
 from pjrt.api.device import DeviceDescription
 from pjrt.api.errors import PjrtError
-from pjrt.capi._gen_functions import EXTENSIONS
 
 _FUNCTIONS = {
     Feature.ALIAS_BUFFERS: ("PJRT_Client_CreateAliasBuffer", "PJRT_Client_FulfillAliasBuffer"),
@@ -47,7 +46,7 @@ def of_plugin(api: Any, attributes: Attributes) -> Capabilities:
         api: its table (``_api.Api``).
         attributes: its attributes.
     """
-    functions, extensions = frozenset(api.functions), _extensions(api)
+    functions, extensions = frozenset(api.functions), api.extensions
     has = {feature: functions.issuperset(names) for feature, names in _FUNCTIONS.items()}
     has |= {feature: name in extensions for feature, name in _EXTENSIONS.items()}
     lacking = Capabilities(features={feature: False for feature, there in has.items() if not there})
@@ -91,11 +90,6 @@ def stated(of: Any) -> dict[str, NamedValue]:
         return {ATTRIBUTE: replace(told, features=features).to_json()}
     except Exception:  # a device's author may have written anything; a topology is needed all the same
         return {}
-
-
-def _extensions(api: Any) -> frozenset[str]:
-    known = dict(enumerate(EXTENSIONS))
-    return frozenset(known.get(kind, "") for kind in api.extension_types)
 
 
 def _memory_kinds(descriptions: Iterable[DeviceDescription]) -> tuple[str, ...]:

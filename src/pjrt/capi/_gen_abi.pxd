@@ -1473,6 +1473,183 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Error *(*runtime_abi_version_from_proto)(PJRT_RuntimeAbiVersion_FromProto_Args *args) noexcept nogil
         PJRT_Error *(*executable_abi_version_from_proto)(PJRT_ExecutableAbiVersion_FromProto_Args *args) noexcept nogil
 
+    ctypedef enum PJRT_Callback_Type:
+        PJRT_Callback_Type_Unknown
+        PJRT_Callback_Type_Tpu_SliceBuilder
+        PJRT_Callback_Type_Prefatal
+
+    ctypedef enum PJRT_Callback_Tpu_SliceFailureType:
+        PJRT_Callback_Tpu_SliceFailureType_Unknown
+        PJRT_Callback_Tpu_SliceFailureType_InitError
+        PJRT_Callback_Tpu_SliceFailureType_WorkerUnavailable
+        PJRT_Callback_Tpu_SliceFailureType_FlappingTaskError
+        PJRT_Callback_Tpu_SliceFailureType_SwInjectError
+        PJRT_Callback_Tpu_SliceFailureType_ChipDriverError
+
+    ctypedef struct PJRT_Callback_Tpu_SliceBuilderArgs:
+        size_t struct_size
+        PJRT_Callback_Tpu_SliceFailureType failure_type
+
+    ctypedef struct PJRT_Callback_PrefatalArgs:
+        size_t struct_size
+        PJRT_Error_Code error_code
+        const char *error_message
+        size_t error_message_size
+
+    ctypedef void (*PJRT_Callback_Function)(void *args, void *user_arg) noexcept nogil
+
+    ctypedef struct PJRT_Callback_RegisterCallback_Args:
+        size_t struct_size
+        PJRT_Client *client
+        PJRT_Callback_Type type
+        PJRT_Callback_Function callback
+        void *user_arg
+
+    ctypedef struct PJRT_Callback_InvokeCallback_Args:
+        size_t struct_size
+        PJRT_Client *client
+        PJRT_Callback_Type type
+        void *args
+
+    ctypedef struct PJRT_Callback_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*register_callback)(PJRT_Callback_RegisterCallback_Args *args) noexcept nogil
+        PJRT_Error *(*invoke_callback)(PJRT_Callback_InvokeCallback_Args *args) noexcept nogil
+    ctypedef struct PJRT_Collectives
+    ctypedef struct PJRT_Collectives_Communicator
+    ctypedef struct PJRT_Collectives_Communicators
+    ctypedef struct PJRT_Collectives_ToString_Holder
+
+    ctypedef enum PJRT_Collectives_ReductionKind:
+        PJRT_Collectives_ReductionKind_Sum
+        PJRT_Collectives_ReductionKind_Product
+        PJRT_Collectives_ReductionKind_Min
+        PJRT_Collectives_ReductionKind_Max
+
+    ctypedef enum PJRT_Collectives_CollectiveOpKind:
+        PJRT_Collectives_CollectiveOpKind_CrossModule
+        PJRT_Collectives_CollectiveOpKind_CrossReplica
+
+    ctypedef struct PJRT_Collectives_Destroy_Args:
+        size_t struct_size
+        PJRT_Collectives *collectives
+
+    ctypedef struct PJRT_Collectives_CreateCommunicators_Args:
+        size_t struct_size
+        PJRT_Collectives *collectives
+        const int64_t *device_ids
+        size_t num_device_ids
+        const char **clique_ids
+        const size_t *clique_id_sizes
+        size_t num_clique_ids
+        int64_t *rank_ids
+        size_t num_device_ranks
+        PJRT_Collectives_Communicator **communicators
+        size_t num_communicators
+        PJRT_Collectives_Communicators *communicators_holder
+        void (*communicators_holder_deleter)(PJRT_Collectives_Communicators *holder) noexcept nogil
+
+    ctypedef struct PJRT_Collectives_Communicator_Destroy_Args:
+        size_t struct_size
+        PJRT_Collectives_Communicator *communicator
+
+    ctypedef struct PJRT_Collectives_CpuExecutor:
+        int64_t run_id
+        int64_t *global_device_ids
+        size_t num_global_device_ids
+        int32_t num_local_participants
+        PJRT_Collectives_CollectiveOpKind collective_op_kind
+        int64_t op_id
+        int64_t timeout_in_ns
+
+    ctypedef struct PJRT_Collectives_Communicator_AllReduce_Args:
+        size_t struct_size
+        PJRT_Collectives_Communicator *communicator
+        void *send_buffer_ptr
+        size_t send_buffer_size
+        void *recv_buffer_ptr
+        size_t recv_buffer_size
+        PJRT_Buffer_Type primitive_type
+        size_t count
+        PJRT_Collectives_ReductionKind reduction_kind
+        PJRT_Collectives_CpuExecutor *cpu_executor
+        PJRT_Event *event
+
+    ctypedef struct PJRT_Collectives_Communicator_ReduceScatter_Args:
+        size_t struct_size
+        PJRT_Collectives_Communicator *communicator
+        void *send_buffer_ptr
+        size_t send_buffer_size
+        void *recv_buffer_ptr
+        size_t recv_buffer_size
+        PJRT_Buffer_Type primitive_type
+        size_t count
+        PJRT_Collectives_ReductionKind reduction_kind
+        PJRT_Collectives_CpuExecutor *cpu_executor
+        PJRT_Event *event
+
+    ctypedef struct PJRT_Collectives_Communicator_AllGather_Args:
+        size_t struct_size
+        PJRT_Collectives_Communicator *communicator
+        void *send_buffer_ptr
+        size_t send_buffer_size
+        void *recv_buffer_ptr
+        size_t recv_buffer_size
+        PJRT_Buffer_Type primitive_type
+        size_t count
+        PJRT_Collectives_CpuExecutor *cpu_executor
+        PJRT_Event *event
+
+    ctypedef struct PJRT_Collectives_Communicator_CollectivePermute_Args:
+        size_t struct_size
+        PJRT_Collectives_Communicator *communicator
+        void *send_buffer_ptr
+        size_t send_buffer_size
+        void *recv_buffer_ptr
+        size_t recv_buffer_size
+        PJRT_Buffer_Type primitive_type
+        size_t count
+        c_bool has_source_rank
+        int64_t source_rank
+        int64_t *target_ranks
+        size_t num_target_ranks
+        PJRT_Collectives_CpuExecutor *cpu_executor
+        PJRT_Event *event
+
+    ctypedef struct PJRT_Collectives_Communicator_AllToAll_Args:
+        size_t struct_size
+        PJRT_Collectives_Communicator *communicator
+        void **send_buffers_ptrs
+        const size_t *send_buffers_sizes
+        size_t num_send_buffers
+        void **recv_buffers_ptrs
+        const size_t *recv_buffers_sizes
+        size_t num_recv_buffers
+        PJRT_Buffer_Type primitive_type
+        size_t count
+        PJRT_Collectives_CpuExecutor *cpu_executor
+        PJRT_Event *event
+
+    ctypedef struct PJRT_Collectives_Communicator_ToString_Args:
+        size_t struct_size
+        PJRT_Collectives_Communicator *communicator
+        const char *str
+        size_t str_size
+        PJRT_Collectives_ToString_Holder *str_holder
+        void (*str_holder_deleter)(PJRT_Collectives_ToString_Holder *holder) noexcept nogil
+
+    ctypedef struct PJRT_Collectives_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*collectives_destroy)(PJRT_Collectives_Destroy_Args *args) noexcept nogil
+        PJRT_Error *(*collectives_create_communicators)(PJRT_Collectives_CreateCommunicators_Args *args) noexcept nogil
+        PJRT_Error *(*communicator_destroy)(PJRT_Collectives_Communicator_Destroy_Args *args) noexcept nogil
+        PJRT_Error *(*communicator_all_reduce)(PJRT_Collectives_Communicator_AllReduce_Args *args) noexcept nogil
+        PJRT_Error *(*communicator_reduce_scatter)(PJRT_Collectives_Communicator_ReduceScatter_Args *args) noexcept nogil
+        PJRT_Error *(*communicator_all_gather)(PJRT_Collectives_Communicator_AllGather_Args *args) noexcept nogil
+        PJRT_Error *(*communicator_collective_permute)(PJRT_Collectives_Communicator_CollectivePermute_Args *args) noexcept nogil
+        PJRT_Error *(*communicator_all_to_all)(PJRT_Collectives_Communicator_AllToAll_Args *args) noexcept nogil
+        PJRT_Error *(*communicator_to_string)(PJRT_Collectives_Communicator_ToString_Args *args) noexcept nogil
+
     ctypedef struct PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args:
         size_t struct_size
         PJRT_Extension_Base *extension_start
@@ -1602,6 +1779,46 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Error *(*type_register)(PJRT_FFI_Type_Register_Args *args) noexcept nogil
         PJRT_Error *(*user_data_add)(PJRT_FFI_UserData_Add_Args *args) noexcept nogil
         PJRT_Error *(*register_handler)(PJRT_FFI_Register_Handler_Args *args) noexcept nogil
+
+    ctypedef struct PJRT_HostAllocator_GetPreferredAlignment_Args:
+        size_t struct_size
+        PJRT_Extension_Base *extension_start
+        PJRT_Client *client
+        size_t preferred_alignment
+
+    ctypedef struct PJRT_HostAllocator_Allocate_Args:
+        size_t struct_size
+        PJRT_Extension_Base *extension_start
+        PJRT_Client *client
+        size_t size
+        size_t alignment
+        void *ptr
+
+    ctypedef struct PJRT_HostAllocator_Free_Args:
+        size_t struct_size
+        PJRT_Extension_Base *extension_start
+        PJRT_Client *client
+        void *ptr
+
+    ctypedef struct PJRT_HostAllocator_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*get_preferred_alignment)(PJRT_HostAllocator_GetPreferredAlignment_Args *args) noexcept nogil
+        PJRT_Error *(*allocate)(PJRT_HostAllocator_Allocate_Args *args) noexcept nogil
+        PJRT_Error *(*free)(PJRT_HostAllocator_Free_Args *args) noexcept nogil
+
+    ctypedef struct PJRT_HostMemoryAllocator_Allocate_Args:
+        size_t struct_size
+        PJRT_Extension_Base *extension_start
+        PJRT_Client *client
+        size_t size
+        int numa_node
+        uint8_t *ptr
+        void (*deleter)(void *ptr, void *arg) noexcept nogil
+        void *deleter_arg
+
+    ctypedef struct PJRT_HostMemoryAllocator_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*allocate)(PJRT_HostMemoryAllocator_Allocate_Args *args) noexcept nogil
     ctypedef struct PJRT_Layouts_MemoryLayout
     ctypedef struct PJRT_Layouts_SerializedLayout
 
@@ -1666,6 +1883,207 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Error *(*PJRT_Layouts_PJRT_Topology_GetDefaultLayout)(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args *args) noexcept nogil
         PJRT_Error *(*PJRT_Layouts_PJRT_Executable_GetOutputLayouts)(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args *args) noexcept nogil
         PJRT_Error *(*PJRT_Layouts_PJRT_Executable_GetParameterLayouts)(PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args *args) noexcept nogil
+    ctypedef struct PJRT_Megascale_ClientContext
+    ctypedef struct PJRT_Megascale_ErrorAggregator
+    ctypedef struct PJRT_Megascale_ErrorDigest
+    ctypedef struct PJRT_Megascale_SerializedAddresses
+    ctypedef struct PJRT_Megascale_SerializedError
+
+    ctypedef struct PJRT_Megascale_CreateClientContextFromPjRtClient_Args:
+        size_t struct_size
+        PJRT_Client *client
+        PJRT_Megascale_ClientContext *client_context
+
+    ctypedef struct PJRT_Megascale_CreateDefaultClientContext_Args:
+        size_t struct_size
+        PJRT_Megascale_ClientContext *client_context
+
+    ctypedef struct PJRT_Megascale_DeleteClientContext_Args:
+        size_t struct_size
+        PJRT_Megascale_ClientContext *client_context
+
+    ctypedef struct PJRT_Megascale_CreateAoTConfig_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t num_slices
+        PJRT_MultiSlice_Config *multi_slice_config
+
+    ctypedef struct PJRT_Megascale_CreateMultiSliceConfig_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t num_slices
+        int32_t local_slice_id
+        int32_t local_host_id
+        const char *endpoint_addresses
+        int32_t endpoint_addresses_size
+        const char *dcn_topology
+        int32_t dcn_topology_size
+        PJRT_Megascale_ClientContext *client_context
+        PJRT_MultiSlice_Config *multi_slice_config
+
+    ctypedef struct PJRT_Megascale_ClientContext_Initialize_Args:
+        size_t struct_size
+        PJRT_Megascale_ClientContext *client_context
+
+    ctypedef struct PJRT_Megascale_ClientContext_UnblockPendingWork_Args:
+        size_t struct_size
+        PJRT_Megascale_ClientContext *client_context
+        int32_t launch_id
+        int64_t expire_after_ms
+
+    ctypedef struct PJRT_Megascale_ClientContext_MegascalePort_Args:
+        size_t struct_size
+        PJRT_Megascale_ClientContext *client_context
+        int32_t port
+
+    ctypedef struct PJRT_Megascale_ProcessesInfo:
+        const char **addresses
+        size_t *address_sizes
+        size_t num_addresses
+        int32_t *slice_indexes
+        size_t num_slice_indexes
+        int32_t *per_slice_indexes
+        size_t num_per_slice_indexes
+        int32_t num_devices_per_process
+
+    ctypedef struct PJRT_Megascale_CreateMegascaleCollectives_Args:
+        size_t struct_size
+        PJRT_Megascale_ClientContext *client_context
+        PJRT_Megascale_ProcessesInfo *processes_info
+        const char *dcn_topology
+        size_t dcn_topology_size
+        PJRT_Collectives *collectives
+
+    ctypedef struct PJRT_Megascale_DeviceId_To_MegascaleId_Args:
+        size_t struct_size
+        int32_t slice_id
+        int32_t per_slice_device_id
+        int64_t megascale_id
+
+    ctypedef struct PJRT_Megascale_MegascaleId_To_DeviceId_Args:
+        size_t struct_size
+        int64_t megascale_id
+        int32_t slice_id
+        int32_t per_slice_device_id
+
+    ctypedef void (*PJRT_Megascale_ErrorHandler)( const char *serialized_error, size_t serialized_error_size, void *user_data) noexcept nogil
+
+    ctypedef struct PJRT_Megascale_RegisterErrorHandler_Args:
+        size_t struct_size
+        const char *handler_name
+        size_t handler_name_size
+        PJRT_Megascale_ErrorHandler handler
+        void *user_data
+
+    ctypedef struct PJRT_Megascale_UnregisterErrorHandler_Args:
+        size_t struct_size
+        const char *handler_name
+        size_t handler_name_size
+
+    ctypedef struct PJRT_Megascale_ErrorAggregator_Create_Args:
+        size_t struct_size
+        const char *app_type
+        size_t app_type_size
+        PJRT_Megascale_ErrorAggregator *aggregator
+
+    ctypedef struct PJRT_Megascale_ErrorAggregator_Delete_Args:
+        size_t struct_size
+        PJRT_Megascale_ErrorAggregator *aggregator
+
+    ctypedef struct PJRT_Megascale_ErrorDigest_Delete_Args:
+        size_t struct_size
+        PJRT_Megascale_ErrorDigest *digest
+
+    ctypedef struct PJRT_Megascale_ErrorAggregator_AddError_Args:
+        size_t struct_size
+        PJRT_Megascale_ErrorAggregator *aggregator
+        const char *worker_id
+        size_t worker_id_size
+        const char *serialized_error
+        size_t serialized_error_size
+
+    ctypedef struct PJRT_Megascale_ErrorAggregator_ProcessAndShutdown_Args:
+        size_t struct_size
+        PJRT_Megascale_ErrorAggregator *aggregator
+        PJRT_Megascale_ErrorDigest *digest
+
+    ctypedef struct PJRT_Megascale_ErrorAggregator_LogErrorDigest_Args:
+        size_t struct_size
+        PJRT_Megascale_ErrorAggregator *aggregator
+        PJRT_Megascale_ErrorDigest *digest
+
+    ctypedef struct PJRT_Megascale_ErrorAggregator_Size_Args:
+        size_t struct_size
+        PJRT_Megascale_ErrorAggregator *aggregator
+        size_t size
+
+    ctypedef struct PJRT_Megascale_ErrorAggregator_Active_Args:
+        size_t struct_size
+        PJRT_Megascale_ErrorAggregator *aggregator
+        c_bool active
+
+    ctypedef struct PJRT_Megascale_GetInterfaceAddressesHelper_Args:
+        size_t struct_size
+        const char *megascale_port_name
+        size_t megascale_port_name_size
+        int32_t megascale_port
+        const char **interface_prefixes
+        const size_t *interface_prefixes_sizes
+        size_t num_interface_prefixes
+        c_bool use_all_interfaces
+        c_bool limit_to_process_numa_local_interfaces
+        const char **serialized_addresses
+        size_t *serialized_addresses_sizes
+        size_t num_addresses
+        PJRT_Megascale_SerializedAddresses *addresses
+        void (*addresses_deleter)(PJRT_Megascale_SerializedAddresses *addresses) noexcept nogil
+
+    ctypedef struct PJRT_Megascale_GetOrCreateRuntimeError_Args:
+        size_t struct_size
+        int32_t error_type
+        int64_t start_time_nanos
+        int32_t status_code
+        const char *status_message
+        size_t status_message_size
+        int32_t launch_id
+        c_bool has_unrecoverable_error_type
+        int32_t unrecoverable_error_type
+        const char *serialized_error
+        size_t serialized_error_size
+        c_bool is_new_error
+        PJRT_Megascale_SerializedError *error
+        void (*error_deleter)(PJRT_Megascale_SerializedError *error) noexcept nogil
+
+    ctypedef struct PJRT_Megascale_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*create_client_context_from_pjrt_client)(PJRT_Megascale_CreateClientContextFromPjRtClient_Args *args) noexcept nogil
+        PJRT_Error *(*create_default_client_context)(PJRT_Megascale_CreateDefaultClientContext_Args *args) noexcept nogil
+        PJRT_Error *(*delete_client_context)(PJRT_Megascale_DeleteClientContext_Args *args) noexcept nogil
+        PJRT_Error *(*create_aot_config)(PJRT_Megascale_CreateAoTConfig_Args *args) noexcept nogil
+        PJRT_Error *(*create_multi_slice_config)(PJRT_Megascale_CreateMultiSliceConfig_Args *args) noexcept nogil
+        void *delete_multi_slice_config
+        void *multi_slice_config_num_slices
+        void *multi_slice_config_slice_id
+        void *multi_slice_config_get_num_devices_per_slice
+        void *multi_slice_config_serialize
+        PJRT_Error *(*client_context_initialize)(PJRT_Megascale_ClientContext_Initialize_Args *args) noexcept nogil
+        PJRT_Error *(*client_context_unblock_pending_work)(PJRT_Megascale_ClientContext_UnblockPendingWork_Args *args) noexcept nogil
+        PJRT_Error *(*client_context_megascale_port)(PJRT_Megascale_ClientContext_MegascalePort_Args *args) noexcept nogil
+        PJRT_Error *(*create_megascale_collectives)(PJRT_Megascale_CreateMegascaleCollectives_Args *args) noexcept nogil
+        PJRT_Error *(*device_id_to_megascale_id)(PJRT_Megascale_DeviceId_To_MegascaleId_Args *args) noexcept nogil
+        PJRT_Error *(*megascale_id_to_device_id)(PJRT_Megascale_MegascaleId_To_DeviceId_Args *args) noexcept nogil
+        PJRT_Error *(*register_megascale_error_handler)(PJRT_Megascale_RegisterErrorHandler_Args *args) noexcept nogil
+        PJRT_Error *(*unregister_megascale_error_handler)(PJRT_Megascale_UnregisterErrorHandler_Args *args) noexcept nogil
+        PJRT_Error *(*error_aggregator_create)(PJRT_Megascale_ErrorAggregator_Create_Args *args) noexcept nogil
+        PJRT_Error *(*error_aggregator_delete)(PJRT_Megascale_ErrorAggregator_Delete_Args *args) noexcept nogil
+        PJRT_Error *(*error_digest_delete)(PJRT_Megascale_ErrorDigest_Delete_Args *args) noexcept nogil
+        PJRT_Error *(*error_aggregator_add_error)(PJRT_Megascale_ErrorAggregator_AddError_Args *args) noexcept nogil
+        PJRT_Error *(*error_aggregator_process_and_shutdown)(PJRT_Megascale_ErrorAggregator_ProcessAndShutdown_Args *args) noexcept nogil
+        PJRT_Error *(*error_aggregator_log_error_digest)(PJRT_Megascale_ErrorAggregator_LogErrorDigest_Args *args) noexcept nogil
+        PJRT_Error *(*error_aggregator_size)(PJRT_Megascale_ErrorAggregator_Size_Args *args) noexcept nogil
+        PJRT_Error *(*error_aggregator_active)(PJRT_Megascale_ErrorAggregator_Active_Args *args) noexcept nogil
+        PJRT_Error *(*get_interface_addresses_helper)(PJRT_Megascale_GetInterfaceAddressesHelper_Args *args) noexcept nogil
+        PJRT_Error *(*get_or_create_runtime_error)(PJRT_Megascale_GetOrCreateRuntimeError_Args *args) noexcept nogil
     ctypedef struct PJRT_MemoryDescription
 
     ctypedef struct PJRT_DeviceDescription_MemoryDescriptions_Args:
@@ -1688,6 +2106,98 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Extension_Base base
         PJRT_Error *(*PJRT_DeviceDescription_MemoryDescriptions)(PJRT_DeviceDescription_MemoryDescriptions_Args *args) noexcept nogil
         PJRT_Error *(*PJRT_MemoryDescription_Kind)(PJRT_MemoryDescription_Kind_Args *args) noexcept nogil
+    ctypedef struct PJRT_MultiSlice_NumDevicesPerSlice
+    ctypedef struct PJRT_MultiSlice_SerializedConfig
+
+    ctypedef struct PJRT_MultiSlice_Config_Destroy_Args:
+        size_t struct_size
+        PJRT_MultiSlice_Config *config
+
+    ctypedef struct PJRT_MultiSlice_Config_NumSlices_Args:
+        size_t struct_size
+        PJRT_MultiSlice_Config *config
+        int32_t num_slices
+
+    ctypedef struct PJRT_MultiSlice_Config_SliceId_Args:
+        size_t struct_size
+        PJRT_MultiSlice_Config *config
+        int32_t slice_id
+
+    ctypedef struct PJRT_MultiSlice_Config_NumDevicesPerSlice_Args:
+        size_t struct_size
+        PJRT_MultiSlice_Config *config
+        size_t num_devices_per_slice_map
+        const int32_t *slice_ids
+        const int32_t *num_devices
+        PJRT_MultiSlice_NumDevicesPerSlice *devices_per_slice_map
+        void (*devices_per_slice_map_deleter)(PJRT_MultiSlice_NumDevicesPerSlice *map) noexcept nogil
+
+    ctypedef struct PJRT_MultiSlice_Config_Serialize_Args:
+        size_t struct_size
+        PJRT_MultiSlice_Config *config
+        const char *serialized
+        size_t size
+        PJRT_MultiSlice_SerializedConfig *serialized_config
+        void (*serialized_config_deleter)(PJRT_MultiSlice_SerializedConfig *config) noexcept nogil
+
+    ctypedef struct PJRT_MultiSlice_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*config_destroy)(PJRT_MultiSlice_Config_Destroy_Args *args) noexcept nogil
+        PJRT_Error *(*config_num_slices)(PJRT_MultiSlice_Config_NumSlices_Args *args) noexcept nogil
+        PJRT_Error *(*config_slice_id)(PJRT_MultiSlice_Config_SliceId_Args *args) noexcept nogil
+        PJRT_Error *(*config_num_devices_per_slice)(PJRT_MultiSlice_Config_NumDevicesPerSlice_Args *args) noexcept nogil
+        PJRT_Error *(*config_serialize)(PJRT_MultiSlice_Config_Serialize_Args *args) noexcept nogil
+    ctypedef struct PJRT_PhaseCompiler
+
+    ctypedef struct PJRT_PhaseCompile_Get_Compiler_Args:
+        size_t struct_size
+        PJRT_Extension_Base *extension_start
+        const PJRT_PhaseCompiler *phase_compiler
+
+    ctypedef struct PJRT_PhaseCompile_Destroy_Compiler_Args:
+        size_t struct_size
+        PJRT_Extension_Base *extension_start
+        const PJRT_PhaseCompiler *phase_compiler
+
+    ctypedef struct PJRT_PhaseCompile_Run_Phase_Args:
+        size_t struct_size
+        PJRT_Extension_Base *extension_start
+        const PJRT_PhaseCompiler *phase_compiler
+        const char **input_programs
+        const size_t *input_programs_sizes
+        size_t num_input_programs
+        const char **phases_to_run
+        const size_t *phases_to_run_sizes
+        size_t num_phases_to_run
+        const char *compile_options
+        size_t compile_options_size
+        PJRT_TopologyDescription *topology
+        const char **output_programs
+        const size_t *output_programs_sizes
+        size_t num_output_programs
+
+    ctypedef struct PJRT_PhaseCompile_Get_PhaseNames_Args:
+        size_t struct_size
+        PJRT_Extension_Base *extension_start
+        const PJRT_PhaseCompiler *phase_compiler
+        const char **phase_names
+        const size_t *phase_names_sizes
+        size_t num_phase_names
+
+    ctypedef struct PJRT_PhaseCompile_C_Buffers_Destroy_Args:
+        size_t struct_size
+        PJRT_Extension_Base *extension_start
+        const char **char_buffers
+        const size_t *char_buffer_sizes
+        size_t num_char_buffers
+
+    ctypedef struct PJRT_PhaseCompile_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*phase_compile_get_compiler)(PJRT_PhaseCompile_Get_Compiler_Args *args) noexcept nogil
+        void (*phase_compile_destroy_compiler)(PJRT_PhaseCompile_Destroy_Compiler_Args *args) noexcept nogil
+        PJRT_Error *(*phase_compile_run_phases)(PJRT_PhaseCompile_Run_Phase_Args *args) noexcept nogil
+        PJRT_Error *(*phase_compile_get_phase_names)(PJRT_PhaseCompile_Get_PhaseNames_Args *args) noexcept nogil
+        void (*phase_compile_c_buffers_destroy)(PJRT_PhaseCompile_C_Buffers_Destroy_Args *args) noexcept nogil
     ctypedef struct PLUGIN_Profiler
     ctypedef struct PLUGIN_Profiler_Error
 
@@ -1839,6 +2349,331 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Extension_Base base
         PJRT_Error *(*get_stream)(PJRT_Get_Stream_For_External_Ready_Events_Args *args) noexcept nogil
         PJRT_Error *(*wait_stream)(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args *args) noexcept nogil
+    ctypedef struct PJRT_TpuExecutable_TargetArguments
+    ctypedef struct PJRT_TpuExecutable_HloModuleWithConfig
+    ctypedef struct PJRT_TpuExecutable_CompiledMemoryStats
+    ctypedef struct PJRT_TpuExecutable_CostAnalysisResult
+    ctypedef struct PJRT_TpuExecutable_CompilationEnvironments
+    ctypedef struct PJRT_TpuExecutable_FieldValue
+
+    ctypedef struct PJRT_TpuExecutable_GetTargetArguments_Args:
+        size_t struct_size
+        const char *serialized_executable
+        size_t serialized_executable_size
+        const char *target_arguments
+        size_t target_arguments_size
+        PJRT_TpuExecutable_TargetArguments *target_arguments_ptr
+        void (*target_arguments_deleter)(PJRT_TpuExecutable_TargetArguments *args) noexcept nogil
+
+    ctypedef struct PJRT_TpuExecutable_GetHloModuleWithConfig_Args:
+        size_t struct_size
+        const char *serialized_executable
+        size_t serialized_executable_size
+        const char *hlo_module_with_config
+        size_t hlo_module_with_config_size
+        PJRT_TpuExecutable_HloModuleWithConfig *hlo_module_with_config_ptr
+        void (*hlo_module_with_config_deleter)(PJRT_TpuExecutable_HloModuleWithConfig *module) noexcept nogil
+
+    ctypedef struct PJRT_TpuExecutable_GetCompiledMemoryStats_Args:
+        size_t struct_size
+        const char *serialized_executable
+        size_t serialized_executable_size
+        const char *compiled_memory_stats
+        size_t compiled_memory_stats_size
+        PJRT_TpuExecutable_CompiledMemoryStats *compiled_memory_stats_ptr
+        void (*compiled_memory_stats_deleter)(PJRT_TpuExecutable_CompiledMemoryStats *stats) noexcept nogil
+
+    ctypedef struct PJRT_TpuExecutable_RunHloCostAnalysis_Args:
+        size_t struct_size
+        const char *target_arguments
+        size_t target_arguments_size
+        const char **hlo_module
+        size_t *hlo_module_size
+        size_t num_hlo_modules
+        const PJRT_NamedValue *analysis_results
+        size_t num_analysis_results
+        PJRT_TpuExecutable_CostAnalysisResult *analysis_results_ptr
+        void (*analysis_results_deleter)(PJRT_TpuExecutable_CostAnalysisResult *results) noexcept nogil
+
+    ctypedef struct PJRT_TpuExecutable_SetTpuCompilationEnv_Args:
+        size_t struct_size
+        const char *serialized_compilation_environments
+        size_t serialized_compilation_environments_size
+        const char *result_compilation_environments
+        size_t result_compilation_environments_size
+        PJRT_TpuExecutable_CompilationEnvironments *result_compilation_environments_ptr
+        void (*result_compilation_environments_deleter)(PJRT_TpuExecutable_CompilationEnvironments *envs) noexcept nogil
+
+    ctypedef struct PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args:
+        size_t struct_size
+        const char *serialized_compilation_environments
+        size_t serialized_compilation_environments_size
+        const char *field_name
+        size_t field_name_size
+        const char *field_value
+        size_t field_value_size
+        PJRT_TpuExecutable_FieldValue *field_value_ptr
+        void (*field_value_deleter)(PJRT_TpuExecutable_FieldValue *value) noexcept nogil
+
+    ctypedef struct PJRT_TpuExecutable_IsTpuPredeterminedError_Args:
+        size_t struct_size
+        const char *serialized_status
+        size_t serialized_status_size
+        c_bool is_predetermined
+
+    ctypedef struct PJRT_TpuExecutable_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*get_target_arguments)(PJRT_TpuExecutable_GetTargetArguments_Args *args) noexcept nogil
+        PJRT_Error *(*get_hlo_module_with_config)(PJRT_TpuExecutable_GetHloModuleWithConfig_Args *args) noexcept nogil
+        void *get_core_program_abi_version
+        PJRT_Error *(*get_compiled_memory_stats)(PJRT_TpuExecutable_GetCompiledMemoryStats_Args *args) noexcept nogil
+        PJRT_Error *(*run_hlo_cost_analysis)(PJRT_TpuExecutable_RunHloCostAnalysis_Args *args) noexcept nogil
+        PJRT_Error *(*set_tpu_compilation_env)(PJRT_TpuExecutable_SetTpuCompilationEnv_Args *args) noexcept nogil
+        PJRT_Error *(*get_tpu_compilation_env_field_as_string)( PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args *args) noexcept nogil
+        PJRT_Error *(*is_tpu_predetermined_error)(PJRT_TpuExecutable_IsTpuPredeterminedError_Args *args) noexcept nogil
+
+    ctypedef struct PJRT_TpuTopology_Subslice_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        const int32_t *chips_per_host_bounds
+        size_t chips_per_host_bounds_num_dims
+        const int32_t *host_bounds
+        size_t host_bounds_num_dims
+        PJRT_TopologyDescription *subslice_topology
+
+    ctypedef struct PJRT_TpuTopology_IsSubsliceTopology_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        c_bool is_subslice_topology
+
+    ctypedef struct PJRT_TpuTopology_SubsliceDeviceIdFromFullDeviceId_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *client_topology
+        const PJRT_TopologyDescription *subslice_topology
+        const int32_t *subslice_origin
+        size_t subslice_origin_dim_num
+        int32_t full_device_id
+        int32_t subslice_device_id
+
+    ctypedef struct PJRT_TpuTopology_ReplaceHostBounds_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        const int32_t *host_bounds
+        size_t host_bounds_dim_num
+        PJRT_TopologyDescription *new_topology
+
+    ctypedef struct PJRT_TpuTopology_IsEnhancedBarrierEnabled_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        c_bool is_enhanced_barrier_enabled
+
+    ctypedef struct PJRT_TpuTopology_HasLimitedIciConnectivity_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        c_bool has_limited_ici_connectivity
+
+    ctypedef struct PJRT_TpuTopology_IsReachableOverLimitedIci_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t source_chip_id
+        int32_t dest_chip_id
+        c_bool is_reachable_over_limited_ici
+
+    ctypedef struct PJRT_TpuTopology_ProcessCount_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t process_count
+
+    ctypedef struct PJRT_TpuTopology_ChipsPerProcess_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t chips_per_process
+
+    ctypedef struct PJRT_TpuTopology_CoreCountPerChip_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t core_count_of_default_type_per_chip
+
+    ctypedef struct PJRT_TpuTopology_ChipCount_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t chip_count
+
+    ctypedef struct PJRT_TpuTopology_CoreCount_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t core_count_of_default_type
+
+    ctypedef struct PJRT_TpuTopology_LogiDeviceCountPerProcess_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t logical_device_count_of_default_type_per_process
+
+    ctypedef struct PJRT_TpuTopology_LogiDeviceCount_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t logical_device_count_of_default_type
+
+    ctypedef struct PJRT_TpuTopology_LogiDeviceCountPerChip_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t logical_device_count_of_default_type_per_chip
+
+    ctypedef struct PJRT_TpuTopology_CoreCountPerProcess_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t core_count_of_default_type_per_process
+
+    ctypedef struct PJRT_TpuTopology_ProcessIds_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t max_process_ids
+        int32_t *process_ids
+        size_t num_process_ids
+
+    ctypedef struct PJRT_TpuTopology_LogiDeviceIdsOnProcess_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t process_id
+        int32_t max_logical_device_ids
+        int32_t *logical_device_of_default_type_ids
+        size_t num_logical_device_ids
+
+    ctypedef struct PJRT_TpuTopology_ProcIdAndIdxOnProcForChip_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t chip_id
+        int32_t process_id
+        int32_t index_on_process
+
+    ctypedef struct PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t device_id
+        int32_t process_id
+        int32_t index_on_process
+
+    ctypedef struct PJRT_TpuTopology_ProcessCoordFromId_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t process_id
+        size_t coords_max_dims
+        int32_t *coords
+        size_t coords_num_dims
+
+    ctypedef struct PJRT_TpuTopology_ChipIdFromCoord_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        const int32_t *coords
+        size_t coords_num_dims
+        int32_t chip_id
+
+    ctypedef struct PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        const int32_t *chip_coords
+        size_t chip_coords_num_dims
+        int32_t logical_device_index_on_chip
+        int32_t logical_device_of_default_type_id
+
+    ctypedef struct PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        int32_t device_id
+        size_t chip_coords_max_dims
+        int32_t *chip_coords
+        size_t chip_coords_num_dims
+        int32_t device_index_on_chip
+
+    ctypedef struct PJRT_TpuTopology_ChipsPerProcessBounds_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        size_t chip_per_process_bounds_max_dims
+        int32_t *chip_per_process_bounds
+        size_t chip_per_process_bounds_num_dims
+
+    ctypedef struct PJRT_TpuTopology_ChipBounds_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        size_t chip_bounds_max_dims
+        int32_t *chip_bounds
+        size_t chip_bounds_num_dims
+
+    ctypedef struct PJRT_TpuTopology_ProcessBounds_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        size_t process_bounds_max_dims
+        int32_t *process_bounds
+        size_t process_bounds_num_dims
+
+    ctypedef struct PJRT_TpuTopology_GetRoutingStrategy_Args:
+        size_t struct_size
+        const PJRT_TopologyDescription *topology
+        char *routing_strategy
+        size_t routing_strategy_len
+
+    ctypedef struct PJRT_TpuTopology_SliceConfig:
+        size_t dim_size
+        int32_t dimensions[4]
+        c_bool wrap[4]
+        c_bool twist
+
+    ctypedef struct PJRT_TpuTopology_GetSliceConfig_Args:
+        size_t struct_size
+        const char *platform_type_name
+        size_t platform_type_name_len
+        const char *slice_name
+        size_t slice_name_len
+        PJRT_TpuTopology_SliceConfig *slice_config
+
+    ctypedef struct PJRT_TpuTopology_GetSliceConfigs_Args:
+        size_t struct_size
+        const char *platform_type_name
+        size_t platform_type_name_len
+        PJRT_TpuTopology_SliceConfig *slice_configs
+        size_t max_slice_configs
+        size_t num_slice_configs
+
+    ctypedef struct PJRT_TpuTopology_GetDefaultPlatformConfig_Args:
+        size_t struct_size
+        const char *platform_type_name
+        size_t platform_type_name_len
+        int64_t num_chips_per_tray
+        int64_t num_trays
+
+    ctypedef struct PJRT_TpuTopology_Extension:
+        PJRT_Extension_Base base
+        PJRT_Error *(*subslice)(PJRT_TpuTopology_Subslice_Args *args) noexcept nogil
+        PJRT_Error *(*is_subslice_topology)(PJRT_TpuTopology_IsSubsliceTopology_Args *args) noexcept nogil
+        PJRT_Error *(*subslice_device_id_from_full_device_id)( PJRT_TpuTopology_SubsliceDeviceIdFromFullDeviceId_Args *args) noexcept nogil
+        PJRT_Error *(*replace_host_bounds)(PJRT_TpuTopology_ReplaceHostBounds_Args *args) noexcept nogil
+        PJRT_Error *(*is_enhanced_barrier_enabled)(PJRT_TpuTopology_IsEnhancedBarrierEnabled_Args *args) noexcept nogil
+        PJRT_Error *(*has_limited_ici_connectivity)(PJRT_TpuTopology_HasLimitedIciConnectivity_Args *args) noexcept nogil
+        PJRT_Error *(*is_reachable_over_limited_ici)(PJRT_TpuTopology_IsReachableOverLimitedIci_Args *args) noexcept nogil
+        PJRT_Error *(*process_count)(PJRT_TpuTopology_ProcessCount_Args *args) noexcept nogil
+        PJRT_Error *(*chips_per_process)(PJRT_TpuTopology_ChipsPerProcess_Args *args) noexcept nogil
+        PJRT_Error *(*core_count_per_chip)(PJRT_TpuTopology_CoreCountPerChip_Args *args) noexcept nogil
+        PJRT_Error *(*chip_count)(PJRT_TpuTopology_ChipCount_Args *args) noexcept nogil
+        PJRT_Error *(*core_count)(PJRT_TpuTopology_CoreCount_Args *args) noexcept nogil
+        PJRT_Error *(*logical_device_count_per_process)(PJRT_TpuTopology_LogiDeviceCountPerProcess_Args *args) noexcept nogil
+        PJRT_Error *(*logical_device_count)(PJRT_TpuTopology_LogiDeviceCount_Args *args) noexcept nogil
+        PJRT_Error *(*logical_device_count_per_chip)(PJRT_TpuTopology_LogiDeviceCountPerChip_Args *args) noexcept nogil
+        PJRT_Error *(*core_count_per_process)(PJRT_TpuTopology_CoreCountPerProcess_Args *args) noexcept nogil
+        PJRT_Error *(*process_ids)(PJRT_TpuTopology_ProcessIds_Args *args) noexcept nogil
+        PJRT_Error *(*logical_device_ids_on_process)(PJRT_TpuTopology_LogiDeviceIdsOnProcess_Args *args) noexcept nogil
+        PJRT_Error *(*proc_id_and_idx_on_proc_for_chip)(PJRT_TpuTopology_ProcIdAndIdxOnProcForChip_Args *args) noexcept nogil
+        PJRT_Error *(*proc_id_and_idx_on_proc_for_logi_device)(PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice_Args *args) noexcept nogil
+        PJRT_Error *(*process_coord_from_id)(PJRT_TpuTopology_ProcessCoordFromId_Args *args) noexcept nogil
+        PJRT_Error *(*chip_id_from_coord)(PJRT_TpuTopology_ChipIdFromCoord_Args *args) noexcept nogil
+        PJRT_Error *(*logical_device_id_from_chip_coord_and_idx)(PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx_Args *args) noexcept nogil
+        PJRT_Error *(*chip_coord_and_idx_for_logi_device)(PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice_Args *args) noexcept nogil
+        PJRT_Error *(*chips_per_process_bounds)(PJRT_TpuTopology_ChipsPerProcessBounds_Args *args) noexcept nogil
+        PJRT_Error *(*chip_bounds)(PJRT_TpuTopology_ChipBounds_Args *args) noexcept nogil
+        PJRT_Error *(*process_bounds)(PJRT_TpuTopology_ProcessBounds_Args *args) noexcept nogil
+        PJRT_Error *(*get_routing_strategy)(PJRT_TpuTopology_GetRoutingStrategy_Args *args) noexcept nogil
+        PJRT_Error *(*get_slice_config)(PJRT_TpuTopology_GetSliceConfig_Args *args) noexcept nogil
+        PJRT_Error *(*get_slice_configs)(PJRT_TpuTopology_GetSliceConfigs_Args *args) noexcept nogil
+        PJRT_Error *(*get_default_platform_config)(PJRT_TpuTopology_GetDefaultPlatformConfig_Args *args) noexcept nogil
 
     ctypedef struct PJRT_Triton_Compile_Args:
         size_t struct_size
@@ -2172,6 +3007,22 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_ExecutableAbiVersion_PlatformId_Args_STRUCT_SIZE
         PJRT_ExecutableAbiVersion_FromProto_Args_STRUCT_SIZE
         PJRT_AbiVersion_Extension_STRUCT_SIZE
+        PJRT_Callback_Tpu_SliceBuilderArgs_STRUCT_SIZE
+        PJRT_Callback_PrefatalArgs_STRUCT_SIZE
+        PJRT_Callback_RegisterCallback_Args_STRUCT_SIZE
+        PJRT_Callback_InvokeCallback_Args_STRUCT_SIZE
+        PJRT_Callback_Extension_STRUCT_SIZE
+        PJRT_Collectives_Destroy_Args_STRUCT_SIZE
+        PJRT_Collectives_CreateCommunicators_Args_STRUCT_SIZE
+        PJRT_Collectives_Communicator_Destroy_Args_STRUCT_SIZE
+        PJRT_Collectives_CpuExecutor_STRUCT_SIZE
+        PJRT_Collectives_Communicator_AllReduce_Args_STRUCT_SIZE
+        PJRT_Collectives_Communicator_ReduceScatter_Args_STRUCT_SIZE
+        PJRT_Collectives_Communicator_AllGather_Args_STRUCT_SIZE
+        PJRT_Collectives_Communicator_CollectivePermute_Args_STRUCT_SIZE
+        PJRT_Collectives_Communicator_AllToAll_Args_STRUCT_SIZE
+        PJRT_Collectives_Communicator_ToString_Args_STRUCT_SIZE
+        PJRT_Collectives_Extension_STRUCT_SIZE
         PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args_STRUCT_SIZE
         PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args_STRUCT_SIZE
         PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args_STRUCT_SIZE
@@ -2182,6 +3033,12 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_FFI_UserData_Add_Args_STRUCT_SIZE
         PJRT_FFI_Register_Handler_Args_STRUCT_SIZE
         PJRT_FFI_Extension_STRUCT_SIZE
+        PJRT_HostAllocator_GetPreferredAlignment_Args_STRUCT_SIZE
+        PJRT_HostAllocator_Allocate_Args_STRUCT_SIZE
+        PJRT_HostAllocator_Free_Args_STRUCT_SIZE
+        PJRT_HostAllocator_Extension_STRUCT_SIZE
+        PJRT_HostMemoryAllocator_Allocate_Args_STRUCT_SIZE
+        PJRT_HostMemoryAllocator_Extension_STRUCT_SIZE
         PJRT_Layouts_MemoryLayout_Destroy_Args_STRUCT_SIZE
         PJRT_Layouts_MemoryLayout_Serialize_Args_STRUCT_SIZE
         PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args_STRUCT_SIZE
@@ -2190,9 +3047,46 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args_STRUCT_SIZE
         PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args_STRUCT_SIZE
         PJRT_Layouts_Extension_STRUCT_SIZE
+        PJRT_Megascale_CreateClientContextFromPjRtClient_Args_STRUCT_SIZE
+        PJRT_Megascale_CreateDefaultClientContext_Args_STRUCT_SIZE
+        PJRT_Megascale_DeleteClientContext_Args_STRUCT_SIZE
+        PJRT_Megascale_CreateAoTConfig_Args_STRUCT_SIZE
+        PJRT_Megascale_CreateMultiSliceConfig_Args_STRUCT_SIZE
+        PJRT_Megascale_ClientContext_Initialize_Args_STRUCT_SIZE
+        PJRT_Megascale_ClientContext_UnblockPendingWork_Args_STRUCT_SIZE
+        PJRT_Megascale_ClientContext_MegascalePort_Args_STRUCT_SIZE
+        PJRT_Megascale_ProcessesInfo_STRUCT_SIZE
+        PJRT_Megascale_CreateMegascaleCollectives_Args_STRUCT_SIZE
+        PJRT_Megascale_DeviceId_To_MegascaleId_Args_STRUCT_SIZE
+        PJRT_Megascale_MegascaleId_To_DeviceId_Args_STRUCT_SIZE
+        PJRT_Megascale_RegisterErrorHandler_Args_STRUCT_SIZE
+        PJRT_Megascale_UnregisterErrorHandler_Args_STRUCT_SIZE
+        PJRT_Megascale_ErrorAggregator_Create_Args_STRUCT_SIZE
+        PJRT_Megascale_ErrorAggregator_Delete_Args_STRUCT_SIZE
+        PJRT_Megascale_ErrorDigest_Delete_Args_STRUCT_SIZE
+        PJRT_Megascale_ErrorAggregator_AddError_Args_STRUCT_SIZE
+        PJRT_Megascale_ErrorAggregator_ProcessAndShutdown_Args_STRUCT_SIZE
+        PJRT_Megascale_ErrorAggregator_LogErrorDigest_Args_STRUCT_SIZE
+        PJRT_Megascale_ErrorAggregator_Size_Args_STRUCT_SIZE
+        PJRT_Megascale_ErrorAggregator_Active_Args_STRUCT_SIZE
+        PJRT_Megascale_GetInterfaceAddressesHelper_Args_STRUCT_SIZE
+        PJRT_Megascale_GetOrCreateRuntimeError_Args_STRUCT_SIZE
+        PJRT_Megascale_Extension_STRUCT_SIZE
         PJRT_DeviceDescription_MemoryDescriptions_Args_STRUCT_SIZE
         PJRT_MemoryDescription_Kind_Args_STRUCT_SIZE
         PJRT_MemoryDescriptions_Extension_STRUCT_SIZE
+        PJRT_MultiSlice_Config_Destroy_Args_STRUCT_SIZE
+        PJRT_MultiSlice_Config_NumSlices_Args_STRUCT_SIZE
+        PJRT_MultiSlice_Config_SliceId_Args_STRUCT_SIZE
+        PJRT_MultiSlice_Config_NumDevicesPerSlice_Args_STRUCT_SIZE
+        PJRT_MultiSlice_Config_Serialize_Args_STRUCT_SIZE
+        PJRT_MultiSlice_Extension_STRUCT_SIZE
+        PJRT_PhaseCompile_Get_Compiler_Args_STRUCT_SIZE
+        PJRT_PhaseCompile_Destroy_Compiler_Args_STRUCT_SIZE
+        PJRT_PhaseCompile_Run_Phase_Args_STRUCT_SIZE
+        PJRT_PhaseCompile_Get_PhaseNames_Args_STRUCT_SIZE
+        PJRT_PhaseCompile_C_Buffers_Destroy_Args_STRUCT_SIZE
+        PJRT_PhaseCompile_Extension_STRUCT_SIZE
         PLUGIN_Profiler_Error_Destroy_Args_STRUCT_SIZE
         PLUGIN_Profiler_Error_Message_Args_STRUCT_SIZE
         PLUGIN_Profiler_Error_GetCode_Args_STRUCT_SIZE
@@ -2215,6 +3109,47 @@ cdef extern from "pjrt_abi.h" nogil:
         PJRT_Get_Stream_For_External_Ready_Events_Args_STRUCT_SIZE
         PJRT_Wait_Until_Buffer_Ready_On_Stream_Args_STRUCT_SIZE
         PJRT_Stream_Extension_STRUCT_SIZE
+        PJRT_TpuExecutable_GetTargetArguments_Args_STRUCT_SIZE
+        PJRT_TpuExecutable_GetHloModuleWithConfig_Args_STRUCT_SIZE
+        PJRT_TpuExecutable_GetCompiledMemoryStats_Args_STRUCT_SIZE
+        PJRT_TpuExecutable_RunHloCostAnalysis_Args_STRUCT_SIZE
+        PJRT_TpuExecutable_SetTpuCompilationEnv_Args_STRUCT_SIZE
+        PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args_STRUCT_SIZE
+        PJRT_TpuExecutable_IsTpuPredeterminedError_Args_STRUCT_SIZE
+        PJRT_TpuExecutable_Extension_STRUCT_SIZE
+        PJRT_TpuTopology_Subslice_Args_STRUCT_SIZE
+        PJRT_TpuTopology_IsSubsliceTopology_Args_STRUCT_SIZE
+        PJRT_TpuTopology_SubsliceDeviceIdFromFullDeviceId_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ReplaceHostBounds_Args_STRUCT_SIZE
+        PJRT_TpuTopology_IsEnhancedBarrierEnabled_Args_STRUCT_SIZE
+        PJRT_TpuTopology_HasLimitedIciConnectivity_Args_STRUCT_SIZE
+        PJRT_TpuTopology_IsReachableOverLimitedIci_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ProcessCount_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ChipsPerProcess_Args_STRUCT_SIZE
+        PJRT_TpuTopology_CoreCountPerChip_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ChipCount_Args_STRUCT_SIZE
+        PJRT_TpuTopology_CoreCount_Args_STRUCT_SIZE
+        PJRT_TpuTopology_LogiDeviceCountPerProcess_Args_STRUCT_SIZE
+        PJRT_TpuTopology_LogiDeviceCount_Args_STRUCT_SIZE
+        PJRT_TpuTopology_LogiDeviceCountPerChip_Args_STRUCT_SIZE
+        PJRT_TpuTopology_CoreCountPerProcess_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ProcessIds_Args_STRUCT_SIZE
+        PJRT_TpuTopology_LogiDeviceIdsOnProcess_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ProcIdAndIdxOnProcForChip_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ProcessCoordFromId_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ChipIdFromCoord_Args_STRUCT_SIZE
+        PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ChipsPerProcessBounds_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ChipBounds_Args_STRUCT_SIZE
+        PJRT_TpuTopology_ProcessBounds_Args_STRUCT_SIZE
+        PJRT_TpuTopology_GetRoutingStrategy_Args_STRUCT_SIZE
+        PJRT_TpuTopology_SliceConfig_STRUCT_SIZE
+        PJRT_TpuTopology_GetSliceConfig_Args_STRUCT_SIZE
+        PJRT_TpuTopology_GetSliceConfigs_Args_STRUCT_SIZE
+        PJRT_TpuTopology_GetDefaultPlatformConfig_Args_STRUCT_SIZE
+        PJRT_TpuTopology_Extension_STRUCT_SIZE
         PJRT_Triton_Compile_Args_STRUCT_SIZE
         PJRT_Triton_Extension_STRUCT_SIZE
         PJRT_Api_STRUCT_SIZE
@@ -2358,3 +3293,141 @@ cdef extern from "pjrt_abi.h" nogil:
     size_t SLOT_PJRT_Device_ClearMemoryStats "offsetof(PJRT_Api, PJRT_Device_ClearMemoryStats)"
     size_t SLOT_PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace "offsetof(PJRT_Api, PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace)"
     size_t SLOT_PJRT_TopologyDescription_GetMemorySpaceKindIds "offsetof(PJRT_Api, PJRT_TopologyDescription_GetMemorySpaceKindIds)"
+
+    # Where each function lies in the struct of its extension.
+    size_t AT_AbiVersion_client_runtime_abi_version "offsetof(PJRT_AbiVersion_Extension, client_runtime_abi_version)"
+    size_t AT_AbiVersion_executable_get_abi_version "offsetof(PJRT_AbiVersion_Extension, executable_get_abi_version)"
+    size_t AT_AbiVersion_runtime_abi_version_destroy "offsetof(PJRT_AbiVersion_Extension, runtime_abi_version_destroy)"
+    size_t AT_AbiVersion_runtime_abi_version_is_compatible_with_runtime "offsetof(PJRT_AbiVersion_Extension, runtime_abi_version_is_compatible_with_runtime)"
+    size_t AT_AbiVersion_runtime_abi_version_is_compatible_with_executable "offsetof(PJRT_AbiVersion_Extension, runtime_abi_version_is_compatible_with_executable)"
+    size_t AT_AbiVersion_runtime_abi_version_to_proto "offsetof(PJRT_AbiVersion_Extension, runtime_abi_version_to_proto)"
+    size_t AT_AbiVersion_runtime_abi_version_platform_id "offsetof(PJRT_AbiVersion_Extension, runtime_abi_version_platform_id)"
+    size_t AT_AbiVersion_executable_abi_version_destroy "offsetof(PJRT_AbiVersion_Extension, executable_abi_version_destroy)"
+    size_t AT_AbiVersion_executable_abi_version_to_proto "offsetof(PJRT_AbiVersion_Extension, executable_abi_version_to_proto)"
+    size_t AT_AbiVersion_executable_abi_version_platform_id "offsetof(PJRT_AbiVersion_Extension, executable_abi_version_platform_id)"
+    size_t AT_AbiVersion_runtime_abi_version_from_proto "offsetof(PJRT_AbiVersion_Extension, runtime_abi_version_from_proto)"
+    size_t AT_AbiVersion_executable_abi_version_from_proto "offsetof(PJRT_AbiVersion_Extension, executable_abi_version_from_proto)"
+    size_t AT_Callback_register_callback "offsetof(PJRT_Callback_Extension, register_callback)"
+    size_t AT_Callback_invoke_callback "offsetof(PJRT_Callback_Extension, invoke_callback)"
+    size_t AT_Collectives_collectives_destroy "offsetof(PJRT_Collectives_Extension, collectives_destroy)"
+    size_t AT_Collectives_collectives_create_communicators "offsetof(PJRT_Collectives_Extension, collectives_create_communicators)"
+    size_t AT_Collectives_communicator_destroy "offsetof(PJRT_Collectives_Extension, communicator_destroy)"
+    size_t AT_Collectives_communicator_all_reduce "offsetof(PJRT_Collectives_Extension, communicator_all_reduce)"
+    size_t AT_Collectives_communicator_reduce_scatter "offsetof(PJRT_Collectives_Extension, communicator_reduce_scatter)"
+    size_t AT_Collectives_communicator_all_gather "offsetof(PJRT_Collectives_Extension, communicator_all_gather)"
+    size_t AT_Collectives_communicator_collective_permute "offsetof(PJRT_Collectives_Extension, communicator_collective_permute)"
+    size_t AT_Collectives_communicator_all_to_all "offsetof(PJRT_Collectives_Extension, communicator_all_to_all)"
+    size_t AT_Collectives_communicator_to_string "offsetof(PJRT_Collectives_Extension, communicator_to_string)"
+    size_t AT_CrossHostTransfers_PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers "offsetof(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers)"
+    size_t AT_CrossHostTransfers_PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice "offsetof(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice)"
+    size_t AT_CrossHostTransfers_PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers "offsetof(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers)"
+    size_t AT_CrossHostTransfers_PJRT_Transfers_PJRT_Client_CrossHostSendBuffers "offsetof(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Client_CrossHostSendBuffers)"
+    size_t AT_ExecutableMetadata_get_executable_metadata "offsetof(PJRT_ExecutableMetadata_Extension, get_executable_metadata)"
+    size_t AT_ExecutableMetadata_destroy_serialized_metadata "offsetof(PJRT_ExecutableMetadata_Extension, destroy_serialized_metadata)"
+    size_t AT_FFI_type_register "offsetof(PJRT_FFI_Extension, type_register)"
+    size_t AT_FFI_user_data_add "offsetof(PJRT_FFI_Extension, user_data_add)"
+    size_t AT_FFI_register_handler "offsetof(PJRT_FFI_Extension, register_handler)"
+    size_t AT_HostAllocator_get_preferred_alignment "offsetof(PJRT_HostAllocator_Extension, get_preferred_alignment)"
+    size_t AT_HostAllocator_allocate "offsetof(PJRT_HostAllocator_Extension, allocate)"
+    size_t AT_HostAllocator_free "offsetof(PJRT_HostAllocator_Extension, free)"
+    size_t AT_HostMemoryAllocator_allocate "offsetof(PJRT_HostMemoryAllocator_Extension, allocate)"
+    size_t AT_Layouts_PJRT_Layouts_MemoryLayout_Destroy "offsetof(PJRT_Layouts_Extension, PJRT_Layouts_MemoryLayout_Destroy)"
+    size_t AT_Layouts_PJRT_Layouts_MemoryLayout_Serialize "offsetof(PJRT_Layouts_Extension, PJRT_Layouts_MemoryLayout_Serialize)"
+    size_t AT_Layouts_PJRT_Layouts_PJRT_Client_GetDefaultLayout "offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Client_GetDefaultLayout)"
+    size_t AT_Layouts_PJRT_Layouts_PJRT_Buffer_MemoryLayout "offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Buffer_MemoryLayout)"
+    size_t AT_Layouts_PJRT_Layouts_PJRT_Topology_GetDefaultLayout "offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Topology_GetDefaultLayout)"
+    size_t AT_Layouts_PJRT_Layouts_PJRT_Executable_GetOutputLayouts "offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Executable_GetOutputLayouts)"
+    size_t AT_Layouts_PJRT_Layouts_PJRT_Executable_GetParameterLayouts "offsetof(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Executable_GetParameterLayouts)"
+    size_t AT_Megascale_create_client_context_from_pjrt_client "offsetof(PJRT_Megascale_Extension, create_client_context_from_pjrt_client)"
+    size_t AT_Megascale_create_default_client_context "offsetof(PJRT_Megascale_Extension, create_default_client_context)"
+    size_t AT_Megascale_delete_client_context "offsetof(PJRT_Megascale_Extension, delete_client_context)"
+    size_t AT_Megascale_create_aot_config "offsetof(PJRT_Megascale_Extension, create_aot_config)"
+    size_t AT_Megascale_create_multi_slice_config "offsetof(PJRT_Megascale_Extension, create_multi_slice_config)"
+    size_t AT_Megascale_delete_multi_slice_config "offsetof(PJRT_Megascale_Extension, delete_multi_slice_config)"
+    size_t AT_Megascale_multi_slice_config_num_slices "offsetof(PJRT_Megascale_Extension, multi_slice_config_num_slices)"
+    size_t AT_Megascale_multi_slice_config_slice_id "offsetof(PJRT_Megascale_Extension, multi_slice_config_slice_id)"
+    size_t AT_Megascale_multi_slice_config_get_num_devices_per_slice "offsetof(PJRT_Megascale_Extension, multi_slice_config_get_num_devices_per_slice)"
+    size_t AT_Megascale_multi_slice_config_serialize "offsetof(PJRT_Megascale_Extension, multi_slice_config_serialize)"
+    size_t AT_Megascale_client_context_initialize "offsetof(PJRT_Megascale_Extension, client_context_initialize)"
+    size_t AT_Megascale_client_context_unblock_pending_work "offsetof(PJRT_Megascale_Extension, client_context_unblock_pending_work)"
+    size_t AT_Megascale_client_context_megascale_port "offsetof(PJRT_Megascale_Extension, client_context_megascale_port)"
+    size_t AT_Megascale_create_megascale_collectives "offsetof(PJRT_Megascale_Extension, create_megascale_collectives)"
+    size_t AT_Megascale_device_id_to_megascale_id "offsetof(PJRT_Megascale_Extension, device_id_to_megascale_id)"
+    size_t AT_Megascale_megascale_id_to_device_id "offsetof(PJRT_Megascale_Extension, megascale_id_to_device_id)"
+    size_t AT_Megascale_register_megascale_error_handler "offsetof(PJRT_Megascale_Extension, register_megascale_error_handler)"
+    size_t AT_Megascale_unregister_megascale_error_handler "offsetof(PJRT_Megascale_Extension, unregister_megascale_error_handler)"
+    size_t AT_Megascale_error_aggregator_create "offsetof(PJRT_Megascale_Extension, error_aggregator_create)"
+    size_t AT_Megascale_error_aggregator_delete "offsetof(PJRT_Megascale_Extension, error_aggregator_delete)"
+    size_t AT_Megascale_error_digest_delete "offsetof(PJRT_Megascale_Extension, error_digest_delete)"
+    size_t AT_Megascale_error_aggregator_add_error "offsetof(PJRT_Megascale_Extension, error_aggregator_add_error)"
+    size_t AT_Megascale_error_aggregator_process_and_shutdown "offsetof(PJRT_Megascale_Extension, error_aggregator_process_and_shutdown)"
+    size_t AT_Megascale_error_aggregator_log_error_digest "offsetof(PJRT_Megascale_Extension, error_aggregator_log_error_digest)"
+    size_t AT_Megascale_error_aggregator_size "offsetof(PJRT_Megascale_Extension, error_aggregator_size)"
+    size_t AT_Megascale_error_aggregator_active "offsetof(PJRT_Megascale_Extension, error_aggregator_active)"
+    size_t AT_Megascale_get_interface_addresses_helper "offsetof(PJRT_Megascale_Extension, get_interface_addresses_helper)"
+    size_t AT_Megascale_get_or_create_runtime_error "offsetof(PJRT_Megascale_Extension, get_or_create_runtime_error)"
+    size_t AT_MemoryDescriptions_PJRT_DeviceDescription_MemoryDescriptions "offsetof(PJRT_MemoryDescriptions_Extension, PJRT_DeviceDescription_MemoryDescriptions)"
+    size_t AT_MemoryDescriptions_PJRT_MemoryDescription_Kind "offsetof(PJRT_MemoryDescriptions_Extension, PJRT_MemoryDescription_Kind)"
+    size_t AT_MultiSlice_config_destroy "offsetof(PJRT_MultiSlice_Extension, config_destroy)"
+    size_t AT_MultiSlice_config_num_slices "offsetof(PJRT_MultiSlice_Extension, config_num_slices)"
+    size_t AT_MultiSlice_config_slice_id "offsetof(PJRT_MultiSlice_Extension, config_slice_id)"
+    size_t AT_MultiSlice_config_num_devices_per_slice "offsetof(PJRT_MultiSlice_Extension, config_num_devices_per_slice)"
+    size_t AT_MultiSlice_config_serialize "offsetof(PJRT_MultiSlice_Extension, config_serialize)"
+    size_t AT_PhaseCompile_phase_compile_get_compiler "offsetof(PJRT_PhaseCompile_Extension, phase_compile_get_compiler)"
+    size_t AT_PhaseCompile_phase_compile_destroy_compiler "offsetof(PJRT_PhaseCompile_Extension, phase_compile_destroy_compiler)"
+    size_t AT_PhaseCompile_phase_compile_run_phases "offsetof(PJRT_PhaseCompile_Extension, phase_compile_run_phases)"
+    size_t AT_PhaseCompile_phase_compile_get_phase_names "offsetof(PJRT_PhaseCompile_Extension, phase_compile_get_phase_names)"
+    size_t AT_PhaseCompile_phase_compile_c_buffers_destroy "offsetof(PJRT_PhaseCompile_Extension, phase_compile_c_buffers_destroy)"
+    size_t AT_Profiler_profiler_api "offsetof(PJRT_Profiler_Extension, profiler_api)"
+    size_t AT_Profiler_traceme_context_id "offsetof(PJRT_Profiler_Extension, traceme_context_id)"
+    size_t AT_RawBuffer_PJRT_RawBuffer_CreateRawAliasOfBuffer "offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_CreateRawAliasOfBuffer)"
+    size_t AT_RawBuffer_PJRT_RawBuffer_Destroy "offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_Destroy)"
+    size_t AT_RawBuffer_PJRT_RawBuffer_GetOnDeviceSizeInBytes "offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetOnDeviceSizeInBytes)"
+    size_t AT_RawBuffer_PJRT_RawBuffer_GetMemorySpace "offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetMemorySpace)"
+    size_t AT_RawBuffer_PJRT_RawBuffer_CopyRawHostToDevice "offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_CopyRawHostToDevice)"
+    size_t AT_RawBuffer_PJRT_RawBuffer_CopyRawDeviceToHost "offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_CopyRawDeviceToHost)"
+    size_t AT_RawBuffer_PJRT_RawBuffer_GetHostPointer "offsetof(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetHostPointer)"
+    size_t AT_Shardings_PJRT_Shardings_PJRT_Executable_ParameterShardings "offsetof(PJRT_Shardings_Extension, PJRT_Shardings_PJRT_Executable_ParameterShardings)"
+    size_t AT_Shardings_PJRT_Shardings_PJRT_Executable_OutputShardings "offsetof(PJRT_Shardings_Extension, PJRT_Shardings_PJRT_Executable_OutputShardings)"
+    size_t AT_Stream_get_stream "offsetof(PJRT_Stream_Extension, get_stream)"
+    size_t AT_Stream_wait_stream "offsetof(PJRT_Stream_Extension, wait_stream)"
+    size_t AT_TpuExecutable_get_target_arguments "offsetof(PJRT_TpuExecutable_Extension, get_target_arguments)"
+    size_t AT_TpuExecutable_get_hlo_module_with_config "offsetof(PJRT_TpuExecutable_Extension, get_hlo_module_with_config)"
+    size_t AT_TpuExecutable_get_core_program_abi_version "offsetof(PJRT_TpuExecutable_Extension, get_core_program_abi_version)"
+    size_t AT_TpuExecutable_get_compiled_memory_stats "offsetof(PJRT_TpuExecutable_Extension, get_compiled_memory_stats)"
+    size_t AT_TpuExecutable_run_hlo_cost_analysis "offsetof(PJRT_TpuExecutable_Extension, run_hlo_cost_analysis)"
+    size_t AT_TpuExecutable_set_tpu_compilation_env "offsetof(PJRT_TpuExecutable_Extension, set_tpu_compilation_env)"
+    size_t AT_TpuExecutable_get_tpu_compilation_env_field_as_string "offsetof(PJRT_TpuExecutable_Extension, get_tpu_compilation_env_field_as_string)"
+    size_t AT_TpuExecutable_is_tpu_predetermined_error "offsetof(PJRT_TpuExecutable_Extension, is_tpu_predetermined_error)"
+    size_t AT_TpuTopology_subslice "offsetof(PJRT_TpuTopology_Extension, subslice)"
+    size_t AT_TpuTopology_is_subslice_topology "offsetof(PJRT_TpuTopology_Extension, is_subslice_topology)"
+    size_t AT_TpuTopology_subslice_device_id_from_full_device_id "offsetof(PJRT_TpuTopology_Extension, subslice_device_id_from_full_device_id)"
+    size_t AT_TpuTopology_replace_host_bounds "offsetof(PJRT_TpuTopology_Extension, replace_host_bounds)"
+    size_t AT_TpuTopology_is_enhanced_barrier_enabled "offsetof(PJRT_TpuTopology_Extension, is_enhanced_barrier_enabled)"
+    size_t AT_TpuTopology_has_limited_ici_connectivity "offsetof(PJRT_TpuTopology_Extension, has_limited_ici_connectivity)"
+    size_t AT_TpuTopology_is_reachable_over_limited_ici "offsetof(PJRT_TpuTopology_Extension, is_reachable_over_limited_ici)"
+    size_t AT_TpuTopology_process_count "offsetof(PJRT_TpuTopology_Extension, process_count)"
+    size_t AT_TpuTopology_chips_per_process "offsetof(PJRT_TpuTopology_Extension, chips_per_process)"
+    size_t AT_TpuTopology_core_count_per_chip "offsetof(PJRT_TpuTopology_Extension, core_count_per_chip)"
+    size_t AT_TpuTopology_chip_count "offsetof(PJRT_TpuTopology_Extension, chip_count)"
+    size_t AT_TpuTopology_core_count "offsetof(PJRT_TpuTopology_Extension, core_count)"
+    size_t AT_TpuTopology_logical_device_count_per_process "offsetof(PJRT_TpuTopology_Extension, logical_device_count_per_process)"
+    size_t AT_TpuTopology_logical_device_count "offsetof(PJRT_TpuTopology_Extension, logical_device_count)"
+    size_t AT_TpuTopology_logical_device_count_per_chip "offsetof(PJRT_TpuTopology_Extension, logical_device_count_per_chip)"
+    size_t AT_TpuTopology_core_count_per_process "offsetof(PJRT_TpuTopology_Extension, core_count_per_process)"
+    size_t AT_TpuTopology_process_ids "offsetof(PJRT_TpuTopology_Extension, process_ids)"
+    size_t AT_TpuTopology_logical_device_ids_on_process "offsetof(PJRT_TpuTopology_Extension, logical_device_ids_on_process)"
+    size_t AT_TpuTopology_proc_id_and_idx_on_proc_for_chip "offsetof(PJRT_TpuTopology_Extension, proc_id_and_idx_on_proc_for_chip)"
+    size_t AT_TpuTopology_proc_id_and_idx_on_proc_for_logi_device "offsetof(PJRT_TpuTopology_Extension, proc_id_and_idx_on_proc_for_logi_device)"
+    size_t AT_TpuTopology_process_coord_from_id "offsetof(PJRT_TpuTopology_Extension, process_coord_from_id)"
+    size_t AT_TpuTopology_chip_id_from_coord "offsetof(PJRT_TpuTopology_Extension, chip_id_from_coord)"
+    size_t AT_TpuTopology_logical_device_id_from_chip_coord_and_idx "offsetof(PJRT_TpuTopology_Extension, logical_device_id_from_chip_coord_and_idx)"
+    size_t AT_TpuTopology_chip_coord_and_idx_for_logi_device "offsetof(PJRT_TpuTopology_Extension, chip_coord_and_idx_for_logi_device)"
+    size_t AT_TpuTopology_chips_per_process_bounds "offsetof(PJRT_TpuTopology_Extension, chips_per_process_bounds)"
+    size_t AT_TpuTopology_chip_bounds "offsetof(PJRT_TpuTopology_Extension, chip_bounds)"
+    size_t AT_TpuTopology_process_bounds "offsetof(PJRT_TpuTopology_Extension, process_bounds)"
+    size_t AT_TpuTopology_get_routing_strategy "offsetof(PJRT_TpuTopology_Extension, get_routing_strategy)"
+    size_t AT_TpuTopology_get_slice_config "offsetof(PJRT_TpuTopology_Extension, get_slice_config)"
+    size_t AT_TpuTopology_get_slice_configs "offsetof(PJRT_TpuTopology_Extension, get_slice_configs)"
+    size_t AT_TpuTopology_get_default_platform_config "offsetof(PJRT_TpuTopology_Extension, get_default_platform_config)"
+    size_t AT_Triton_compile "offsetof(PJRT_Triton_Extension, compile)"

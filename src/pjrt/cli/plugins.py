@@ -112,7 +112,7 @@ def _description(plugin: plugins.Declaration, answers: probing.Answers, busy: st
         "stablehlo_version": _version(attributes.get("stablehlo_current_version")),
         "stablehlo_minimum_version": _version(attributes.get("stablehlo_minimum_version")),
         "attributes": {key: list(value) if isinstance(value, tuple) else value for key, value in attributes.items()},
-        "extensions": list(answers.extensions),
+        "extensions": dict(answers.extensions),
         "shadowed": [_hidden(other) for other in plugin.shadowed],
     }
 
@@ -186,7 +186,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
         ("PJRT C API", described["api_version"] or ""),
         ("StableHLO", _range(described)),
         *((f"attribute {name}", value) for name, value in described["attributes"].items()),
-        ("extensions", ", ".join(described["extensions"])),
+        *((f"extension {name}", about) for name, about in described["extensions"].items()),
         *(("hides", f"{other['origin']} {other.get('library', '')}".strip()) for other in described["shadowed"]),
     ]
     return [(name, value) for name, value in facts if value != ""]

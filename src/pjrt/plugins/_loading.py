@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pjrt.api.api_version import API_VERSION
 from pjrt.api.attributes import Attributes
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, PjrtError, unimplemented
@@ -19,8 +20,6 @@ from pjrt.api.topology import TopologyDescription
 from pjrt.plugins.declaration import Declaration
 from pjrt.plugins.environment import set_environment
 from pjrt.system import FileStamp, file_stamp
-
-_API_VERSION = (0, 114)
 
 
 class Loader:
@@ -180,7 +179,7 @@ class FactoryPlugin(Plugin):
 
     @property
     def api_version(self) -> tuple[int, int]:
-        return _API_VERSION
+        return API_VERSION
 
     @property
     def attributes(self) -> Attributes:

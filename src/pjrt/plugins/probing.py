@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Answers:
 
     api_version: tuple[int, int] | None = None
     attributes: Attributes | None = None
-    extensions: Sequence[str] = ()
+    extensions: Mapping[str, str] = field(default_factory=dict)
     devices: Sequence[Mapping[str, Any]] = ()
     problem: str = ""
 
@@ -93,7 +93,7 @@ def _asked_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> 
     answers = Answers()
     try:
         plugin = registry.get(name)
-        answers = Answers(plugin.api_version, dict(plugin.attributes), tuple(plugin.extensions))
+        answers = Answers(plugin.api_version, dict(plugin.attributes), dict(plugin.extensions))
         if isinstance(plugin, FactoryPlugin) and not devices:
             return replace(answers, attributes=_attributes_of_client(name))
         if devices:
@@ -147,7 +147,7 @@ def _asked_in_child(question: dict[str, Any], folder: Path, time_limit: float) -
     return Answers(
         None if version is None else (version[0], version[1]),
         said["attributes"],
-        tuple(said["extensions"]),
+        dict(said["extensions"]),
         tuple(said["devices"]),
         said["problem"],
     )

@@ -1,4 +1,4 @@
-/* The PJRT C ABI at 0.114, stated once and in our own words. Everything that touches one of its structs is compiled
+/* The PJRT C ABI at 0.116, stated once and in our own words. Everything that touches one of its structs is compiled
  * against this header; a test holds it against a table of measured facts, field by field.
  *
  * Rules that hold everywhere:

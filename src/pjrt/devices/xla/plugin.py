@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.api_version import API_VERSION
 from pjrt.api.attributes import Attributes
 from pjrt.api.client import check_option_names
 from pjrt.api.errors import InvalidArgumentError
@@ -25,7 +26,7 @@ class XlaPlugin(Plugin):
 
     @property
     def api_version(self) -> tuple[int, int]:
-        return (0, 114)
+        return API_VERSION
 
     @property
     def attributes(self) -> Attributes:

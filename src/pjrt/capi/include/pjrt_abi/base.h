@@ -12,7 +12,7 @@
   enum { type##_STRUCT_SIZE = offsetof(type, last_field) + sizeof(((type *)0)->last_field) }
 
 #define PJRT_API_MAJOR 0
-#define PJRT_API_MINOR 114
+#define PJRT_API_MINOR 116
 
 /* Handles. What they point to belongs to the plugin and is never looked into, but for PJRT_Error
  * and PJRT_Memory. */
@@ -38,33 +38,33 @@ typedef struct PJRT_SerializedExecutable PJRT_SerializedExecutable;
 typedef struct PJRT_SerializedTopology PJRT_SerializedTopology;
 typedef struct PJRT_TopologyDescription PJRT_TopologyDescription;
 
-/* Every kind of extension known at 0.114, by name. */
+/* Every kind of extension known at 0.116, by name and with what it is about: Plugin.extensions shows both. */
 typedef enum {
-  PJRT_Extension_Type_Gpu_Custom_Call = 0,
-  PJRT_Extension_Type_Profiler = 1,
-  PJRT_Extension_Type_Custom_Partitioner = 2,
-  PJRT_Extension_Type_Stream = 3,
-  PJRT_Extension_Type_Layouts = 4,
-  PJRT_Extension_Type_FFI = 5,
-  PJRT_Extension_Type_MemoryDescriptions = 6,
-  PJRT_Extension_Type_Triton = 7,
-  PJRT_Extension_Type_RawBuffer = 8,
-  PJRT_Extension_Type_PhaseCompile = 9,
-  PJRT_Extension_Type_Example = 10,
-  PJRT_Extension_Type_Unknown = 11,
-  PJRT_Extension_Type_CrossHostTransfers = 12,
-  PJRT_Extension_Type_ExecutableMetadata = 13,
-  PJRT_Extension_Type_Callback = 14,
-  PJRT_Extension_Type_HostAllocator = 15,
-  PJRT_Extension_Type_TpuTopology = 16,
-  PJRT_Extension_Type_TpuExecutable = 17,
-  PJRT_Extension_Type_Megascale = 18,
-  PJRT_Extension_Type_Shardings = 19,
-  PJRT_Extension_Type_AbiVersion = 20,
-  PJRT_Extension_Type_Collectives = 21,
-  PJRT_Extension_Type_MultiSlice = 22,
-  PJRT_Extension_Type_HostMemoryAllocator = 23,
-  PJRT_Extension_Type_XlaTransform = 24,
+  PJRT_Extension_Type_Gpu_Custom_Call = 0,  /* functions of CUDA and ROCm as custom calls; FFI took its place */
+  PJRT_Extension_Type_Profiler = 1,  /* recording what the plugin does */
+  PJRT_Extension_Type_Custom_Partitioner = 2,  /* the caller's say in how custom calls are divided among devices */
+  PJRT_Extension_Type_Stream = 3,  /* waiting for buffers on a device's own streams */
+  PJRT_Extension_Type_Layouts = 4,  /* how arrays lie in the memory of devices */
+  PJRT_Extension_Type_FFI = 5,  /* the caller's functions as custom calls of programs */
+  PJRT_Extension_Type_MemoryDescriptions = 6,  /* the memories of devices that need not be here */
+  PJRT_Extension_Type_Triton = 7,  /* compiling kernels that are given as Triton IR */
+  PJRT_Extension_Type_RawBuffer = 8,  /* the bytes of buffers, without type and shape */
+  PJRT_Extension_Type_PhaseCompile = 9,  /* compiling phase by phase */
+  PJRT_Extension_Type_Example = 10,  /* an example for authors of extensions */
+  PJRT_Extension_Type_Unknown = 11,  /* nothing; for tests of readers */
+  PJRT_Extension_Type_CrossHostTransfers = 12,  /* buffers sent from one process's device to another's */
+  PJRT_Extension_Type_ExecutableMetadata = 13,  /* the vendor's facts about an executable */
+  PJRT_Extension_Type_Callback = 14,  /* a call when a slice of TPUs fails, or before the process is ended */
+  PJRT_Extension_Type_HostAllocator = 15,  /* aligned host memory for a client's transfers; experimental */
+  PJRT_Extension_Type_TpuTopology = 16,  /* chips, cores, processes and slices of TPU topologies */
+  PJRT_Extension_Type_TpuExecutable = 17,  /* what serialized TPU executables hold, and the TPU compiler's settings */
+  PJRT_Extension_Type_Megascale = 18,  /* TPU slices joined by a data center's network */
+  PJRT_Extension_Type_Shardings = 19,  /* how parameters and results are divided among devices */
+  PJRT_Extension_Type_AbiVersion = 20,  /* whether a serialized executable fits a runtime */
+  PJRT_Extension_Type_Collectives = 21,  /* collective operations between hosts, outside of programs */
+  PJRT_Extension_Type_MultiSlice = 22,  /* which slices a program of several TPU slices runs on */
+  PJRT_Extension_Type_HostMemoryAllocator = 23,  /* host memory for a client's transfers, by NUMA node */
+  PJRT_Extension_Type_XlaTransform = 24,  /* the caller's passes over a program while it is compiled */
 } PJRT_Extension_Type;
 
 /* Head of every extension struct: one link of a chain that the reader walks by type. An unknown
