@@ -42,12 +42,16 @@ from pjrt.api.key_value_store import InMemoryKeyValueStore, KeyValueStore
 from pjrt.api.layout import Layout, StridedLayout, TiledLayout
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
+from pjrt.api.multi_slice import MultiSliceConfig
+from pjrt.api.phase_compiler import PartialProgram, PhaseCompiler
 from pjrt.api.plugin import Plugin
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.raw_buffer import RawBuffer
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.support import Effort, Reason, ReasonKind, SourceLocation, Support, Verdict
 from pjrt.api.topology import TopologyDescription
+from pjrt.api.tpu_executable import TpuExecutable
+from pjrt.api.tpu_topology import TpuTopology
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStream
 from pjrt.plugins.registry import client, load_plugin, topology
 
@@ -101,10 +105,13 @@ __all__ = [
     "LoadedExecutable",
     "MemorySpace",
     "MemorySpaceDescription",
+    "MultiSliceConfig",
     "NamedValue",
     "NotFoundError",
     "OutOfRangeError",
+    "PartialProgram",
     "PermissionDeniedError",
+    "PhaseCompiler",
     "PjrtError",
     "Plugin",
     "ProcessInfo",
@@ -127,6 +134,8 @@ __all__ = [
     "Support",
     "TiledLayout",
     "TopologyDescription",
+    "TpuExecutable",
+    "TpuTopology",
     "UnauthenticatedError",
     "UnavailableError",
     "UnimplementedError",

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import pjrt
+from pjrt import capi
+from pjrt.capi._gen_functions import EXTENSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 CAPI = ROOT / "src" / "pjrt" / "capi"
@@ -45,6 +47,27 @@ def test_every_function_is_reached_by_a_name_that_exists(function: str) -> None:
         found = getattr(pjrt, owner)
         if member:
             assert hasattr(found, member), f"{name}, which is to reach {function}, does not exist"
+
+
+def extensions_of_the_page() -> dict[str, str]:
+    """The extensions of the coverage page, and what stands beside them under Python."""
+    page = (ROOT / "docs" / "coverage.md").read_text()
+    return dict(re.findall(r"^\| \d+ \| (\w+) \| [^|]* \| ([^|]*) \|", page, re.M))
+
+
+def test_every_extension_that_is_called_has_python_names_that_exist() -> None:
+    called = {name for path in SOURCES for name in re.findall(r"PJRT_Extension_Type_(\w+)", path.read_text())}
+    listed = {name: re.findall(r"`([^`]+)`", used) for name, used in extensions_of_the_page().items()}
+    assert {name for name, used in listed.items() if used} == called
+    for name in (each for used in listed.values() for each in used):
+        owner, _, member = name.partition(".")
+        found = getattr(pjrt, owner) if hasattr(pjrt, owner) else getattr(capi, owner)
+        assert not member or hasattr(found, member), name
+
+
+def test_the_page_and_the_headers_know_the_same_extensions() -> None:
+    assert list(extensions_of_the_page()) == [name for name, _ in EXTENSIONS]
+    assert all(about for _, about in EXTENSIONS)
 
 
 def calls() -> list[tuple[str, str, str]]:

@@ -15,6 +15,7 @@ from tiny.control import Control
 
 import pjrt
 from pjrt.api.client import Client
+from pjrt.capi import LoadedPlugin
 
 X = np.arange(4, dtype=np.float32)
 
@@ -51,6 +52,50 @@ def test_a_million_executions(noop_library: Path) -> None:
         blocks, kilobytes = grows(lambda: executable.execute_sharded(arguments, device), 250_000, gc.collect)
     assert blocks < 100, "each quarter of a million left Python objects behind"
     assert kilobytes < 1000, "each quarter of a million left memory behind"
+
+
+WITHOUT_A_CLIENT: dict[str, Callable[[LoadedPlugin, pjrt.TopologyDescription, pjrt.Program], object]] = {
+    "phases": lambda p, t, code: t.phase_compiler().run(code, t.phase_compiler().phase_names),
+    "a phase that fails": lambda p, t, code: fails(pjrt.NotFoundError, lambda: t.phase_compiler().run(code, "nothing")),
+    "parts that cannot be read": lambda p, t, code: fails(
+        pjrt.InternalError, lambda: t.phase_compiler().run(code, "broken")
+    ),
+    "a TPU topology": lambda p, t, code: (
+        t.tpu.process_ids,
+        t.tpu.devices_of_process(0),
+        t.tpu.place_of_device(3),
+        t.tpu.device_in_subslice(t.tpu.subslice((1, 2, 1), (2, 1, 1)), (0, 0, 0), 1),
+        t.tpu.with_host_bounds((1, 1, 1)).tpu.routing_strategy,
+    ),
+    "a TPU executable": lambda p, t, code: (
+        t.compile(code).tpu().cost_analysis(),
+        p.tpu_executable(b"TINYEXE1").memory_stats(),
+        p.tpu_compiler_setting("warp", p.tpu_compilation_environments()),
+    ),
+    "several slices": lambda p, t, code: (
+        t.multi_slice(2).num_devices_per_slice,
+        t.multi_slice(3).serialize(),
+        t.multi_slice(2).slice_and_device(1001),
+    ),
+}
+
+
+def fails(kind: type[pjrt.PjrtError], use: Callable[[], object]) -> None:
+    with pytest.raises(kind):
+        use()
+
+
+@pytest.mark.parametrize("what", WITHOUT_A_CLIENT)
+def test_nothing_is_left_of_what_is_done_without_a_client(
+    plugin: LoadedPlugin, adder: pjrt.Program, tiny_control: Control, what: str
+) -> None:
+    topology = plugin.topology("4x2", num_processes=2)
+    gc.collect()
+    before = tiny_control.live()
+    blocks, kilobytes = grows(lambda: WITHOUT_A_CLIENT[what](plugin, topology, adder), 300, lambda: None)
+    assert tiny_control.left_over(before) == {}
+    assert blocks < 100, "each 300 left something behind"
+    assert kilobytes < 1000, "each 300 left memory behind"
 
 
 REPEATED: dict[str, Callable[[Client, pjrt.LoadedExecutable], object]] = {

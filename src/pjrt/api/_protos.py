@@ -16,6 +16,7 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionVal
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.expecting import expect_bytes
 from pjrt.api.partitioning import Partitioning
+from pjrt.api.phase_compiler import PartialProgram
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -26,6 +27,7 @@ _SCALARS = {
     "int64": _Field.TYPE_INT64,
     "bool": _Field.TYPE_BOOL,
     "string": _Field.TYPE_STRING,
+    "bytes": _Field.TYPE_BYTES,
     "double": _Field.TYPE_DOUBLE,
 }
 
@@ -64,7 +66,16 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "executable_build_options": (3, "ExecutableBuildOptionsProto"),
         "compile_portable_executable": (4, "bool"),
         "profile_version": (5, "int64"),
+        "serialized_multi_slice_config": (6, "bytes"),
         "env_option_overrides": (7, "[OptionOverrideEntry]"),
+    },
+    "PjRtPartialProgramProto": {
+        "program": (1, "bytes"),
+        "program_format": (2, "string"),
+        "producer_phase": (3, "string"),
+        "consumer_phases": (4, "[string]"),
+        "version": (5, "string"),
+        "program_name": (6, "string"),
     },
 }
 
@@ -136,6 +147,7 @@ def encode_compile_options(options: CompileOptions) -> bytes:
         del getattr(build, name)[:]
         getattr(build, name).extend(getattr(options, name))
     build.use_spmd_partitioning = options.spmd
+    proto.serialized_multi_slice_config = options.multi_slice_config
     build.ClearField("device_assignment")
     if options.device_assignment is not None:
         build.device_assignment.CopyFrom(encode_device_assignment(options.device_assignment))
@@ -163,8 +175,35 @@ def decode_compile_options(serialized: bytes) -> CompileOptions:
     return CompileOptions(
         **fields,
         use_spmd_partitioning=build.use_spmd_partitioning,
+        multi_slice_config=proto.serialized_multi_slice_config,
         option_overrides=overrides,
         base=serialized,
+    )
+
+
+def encode_partial_program(part: PartialProgram) -> bytes:
+    """Return the serialized ``PjRtPartialProgramProto`` of a part of a program."""
+    proto = _classes()["PjRtPartialProgramProto"](
+        program=part.code,
+        program_format=part.format,
+        producer_phase=part.producer_phase,
+        consumer_phases=part.consumer_phases,
+        version=part.version,
+        program_name=part.name,
+    )
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def decode_partial_program(serialized: bytes) -> PartialProgram:
+    """Return the part of a program in a serialized ``PjRtPartialProgramProto``."""
+    proto: Any = parse("PjRtPartialProgramProto", serialized)
+    return PartialProgram(
+        code=proto.program,
+        format=proto.program_format,
+        producer_phase=proto.producer_phase,
+        consumer_phases=tuple(proto.consumer_phases),
+        version=proto.version,
+        name=proto.program_name,
     )
 
 

@@ -139,6 +139,8 @@ class CompileOptions:
         profile_version: the version of the feedback profile; 0 for none.
         option_overrides: compiler flags by name, such as ``{"xla_cpu_enable_fast_math": True}``
             (``env_option_overrides``).
+        multi_slice_config: the slices of a program that spans several, as ``MultiSliceConfig.serialize`` gives them
+            (TPU; ``serialized_multi_slice_config``).
         base: a serialized ``CompileOptionsProto`` to start from; the fields named here are written over it.
     """
 
@@ -159,6 +161,7 @@ class CompileOptions:
     compile_portable_executable: bool = False
     profile_version: int = 0
     option_overrides: Mapping[str, OptionValue] = field(default_factory=dict)
+    multi_slice_config: bytes = field(default=b"", repr=False)
     base: bytes = field(default=b"", repr=False)
 
     def __post_init__(self) -> None:
@@ -200,6 +203,7 @@ class CompileOptions:
             if getattr(self, name) is not None:
                 expect(getattr(self, name), bool, f"CompileOptions.{name} as a bool or None")
         expect(self.option_overrides, Mapping, "CompileOptions.option_overrides as a mapping of values by name")
+        expect(self.multi_slice_config, bytes, "CompileOptions.multi_slice_config as bytes")
         expect(self.base, bytes, "CompileOptions.base as bytes")
 
     @staticmethod

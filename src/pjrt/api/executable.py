@@ -12,6 +12,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import unimplemented
 from pjrt.api.layout import Layout
 from pjrt.api.program import Program
+from pjrt.api.tpu_executable import TpuExecutable
 
 
 class Executable(abc.ABC):
@@ -131,6 +132,10 @@ class Executable(abc.ABC):
     def metadata(self) -> bytes:
         """The vendor's serialized facts about the executable (ExecutableMetadata extension)."""
         raise unimplemented(self.platform_name, "Executable.metadata")
+
+    def tpu(self) -> TpuExecutable:
+        """Return what a TPU executable holds (TpuExecutable extension)."""
+        raise unimplemented(self.platform_name, "Executable.tpu")
 
     def __repr__(self) -> str:
         return (

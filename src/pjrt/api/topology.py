@@ -19,6 +19,9 @@ from pjrt.api.support import Effort, Support, decide, only_format, try_compiling
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
+    from pjrt.api.multi_slice import MultiSliceConfig
+    from pjrt.api.phase_compiler import PhaseCompiler
+    from pjrt.api.tpu_topology import TpuTopology
 
 
 class TopologyDescription(abc.ABC):
@@ -62,6 +65,21 @@ class TopologyDescription(abc.ABC):
             client: a client whose devices may be used while compiling, for tuning.
         """
         raise unimplemented(self.platform_name, "TopologyDescription.compile")
+
+    def phase_compiler(self) -> PhaseCompiler:
+        """Return a compiler for these devices that stops after each phase (PhaseCompile extension)."""
+        raise unimplemented(self.platform_name, "TopologyDescription.phase_compiler")
+
+    @property
+    def tpu(self) -> TpuTopology:
+        """The chips, cores and processes of a TPU topology (TpuTopology extension)."""
+        raise unimplemented(self.platform_name, "TopologyDescription.tpu")
+
+    def multi_slice(self, num_slices: int) -> MultiSliceConfig:
+        """Return the configuration of so many TPU slices with this topology, for compiling a program that spans them
+        (Megascale extension).
+        """
+        raise unimplemented(self.platform_name, "TopologyDescription.multi_slice")
 
     @property
     def capabilities(self) -> Capabilities:

@@ -231,6 +231,11 @@ cdef class ExecutableCore(Handle):
 
         return executable_version(self)
 
+    def tpu(self):
+        from pjrt.capi._tpu_executable import tpu_executable
+
+        return tpu_executable(self.scope, self.serialize())
+
     def metadata(self):
         cdef PJRT_ExecutableMetadata_GetExecutableMetadata_Args args
         cdef PJRT_ExecutableMetadata_DestroySerializedMetadata_Args destroy

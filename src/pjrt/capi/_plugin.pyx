@@ -17,7 +17,6 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFo
 from pjrt.api.plugin import Plugin
 from pjrt.capi._capabilities import of_plugin
 from pjrt.capi._documented import documented
-from pjrt.capi._gen_functions import EXTENSIONS
 from pjrt.capi._library_file import check_library_file
 from pjrt.capi._plugin_library import open_plugin_library
 from pjrt.system import library_symbol
@@ -51,9 +50,7 @@ cdef class PluginCore:
 
     @property
     def extensions(self):
-        """The names of the plugin's extensions in the order of its chain; one of an unknown type goes by its number."""
-        known = dict(enumerate(EXTENSIONS))
-        return tuple([known.get(kind, f"extension {kind}") for kind in self.api.extension_types])
+        return self.api.extensions
 
     def _initialize(self):
         cdef PJRT_Plugin_Initialize_Args initialize
@@ -120,6 +117,39 @@ cdef class PluginCore:
         from pjrt.capi._abi_version import executable_version_from_proto
 
         return executable_version_from_proto(self.scope, serialized)
+
+    def tpu_executable(self, serialized):
+        """Return what a serialized TPU executable holds (TpuExecutable extension).
+
+        Args:
+            serialized: what ``Executable.serialize`` gave, or the last phase of a ``PhaseCompiler``.
+        """
+        from pjrt.capi._tpu_executable import tpu_executable
+
+        return tpu_executable(self.scope, serialized)
+
+    def tpu_compilation_environments(self, serialized=b""):
+        """Return a serialized ``xla.CompilationEnvironmentsProto`` with the TPU compiler's settings in it
+        (``PJRT_TpuExecutable_SetTpuCompilationEnv``).
+
+        Args:
+            serialized: environments to start from; what they do not say is the compiler's default.
+        """
+        from pjrt.capi._tpu_executable import compilation_environments
+
+        return compilation_environments(self.scope, serialized)
+
+    def tpu_compiler_setting(self, name, environments=b""):
+        """Return a setting of the TPU compiler as text (``PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString``).
+
+        Args:
+            name: the setting, such as ``xla_tpu_enable_latency_hiding_scheduler``.
+            environments: a serialized ``xla.CompilationEnvironmentsProto``; what it does not say is the compiler's
+                default.
+        """
+        from pjrt.capi._tpu_executable import compiler_setting
+
+        return compiler_setting(self.scope, name, environments)
 
     def profiler(self, options=b""):
         from pjrt.capi._profiler import new_profiler

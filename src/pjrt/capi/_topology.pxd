@@ -14,3 +14,4 @@ cdef class TopologyCore:
 cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, object attributes)
 cdef object create_topology(Scope scope, object name, object options, object attributes)
 cdef object deserialize_topology(Scope scope, object serialized, object attributes)
+cdef object own_topology(Scope scope, PJRT_TopologyDescription *native, object attributes)

@@ -117,6 +117,22 @@ cdef class TopologyCore:
         self.handle.call(SLOT_PJRT_TopologyDescription_Fingerprint, &args)
         return args.fingerprint
 
+    def phase_compiler(self):
+        from pjrt.capi._phase_compiler import phase_compiler
+
+        return phase_compiler(self)
+
+    @property
+    def tpu(self):
+        from pjrt.capi._tpu_topology import tpu_topology
+
+        return tpu_topology(self)
+
+    def multi_slice(self, num_slices):
+        from pjrt.capi._multi_slice import multi_slice
+
+        return multi_slice(self, num_slices)
+
     def default_layout(self, element_type, shape):
         return topology_layout(self.scope, <PJRT_TopologyDescription *>self.handle.use(), element_type, shape)
 
@@ -210,7 +226,7 @@ cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, attri
     return _new(scope, _handle(scope, native, 0), attributes)
 
 
-cdef object _own(Scope scope, PJRT_TopologyDescription *native, attributes):
+cdef object own_topology(Scope scope, PJRT_TopologyDescription *native, attributes):
     """A topology of our own."""
     cdef _DescribedBy described = _DescribedBy.__new__(_DescribedBy)
     described.api = scope.api
@@ -231,7 +247,7 @@ cdef object create_topology(Scope scope, name, options, attributes):
     args.create_options = values.data
     args.num_options = values.size
     scope.call(SLOT_PJRT_TopologyDescription_Create, &args)
-    return _own(scope, args.topology, attributes)
+    return own_topology(scope, args.topology, attributes)
 
 
 cdef object deserialize_topology(Scope scope, serialized, attributes):
@@ -242,4 +258,4 @@ cdef object deserialize_topology(Scope scope, serialized, attributes):
     args.serialized_topology = data
     args.serialized_topology_size = len(data)
     scope.call(SLOT_PJRT_TopologyDescription_Deserialize, &args)
-    return _own(scope, args.topology, attributes)
+    return own_topology(scope, args.topology, attributes)

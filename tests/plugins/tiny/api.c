@@ -44,7 +44,7 @@ static struct {
   size_t num_functions, struct_size;
   int init_code;
   bool null_slot[F_COUNT];
-  uint32_t dropped_extensions;
+  uint32_t dropped_extensions, short_extensions;
 } settings = {.minor = PJRT_API_MINOR, .num_functions = F_COUNT};
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
@@ -68,6 +68,7 @@ static bool apply(const char *key, const char *value) {
   else if (strcmp(key, "garbage_tail") == 0) settings.garbage_tail = number != 0;
   else if (strcmp(key, "no_extensions") == 0) settings.no_extensions = number != 0;
   else if (strcmp(key, "drop_extension") == 0) settings.dropped_extensions |= 1u << number;
+  else if (strcmp(key, "short_extension") == 0) settings.short_extensions |= 1u << number;
   else if (strcmp(key, "legacy_errors") == 0) fault_set_legacy_errors(number != 0);
   else if (strcmp(key, "strict") == 0) tiny_plugin_set_strict(number != 0);
   else if (strcmp(key, "null") == 0) return value && set_null(value);
@@ -102,6 +103,9 @@ static void fill_table(void) {
     fprintf(stderr, "tiny plugin: TINY_PLUGIN_CONFIGURE has an unknown word: %s\n", from_environment);
   PJRT_Api *api = &table.api;
   api->extension_start = settings.no_extensions ? NULL : extensions_chain(wanted);
+  for (PJRT_Extension_Base *link = api->extension_start; link; link = link->next) {
+    if (settings.short_extensions >> link->type & 1) link->struct_size = sizeof *link;
+  }
   api->pjrt_api_version = (PJRT_Api_Version){.struct_size = PJRT_Api_Version_STRUCT_SIZE,
                                              .major_version = settings.major, .minor_version = settings.minor};
   api->PJRT_Error_Destroy = guard_Error_Destroy;

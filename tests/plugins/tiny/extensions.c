@@ -165,6 +165,8 @@ PJRT_Extension_Base *extensions_chain(bool (*wanted)(PJRT_Extension_Type type)) 
       &ffi_extension.base,         &profiler_extension.base,    &stream_extension.base,
       &shardings_extension.base,   &abi_version_extension.base, &metadata_extension.base,
       &raw_buffer_extension.base,  &transfers_extension.base,   &triton_extension.base,
+      &phase_compile_extension.base, &tpu_topology_extension.base, &tpu_executable_extension.base,
+      &megascale_extension.base,   &multi_slice_extension.base,
   };
   PJRT_Extension_Base *first = NULL;
   for (size_t i = sizeof all / sizeof all[0]; i-- > 0;) {

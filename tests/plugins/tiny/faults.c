@@ -8,7 +8,7 @@
 static const char *const live_names[LIVE_COUNT] = {
     "client", "topology", "buffer", "event", "executable", "loaded_executable", "error", "manager", "context", "stream",
     "tracking_event", "alias", "serialized", "attributes", "layout", "raw_buffer", "abi_version", "profiler", "metadata",
-    "storage"};
+    "storage", "phase_compiler", "phase_buffers", "multi_slice"};
 static atomic_llong live[LIVE_COUNT], made[LIVE_COUNT];
 
 void live_add(tiny_live kind, int delta) {
@@ -66,11 +66,11 @@ typedef struct fault {
   int64_t skip, count; /* calls to let pass, then calls to fail; a negative count means all */
 } fault;
 
-static const char *const names[F_COUNT] = {
+static const char *const names[F_ALL] = {
 #define NAME(name) "PJRT_" #name,
-    TINY_FUNCTIONS(NAME)};
-static fault returned[F_COUNT], by_event[F_COUNT];
-static atomic_llong calls[F_COUNT];
+    TINY_FUNCTIONS(NAME) TINY_EXTENSION_FUNCTIONS(NAME)};
+static fault returned[F_ALL], by_event[F_ALL];
+static atomic_llong calls[F_ALL];
 static atomic_bool any_fault, strict, counting;
 static char payload_key[64], payload_value[256];
 static bool legacy_errors;
@@ -79,7 +79,7 @@ const char *function_name(tiny_function function) { return names[function]; }
 
 static int find_function(const char *name) {
   if (strncmp(name, "PJRT_", 5) == 0) name += 5;
-  for (int i = 0; i < F_COUNT; ++i) {
+  for (int i = 0; i < F_ALL; ++i) {
     if (strcmp(names[i] + 5, name) == 0) return i;
   }
   return -1;
@@ -164,7 +164,7 @@ int64_t tiny_plugin_calls(const char *function) {
 }
 
 void tiny_plugin_count_calls(bool on) {
-  for (int i = 0; i < F_COUNT; ++i) atomic_store(&calls[i], 0);
+  for (int i = 0; i < F_ALL; ++i) atomic_store(&calls[i], 0);
   atomic_store(&counting, on);
 }
 

@@ -50,8 +50,31 @@
 
 #define TINY_FUNCTIONS(X) TINY_VOID_FUNCTIONS(X) TINY_ERROR_FUNCTIONS(X)
 
-/* F_Client_Create, F_Client_Destroy, …: the position of each in the table. */
+/* The functions of extensions that can be made to fail, and that check how their struct is stamped. */
+#define TINY_EXTENSION_FUNCTIONS(X)                                                                                   \
+  X(PhaseCompile_Get_Compiler) X(PhaseCompile_Get_PhaseNames) X(PhaseCompile_Run_Phase) X(TpuTopology_Subslice)      \
+  X(TpuTopology_IsSubsliceTopology) X(TpuTopology_SubsliceDeviceIdFromFullDeviceId)                                  \
+  X(TpuTopology_ReplaceHostBounds) X(TpuTopology_IsEnhancedBarrierEnabled)                                           \
+  X(TpuTopology_HasLimitedIciConnectivity) X(TpuTopology_IsReachableOverLimitedIci) X(TpuTopology_ProcessCount)      \
+  X(TpuTopology_ChipsPerProcess) X(TpuTopology_CoreCountPerChip) X(TpuTopology_ChipCount) X(TpuTopology_CoreCount)   \
+  X(TpuTopology_LogiDeviceCountPerProcess) X(TpuTopology_LogiDeviceCount) X(TpuTopology_LogiDeviceCountPerChip)      \
+  X(TpuTopology_CoreCountPerProcess) X(TpuTopology_ProcessIds) X(TpuTopology_LogiDeviceIdsOnProcess)                 \
+  X(TpuTopology_ProcIdAndIdxOnProcForChip) X(TpuTopology_ProcIdAndIdxOnProcForLogiDevice)                            \
+  X(TpuTopology_ProcessCoordFromId) X(TpuTopology_ChipIdFromCoord) X(TpuTopology_LogiDeviceIdFromChipCoordAndIdx)    \
+  X(TpuTopology_ChipCoordAndIdxForLogiDevice) X(TpuTopology_ChipsPerProcessBounds) X(TpuTopology_ChipBounds)         \
+  X(TpuTopology_ProcessBounds) X(TpuTopology_GetRoutingStrategy) X(TpuExecutable_GetTargetArguments)                 \
+  X(TpuExecutable_GetHloModuleWithConfig) X(TpuExecutable_GetCompiledMemoryStats) X(TpuExecutable_RunHloCostAnalysis) \
+  X(TpuExecutable_SetTpuCompilationEnv) X(TpuExecutable_GetTpuCompilationEnvFieldAsString)                           \
+  X(Megascale_CreateAoTConfig) X(Megascale_DeviceId_To_MegascaleId) X(Megascale_MegascaleId_To_DeviceId)             \
+  X(MultiSlice_Config_Destroy) X(MultiSlice_Config_NumSlices) X(MultiSlice_Config_SliceId)                           \
+  X(MultiSlice_Config_NumDevicesPerSlice) X(MultiSlice_Config_Serialize)
+
+/* F_Client_Create, F_Client_Destroy, …: the position of each in the table, and behind it those of extensions. */
 #define TINY_FUNCTION_ID(name) F_##name,
-typedef enum { TINY_FUNCTIONS(TINY_FUNCTION_ID) F_COUNT } tiny_function;
+typedef enum {
+  TINY_FUNCTIONS(TINY_FUNCTION_ID) F_COUNT,
+  F_LAST_OF_TABLE = F_COUNT - 1,
+  TINY_EXTENSION_FUNCTIONS(TINY_FUNCTION_ID) F_ALL
+} tiny_function;
 
 #endif /* TINY_FUNCTIONS_H_ */

@@ -170,6 +170,7 @@ struct PJRT_DeviceDescription {
 };
 struct PJRT_TopologyDescription {
   int64_t rows, columns, num_processes;
+  bool is_part;
   bool all_types; /* of attributes: jaxlib ends the process where a device has a float or a bool */
   size_t num_descriptions;
   struct PJRT_DeviceDescription *descriptions;
@@ -423,6 +424,11 @@ extern PJRT_AbiVersion_Extension abi_version_extension;
 extern PJRT_RawBuffer_Extension raw_buffer_extension;
 extern PJRT_CrossHostTransfers_Extension transfers_extension;
 extern PJRT_Profiler_Extension profiler_extension;
+extern PJRT_PhaseCompile_Extension phase_compile_extension;
+extern PJRT_TpuTopology_Extension tpu_topology_extension;
+extern PJRT_TpuExecutable_Extension tpu_executable_extension;
+extern PJRT_Megascale_Extension megascale_extension;
+extern PJRT_MultiSlice_Extension multi_slice_extension;
 #define TINY_EXTENSION(extension, kind) \
   .base = {.struct_size = extension##_STRUCT_SIZE, .type = PJRT_Extension_Type_##kind}
 void transfers_forget(PJRT_Client *client); /* ends transfers that wait for their other end */
@@ -433,7 +439,8 @@ extern atomic_llong executions_started; /* what the profiler counts */
 typedef enum {
   LIVE_CLIENT, LIVE_TOPOLOGY, LIVE_BUFFER, LIVE_EVENT, LIVE_EXECUTABLE, LIVE_LOADED_EXECUTABLE, LIVE_ERROR,
   LIVE_MANAGER, LIVE_CONTEXT, LIVE_STREAM, LIVE_TRACKING_EVENT, LIVE_ALIAS, LIVE_SERIALIZED, LIVE_ATTRIBUTES,
-  LIVE_LAYOUT, LIVE_RAW_BUFFER, LIVE_ABI_VERSION, LIVE_PROFILER, LIVE_METADATA, LIVE_STORAGE, LIVE_COUNT
+  LIVE_LAYOUT, LIVE_RAW_BUFFER, LIVE_ABI_VERSION, LIVE_PROFILER, LIVE_METADATA, LIVE_STORAGE, LIVE_PHASE_COMPILER,
+  LIVE_PHASE_BUFFERS, LIVE_MULTI_SLICE, LIVE_COUNT
 } tiny_live;
 void live_add(tiny_live kind, int delta);
 void fault_count(tiny_function function);
@@ -442,6 +449,13 @@ tiny_status *fault_event(tiny_function function); /* null: no such fault */
 bool fault_legacy_errors(void);
 void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
 const char *function_name(tiny_function function);
+/* The first line of an extension's function: a fault, or a struct that is stamped wrongly, ends it. */
+#define TINY_GUARD(function, args)                                                                                    \
+  do {                                                                                                                \
+    PJRT_Error *fault =                                                                                               \
+        fault_before(F_##function, (args)->struct_size, PJRT_##function##_Args_STRUCT_SIZE);                          \
+    if (fault) return fault;                                                                                          \
+  } while (0)
 
 /* The implementation of each function: tiny_Client_Create and so on. */
 #define TINY_DECLARE(name) PJRT_Error *tiny_##name(PJRT_##name##_Args *args);
