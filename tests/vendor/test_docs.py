@@ -26,6 +26,20 @@ def test_the_first_example_prints_what_the_page_shows(libtpu: Path) -> None:
     assert done.stdout == blocks("text")[0]
 
 
+def test_the_examples_that_go_further_print_what_the_page_shows(libtpu: Path) -> None:
+    """What a topology is made of, the phases of a compilation, several slices: one after the other, as they stand."""
+    matmul = blocks("python")[0].split('"""')[1]
+    code = [f"import pjrt\nprogram = {matmul!r}", *blocks("python")[1:4]]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(code)], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    *topology, flops, slices = done.stdout.splitlines()
+    assert topology == blocks("text")[1].splitlines()
+    assert float(flops) > 0
+    assert [slices] == blocks("text")[2].splitlines()
+
+
 def test_the_command_prints_what_the_page_shows(libtpu: Path, tmp_path: Path) -> None:
     program = blocks("python")[0].split('"""')[1]
     (tmp_path / "matmul.mlir").write_text(f"module @matmul {{{program}}}")

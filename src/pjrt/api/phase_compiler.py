@@ -87,7 +87,8 @@ class PhaseCompiler(abc.ABC):
             programs: a whole program, for the first phase; or what earlier phases gave and the first of these phases
                 reads.
             phases: the name of a phase, or of several: each reads all that the one before it gave.
-            options: how to compile; the defaults are for one device.
+            options: how to compile, which is to be the same in all phases. What they leave to the program is read from
+                a whole program only: state the replicas and partitions where there are several.
 
         Returns:
             What the last of these phases gave.

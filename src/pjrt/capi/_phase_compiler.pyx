@@ -59,9 +59,13 @@ cdef class PhaseCompilerCore(Handle):
     def run(self, programs, phases, options=None):
         whole = isinstance(programs, (Program, str, bytes, bytearray, memoryview))
         doubt = None
+        chosen = CompileOptions.of(options)
         if whole:
+            from pjrt.stablehlo import with_partitioning
+
             ready, doubt = prepared(programs, self.topology.attributes_of_plugin)
             names = check_phases((), phases)
+            chosen = with_partitioning(ready, options)
             parts = [PartialProgram(ready.code, str(ready.format), consumer_phases=names[:1])]
         else:
             parts = expect_all(programs, PartialProgram, "a part of a program as pjrt.PartialProgram")
@@ -70,7 +74,7 @@ cdef class PhaseCompilerCore(Handle):
             return self._run(
                 [part.to_proto() for part in parts],
                 [name.encode() for name in names],
-                CompileOptions.of(options).to_proto(),
+                chosen.to_proto(),
             )
         except PjrtError as error:
             raise doubted(error, doubt)
