@@ -433,13 +433,13 @@ void clients_come_and_go(void) {
   }
 }
 
-/* What a client lacks answers so. */
+/* What a client lacks answers so, and bytes that are no topology are refused. */
 void unimplemented_is_an_answer(void) {
   PJRT_Client *client = new_client();
   START(PJRT_TopologyDescription_Deserialize_Args, topology);
   topology.serialized_topology = "x";
   topology.serialized_topology_size = 1;
-  fails(api->PJRT_TopologyDescription_Deserialize(&topology), PJRT_Error_Code_UNIMPLEMENTED);
+  fails(api->PJRT_TopologyDescription_Deserialize(&topology), PJRT_Error_Code_INVALID_ARGUMENT);
   START(PJRT_Device_PoisonExecution_Args, poison);
   memset((char *)&poison + 2 * sizeof(void *), 0, sizeof poison - 2 * sizeof(void *));
   poison.device = first_device(client);

@@ -5,6 +5,7 @@ The result is cached by the hash of everything that goes into it, so that a sess
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shlex
@@ -50,7 +51,10 @@ def build(sources: Sequence[Path], cache: Path, name: str, extra: Sequence[str] 
     if done.returncode != 0:
         os.unlink(partial)
         raise RuntimeError(f"the tiny plugin does not compile: {shlex.join(command)}\n{done.stderr}")
-    os.replace(partial, target)
+    # A library that another session has put there meanwhile stays: who has opened it would take ours for a newer one.
+    with contextlib.suppress(FileExistsError):
+        os.link(partial, target)
+    os.unlink(partial)
     return target
 
 
