@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
 import pytest
 
 from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program
-from pjrt.stablehlo import inspect, parse, read, to_module, to_text, vet, vetting
+from pjrt.stablehlo import _native, inspect, parse, read, to_module, to_text, vet, vetting
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +89,77 @@ def test_text_that_nests_without_end_is_refused() -> None:
     deep = "tuple<" * 100_000 + "tensor<f32>" + ">" * 100_000
     with pytest.raises(DataLossError, match="nested more than 400 deep"):
         to_module(read(f"func.func @main(%x: {deep}) {{ return }}"))
+
+
+@pytest.mark.parametrize("sign", [">= ", "-> ", "> ", "<= "])
+def test_signs_do_not_close_brackets(sign: str) -> None:
+    with pytest.raises(DataLossError, match="nested more than 400 deep"):
+        to_module(read(f"func.func @main() attributes {{x.y = {f'{sign}[' * 10_000}}}"), trusted=True)
+
+
+def test_signs_do_not_open_brackets() -> None:
+    vetting.check_nesting(b"module {" + b"(a <= b) [c < d] " * 1000 + b"}")
+
+
+def test_regions_that_nest_without_end_are_refused_in_every_encoding() -> None:
+    def nested(depth: int) -> str:
+        opening = "".join(f'%r{i} = "stablehlo.if"(%p) ({{ ' for i in range(depth))
+        given = "stablehlo.return %a : tensor<f32>"
+        closing = "".join(
+            f"}}, {{ {given} }}) : (tensor<i1>) -> tensor<f32> "
+            + (f"stablehlo.return %r{i} : tensor<f32> " if i else "")
+            for i in reversed(range(depth))
+        )
+        return f"func.func @main(%p: tensor<i1>, %a: tensor<f32>) {{ {opening}{given} {closing} return }}"
+
+    assert parse(read(nested(80))).entry.name == "main"
+    with pytest.raises(DataLossError, match="nested more than 100 deep"):
+        parse(read(nested(150)))
+    with pytest.raises(DataLossError, match="nested more than 400 deep"):
+        parse(read(nested(1000)))
+    with _native.parse(nested(150).encode()) as module:
+        code = io.BytesIO()
+        module.operation.write_bytecode(code)
+    with pytest.raises(DataLossError, match="nested more than 100 deep"):
+        parse(read(code.getvalue()), trusted=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'func.func @main(%x: tensor<f32>) { "stablehlo.\\FF"(%x) : (tensor<f32>) -> ()\n return }',
+        "#m = affine_map<(d0) -> (" + "-" * 100_000 + "d0)>\nmodule {}",
+        "#m = affine_map<(d0) -> (" + "d0 + " * 200_000 + "d0)>\nmodule {}",
+    ],
+    ids=["a name that is not UTF-8", "many signs", "many sums"],
+)
+def test_text_that_crashes_the_parser_is_an_error_however_trusted(text: str) -> None:
+    with pytest.raises(DataLossError, match="make the native parser crash"):
+        to_module(read(text), trusted=True)
+
+
+def test_a_dimension_that_no_array_has_is_an_error() -> None:
+    text = """func.func @main(%x: tensor<1x2x2x1xf32>, %y: tensor<1x1x1x1xf32>) {
+      %0 = stablehlo.convolution(%x, %y) dim_numbers = [b, 0, 1, f]x[0, 40000000000, i, o]->[b, 0, 1, f], window = {}
+        {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+        : (tensor<1x2x2x1xf32>, tensor<1x1x1x1xf32>) -> tensor<1x2x2x1xf32>
+      return }"""
+    with pytest.raises(InvalidArgumentError, match="MLIR's parser gives up"):
+        to_module(read(text), trusted=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_delicate"),
+    [
+        ('module @"\\FF" {}', True),
+        ('module @"\\C3\\A9" {}', False),
+        ('module @"\\\\FF" {}', False),
+        ('module attributes {a.b = "\\08\\FE"} {}', True),
+        ("module @plain {}", False),
+    ],
+)
+def test_text_with_strings_that_are_not_utf8_is_delicate(text: str, is_delicate: bool) -> None:
+    assert vetting.is_delicate(text.encode()) is is_delicate
 
 
 def test_brackets_in_strings_and_comments_do_not_nest() -> None:

@@ -28,11 +28,13 @@ from pjrt.stablehlo import (
     current_version,
     looking,
     minimum_version,
-    parse,
     partitioning_of,
     read,
+    to_module,
 )
 from pjrt.stablehlo.layouts import with_asked_layouts
+from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.parsing import parse_module
 
 ParsedCompileFunction = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
 """An author's ``compile(program, options)``."""
@@ -113,7 +115,10 @@ def _compile(
             "partitions, with the shapes of whole arrays; compile it for one, or on a device that partitions, such as "
             "'cpu' or 'reference'"
         )
-    parsed = parse(read(program), trusted=True)
+    module = to_module(read(program), trusted=True)
+    Outline.of(module).check()
+    parsed = parse_module(module)
+    del module
     if known is not None:
         _check_operations(name, parsed, known)
     compiled = Compiled.of(compile(parsed, options))

@@ -2,13 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pjrt.stablehlo.operation import ParsedProgram
 
-_CALLING = frozenset({"callee", "called_computations", "decomposition"})
+CALLING = frozenset({"callee", "called_computations", "decomposition"})
 """The attributes that name a function to be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallGraph:
+    """The functions of a program and their calls.
+
+    Attributes:
+        entry: the name of the function that is run.
+        calls: the names of the functions that each function calls.
+        bodiless: the names of the functions that are only declared.
+    """
+
+    entry: str
+    calls: Mapping[str, Collection[str]]
+    bodiless: Collection[str]
+
+    @staticmethod
+    def of(program: ParsedProgram) -> CallGraph:
+        """That of a parsed program."""
+        return CallGraph(
+            program.entry.name,
+            {name: set(_named(program, name, CALLING)) for name in program.functions},
+            {name for name, function in program.functions.items() if function.body is None},
+        )
+
+    def reached(self) -> set[str]:
+        """The names of the entry function and of those that are called from it, directly or by way of others."""
+        found: set[str] = set()
+        pending = [self.entry]
+        while pending:
+            name = pending.pop()
+            if name not in found:
+                found.add(name)
+                pending += self.calls.get(name, ())
+        return found
+
+    def faults(self) -> Iterator[tuple[str, str]]:
+        """What makes it impossible to follow the calls on any device: a function's name and what is wrong with it."""
+        reached = self.reached()
+        for name in sorted(reached & set(self.bodiless)):
+            is_entry = name == self.entry
+            yield name, f"the function {name} is {'to be run' if is_entry else 'called'} and has no body"
+        name = self._recursive()
+        if name:
+            yield name, f"the function {name} calls itself, and StableHLO has no recursion"
+
+    def depth(self) -> int:
+        """How many calls lie one inside the other at most, circles left out."""
+        return max(self._heights().values(), default=0)
+
+    def _recursive(self) -> str:
+        """The name of a function that calls itself, directly or by way of others; empty if none does."""
+        endless = self.calls.keys() - self._heights().keys()
+        # From each of those one gets to a circle, if one keeps to them.
+        seen: set[str] = set()
+        name = min(endless, default="")
+        while name and name not in seen:
+            seen.add(name)
+            name = min(called for called in self.calls[name] if called in endless)
+        return name
+
+    def _heights(self) -> dict[str, int]:
+        """How many calls lie below each function, for those from which no circle is reached."""
+        callers: dict[str, list[str]] = {}
+        waiting = {name: set(called) & self.calls.keys() for name, called in self.calls.items()}
+        for name, called in waiting.items():
+            for each in called:
+                callers.setdefault(each, []).append(name)
+        left = {name: len(called) for name, called in waiting.items()}
+        heights = {name: 0 for name, count in left.items() if not count}
+        pending = list(heights)
+        for name in pending:
+            for caller in callers.get(name, ()):
+                left[caller] -= 1
+                if not left[caller]:
+                    heights[caller] = 1 + max(heights[called] for called in waiting[caller])
+                    pending.append(caller)
+        return heights
 
 
 def reached(program: ParsedProgram) -> set[str]:
@@ -23,27 +102,6 @@ def reached(program: ParsedProgram) -> set[str]:
             found.add(name)
             pending += _named(program, name, None)
     return found
-
-
-def incomplete(program: ParsedProgram) -> list[str]:
-    """The names of functions that are called, in what may run, and have no body."""
-    called = {name for caller in reached(program) for name in _named(program, caller, _CALLING)}
-    return sorted(name for name in called if program.functions[name].body is None)
-
-
-def recursive(program: ParsedProgram) -> str:
-    """The name of a function that calls itself, directly or by way of others; empty if none does."""
-    calls = {name: set(_named(program, name, _CALLING)) for name in program.functions}
-    while ends := [name for name, called in calls.items() if called.isdisjoint(calls)]:
-        for name in ends:
-            del calls[name]
-    # From each of those that are left one gets to a circle, if one keeps to them.
-    seen: list[str] = []
-    name = next(iter(calls), "")
-    while calls and name not in seen:
-        seen.append(name)
-        name = next(called for called in sorted(calls[name]) if called in calls)
-    return name
 
 
 def _named(program: ParsedProgram, name: str, attributes: frozenset[str] | None) -> Iterator[str]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from pjrt.api.errors import InternalError, InvalidArgumentError
+from pjrt.api.errors import DataLossError, InternalError, InvalidArgumentError
 from pjrt.stablehlo import _jaxlib
 from pjrt.stablehlo.version import Version
 
@@ -67,6 +68,8 @@ def parse(code: bytes) -> MlirModule:
             module = bindings.ir.Module.parse(code)
         except bindings.ir.MLIRError as error:
             raise InvalidArgumentError(_first_diagnostic(str(error))) from error
+        except (MemoryError, RuntimeError, ValueError) as error:  # of the standard library of C++: senseless sizes
+            raise InvalidArgumentError(f"MLIR's parser gives up: {_shortened(str(error))}") from error
     return MlirModule(module, context)
 
 
@@ -116,6 +119,36 @@ def without_chlo(module: MlirModule) -> MlirModule:
     copy = parse(write_bytecode(module))
     run_passes(copy, "builtin.module(func.func(chlo-legalize-to-stablehlo))")
     return copy
+
+
+def without_values(module: MlirModule) -> MlirModule:
+    """A copy of the module in which large constants are all zeros, where their type has a zero: what remains takes next
+    to no memory and needs the same of its reader.
+    """
+    ir = _bindings().ir
+
+    def look(operation: Any) -> Any:
+        if operation.name == "stablehlo.constant":
+            type_ = operation.results[0].type
+            zero = _ZEROS.get(str(ir.ShapedType(type_).element_type))
+            if zero is not None and math.prod(ir.ShapedType(type_).shape) > _FEW_ELEMENTS:
+                operation.attributes["value"] = ir.Attribute.parse(f"dense<{zero}> : {type_}")
+        return goes_on()
+
+    with module as mlir:
+        copy = mlir.operation.clone()
+        walk(copy.operation, look)
+        file = io.BytesIO()
+        copy.operation.write_bytecode(file)
+    return parse(file.getvalue())
+
+
+_ZEROS = {
+    **dict.fromkeys(("i2", "i4", "i8", "i16", "i32", "i64", "ui2", "ui4", "ui8", "ui16", "ui32", "ui64"), "0"),
+    **dict.fromkeys(("bf16", "f16", "f32", "f64", "f8E4M3FN", "f8E5M2", "f8E4M3FNUZ", "f8E5M2FNUZ"), "0.0"),
+    **dict.fromkeys(("complex<f32>", "complex<f64>"), "(0.0, 0.0)"),
+    "i1": "false",
+}
 
 
 def write_text(module: MlirModule, *, locations: bool, constants: bool = True) -> str:
@@ -232,6 +265,49 @@ def _replace_mhlo(operation: Any) -> None:
     operation.erase()
 
 
+DEEPEST = 100
+"""How many operations with regions may lie one inside the other: whatever reads a program recurses into them."""
+
+
+def check_depth(module: MlirModule) -> None:
+    """Refuses a module whose regions nest deeper than those of any program.
+
+    Raises:
+        DataLossError: they do.
+    """
+    depths: dict[Any, int] = {}
+    advance, interrupt = goes_on(), stops()
+
+    def look(operation: Any) -> Any:
+        if not len(operation.regions):
+            return advance
+        depths[operation] = depth = depths[operation.parent] + 1 if depths else 0
+        return advance if depth <= DEEPEST else interrupt
+
+    with module as mlir:
+        walk(mlir.operation, look)
+    if max(depths.values()) > DEEPEST:
+        raise DataLossError(f"the program's regions are nested more than {DEEPEST} deep")
+
+
+def walk(operation: Any, look: Callable[[Any], Any]) -> None:
+    """Calls a function with an operation and each one inside it, in the order of the text.
+
+    It must not raise, and returns ``goes_on()`` or ``stops()``.
+    """
+    operation.walk(look, _bindings().ir.WalkOrder.PRE_ORDER)
+
+
+def goes_on() -> Any:
+    """What the function that ``walk`` calls returns to be called again."""
+    return _bindings().ir.WalkResult.ADVANCE
+
+
+def stops() -> Any:
+    """What it returns to end the walk."""
+    return _bindings().ir.WalkResult.INTERRUPT
+
+
 def foreign_operations(module: MlirModule) -> list[str]:
     """The names of the operations that are of no dialect that belongs to StableHLO."""
     with module as mlir:
@@ -277,9 +353,11 @@ class _Bindings(NamedTuple):
 
 @functools.cache
 def _bindings() -> _Bindings:
+    # The native halves of the dialects: their Python halves define a class for each operation, which nothing here
+    # needs, and take four times as long to import as all the rest.
     purpose = "read what is inside programs"
     ir = _jaxlib.load("mlir.ir", purpose)
-    dialects = tuple(_jaxlib.load(f"mlir.dialects.{name}", purpose) for name in ("stablehlo", "chlo", "sdy"))
+    dialects = tuple(_jaxlib.load(f"mlir._mlir_libs._{name}", purpose) for name in ("stablehlo", "chlo", "sdy"))
     registry = ir.DialectRegistry()
     _jaxlib.load("mlir._mlir_libs._jax_mlir_ext", purpose).register_dialects(registry)
     return _Bindings(ir, _jaxlib.load("mlir.passmanager", purpose), dialects[0], dialects, registry)
@@ -288,7 +366,7 @@ def _bindings() -> _Bindings:
 @functools.cache
 def _register_passes() -> None:
     _bindings().stablehlo.register_stablehlo_passes()
-    _jaxlib.load("mlir.dialects.mhlo", "convert HLO protos").register_mhlo_passes()
+    _jaxlib.load("mlir._mlir_libs._mlirHlo", "convert HLO protos").register_mhlo_passes()
 
 
 def _new_context(bindings: _Bindings) -> Any:
@@ -297,7 +375,7 @@ def _new_context(bindings: _Bindings) -> Any:
     context.append_dialect_registry(bindings.registry)
     for dialect in bindings.dialects:
         dialect.register_dialect(context)
-    _jaxlib.load("mlir.dialects.mhlo", "read what is inside programs").register_mhlo_dialect(context)
+    _jaxlib.load("mlir._mlir_libs._mlirHlo", "read what is inside programs").register_mhlo_dialect(context)
     context.load_all_available_dialects()
     return context
 

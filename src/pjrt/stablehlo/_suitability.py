@@ -9,10 +9,11 @@ from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.support import SHOWN, Reason, ReasonKind, SourceLocation, Verdict
-from pjrt.stablehlo._calls import incomplete, reached, recursive
+from pjrt.stablehlo._calls import CallGraph, reached
 from pjrt.stablehlo.inspection import COLLECTIVES
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Function, Operation, ParsedProgram
+from pjrt.stablehlo.outline import faults
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 
 STRUCTURE = frozenset({"func.return", "func.call", "stablehlo.return", "chlo.return", "mhlo.return", "sdy.return"})
@@ -58,7 +59,7 @@ class Suitability:
         """What names, types and attributes say; none if the device is known to run the program."""
         self._found.clear()
         self._counts()
-        self._calls()
+        self._faults()
         self._signature(self._program.entry)
         for operation, is_run in self._walk():
             if operation.name in STRUCTURE:
@@ -83,15 +84,22 @@ class Suitability:
                 for operation in function.body.walk():
                     yield operation, function.name in used
 
-    def _calls(self) -> None:
-        """What calls cannot be followed on any device; XLA's compiler for the CPU does not survive them."""
-        for name in incomplete(self._program):
-            message = f"the function {name} is called and has no body"
-            self._add(_NO, ReasonKind.OP, name, message, self._program.functions[name].location)
-        name = recursive(self._program)
-        if name:
-            message = f"the function {name} calls itself, and StableHLO has no recursion"
-            self._add(_NO, ReasonKind.OP, name, message, self._program.functions[name].location)
+    def _faults(self) -> None:
+        """What no device can do anything with; it is what ``Outline.check`` refuses where the program is compiled."""
+        functions = self._program.functions
+        for name, message in faults(CallGraph.of(self._program), self._all_types()):
+            kind, location = ReasonKind.TYPE, None
+            if name in functions:
+                kind, location = ReasonKind.OP, functions[name].location
+            self._add(_NO, kind, name, message, location)
+
+    def _all_types(self) -> list[ValueType]:
+        found: dict[ValueType, None] = {}
+        for function in self._program.functions.values():
+            found.update(dict.fromkeys((*function.type.arguments, *function.type.results)))
+        for operation in self._program.walk():
+            found.update(dict.fromkeys(value.type for value in operation.results))
+        return list(found)
 
     def _counts(self) -> None:
         how, there = self._options.partitioning, self._device.num_devices

@@ -12,11 +12,12 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _hlo, _jaxlib, _native, vetting
 from pjrt.stablehlo._native import MlirModule
+from pjrt.stablehlo._older_hlo import modernized
 from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.version import Version
 
 
-def to_module(program: Program, *, trusted: bool = False) -> MlirModule:
+def to_module(program: Program, *, trusted: bool = False, legalized: bool = True) -> MlirModule:
     """The program as an MLIR module in a context of its own, to be used inside ``with … as module:``.
 
     An HLO proto becomes StableHLO on the way.
@@ -25,25 +26,34 @@ def to_module(program: Program, *, trusted: bool = False) -> MlirModule:
         program: a program in any encoding.
         trusted: whether the bytes come from a compiler or framework and were not damaged since. If not, bytecode and
             protos are parsed in a process of their own first (see ``vetting``), because the native parsers do not
-            withstand every damaged file.
+            withstand every damaged file. Text needs no trust.
+        legalized: whether what came from HLO is to be StableHLO alone; if not, operations of XLA's own stay in it.
 
     Raises:
         InvalidArgumentError: the program does not parse, or is newer than this jaxlib reads; the message has both
             versions.
-        DataLossError: it is truncated or corrupt.
+        DataLossError: it is truncated or corrupt, or nested too deep.
         FailedPreconditionError: jaxlib is not there.
     """
-    encoding = encoding_of(program)
-    if not trusted:
+    if not trusted or encoding_of(program) is Encoding.TEXT:
         vetting.vet(program)
+    return parse_here(program, legalized=legalized)
+
+
+def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
+    """As ``to_module``, of a program that was vetted, or in a process that may end with it."""
+    encoding = encoding_of(program)
     try:
         if encoding is Encoding.PORTABLE_ARTIFACT:
-            return _native.parse_artifact(program.code)
-        if encoding in (Encoding.HLO, Encoding.HLO_WITH_CONFIG):
-            return _parse_hlo(program)
-        return _native.parse(program.code)
+            module = _native.parse_artifact(program.code)
+        elif encoding in (Encoding.HLO, Encoding.HLO_WITH_CONFIG):
+            module = _parse_hlo(program, legalized)
+        else:
+            module = _native.parse(program.code)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"cannot read the {encoding}: {error.message}{_reason(program)}") from error
+    _native.check_depth(module)
+    return module
 
 
 def to_text(program: Program, *, locations: bool = False, trusted: bool = False) -> str:
@@ -157,6 +167,7 @@ def needed_version(program: Program, *, trusted: bool = False) -> Version:
 
 def needed_version_of(module: MlirModule) -> Version:
     """As ``needed_version``, of a module that is parsed already."""
+    module = _native.without_values(module)
     newest = current_version()
     candidates = _minor_versions(minimum_version(), newest)
     _write(module, newest)
@@ -170,10 +181,11 @@ def needed_version_of(module: MlirModule) -> Version:
     return candidates[high]
 
 
-def _parse_hlo(program: Program) -> MlirModule:
+def _parse_hlo(program: Program, legalized: bool) -> MlirModule:
     outside = _hlo.screen(program.code)
-    module = _native.parse(_native.hlo_to_mlir(program.code[outside.begin : outside.end]))
-    _native.legalize_hlo(module)
+    module = _native.parse(_native.hlo_to_mlir(modernized(program.code[outside.begin : outside.end])))
+    if legalized:
+        _native.legalize_hlo(module)
     return module
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
+from pjrt.stablehlo import _native
 from pjrt.stablehlo._native import MlirModule
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.decoding import decode_attribute, decode_attribute_of, decode_function_type, decode_type
@@ -42,12 +43,31 @@ def parse_module(module: MlirModule, *, constants: bool = True, bodies: bool = T
         constants: whether to read the values of constants; if not, the attribute ``value`` of constants is None.
         bodies: whether to read what is in functions; if not, each is as if it were only declared.
     """
-    with module as mlir, _senseless_refused():
+    with module as mlir, senseless_refused():
         return _Parser(constants, bodies).program(mlir.operation)
 
 
+def read_constants(module: MlirModule) -> None:
+    """Reads the value of each constant of a module and lets go of it: to see that it can be read."""
+    failure: list[Exception] = []
+
+    def look(operation: Any) -> Any:
+        try:
+            if operation.name.endswith(".constant"):
+                decode_attribute_of(operation, "value")
+        except Exception as error:  # it must not pass through the native walk
+            failure.append(error)
+            return _native.stops()
+        return _native.goes_on()
+
+    with module as mlir, senseless_refused():
+        _native.walk(mlir.operation, look)
+        for error in failure:
+            raise error
+
+
 @contextmanager
-def _senseless_refused() -> Iterator[None]:
+def senseless_refused() -> Iterator[None]:
     """What the bindings raise at names and values that only damaged programs have, as an error of ours."""
     try:
         yield

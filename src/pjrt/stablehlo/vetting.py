@@ -4,14 +4,16 @@ The native parsers of MLIR and XLA trust their input. What ``encoding_of`` refus
 everything that is truncated or random. But a sound outline can hold a damaged inside: of files with one flipped bit,
 about one in a hundred makes the parser crash or run for ever. ``vet`` lets that happen elsewhere and reports it as
 an error. It costs a fraction of a second for the process, once for each program: what was found sound is remembered.
+
+Text is another matter: its parser withstands what it is given, but for nesting, which ``check_nesting`` refuses, and
+for what ``is_delicate`` finds, which is vetted like anything else.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pjrt.api.errors import DataLossError, PjrtError
@@ -19,7 +21,7 @@ from pjrt.api.program import Program
 from pjrt.stablehlo.encoding import Encoding, encoding_of
 
 if TYPE_CHECKING:
-    import subprocess
+    from pjrt.system.python_process import Ended
 
 TIME_LIMIT = 60.0
 """Seconds that the parser may take at least; large programs get more, in proportion."""
@@ -34,8 +36,8 @@ _sound: dict[bytes, None] = {}
 def vet(program: Program, *, time_limit: float | None = None) -> None:
     """Raises what is wrong with a program, without risk for this process.
 
-    Text is not vetted: its parser withstands what it is given, up to the nesting that ``vet`` checks. Where no
-    Python can be started (a program that embeds Python may have none at hand), nothing is vetted.
+    Text is parsed elsewhere only if it is delicate (see ``is_delicate``). Where no Python can be started (a program
+    that embeds Python may have none at hand), nothing is vetted.
 
     Args:
         program: a program in any encoding.
@@ -46,74 +48,129 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
         PjrtError: as for ``to_module``.
     """
     if encoding_of(program) is Encoding.TEXT:
-        _check_nesting(program.code)
-        return
+        check_nesting(program.code)
+        if not is_delicate(program.code):
+            return
+    once(program, b"parser", lambda: _parse_elsewhere(program, time_limit))
+
+
+def once(program: Program, what: bytes, look: Callable[[], bool]) -> None:
+    """Looks at a program in some way if it was not found sound in that way before; remembers it if it is.
+
+    Args:
+        program: the program.
+        what: the way of looking, with all else that the answer depends on.
+        look: looks at it and raises what is wrong; returns whether it could look.
+    """
     import hashlib  # here, because importing it costs more than all else that reading a program needs
 
-    digest = hashlib.blake2b(program.code, digest_size=16).digest()
+    digest = hashlib.blake2b(program.code, digest_size=16, key=hashlib.blake2b(what, digest_size=32).digest()).digest()
     with _lock:
         if digest in _sound:
             return
-    if _parses_elsewhere(program, time_limit or TIME_LIMIT + _SECONDS_PER_MEGABYTE * len(program) / 1e6):
+    if look():
         with _lock:
             _sound[digest] = None
             if len(_sound) > _REMEMBERED:
                 del _sound[next(iter(_sound))]
 
 
-def _parses_elsewhere(program: Program, time_limit: float) -> bool:
+def _parse_elsewhere(program: Program, time_limit: float | None) -> bool:
     """Whether the program was parsed in another process; False if there is none to be had."""
-    import subprocess  # here, for the same reason
+    from pjrt.system.python_process import run_module  # here, for the same reason
 
-    if not sys.executable:
-        return False
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
-    command = [sys.executable, "-P", "-m", "pjrt.stablehlo._vet", program.format]
+    limit = time_limit or TIME_LIMIT + _SECONDS_PER_MEGABYTE * len(program) / 1e6
     try:
-        done = subprocess.run(
-            command, input=program.code, capture_output=True, timeout=time_limit, env=environment, check=False
+        # It is told the size, because reading what has no known end takes twice the memory.
+        ended = run_module(
+            "pjrt.stablehlo._vet", program.format, str(len(program)), given=program.code, time_limit=limit
         )
-    except subprocess.TimeoutExpired as error:
+    except TimeoutError as error:
         raise DataLossError(
-            f"corrupt program: the parser was not done with its {len(program)} bytes after {time_limit:.0f} s"
+            f"corrupt program: the parser was not done with its {len(program)} bytes after {limit:.0f} s"
         ) from error
-    except OSError:
+    if ended is None:
         return False
-    _raise_for(done, program)
+    _raise_for(ended, program)
     return True
 
 
-def _raise_for(done: subprocess.CompletedProcess[bytes], program: Program) -> None:
-    if done.returncode == 0:
+def _raise_for(ended: Ended, program: Program) -> None:
+    if ended.status == 0:
         return
-    if done.returncode == EXIT_REFUSED:
-        code, _, message = done.stdout.decode(errors="replace").partition(" ")
+    if ended.status == EXIT_REFUSED:
+        code, _, message = ended.output.decode(errors="replace").partition(" ")
         raise PjrtError.of(int(code), message)
-    if done.returncode < 0 or done.returncode > 128:  # killed by a signal, as an abort or a segmentation fault is
+    if ended.crashed:
         raise DataLossError(
-            f"corrupt program: its {len(program)} bytes make the native parser crash (exit status {done.returncode})"
+            f"corrupt program: its {len(program)} bytes make the native parser crash (exit status {ended.status})"
         )
-    last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    raise DataLossError(f"the program could not be parsed in a process of its own: {last}")
+    raise DataLossError(f"the program could not be parsed in a process of its own: {ended.reason}")
 
 
 EXIT_REFUSED = 3
 """How the other process says that the program was refused properly: then it prints status code and message."""
 
+
+# Text.
+
 _DEEPEST = 400
-_BRACKETS = {ord(c): 1 for c in "([{<"} | {ord(c): -1 for c in ")]}>"}
 
 
-def _check_nesting(code: bytes) -> None:
-    """Refuses text that nests deeper than any program: the native parser recurses, and its stack ends."""
+def check_nesting(code: bytes) -> None:
+    """Refuses text that nests deeper than any program: the native parser recurses, and its stack ends.
+
+    Raises:
+        DataLossError: it does.
+    """
     if max(code.count(bracket) for bracket in (b"(", b"[", b"{", b"<")) <= _DEEPEST:
         return
-    depth = 0
+    opened = bytearray()
     for byte in _QUOTED_OR_COMMENT.sub(b"", code).translate(None, _NO_BRACKETS):
-        depth += _BRACKETS[byte]
-        if depth > _DEEPEST:
-            raise DataLossError(f"corrupt MLIR text: brackets nested more than {_DEEPEST} deep")
+        opening = _OPENING.get(byte)
+        if opening is None:
+            opened.append(byte)
+            if len(opened) > _DEEPEST:
+                raise DataLossError(f"corrupt MLIR text: brackets nested more than {_DEEPEST} deep")
+        elif byte == _GREATER:  # it closes only what is open: in '->' and '>=' it is no bracket
+            if opened.endswith(b"<"):
+                opened.pop()
+        else:  # whatever '<' is open inside was no bracket
+            at = opened.rfind(opening)
+            if at >= 0 and not opened[at + 1 :].strip(b"<"):
+                del opened[at:]
 
 
-_QUOTED_OR_COMMENT = re.compile(rb'"(?:[^"\\]|\\.)*"|//[^\n]*|->')
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in _BRACKETS)
+_QUOTED_OR_COMMENT = re.compile(rb'"(?:[^"\\\n]|\\.)*"|//[^\n]*|->')
+_OPENING = dict(zip(b")]}>", b"([{<", strict=True))
+_GREATER = ord(">")
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}<>")
+
+
+def is_delicate(code: bytes) -> bool:
+    """Whether text has what MLIR's parser or its Python bindings may not survive.
+
+    That is a string that is not UTF-8, spelled with escapes (the bindings end the process where it is a name or part
+    of a diagnostic), an affine map, which StableHLO has none of (its parser recurses without brackets), and a number
+    of a dimension that no array has (the parser makes room for as many).
+    """
+    if b"affine_" in code or _SENSELESS_DIMENSION.search(code):
+        return True
+    return bool(_HIGH_ESCAPE.search(code)) and any(not _is_utf8(quoted) for quoted in _QUOTED.findall(code))
+
+
+_SENSELESS_DIMENSION = re.compile(rb"dim_numbers\s*=[^\n>]*?\d{5}")
+
+
+_HIGH_ESCAPE = re.compile(rb"\\[89A-Fa-f][0-9A-Fa-f]")
+_ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
+_QUOTED = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
+
+
+def _is_utf8(quoted: bytes) -> bool:
+    plain = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]) if len(found[1]) == 2 else found[1], quoted)
+    try:
+        plain.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

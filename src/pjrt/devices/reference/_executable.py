@@ -9,6 +9,7 @@ from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
+from pjrt.api.errors import UnimplementedError
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference._blocks import Block, Environment
@@ -21,6 +22,7 @@ from pjrt.devices.reference._whole import WholeRun
 from pjrt.host import Compiled, ExecutionContext
 from pjrt.stablehlo import read, to_module
 from pjrt.stablehlo.layouts import with_asked_layouts
+from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 Execute = Callable[[Sequence[Any], Context], Sequence[Any]]
@@ -43,9 +45,17 @@ def compile_program(
     Raises:
         UnimplementedError, InvalidArgumentError: as ``Evaluator``.
     """
-    with to_module(read(program), trusted=not vet) as module:
-        evaluator = Evaluator(module, fold=fold, handlers=handlers)
-        name = _name_of(module)
+    parsed = to_module(read(program), trusted=not vet)
+    Outline.of(parsed).check()
+    try:
+        with parsed as module:
+            evaluator = Evaluator(module, fold=fold, handlers=handlers)
+            name = _name_of(module)
+    except RecursionError as error:
+        raise UnimplementedError(
+            "the device 'reference' does not compile this program: its calls and regions lie deeper one inside the "
+            "other than Python recurses"
+        ) from error
     parameters, results = list(_leaves(evaluator.arguments)), list(_leaves(evaluator.results))
     parameter_specs, result_specs = _specs(parameters), _specs(results)
     pack = _packer(evaluator.arguments)

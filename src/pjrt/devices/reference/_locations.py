@@ -11,21 +11,32 @@ UNKNOWN = "unknown location"
 
 def describe(location: Any) -> str:
     """A location as ``name at file:line:column``, innermost frame first, as far as the program says it."""
+    text = str(location)
+    if "\\" in text:  # a name in it may not be UTF-8; the bindings, asked for that, end the process
+        return _spelled(text)
+    return _described(location)
+
+
+def _described(location: Any) -> str:
     kind = type(location).__name__
     if kind == "FileLineColLoc":
         return f"{location.filename}:{location.start_line}:{location.start_col}"
     if kind == "NameLoc":
-        inner = describe(location.child_loc)
+        inner = _described(location.child_loc)
         return str(location.name_str) if inner == UNKNOWN else f"{location.name_str} at {inner}"
     if kind == "CallSiteLoc":
-        callee, caller = describe(location.callee), describe(location.caller)
+        callee, caller = _described(location.callee), _described(location.caller)
         return callee if caller == UNKNOWN else f"{callee}, called from {caller}"
     if kind == "FusedLoc":
-        parts = [part for part in map(describe, location.locations) if part != UNKNOWN]
+        parts = [part for part in map(_described, location.locations) if part != UNKNOWN]
         return ", ".join(dict.fromkeys(parts)) or UNKNOWN
     if kind == "Location":  # before jaxlib 0.10.2 the bindings tell nothing but its text
-        return ", called from ".join(map(_spell, Location(str(location)).places)) or UNKNOWN
+        return _spelled(str(location))
     return UNKNOWN
+
+
+def _spelled(text: str) -> str:
+    return ", called from ".join(map(_spell, Location(text).places)) or UNKNOWN
 
 
 def _spell(place: Place) -> str:

@@ -1,0 +1,193 @@
+"""The outline of a module: which operations, types and calls it has, found in one walk over it.
+
+The walk costs a few microseconds an operation.
+
+It is what a device looks at before its compiler sees the program, where reading the whole program as ``parsing`` does
+would cost more than compiling it. ``faults`` says what no device can do anything with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.stablehlo import _native
+from pjrt.stablehlo._calls import CALLING, CallGraph
+from pjrt.stablehlo._native import MlirModule
+from pjrt.stablehlo.decoding import decode_type
+from pjrt.stablehlo.parsing import senseless_refused
+from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
+
+_MOST_BYTES = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a program is made of.
+
+    Attributes:
+        operations: how often it has each operation, those that hold it together included.
+        types: the types of its values.
+        functions: its functions and their calls.
+        depth: how many operations with regions lie one inside the other at most.
+        chain: how many operations depend one on the other at most, of those that compute element by element or move
+            elements; counted only where there are many operations, 0 otherwise.
+    """
+
+    operations: Mapping[str, int]
+    types: Collection[ValueType]
+    functions: CallGraph
+    depth: int
+    chain: int
+
+    @staticmethod
+    def of(module: MlirModule) -> Outline:
+        """That of a module.
+
+        Raises:
+            InvalidArgumentError: it has a name that is no text.
+        """
+        with senseless_refused():
+            return _Walk(module).outline()
+
+    def check(self) -> None:
+        """Returns if a device can do anything with the program.
+
+        Raises:
+            InvalidArgumentError: it cannot; see ``faults``.
+        """
+        for _, message in faults(self.functions, self.types):
+            raise InvalidArgumentError(message)
+
+
+def faults(functions: CallGraph, types: Collection[ValueType]) -> Iterator[tuple[str, str]]:
+    """What no device can do anything with, whatever it runs: the name of a function or type, and what is wrong with it.
+
+    Calls that cannot be followed, and types of more bytes than can be counted.
+    """
+    yield from functions.faults()
+    for type_ in types:
+        if _is_beyond_counting(type_):
+            yield str(type_), f"{type_} has more bytes than can be counted in 64 bits"
+
+
+def _is_beyond_counting(type_: ValueType) -> bool:
+    if isinstance(type_, TupleType | FutureType):
+        return any(map(_is_beyond_counting, type_.elements))
+    if not isinstance(type_, TensorType):
+        return False
+    # A size that is not known yet counts as its bound, or as 1; one of 0 does not make the others harmless, because
+    # strides are computed without it.
+    bounds = type_.bounds or (None,) * len(type_.shape)
+    sizes = (size if size is not None else bound for size, bound in zip(type_.shape, bounds, strict=True))
+    return math.prod(max(size or 1, 1) for size in sizes) * max(type_.element.bits // 8, 1) >= _MOST_BYTES
+
+
+class _Walk:
+    """One walk over a module, in the order of its text."""
+
+    def __init__(self, module: MlirModule) -> None:
+        self._operations: dict[str, int] = {}
+        self._types: set[Any] = set()
+        self._calls: dict[str, set[str]] = {}
+        self._bodiless: set[str] = set()
+        self._public: list[str] = []
+        self._function: set[str] = set()
+        self._depths: dict[Any, int] = {}
+        self._goes_on = _native.goes_on()
+        self._failure: Exception | None = None
+        self._module = module
+
+    def outline(self) -> Outline:
+        with self._module as mlir:
+            _native.walk(mlir.operation, self._look)
+            if self._failure is not None:
+                raise self._failure
+            types = frozenset(map(decode_type, self._types))
+            chain = _longest_chain(mlir) if sum(self._operations.values()) > MANY else 0
+        entry = "main" if "main" in self._calls or len(self._public) != 1 else self._public[0]
+        functions = CallGraph(entry, self._calls, self._bodiless)
+        return Outline(self._operations, types, functions, max(self._depths.values()), chain)
+
+    def _look(self, operation: Any) -> Any:
+        try:
+            name = operation.name
+            self._operations[name] = self._operations.get(name, 0) + 1
+            for result in operation.results:
+                self._types.add(result.type)
+            if len(operation.regions):
+                self._enter(operation, name)
+            if name in _MAY_CALL:
+                self._call(operation)
+        except Exception as error:  # it must not pass through the native walk
+            self._failure = error
+            return _native.stops()
+        return self._goes_on
+
+    def _enter(self, operation: Any, name: str) -> None:
+        self._depths[operation] = self._depths[operation.parent] + 1 if self._depths else 0
+        for region in operation.regions:
+            for block in region.blocks:
+                self._types.update(argument.type for argument in block.arguments)
+        attributes = operation.attributes
+        if name == "builtin.module" and "sym_name" in attributes:
+            attributes["sym_name"].value  # noqa: B018  # raises if it is no text
+        if name == "func.func":
+            own = attributes["sym_name"].value
+            self._function = self._calls.setdefault(own, set())
+            kind = attributes["function_type"].value
+            self._types.update(kind.inputs)
+            self._types.update(kind.results)
+            if "sym_visibility" not in attributes or attributes["sym_visibility"].value != "private":
+                self._public.append(own)
+            if not len(operation.regions[0].blocks):
+                self._bodiless.add(own)
+
+    def _call(self, operation: Any) -> None:
+        attributes = operation.attributes
+        for key in CALLING:
+            if key in attributes:
+                self._function.update(_symbols(attributes[key]))
+
+
+def _longest_chain(module: Any) -> int:
+    lengths: dict[Any, int] = {}
+    goes_on = _native.goes_on()
+
+    def look(operation: Any) -> Any:
+        if operation.name not in _NOT_FUSED:
+            length = 1 + max((lengths.get(operand, 0) for operand in operation.operands), default=0)
+            for result in operation.results:
+                lengths[result] = length
+        return goes_on
+
+    _native.walk(module.operation, look)
+    return max(lengths.values(), default=0)
+
+
+MANY = 2000
+"""Programs of fewer operations are too small for a chain that matters."""
+
+_NOT_FUSED = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("convolution", "custom_call", "dot", "dot_general", "fft", "gather", "reduce", "reduce_window", "scatter"),
+        *("sort", "while", "if", "case", "cholesky", "triangular_solve", "rng_bit_generator", "all_reduce"),
+    )
+)
+
+_MAY_CALL = frozenset({"func.call", "stablehlo.composite", "stablehlo.custom_call", "call"})
+
+
+def _symbols(attribute: Any) -> Iterator[str]:
+    kind = type(attribute).__name__
+    if kind == "FlatSymbolRefAttr":
+        yield attribute.value
+    elif kind == "SymbolRefAttr":
+        yield attribute.value[-1]
+    elif kind == "ArrayAttr":
+        for inner in attribute:
+            yield from _symbols(inner)
