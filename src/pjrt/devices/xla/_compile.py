@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,12 @@ from pjrt.api.expecting import expect_bytes
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _raw, custom_calls
+from pjrt.devices.xla import _trial as trial
 from pjrt.devices.xla._errors import converted, status_of
 from pjrt.devices.xla._random_bits import with_unsigned_random_bits
 from pjrt.devices.xla.executable import XlaExecutable
+from pjrt.stablehlo import read, to_module
+from pjrt.stablehlo.outline import Outline
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -24,21 +27,65 @@ _DEFAULT = CompileOptions().completed(Partitioning())
 
 
 def compile_program(client: XlaClient, program: Program, options: CompileOptions) -> XlaExecutable:
-    """Compiles a program for the devices that the options name.
+    """Compiles a program for the devices that the options name; one that is out of the ordinary is tried elsewhere
+    first, because XLA's compiler may end the process over it.
 
     Raises:
         InvalidArgumentError: it is no program, or the compiler does not take it.
+        UnimplementedError: the compiler does not survive it.
     """
+    return _compile(client, program, options, trial.attempt)
+
+
+def compile_here(client: XlaClient, program: Program, options: CompileOptions) -> XlaExecutable:
+    """As ``compile_program``, in a process that may end with it."""
+    return _compile(client, program, options, None)
+
+
+def _compile(
+    client: XlaClient,
+    program: Program,
+    options: CompileOptions,
+    attempt: Callable[[Program, CompileOptions, int], None] | None,
+) -> XlaExecutable:
     assignment, devices = _assigned(client, options)
-    code = with_unsigned_random_bits(_mlir(program))
-    custom_calls.provide(code)
+    module = _module(program)
+    if program.format == ProgramFormat.MLIR:
+        code = with_unsigned_random_bits(program.code)
+        if code is not program.code:
+            module = _module(Program(code))
+    custom_calls.provide(program.code)
+    if attempt is not None:
+        outline = Outline.of(module)
+        outline.check()
+        if not trial.is_ordinary(outline):
+            attempt(program, options, len(client.devices))
+    places, raw_options = _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
     try:
-        raw = client.raw.compile_and_load(
-            code, _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
-        )
+        with module as mlir:
+            raw = client.raw.compile_and_load(mlir, places, raw_options)
     except Exception as error:
-        raise _explained(error, program) from error
+        raise _explained(error) from error
+    del mlir, module  # as large as the program's constants; so is what comes next
     return _made(raw, assignment, options)
+
+
+def _explained(error: Exception) -> PjrtError:
+    """The error of a compilation; a pass of MLIR's that fails says only that, not that the program is to blame."""
+    code, message = status_of(error)
+    if code is StatusCode.UNKNOWN:
+        return InvalidArgumentError(f"the device 'cpu' does not compile this program: {message}")
+    return converted(error)
+
+
+def _module(program: Program) -> Any:
+    """The program as the MLIR module that jaxlib compiles."""
+    if program.format not in (ProgramFormat.MLIR, ProgramFormat.HLO):
+        raise InvalidArgumentError(
+            f"the device 'cpu' compiles programs in the formats 'mlir' and 'hlo', found '{program.format}'"
+        )
+    # Operations of XLA's own may stay: it compiles them.
+    return to_module(read(program), trusted=True, legalized=False)
 
 
 def deserialize(client: XlaClient, serialized: bytes, options: CompileOptions) -> XlaExecutable:
@@ -82,41 +129,3 @@ def _raw_options(options: CompileOptions, assignment: DeviceAssignment) -> Any:
         return _raw.jax.CompileOptions()  # spares loading protobuf, which start-up would feel
     complete = replace(options, device_assignment=assignment, compile_portable_executable=False, device_ordinal=-1)
     return _raw.jax.CompileOptions.ParseFromString(complete.to_proto())
-
-
-def _mlir(program: Program) -> bytes:
-    """The program as jaxlib compiles it."""
-    if program.format == ProgramFormat.MLIR:
-        return program.code
-    if program.format == ProgramFormat.HLO:
-        try:
-            converted_code: bytes = _raw.jax.mlir.hlo_to_stablehlo(program.code)
-        except Exception as error:
-            raise InvalidArgumentError(
-                f"expected an HloModuleProto, found {len(program.code)} bytes that are none: {status_of(error)[1]}"
-            ) from error
-        return converted_code
-    raise InvalidArgumentError(
-        f"the device 'cpu' compiles programs in the formats 'mlir' and 'hlo', found '{program.format}'"
-    )
-
-
-def _explained(error: Exception, program: Program) -> PjrtError:
-    """The error of a compilation; where the program could not be read, what its bytes say of themselves."""
-    code, message = status_of(error)
-    if code is not StatusCode.UNKNOWN:
-        return converted(error)
-    from pjrt.stablehlo import Version, artifact_version
-
-    problem, _, _ = message.partition("<unknown>:0: error: Failed to parse")
-    version = artifact_version(program.code)
-    newest = _NEWEST.search(message)
-    if version is None or newest is None or version <= Version.parse(newest[1]):
-        return InvalidArgumentError(f"the program cannot be read: {problem.strip()}")
-    return InvalidArgumentError(
-        f"the program is a StableHLO portable artifact of version {version}, this device reads artifacts up to version "
-        f"{newest[1]}; serialize it for that version, or use a newer jaxlib: {problem.strip()}"
-    )
-
-
-_NEWEST = re.compile(r"using StableHLO v([0-9.]+[0-9])")

@@ -1,0 +1,141 @@
+"""Programs that XLA's compiler does not survive, and the ordinary ones, which must not pay for them."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pjrt
+from pjrt.devices.xla import _trial
+from pjrt.stablehlo import read, to_module, vetting
+from pjrt.stablehlo.outline import Outline
+
+SIX = """func.func @main(%x: tensor<3xf6E2M3FN>) -> tensor<3xf6E2M3FN> {
+  %0 = stablehlo.exponential %x : tensor<3xf6E2M3FN>
+  %1 = stablehlo.constant dense<[1.0, 2.0, 3.0]> : tensor<3xf6E2M3FN>
+  %2 = stablehlo.add %0, %1 : tensor<3xf6E2M3FN>
+  return %2 : tensor<3xf6E2M3FN> }"""
+QUANTIZED = """func.func @main(
+  %x: tensor<1x8x8x2x!quant.uniform<i8:f32, 2.0:15>>, %y: tensor<3x3x2x4x!quant.uniform<i8:f32, 5.0:20>>)
+  -> tensor<1x8x8x4x!quant.uniform<i32:f32, 10.0:50>> {
+  %0 = stablehlo.convolution(%x, %y) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+    window = {pad = [[1, 1], [1, 1]]} {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
+    : (tensor<1x8x8x2x!quant.uniform<i8:f32, 2.0:15>>, tensor<3x3x2x4x!quant.uniform<i8:f32, 5.0:20>>)
+    -> tensor<1x8x8x4x!quant.uniform<i32:f32, 10.0:50>>
+  return %0 : tensor<1x8x8x4x!quant.uniform<i32:f32, 10.0:50>> }"""
+
+
+def calls(depth: int) -> str:
+    kind = "(tensor<f32>) -> tensor<f32>"
+    head = "(%a: tensor<f32>) -> tensor<f32>"
+    functions = [
+        f"func.func {'private @f' + str(i) if i else '@main'}{head} {{ %0 = func.call @f{i + 1}(%a) : {kind}\n"
+        "return %0 : tensor<f32> }\n"
+        for i in range(depth)
+    ]
+    return "".join(functions) + f"func.func private @f{depth}{head} {{ return %a : tensor<f32> }}"
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No program was tried before."""
+    monkeypatch.setattr(vetting, "_sound", {})
+
+
+@pytest.mark.parametrize("text", [QUANTIZED, SIX, calls(400)], ids=["quantized", "six bits", "400 calls"])
+def test_what_ends_the_compiler_is_an_error(client: pjrt.Client, text: str) -> None:
+    with pytest.raises(pjrt.UnimplementedError, match=r"XLA's compiler ends its process over it \(SIG"):
+        client.compile(text)
+    support = client.supports(text)
+    assert support.verdict is pjrt.Verdict.NO
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("func.func private @main(%x: tensor<f32>)", "main is to be run and has no body"),
+        ("func.func @main() { func.call @main() : () -> ()\n return }", "main calls itself"),
+        ("func.func @main(%x: tensor<9223372036854775807xf32>) { return }", "more bytes than can be counted"),
+    ],
+)
+def test_what_no_device_runs_is_refused_without_a_trial(
+    client: pjrt.Client, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+) -> None:
+    monkeypatch.setattr(subprocess, "run", None)
+    with pytest.raises(pjrt.InvalidArgumentError, match=message):
+        client.compile(text)
+    assert client.supports(text).verdict is pjrt.Verdict.NO
+
+
+def test_an_unusual_program_is_tried_once_and_runs(client: pjrt.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: started.append(a) or run(*a, **k))
+    for _ in range(2):
+        (result,) = client.compile(calls(60))(np.float32(3))
+        assert float(np.asarray(result)) == 3
+    assert len(started) == 1
+
+
+def test_a_program_that_the_compiler_refuses_is_refused_in_its_words(client: pjrt.Client) -> None:
+    text = """func.func @main(%x: tensor<?xf32>) -> tensor<?xf32> {
+      %0 = stablehlo.custom_call @nobody_has_this(%x) : (tensor<?xf32>) -> tensor<?xf32>
+      return %0 : tensor<?xf32> }"""
+    with pytest.raises(pjrt.PjrtError) as caught:
+        client.compile(text)
+    assert "ends its process" not in caught.value.message
+
+
+def test_where_no_python_can_be_started_unusual_programs_are_compiled_at_once(
+    client: pjrt.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.executable", "")
+    assert float(np.asarray(client.compile(calls(60))(np.float32(3))[0])) == 3
+
+
+ELEMENTS = st.sampled_from(("f32", "f64", "bf16", "f16", "i32", "i64", "i8", "ui8", "i1", "complex<f32>", "i4"))
+SIZES = st.lists(st.integers(0, 2**20), max_size=2)
+
+
+@given(ELEMENTS, SIZES)
+@settings(max_examples=50, deadline=None)
+def test_ordinary_types_are_ordinary(element: str, sizes: list[int]) -> None:
+    kind = f"tensor<{''.join(f'{size}x' for size in sizes)}{element}>"
+    text = f"func.func @main(%x: {kind}) -> {kind} {{ return %x : {kind} }}"
+    assert _trial.is_ordinary(Outline.of(to_module(read(text))))
+
+
+MUTATIONS = st.sampled_from(
+    (("4", "9223372036854775807"), ("4", "0"), ("4", "?"), ("f32", "f64"), ("f32", "i1"), ("add", "dot"), ("%y", "%x"))
+)
+
+
+@given(st.lists(MUTATIONS, max_size=3), st.integers(0, 300), st.characters(max_codepoint=127))
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_mutated_text_gives_our_errors_only(
+    device: str, mutations: list[tuple[str, str]], place: int, sign: str
+) -> None:
+    """A little of what ``python -m benchmarks.fuzz`` does a million times."""
+    text = """func.func public @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = stablehlo.add %x, %y : tensor<4xf32> loc("sum")
+      return %0 : tensor<4xf32> }"""
+    for old, new in mutations:
+        text = text.replace(old, new)
+    if place < len(text):
+        text = text[:place] + sign + text[place + 1 :]
+    try:
+        device_named(device).compile(text).delete()
+    except pjrt.PjrtError:
+        return
+
+
+@functools.cache
+def device_named(name: str) -> pjrt.Client:
+    return pjrt.client(name)
