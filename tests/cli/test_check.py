@@ -172,6 +172,8 @@ def test_an_artifact_that_is_too_new_says_both_versions(folder: Path) -> None:
     code = stablehlo.serialize(stablehlo.read(ADD), newest).code
     beyond = code.replace(f"StableHLO_v{newest}".encode(), f"StableHLO_v{newest.major}.{newest.minor + 7}.0".encode())
     (folder / "new.stablehlo").write_bytes(beyond)
+    assert check(folder, "new.stablehlo", "-d", "reference").returncode == 0  # nothing in it is new
+    (folder / "new.stablehlo").write_bytes(beyond.replace(b"add_v1", b"new_v1"))
     done = check(folder, "new.stablehlo", "-d", "reference")
     assert done.returncode == 1
     assert re.search(rf"version +the program is written at StableHLO {newest.major}\.{newest.minor + 7}", done.stdout)

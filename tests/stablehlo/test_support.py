@@ -274,19 +274,32 @@ def test_an_artifact_that_is_too_new_says_both_versions() -> None:
     assert supports(serialize(read(ADD), "1.9.0"), None, old, effort=Effort.TYPES).verdict is MAYBE
 
 
-def test_an_artifact_that_nobody_here_reads_says_both_versions() -> None:
-    artifact = serialize(read(ADD), current_version())
+def newer_artifact(old_name: str = "add_v1", new_name: str = "add_v1") -> tuple[Program, Capabilities]:
+    """An artifact that says it is seven versions newer than what is read here, and a device that reads that."""
     newest = current_version()
+    artifact = serialize(read(ADD), newest)
     beyond = f"StableHLO_v{newest.major}.{newest.minor + 7}.0"
     code = artifact.code.replace(f"StableHLO_v{newest}".encode(), beyond.encode())
+    code = code.replace(old_name.encode(), new_name.encode())
     assert len(code) == len(artifact.code)
     program = Program(code)
     assert str(artifact_version(program)) in beyond
-    numbers = (newest.major, newest.minor, newest.patch)
-    support = supports(program, None, Capabilities(stablehlo_current_version=numbers), compile=refuse)
+    return program, Capabilities(stablehlo_current_version=(newest.major, newest.minor, newest.patch))
+
+
+def test_an_artifact_that_nobody_here_reads_says_both_versions() -> None:
+    program, device = newer_artifact("add_v1", "new_v1")
+    support = supports(program, None, device, compile=refuse)
     assert (support.verdict, support.effort, only(support).kind) == (NO, Effort.OPS, ReasonKind.VERSION)
-    assert str(newest) in only(support).message
+    assert str(current_version()) in only(support).message
     assert str(artifact_version(program)) in only(support).message
+
+
+def test_a_newer_artifact_with_nothing_new_in_it_is_left_to_the_compiler() -> None:
+    program, device = newer_artifact()
+    for effort in (Effort.OPS, Effort.TYPES):
+        assert supports(program, None, device, effort=effort).verdict is MAYBE
+    assert supports(program, None, device, compile=lambda: None).verdict is YES
 
 
 def test_what_cannot_be_parsed_here_is_left_to_the_device() -> None:

@@ -107,7 +107,7 @@ class _Looking:
             return []
         newest = Version.of(stated)
         message = f"the program is written at StableHLO {written}, the device reads up to {newest}"
-        if written is not None and written > newest and not _reads(written):
+        if written is not None and written > newest and not self._is_read_here(written):
             return [Reason(Verdict.NO, ReasonKind.VERSION, str(written), message)]
         if effort is Effort.OPS or not _writes_newer(newest):
             return []
@@ -120,6 +120,15 @@ class _Looking:
         except PjrtError:  # it says so wherever it is parsed
             return []
         return []
+
+    def _is_read_here(self, written: Version) -> bool:
+        """Whether an artifact can be read here, to be written at another version: also one of a newer version, if it
+        has nothing in it that is new.
+        """
+        try:
+            return written <= conversion.current_version() or bool(self._module)
+        except PjrtError:
+            return False
 
     def _names(self) -> list[Reason]:
         runs = self._device.operations
@@ -152,14 +161,6 @@ def _collect(operation: Any, names: set[str]) -> None:
 
 def _open(kind: ReasonKind, subject: str, message: str) -> Reason:
     return Reason(Verdict.MAYBE, kind, subject, message)
-
-
-def _reads(version: Version) -> bool:
-    """Whether artifacts of a version can be read here, to be written at another."""
-    try:
-        return version <= conversion.current_version()
-    except PjrtError:
-        return False
 
 
 def _writes_newer(version: Version) -> bool:
