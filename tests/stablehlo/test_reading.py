@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -219,3 +221,35 @@ def test_a_module_that_does_not_say_its_entry_is_refused() -> None:
     for wrong in (module, module + _wire.varint_field(6, 8)):
         with pytest.raises(DataLossError, match="hold 1 computations, but not which is the entry"):
             read(wrong)
+
+
+@pytest.mark.parametrize("beginning", [b"", b"\x93NUMPY", b"\x7fELF"])
+def test_a_huge_file_that_is_no_program_is_not_read(tmp_path: Path, beginning: bytes) -> None:
+    path = tmp_path / "huge"
+    size = 20 << 30
+    with path.open("wb") as file:
+        file.write(beginning)
+        file.truncate(size)  # sparse: it takes no room
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidArgumentError, match=re.escape(str(path))):
+            read_file(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("before", [b"", b"// a long comment\n" * 10_000, b"\n" * 100_000])
+def test_a_large_program_is_read_whole(tmp_path: Path, before: bytes) -> None:
+    code = before + b"module @large {\n" + b"// more\n" * 20_000 + b"}\n"
+    path = tmp_path / "large.mlir"
+    path.write_bytes(code)
+    assert read_file(path).code == code
+
+
+def test_where_text_that_is_not_utf8_goes_wrong_is_told_wherever_it_is(tmp_path: Path) -> None:
+    text = "module @a {} //" + "é" * (1 << 19)  # the pieces that are looked at end inside a character
+    wrong = text.encode() + b"\xe2\x28\xa1"
+    with pytest.raises(DataLossError, match=f"at byte {len(text.encode())}"):
+        read(wrong)
+    assert read(text).code == text.encode()

@@ -49,6 +49,32 @@ def encoding_of(program: Program | bytes) -> Encoding:
     raise _refusal(code)
 
 
+def refuse_beginning(beginning: bytes, size: int) -> None:
+    """Refuses what is no program by its first bytes, so that the others need not be read.
+
+    Args:
+        beginning: the first bytes.
+        size: how many there are in all.
+
+    Raises:
+        InvalidArgumentError: no program begins so; the message says what it looks like.
+    """
+    if beginning.startswith(_bytecode.MAGIC) or is_text(beginning) or _hlo.looks_like_hlo(beginning):
+        return
+    blank = _BLANKS_AND_COMMENTS.match(beginning)
+    if blank is not None and _is_cut_start(beginning[blank.end() :]):
+        return
+    raise _refusal(beginning, size)
+
+
+def _is_cut_start(rest: bytes) -> bool:
+    """Whether bytes after which more follow may be the first of a program's first word, or of a long comment."""
+    return len(rest) < _LONGEST_WORD and (not rest or b"\n" not in rest) and b"\0" not in rest
+
+
+_LONGEST_WORD = 200
+
+
 def artifact_version(program: Program | bytes) -> Version | None:
     """The StableHLO version that a portable artifact is written at; None for every other encoding, which carry none.
 
@@ -98,14 +124,13 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
 _EXPECTED = "MLIR text, MLIR bytecode, a StableHLO portable artifact or an HLO proto"
 
 
-def _refusal(code: bytes) -> InvalidArgumentError | DataLossError:
+def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | DataLossError:
+    size = len(code) if size is None else size
     if not code:
         return InvalidArgumentError(f"expected a program ({_EXPECTED}), found nothing: 0 bytes")
     if _bytecode.MAGIC.startswith(code):
-        return DataLossError(f"truncated MLIR bytecode: it ends after {len(code)} bytes, inside its first word")
+        return DataLossError(f"truncated MLIR bytecode: it ends after {size} bytes, inside its first word")
     for beginning, what in _FOREIGN:
         if code.startswith(beginning):
             return InvalidArgumentError(f"expected a program ({_EXPECTED}), found {what}")
-    return InvalidArgumentError(
-        f"expected a program ({_EXPECTED}), found {len(code)} bytes that begin with {code[:16]!r}"
-    )
+    return InvalidArgumentError(f"expected a program ({_EXPECTED}), found {size} bytes that begin with {code[:16]!r}")

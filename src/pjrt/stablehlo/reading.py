@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 from pathlib import Path
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _hlo
-from pjrt.stablehlo.encoding import BYTE_ORDER_MARK, Encoding, encoding_of
+from pjrt.stablehlo.encoding import BYTE_ORDER_MARK, Encoding, encoding_of, refuse_beginning
 
 
 def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[str]) -> Program:
@@ -48,7 +49,9 @@ def read_file(path: str | os.PathLike[str]) -> Program:
         PjrtError: the file cannot be read.
     """
     try:
-        code = Path(path).read_bytes()
+        code = _content(path)
+    except PjrtError as error:
+        raise PjrtError.of(error.code, f"{os.fspath(path)}: {error.message}") from error
     except FileNotFoundError as error:
         raise NotFoundError(f"expected a program, found no file at {os.fspath(path)!r}") from error
     except OSError as error:
@@ -59,6 +62,23 @@ def read_file(path: str | os.PathLike[str]) -> Program:
         return _told_apart(code)
     except PjrtError as error:
         raise PjrtError.of(error.code, f"{os.fspath(path)}: {error.message}") from error
+
+
+_BEGINNING = 1 << 16
+
+
+def _content(path: str | os.PathLike[str]) -> bytes:
+    """All bytes of a file, of which no more than the first are read if it is no program."""
+    with open(path, "rb") as file:
+        beginning = file.read(_BEGINNING)
+        if len(beginning) < _BEGINNING:
+            return beginning
+        if not file.seekable():  # a pipe
+            refuse_beginning(beginning, len(beginning))
+            return beginning + file.read()
+        refuse_beginning(beginning, os.fstat(file.fileno()).st_size)
+        file.seek(0)
+        return file.read()
 
 
 def _told_apart(code: bytes) -> Program:
@@ -72,15 +92,27 @@ def _told_apart(code: bytes) -> Program:
 
 
 def _clean_text(code: bytes) -> bytes:
-    try:
-        code.decode()
-    except UnicodeDecodeError as error:
-        raise DataLossError(
-            f"corrupt MLIR text: expected UTF-8, found {code[error.start : error.end]!r} at byte {error.start}"
-        ) from error
+    if not code.isascii():
+        _check_utf8(code)
     if b"\0" in code:
         raise DataLossError(f"corrupt MLIR text: a zero byte at byte {code.index(0)}")
     return code.removeprefix(BYTE_ORDER_MARK)
+
+
+_PIECE = 1 << 20
+
+
+def _check_utf8(code: bytes) -> None:
+    """Refuses what is not UTF-8, a piece at a time: the text as a ``str`` would take as much memory again."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for begin in range(0, len(code), _PIECE):
+        pending = len(decoder.getstate()[0])
+        try:
+            decoder.decode(code[begin : begin + _PIECE], final=begin + _PIECE >= len(code))
+        except UnicodeDecodeError as error:
+            at = begin - pending + error.start
+            wrong = code[at : at + error.end - error.start]
+            raise DataLossError(f"corrupt MLIR text: expected UTF-8, found {wrong!r} at byte {at}") from error
 
 
 def _names_a_file(text: str) -> bool:
