@@ -1,0 +1,194 @@
+"""Fuzz: mutated programs through `inspect` or a compiler, in processes that may die of them.
+
+A finding is a program that ends its process, that takes longer than the limit, or that raises anything but an error
+of this package. Programs are told by seed and number, so a run can be taken up where it was left, and a finding made
+again with `--show`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.fuzz.mutations import Mutator
+from benchmarks.fuzz.worker import BARE, REFUSED, TAKEN, TARGETS
+
+BATCH = 2000
+_NAMES = {TAKEN: "taken", REFUSED: "refused", BARE: "bare"}
+
+
+def main() -> int:
+    """Run, or show one program."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
+    parser.add_argument("--programs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--target", choices=TARGETS, default="parse")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds that one program may take")
+    parser.add_argument("--binary", type=float, default=0.1, help="the share of programs that are not text")
+    parser.add_argument("--seconds", type=float, help="stop after so many; the next run with --state goes on")
+    parser.add_argument("--state", type=Path, help="where to keep how far it is, and what was found")
+    parser.add_argument("--show", type=int, metavar="NUMBER", help="write one program to the standard output")
+    arguments = parser.parse_args()
+    if arguments.show is not None:
+        sys.stdout.buffer.write(Mutator(arguments.seed, arguments.binary).program(arguments.show))
+        return 0
+    state = Job(arguments).run()
+    print(json.dumps(state, indent=1))
+    return 1 if state["findings"] else 0
+
+
+class Job:
+    """One run over a range of numbers, by several workers."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._counts: Counter[str] = Counter()
+        self._findings: list[dict[str, Any]] = []
+        self._next = 0
+        self._seconds = 0.0
+        if arguments.state is not None and arguments.state.exists():
+            saved = json.loads(arguments.state.read_text())
+            told = {name: getattr(arguments, name) for name in ("seed", "target", "binary")}
+            if told != {name: saved[name] for name in told}:
+                raise SystemExit(f"{arguments.state} is of a run with other arguments: {saved}")
+            self._next, self._seconds, self._findings = saved["done"], saved["seconds"], saved["findings"]
+            self._counts.update(saved["counts"])
+
+    def run(self) -> dict[str, Any]:
+        """Work until all programs are done or the time is over; returns counts and findings."""
+        begin, already = time.monotonic(), self._seconds
+        stop = begin + self._arguments.seconds if self._arguments.seconds else float("inf")
+        workers: list[Worker] = []
+        while True:
+            while (
+                len(workers) < self._arguments.workers
+                and self._next < self._arguments.programs
+                and time.monotonic() < stop
+            ):
+                end = min(self._next + BATCH, self._arguments.programs)
+                workers.append(Worker(self._arguments, self._next, end))
+                self._next = end
+            if not workers:
+                break
+            ready, _, _ = select.select([worker.pipe for worker in workers], [], [], 1.0)
+            for worker in list(workers):
+                self._look_at(worker, worker.pipe in ready)
+                if worker.is_done:
+                    workers.remove(worker)
+                    self._seconds = already + time.monotonic() - begin
+                    self._save(workers)
+        self._seconds = already + time.monotonic() - begin
+        self._save(workers)
+        return self._state(self._next)
+
+    def _look_at(self, worker: Worker, is_ready: bool) -> None:
+        if is_ready:
+            letters = os.read(worker.pipe, 1 << 16)
+            for letter in letters:
+                self._counts[_NAMES[bytes([letter])]] += 1
+                if bytes([letter]) == BARE:
+                    self._found(worker.position, "bare exception")
+                worker.advance()
+            if letters:
+                return
+            worker.process.wait()
+            if worker.position < worker.end:
+                self._again(worker, f"exit status {worker.process.returncode}")
+                worker.restart()
+            else:
+                worker.is_done = True
+        elif time.monotonic() - worker.since > self._arguments.limit:
+            worker.process.kill()
+            worker.process.wait()
+            self._again(worker, f"not done after {self._arguments.limit:.0f} s")
+            worker.restart()
+
+    def _again(self, worker: Worker, what: str) -> None:
+        """A program that ended its process: counts if it does so too where programs that are not text are vetted."""
+        command = worker.command(worker.position, worker.position + 1, "--untrusted")
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=max(120.0, self._arguments.limit), check=False)
+            letter, told = done.stdout[:1], done.stderr.decode(errors="replace")
+        except subprocess.TimeoutExpired:
+            letter, told = b"", "it was not done again"
+        if letter in (TAKEN, REFUSED):
+            self._counts["ended a process where vetting runs it" if letter == REFUSED else "ended a process once"] += 1
+        elif letter == BARE:
+            self._counts["bare"] += 1
+            self._found(worker.position, "bare exception", told)
+        else:
+            self._counts["crashed" if what.startswith("exit") else "hung"] += 1
+            self._found(worker.position, what, told)
+        worker.advance()
+
+    def _found(self, number: int, what: str, told: str = "") -> None:
+        if len(self._findings) < 1000:
+            said = [line for line in told.splitlines() if line.strip()]
+            fatal = [line for line in said if line.startswith(("F0", "F1")) or "Check fail" in line or "Error" in line]
+            self._findings.append({"number": number, "what": what, "told": (fatal or said or [""])[0][:400]})
+            print(self._findings[-1], file=sys.stderr, flush=True)
+
+    def _save(self, workers: list[Worker]) -> None:
+        if self._arguments.state is not None and not workers:
+            self._arguments.state.write_text(json.dumps(self._state(self._next), indent=1))
+
+    def _state(self, done: int) -> dict[str, Any]:
+        told = {name: getattr(self._arguments, name) for name in ("seed", "target", "binary")}
+        return {
+            **told,
+            "done": done,
+            "seconds": self._seconds,
+            "counts": dict(self._counts),
+            "findings": self._findings,
+        }
+
+
+class Worker:
+    """One process, and how far it is."""
+
+    def __init__(self, arguments: argparse.Namespace, begin: int, end: int) -> None:
+        self._arguments = arguments
+        self.position = begin
+        self.end = end
+        self.is_done = False
+        self._start()
+
+    def command(self, begin: int, end: int, *more: str) -> list[str]:
+        """How to run a worker over some programs."""
+        how = {"seed": self._arguments.seed, "binary": self._arguments.binary, "target": self._arguments.target}
+        told = [f"--{name}={value}" for name, value in how.items()]
+        return [sys.executable, "-m", "benchmarks.fuzz.worker", *told, *more, str(begin), str(end)]
+
+    def advance(self) -> None:
+        """One program more is done."""
+        self.position += 1
+        self.since = time.monotonic()
+
+    def restart(self) -> None:
+        """A new process for the programs that are left."""
+        os.close(self.pipe)
+        if self.position < self.end:
+            self._start()
+        else:
+            self.is_done = True
+
+    def _start(self) -> None:
+        reading, writing = os.pipe()
+        command = self.command(self.position, self.end)
+        self.process = subprocess.Popen(command, stdout=writing, stderr=subprocess.DEVNULL)
+        os.close(writing)
+        self.pipe = reading
+        self.since = time.monotonic()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

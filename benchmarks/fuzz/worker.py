@@ -1,0 +1,88 @@
+"""The process that may die: takes one program after the other and writes one letter for each to its output.
+
+``o``: taken. ``r``: refused with an error of ours. ``b``: any other exception, which is a mistake.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import resource
+import sys
+from collections.abc import Callable
+
+from benchmarks.fuzz.mutations import Mutator
+from pjrt import PjrtError, Program, stablehlo
+
+TAKEN, REFUSED, BARE = b"o", b"r", b"b"
+
+
+def main() -> None:
+    """Run the programs from one number to another."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--binary", type=float, required=True)
+    parser.add_argument("--target", choices=TARGETS, required=True)
+    parser.add_argument("--untrusted", action="store_true", help="vet what is binary, as the commands do")
+    parser.add_argument("--memory", type=int, default=4, help="the most address space that the process may use, in GiB")
+    parser.add_argument("begin", type=int)
+    parser.add_argument("end", type=int)
+    arguments = parser.parse_args()
+    mutator = Mutator(arguments.seed, arguments.binary)
+    attempt = TARGETS[arguments.target]()
+    out = os.dup(1)
+    os.dup2(2, 1)  # what native code prints must not be taken for letters
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory << 30, arguments.memory << 30))
+    for number in range(arguments.begin, arguments.end):
+        os.write(out, outcome(attempt, mutator.program(number), vetted=arguments.untrusted))
+        if number % 500 == 0:
+            gc.collect()
+
+
+def outcome(attempt: Callable[[Program], object], code: bytes, *, vetted: bool) -> bytes:
+    """Which of the letters a program gives; what went wrong goes to the error output."""
+    try:
+        program = stablehlo.read(code)
+        if vetted:
+            stablehlo.vet(program)
+        attempt(program)
+    except PjrtError as error:
+        # What an in-process device raises and nobody foresaw comes out as one of these two.
+        return BARE if error.__cause__ is not None and _is_unforeseen(error) else REFUSED
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return BARE
+    return TAKEN
+
+
+def _is_unforeseen(error: PjrtError) -> bool:
+    cause = error.__cause__
+    unforeseen = isinstance(
+        cause, (AssertionError, AttributeError, RecursionError, LookupError, TypeError, ZeroDivisionError, NameError)
+    )
+    if unforeseen and error.code.name == "INTERNAL":
+        print(f"{type(cause).__name__}: {error.message}", file=sys.stderr)
+        return True
+    return False
+
+
+def _parsing() -> Callable[[Program], object]:
+    return lambda program: stablehlo.inspect(program, trusted=not stablehlo.encoding.is_text(program.code))
+
+
+def _compiling(device: str) -> Callable[[], Callable[[Program], object]]:
+    def prepare() -> Callable[[Program], object]:
+        import pjrt
+
+        client = pjrt.client(device)
+        return lambda program: client.compile(program).delete()
+
+    return prepare
+
+
+TARGETS = {"parse": _parsing, "reference": _compiling("reference"), "cpu": _compiling("cpu")}
+
+if __name__ == "__main__":
+    main()
