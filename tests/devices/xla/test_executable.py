@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt.api.partitioning import Partitioning
 
 X = np.arange(4, dtype=np.float32)
 
@@ -89,7 +90,9 @@ def test_fingerprints(client: pjrt.Client, add: pjrt.LoadedExecutable, programs:
 
 def test_compile_options_come_back(client: pjrt.Client, programs: Any) -> None:
     options = pjrt.CompileOptions(option_overrides={"xla_cpu_enable_fast_math": True})
-    assert client.compile(programs.add, options).compile_options() is options
+    found = client.compile(programs.add, options).compile_options()
+    assert found == options.completed(Partitioning())
+    assert (found.num_replicas, found.num_partitions) == (1, 1)
 
 
 @pytest.mark.parametrize("kind", ["i8", "i16", "i32", "i64", "ui32"])
