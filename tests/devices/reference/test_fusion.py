@@ -146,7 +146,7 @@ def test_an_error_within_a_chain_names_its_step() -> None:
         raise RuntimeError("boom")
 
     object.__setattr__(inner, "code", ((fail, *inner.code[0][1:]), *inner.code[1:]))
-    with pytest.raises(RuntimeError, match=r"boom \(in stablehlo\.\w+ "):
+    with pytest.raises(RuntimeError, match=r"boom \(test_fusion\.py:\d+ in fail\) \(in stablehlo\.\w+ "):
         evaluator.run([X, np.float32(2)])
 
 
