@@ -73,7 +73,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 import jax, numpy, pjrt
 from pjrt.host import Compiled
 
-runs = 0
+runs, proceed, asked = 0, threading.Event(), threading.Event()
 
 def compile(program, options):
     def run(context, *arrays):
@@ -83,9 +83,10 @@ def compile(program, options):
             return arrays[0]
         print("hanging", flush=True)
         try:
-            while True:
-                threading.Event().wait(0.01)
+            while not proceed.wait(0.01):
                 context.check()
+                asked.set()
+            return arrays[0]
         except pjrt.AbortedError as error:
             print("told:", error.message, flush=True)
             raise
@@ -125,6 +126,66 @@ print(float(x * 2))
     lines = out.splitlines()
     assert sum(line.startswith("told: the launch was given up: CANCELLED: Ctrl-C ended") for line in lines) == 1, err
     assert {"interrupted", "1.0"} <= set(lines), (out, err)
+
+
+PROMPT = """
+import code
+from pjrt.capi.export import _interrupt
+_interrupt.PATIENCE_SECONDS = 60.0  # JAX sees Ctrl-C itself, however slow the machine is
+prompt = code.InteractiveInterpreter(globals())
+
+def run(source):
+    try:
+        prompt.runsource(source)
+    except KeyboardInterrupt as error:  # it came while the prompt showed an error that JAX made of it
+        sys.excepthook(KeyboardInterrupt, error, error.__traceback__)
+        sys.last_value = error
+"""
+
+
+def interrupted_at_a_prompt(source: str, after: str = "hanging") -> list[str]:
+    """Run a script, press Ctrl-C when it has printed a line, and return what it prints later."""
+    with subprocess.Popen(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as done:
+        assert done.stdout is not None
+        assert after + "\n" in iter(done.stdout.readline, "")
+        done.send_signal(signal.SIGINT)
+        try:
+            out, err = done.communicate(timeout=120)
+        finally:
+            done.kill()
+    assert done.returncode == 0, err
+    assert "KeyboardInterrupt" in err
+    return out.splitlines()
+
+
+@pytest.mark.parametrize(
+    "wait", ["numpy.asarray(x + 1)", "jax.block_until_ready(x + 1)", "jax.device_get([x + 1])", "float((x + 1) + 1)"]
+)
+def test_a_prompt_that_shows_ctrl_c_does_not_keep_the_work_up(wait: str) -> None:
+    lines = interrupted_at_a_prompt(f"{ASKS}{PROMPT}\nrun({wait!r})\nprint('next', float(x * 2))")
+    told = "told: the launch was given up: CANCELLED: Ctrl-C ended a wait for a device, and nobody holds what this"
+    assert [line for line in lines if line.startswith(told)], lines
+    assert lines[-1] == "next 1.0"
+
+
+@pytest.mark.parametrize("wait", ["numpy.asarray(y)", "jax.block_until_ready(y)"])
+def test_work_whose_array_is_held_goes_on_after_ctrl_c(wait: str) -> None:
+    lines = interrupted_at_a_prompt(
+        f"""{ASKS}{PROMPT}
+run("y = x + 1; asked.wait(); print('held', flush=True); {wait}")
+asked.clear()
+for _ in range(3):
+    asked.wait()
+    asked.clear()
+proceed.set()
+print("the first", float(y))
+print("the next", float(x * 2))
+""",
+        after="held",
+    )
+    assert lines == ["the first 1.0", "the next 1.0"]
 
 
 def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:

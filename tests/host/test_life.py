@@ -372,6 +372,134 @@ def test_ctrl_c_tells_a_function_whose_results_nobody_holds() -> None:
     assert done.stdout.splitlines() == [told, "1.0", "0.0"]
 
 
+AT_A_PROMPT = """
+import code, os, signal, sys, threading, toys, pjrt, numpy as np
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+def run(context, x):
+    begun.set()
+    try:
+        for _ in range(400):
+            if x[0] or proceed.wait(0.05):
+                return x
+            context.check()
+            asked.release()
+    except pjrt.AbortedError:
+        print("told", flush=True)
+        raise
+    print("not told in 20 seconds", flush=True)
+    return x
+
+begun, proceed, asked = threading.Event(), threading.Event(), threading.Semaphore(0)
+client = toys.client(run, facts={"takes_context": True})
+exe = client.compile("program")
+zeros, ones = np.zeros(4, np.float32), np.ones(4, np.float32)
+prompt = code.InteractiveInterpreter(globals())
+
+def is_waiting():
+    frame = sys._current_frames()[threading.main_thread().ident]
+    while frame is not None:
+        if frame.f_code.co_name == "_block":
+            return True
+        frame = frame.f_back
+    return False
+
+def press_ctrl_c():
+    begun.wait()
+    while not is_waiting():
+        threading.Event().wait(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
+def interrupt(source):
+    begun.clear()
+    presses = threading.Thread(target=press_ctrl_c)
+    presses.start()
+    prompt.runsource(source)  # shows the exception, which is kept as sys.last_value
+    presses.join()
+
+def run_the_next():
+    print("next", np.asarray(exe(ones)[0])[0], flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "np.asarray(exe(zeros)[0])",
+        "exe(zeros)[0].to_host().result()",
+        "exe(zeros)[0].to_host(np.empty(4, np.float32)).result()",
+        "exe(zeros)[0].copy_raw_to_host(np.empty(16, np.uint8)).result()",
+        "np.from_dlpack(exe(zeros)[0])",
+        "np.asarray(exe(exe(zeros)[0])[0])",
+    ],
+)
+def test_ctrl_c_in_a_wait_for_a_copy_tells_the_function(wait: str) -> None:
+    done = run_python(f"{AT_A_PROMPT}\ninterrupt({wait!r})\nrun_the_next()")
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["told", "next 1.0"]), done.stderr
+    assert "KeyboardInterrupt" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("work", "wait"),
+    [
+        ("out = exe(zeros)[0]", "np.asarray(out)"),
+        ("out = exe(zeros)[0].to_host()", "out.result()"),
+        ("out = exe(exe(zeros)[0])[0]", "np.asarray(out)"),
+    ],
+)
+def test_ctrl_c_in_a_wait_for_what_is_held_lets_the_work_go_on(work: str, wait: str) -> None:
+    done = run_python(
+        f"""{AT_A_PROMPT}
+{work}
+interrupt({wait!r})
+while asked.acquire(blocking=False):
+    pass
+for _ in range(3):
+    asked.acquire()
+proceed.set()
+print({wait}[0], flush=True)
+run_the_next()
+"""
+    )
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["0.0", "next 1.0"]), done.stderr
+    assert "KeyboardInterrupt" in done.stderr
+
+
+def test_work_that_goes_on_after_ctrl_c_can_be_given_up() -> None:
+    done = run_python(
+        f"""{AT_A_PROMPT}
+out = exe(zeros)[0]
+interrupt("np.asarray(out)")
+client.give_up_work(pjrt.CancelledError("enough"))
+run_the_next()
+print(out.ready().exception())
+"""
+    )
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["told", "next 1.0", "CANCELLED: enough"]), done.stderr
+
+
+def test_ctrl_c_does_not_end_programs_that_are_run_for_their_effects() -> None:
+    done = run_python(
+        f"""{AT_A_PROMPT}
+effects = lambda context, x: [] if run(context, x) is x else None
+quiet = toys.client(effects, outputs="", facts={{"takes_context": True}})
+begun.clear()
+futures = []
+x = quiet.buffer_from_host(zeros)
+quiet.compile("program").execute([[x]], returned_futures=futures)
+begun.wait()
+interrupt("np.asarray(exe(zeros)[0])")
+while asked.acquire(blocking=False):
+    pass
+for _ in range(3):
+    asked.acquire()
+proceed.set()
+print(futures[0].result(), flush=True)
+"""
+    )
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["told", "None"]), done.stderr
+
+
 def test_the_interpreter_ends_with_live_objects_of_every_kind() -> None:
     done = run_python(
         """

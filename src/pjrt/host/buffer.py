@@ -129,8 +129,8 @@ class HostBuffer(Buffer):
         if order is None or order == self._order:
             definition = storage.definition
             if definition._done and definition._error is None:
-                return Future.completed(_view(storage))
-            return definition.then(lambda _: _view(storage))
+                return Future.completed(_view(_value(storage)))
+            return schedule(self._device, storage, _view, 0)
         dtype = array_dtype(self._element_type)
         return schedule(self._device, storage, lambda array: copied(array, dtype, order), self.on_device_size)
 
@@ -246,8 +246,11 @@ class HostBuffer(Buffer):
         return f"{self._element_type.name.lower()}[{','.join(map(str, self._shape))}]"
 
 
-def _view(storage: Storage) -> Array:
-    array = storage.array
-    assert array is not None
+def _value(storage: Storage) -> Array:
+    assert storage.array is not None
+    return storage.array
+
+
+def _view(array: Array) -> Array:
     # A view, not the array itself: of a read-only array's view nobody can make a writable one.
     return array.view()

@@ -371,6 +371,10 @@ class HostClient(Client):
     def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
         self._dispatcher.give_up(expect(error, PjrtError, "an error as pjrt.PjrtError"), only_ask)
 
+    def unfinished(self) -> list[Execution]:
+        """Return the executions that are not done, in no order."""
+        return self._dispatcher.unfinished()
+
     def _end_waiting(self) -> None:
         """What waits for somebody to say or bring something does not wait any longer."""
         for promise in list(self._unfulfilled):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -31,29 +32,53 @@ def schedule(device: HostDevice, storage: Storage, function: Callable[[Array], T
         size: how many bytes it moves.
     """
 
-    def work() -> T:
-        assert storage.array is not None
-        return function(storage.array)
+    copy = Copy(device, storage, function, size)
+    copy.future.need(storage.definition)
+    storage.definition.add_done_callback(copy)
+    return copy.future
 
-    call = Call(work)
-    call.future.need(storage.definition)
 
-    def begin(_: Future[None]) -> None:
-        error = storage.definition._error
-        if error is not None:
-            call.fail(error)
-            return
-        if size <= INLINE_BYTES:
-            call.run()
-            return
-        try:
-            call.future.need(device.transfers.server)
-            device.transfers.put(call)
-        except Exception as refused:
-            call.fail(clean(refused))
+class Copy(Call):
+    """A copy of a storage's value; the callback of the storage's definition event that begins it.
 
-    storage.definition.add_done_callback(begin)
-    return call.future
+    Attributes:
+        source: the storage, to which a copy has one reference until it is begun; then ``None``.
+    """
+
+    __slots__ = ("_device", "_size", "source")
+
+    def __init__(self, device: HostDevice, source: Storage, function: Callable[[Array], T], size: int) -> None:
+        self._device = device
+        self._size = size
+        self.source: Storage | None = source
+
+        def work() -> T:
+            # Let go before the future is done: whoever waits for it may donate the memory next.
+            begun, self.source = self.source, None
+            assert begun is not None
+            assert begun.array is not None
+            return function(begun.array)
+
+        super().__init__(work)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody can still see what becomes of it: has its future, or is to be called back."""
+        # One reference is the attribute's, one the call's.
+        return bool(self.future._callbacks) or sys.getrefcount(self.future) > 2
+
+    def __call__(self, definition: Future[None]) -> None:
+        """Begin, now that the value is there or has failed."""
+        if definition._error is not None:
+            self.fail(definition._error)
+        elif self._size <= INLINE_BYTES:
+            self.run()
+        else:
+            try:
+                self.future.need(self._device.transfers.server)
+                self._device.transfers.put(self)
+            except Exception as refused:
+                self.fail(clean(refused))
 
 
 def copy_between(

@@ -98,6 +98,11 @@ class Dispatcher:
                 if isinstance(task, Execution):
                     task.poison(error)
 
+    def unfinished(self) -> list[Execution]:
+        """Return the executions that are not done, in no order."""
+        tasks = [task for queue in self._queues for task in queue.tasks() if isinstance(task, Execution)]
+        return tasks + [execution for shares in list(self._waiting) for execution in shares.executions]
+
     def _drain(self) -> None:
         # Work on one queue may put more on another.
         while any(queue.is_busy for queue in self._queues):
@@ -132,25 +137,29 @@ class Dispatcher:
 
 
 class _Shares:
-    """The executions of one launch."""
+    """The executions of one launch.
 
-    __slots__ = ("_devices", "_executions")
+    Attributes:
+        executions: one a device.
+    """
+
+    __slots__ = ("_devices", "executions")
 
     def __init__(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
-        self._executions = executions
+        self.executions = executions
         self._devices = devices
 
     def put(self) -> None:
         """Puts them on their queues; if that cannot be, they fail."""
         try:
-            for execution, device in zip(self._executions, self._devices, strict=True):
+            for execution, device in zip(self.executions, self._devices, strict=True):
                 _put(execution, device)
         except PjrtError as error:
             self.fail(error.with_traceback(None))
 
     def fail(self, error: PjrtError) -> None:
         """Fails them."""
-        for execution in self._executions:
+        for execution in self.executions:
             execution.fail(error)
 
 

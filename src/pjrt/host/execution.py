@@ -14,6 +14,7 @@ from pjrt.api.errors import InternalError, PjrtError
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.compiled import Compiled
+from pjrt.host.demand import wanted
 from pjrt.host.device_errors import clean
 from pjrt.host.layout import array_dtype, is_laid_out, order_of_spec
 from pjrt.host.process_life import is_exiting
@@ -67,9 +68,8 @@ class Execution:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody may see its results: holds one of the outputs, or waits to be given them."""
-        # The list has one reference, the loop one, and the call one.
-        return self.outputs is None or any(sys.getrefcount(storage) > 3 for storage in self.outputs)
+        """Whether somebody may see its results, or what is computed from them."""
+        return self in wanted(self._device.client.unfinished())
 
     def run(self) -> None:
         """Does the work, on the device's thread."""

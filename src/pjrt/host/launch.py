@@ -129,8 +129,10 @@ class Launch:
         Raises:
             AbortedError: a device of it failed, or it was given up.
         """
-        if self._interruptions != interruption.count() and not any(each.is_wanted for each in self._under_way):
-            self.give_up(CancelledError("Ctrl-C ended a wait for a device, and nobody holds what this would give"))
+        if self._interruptions != interruption.count():
+            interruption.forget_variables()
+            if not any(each.is_wanted for each in self._under_way):
+                self.give_up(CancelledError("Ctrl-C ended a wait for a device, and nobody holds what this would give"))
         if self._error is not None:
             raise self._aborted()
 

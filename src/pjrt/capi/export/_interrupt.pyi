@@ -1,1 +1,3 @@
+PATIENCE_SECONDS: float
+
 def watch_for_interrupts() -> None: ...

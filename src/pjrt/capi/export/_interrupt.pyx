@@ -21,7 +21,9 @@ cdef extern from "pjrt_support/interrupt.h" nogil:
 cdef extern from "Python.h":
     int Py_AddPendingCall(int (*function)(void *) noexcept, void *arg)
 
-cdef double _PATIENCE_SECONDS = 1.0
+PATIENCE_SECONDS = 1.0
+"""How long a main thread may take to see Ctrl-C itself."""
+
 cdef bint _main_thread_runs = False
 # The process that has the thread: after a fork the child has none.
 cdef long _watching = 0
@@ -61,7 +63,7 @@ cdef bint _main_thread_answers() except -1:
     _main_thread_runs = False
     if Py_AddPendingCall(_note_main_thread, NULL) != 0:
         return True  # its list of calls is full: it cannot be told, and others wait for it, too
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not _main_thread_runs and time.monotonic() < deadline:
         time.sleep(0.02)
     return _main_thread_runs

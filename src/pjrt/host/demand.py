@@ -1,0 +1,57 @@
+"""Demand: whether anybody can still see what work under way will give.
+
+References tell, as they do where memory is reused (``take_writable``): whoever may see a value holds its storage. Two
+kinds of holders do not count by themselves, because they are work, too: an execution that waits for the value is wanted
+if its own results are, and a copy to the host if its future is.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pjrt.host.copying import Copy
+
+if TYPE_CHECKING:
+    from pjrt.host.execution import Execution
+    from pjrt.host.storage import Storage
+
+
+def wanted(executions: Iterable[Execution]) -> set[Execution]:
+    """Return the executions that are wanted: somebody may see a result, or what others of them compute from it.
+
+    Programs without results are run for their effects, and always wanted.
+
+    Args:
+        executions: all of a client that are not done.
+    """
+    executions = list(executions)
+    uses: Counter[int] = Counter()
+    makers: dict[int, Execution] = {}
+    for execution in executions:
+        uses.update(map(id, execution.inputs))
+        makers.update((id(storage), execution) for storage in execution.outputs or ())
+    found = {execution for execution in executions if not execution.outputs or _is_held(execution.outputs, uses)}
+    left = list(found)
+    while left:
+        for number in map(id, left.pop().inputs):
+            maker = makers.get(number)
+            if maker is not None and maker not in found:
+                found.add(maker)
+                left.append(maker)
+    return found
+
+
+def _is_held(outputs: list[Storage], uses: Counter[int]) -> bool:
+    """Whether one of the outputs is held by anybody but executions, and copies that nobody wants."""
+    for storage in outputs:
+        copies = [each for each in storage.definition._callbacks or () if isinstance(each, Copy)]
+        mine = sum(copy.source is storage for copy in copies)
+        if any(copy.source is storage and copy.is_wanted for copy in copies):
+            return True
+        # The list has one reference, the loop one, and the call one.
+        if sys.getrefcount(storage) > 3 + mine + uses[id(storage)]:
+            return True
+    return False
