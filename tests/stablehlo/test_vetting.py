@@ -124,14 +124,22 @@ def test_regions_that_nest_without_end_are_refused_in_every_encoding() -> None:
         parse(read(code.getvalue()), trusted=True)
 
 
+ALL_TO_ALL = """func.func @main(%%x: tensor<4x4xf32>) {
+  %%0 = "%s"(%%x) {split_dimension = 0 : i64, concat_dimension = 0 : i64, split_count = 2 : i64,
+    replica_groups = dense<> : tensor<%sxi64>} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return }"""
+
+
 @pytest.mark.parametrize(
     "text",
     [
         'func.func @main(%x: tensor<f32>) { "stablehlo.\\FF"(%x) : (tensor<f32>) -> ()\n return }',
+        ALL_TO_ALL % ("stablehlo.all_to_all", "0x0"),
+        ALL_TO_ALL % ("stablehlo.all_to\\5Fall", "0 x 2"),
         "#m = affine_map<(d0) -> (" + "-" * 100_000 + "d0)>\nmodule {}",
         "#m = affine_map<(d0) -> (" + "d0 + " * 200_000 + "d0)>\nmodule {}",
     ],
-    ids=["a name that is not UTF-8", "many signs", "many sums"],
+    ids=["a name that is not UTF-8", "no replica groups", "no replica groups, escaped", "many signs", "many sums"],
 )
 def test_text_that_crashes_the_parser_is_an_error_however_trusted(text: str) -> None:
     with pytest.raises(DataLossError, match="make the native parser crash"):
@@ -160,6 +168,15 @@ def test_a_dimension_that_no_array_has_is_an_error() -> None:
 )
 def test_text_with_strings_that_are_not_utf8_is_delicate(text: str, is_delicate: bool) -> None:
     assert vetting.is_delicate(text.encode()) is is_delicate
+
+
+@pytest.mark.parametrize("k", ["-9223372036854775808", "0x8000000000000000"])
+def test_top_k_of_an_unknown_size_is_an_error(k: str) -> None:
+    text = f"""func.func @main(%x: tensor<4xf32>) {{
+      %0, %1 = chlo.top_k(%x, k = {k}) : tensor<4xf32> -> (tensor<2xf32>, tensor<2xi32>)
+      return }}"""
+    with pytest.raises(InvalidArgumentError):
+        inspect(read(text))
 
 
 def test_brackets_in_strings_and_comments_do_not_nest() -> None:

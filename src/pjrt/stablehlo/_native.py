@@ -86,6 +86,8 @@ def parse_artifact(code: bytes) -> MlirModule:
             module = bindings.stablehlo.deserialize_portable_artifact(context, code)
         except ValueError as error:
             raise InvalidArgumentError(_join(said, str(error))) from error
+        except (MemoryError, RuntimeError) as error:  # as in `parse`
+            raise InvalidArgumentError(f"MLIR's reader gives up: {_join(said, str(error))}") from error
     return MlirModule(module, context)
 
 
@@ -269,17 +271,23 @@ DEEPEST = 100
 """How many operations with regions may lie one inside the other: whatever reads a program recurses into them."""
 
 
-def check_depth(module: MlirModule) -> None:
-    """Refuses a module whose regions nest deeper than those of any program.
+def check(module: MlirModule) -> None:
+    """Refuses a module that MLIR's parser takes and its passes do not survive.
 
     Raises:
-        DataLossError: they do.
+        DataLossError: its regions nest deeper than those of any program.
+        InvalidArgumentError: it has a ``chlo.top_k`` of the ``k`` that stands for an unknown size: the parser takes it
+            for any size, and the pass that writes it out ends the process.
     """
+    unknown = False
     depths: dict[Any, int] = {}
     advance, interrupt = goes_on(), stops()
 
     def look(operation: Any) -> Any:
+        nonlocal unknown
         if not len(operation.regions):
+            if operation.name == "chlo.top_k" and operation.attributes["k"].value < 0:
+                unknown = True
             return advance
         depths[operation] = depth = depths[operation.parent] + 1 if depths else 0
         return advance if depth <= DEEPEST else interrupt
@@ -288,6 +296,8 @@ def check_depth(module: MlirModule) -> None:
         walk(mlir.operation, look)
     if max(depths.values()) > DEEPEST:
         raise DataLossError(f"the program's regions are nested more than {DEEPEST} deep")
+    if unknown:
+        raise InvalidArgumentError("expected a 'chlo.top_k' with k of at least 0, found a negative one")
 
 
 def walk(operation: Any, look: Callable[[Any], Any]) -> None:

@@ -52,7 +52,7 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
             module = _native.parse(program.code)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"cannot read the {encoding}: {error.message}{_reason(program)}") from error
-    _native.check_depth(module)
+    _native.check(module)
     return module
 
 

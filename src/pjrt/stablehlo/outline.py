@@ -35,6 +35,7 @@ class Outline:
         depth: how many operations with regions lie one inside the other at most.
         chain: how many operations depend one on the other at most, of those that compute element by element or move
             elements; counted only where there are many operations, 0 otherwise.
+        custom_calls: the target of each custom call, with the text of its ``mhlo.attributes`` ("" if it has none).
     """
 
     operations: Mapping[str, int]
@@ -42,6 +43,7 @@ class Outline:
     functions: CallGraph
     depth: int
     chain: int
+    custom_calls: Collection[tuple[str, str]]
 
     @staticmethod
     def of(module: MlirModule) -> Outline:
@@ -97,6 +99,7 @@ class _Walk:
         self._public: list[str] = []
         self._function: set[str] = set()
         self._depths: dict[Any, int] = {}
+        self._custom_calls: set[tuple[str, str]] = set()
         self._goes_on = _native.goes_on()
         self._failure: Exception | None = None
         self._module = module
@@ -110,7 +113,8 @@ class _Walk:
             chain = _longest_chain(mlir) if sum(self._operations.values()) > MANY else 0
         entry = "main" if "main" in self._calls or len(self._public) != 1 else self._public[0]
         functions = CallGraph(entry, self._calls, self._bodiless)
-        return Outline(self._operations, types, functions, max(self._depths.values()), chain)
+        depth = max(self._depths.values())
+        return Outline(self._operations, types, functions, depth, chain, self._custom_calls)
 
     def _look(self, operation: Any) -> Any:
         try:
@@ -148,6 +152,9 @@ class _Walk:
 
     def _call(self, operation: Any) -> None:
         attributes = operation.attributes
+        if operation.name == "stablehlo.custom_call":
+            more = str(attributes["mhlo.attributes"]) if "mhlo.attributes" in attributes else ""
+            self._custom_calls.add((attributes["call_target_name"].value, more))
         for key in CALLING:
             if key in attributes:
                 self._function.update(_symbols(attributes[key]))

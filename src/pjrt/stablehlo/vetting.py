@@ -151,15 +151,24 @@ def is_delicate(code: bytes) -> bool:
     """Whether text has what MLIR's parser or its Python bindings may not survive.
 
     That is a string that is not UTF-8, spelled with escapes (the bindings end the process where it is a name or part
-    of a diagnostic), an affine map, which StableHLO has none of (its parser recurses without brackets), and a number
-    of a dimension that no array has (the parser makes room for as many).
+    of a diagnostic), an affine map, which StableHLO has none of (its parser recurses without brackets), a number
+    of a dimension that no array has (the parser makes room for as many), and an ``all_to_all`` where a type has a size
+    of 0 (the verifier divides by the sizes of ``replica_groups``).
     """
     if b"affine_" in code or _SENSELESS_DIMENSION.search(code):
+        return True
+    if _ALL_TO_ALL.search(code) and _ZERO_SIZE.search(code):
         return True
     return bool(_HIGH_ESCAPE.search(code)) and any(not _is_utf8(quoted) for quoted in _QUOTED.findall(code))
 
 
 _SENSELESS_DIMENSION = re.compile(rb"dim_numbers\s*=[^\n>]*?\d{5}")
+
+
+_ALL_TO_ALL = re.compile(rb'all_to_all|\\[0-9A-Fa-f]{2}(?:[^"\\\n]|\\.)*"(?:\s|//[^\n]*\n)*\(')
+"""The operation's name, or a quoted name that escapes may spell."""
+
+_ZERO_SIZE = re.compile(rb"[<x](?:\s|//[^\n]*\n)*0+(?:\s|//[^\n]*\n)*x")
 
 
 _HIGH_ESCAPE = re.compile(rb"\\[89A-Fa-f][0-9A-Fa-f]")

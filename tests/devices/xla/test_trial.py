@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.devices.xla import _trial
+from pjrt.devices.xla import _trial, custom_calls
 from pjrt.stablehlo import read, to_module, vetting
 from pjrt.stablehlo.outline import Outline
 
@@ -54,6 +54,54 @@ def test_what_ends_the_compiler_is_an_error(client: pjrt.Client, text: str) -> N
         client.compile(text)
     support = client.supports(text)
     assert support.verdict is pjrt.Verdict.NO
+
+
+CUSTOM_CALL = """func.func @main(%%x: tensor<4xf32>) -> tensor<4xf32> {
+  %%0 = stablehlo.custom_call @%s(%%x) {%s} : (tensor<4xf32>) -> tensor<4xf32>
+  return %%0 : tensor<4xf32> }"""
+TOP_K = """func.func @main(%%x: tensor<4xf32>) -> tensor<2xf32> {
+  %%0:2 = stablehlo.custom_call @%s(%%x) {mhlo.attributes = {%s}} : (tensor<4xf32>) -> (tensor<2xf32>, tensor<2xi32>)
+  return %%0#0 : tensor<2xf32> }"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TOP_K % ("mhlo.topk", "k = 2.0 : f32, largest = 3 : i64"),
+        CUSTOM_CALL % ("__onednn$matmul", 'backend_config = "not JSON"'),
+        CUSTOM_CALL % ("xla.sdy.FuncResultSharding", ""),
+        CUSTOM_CALL % ("SliceToDynamic", ""),
+    ],
+    ids=["topk", "onednn", "sdy", "dynamic"],
+)
+def test_custom_calls_that_end_the_compiler_are_an_error(client: pjrt.Client, text: str) -> None:
+    with pytest.raises(pjrt.UnimplementedError, match=r"XLA's compiler ends its process over it \(SIG"):
+        client.compile(text)
+
+
+def test_a_sharding_that_nobody_can_inspect_is_an_error() -> None:
+    attributes = 'mhlo.sharding = "{devices=[2]<=[2]}", backend_config = "0123456789abcdef"'
+    with pjrt.client("cpu", num_devices=2) as two, pytest.raises(pjrt.UnimplementedError, match="ends its process"):
+        two.compile(
+            CUSTOM_CALL % ("InspectSharding", attributes),
+            pjrt.CompileOptions(num_partitions=2, use_spmd_partitioning=True),
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CUSTOM_CALL % ("Sharding", 'mhlo.sharding = "{replicated}"'),
+        CUSTOM_CALL % ("annotate_device_placement", ""),
+        CUSTOM_CALL % ("lapack_spotrf_ffi", "api_version = 4 : i32"),
+        CUSTOM_CALL % ("mhlo.erf", "mhlo.attributes = {}, mhlo.version = 1 : i64"),
+        TOP_K % ("mhlo.topk", "k = 2 : i64, largest = true"),
+    ],
+    ids=["Sharding", "placement", "LAPACK", "erf", "topk"],
+)
+def test_usual_custom_calls_are_ordinary(client: pjrt.Client, text: str) -> None:
+    custom_calls.provide(text.encode())
+    assert _trial.is_ordinary(Outline.of(to_module(read(text))))
 
 
 @pytest.mark.parametrize(

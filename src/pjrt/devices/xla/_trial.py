@@ -16,6 +16,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DeadlineExceededError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
+from pjrt.devices.xla import custom_calls
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 from pjrt.stablehlo.vetting import once
@@ -78,6 +79,7 @@ def is_ordinary(outline: Outline) -> bool:
         and _UNUSUAL.isdisjoint(outline.operations)
         and all(map(_is_ordinary, outline.types))
         and functions.depth() <= _DEEPEST_CALLS
+        and all(custom_calls.is_ordinary(*call) for call in outline.custom_calls)
     )
 
 

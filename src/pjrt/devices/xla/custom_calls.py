@@ -20,6 +20,14 @@ JAX_ONLY = frozenset(
 Nobody else gives that list, and jaxlib does not look whether it is there: such a call would end the process.
 """
 
+_MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"})
+"""What JAX writes into partitioned programs. XLA interprets them and survives whatever they are given."""
+
+_OF_STABLEHLO = re.compile(r"mhlo\.(?!topk$)\w+")
+"""Operations that StableHLO has no name for, as JAX exports them. XLA checks what they are given, but for ``topk``."""
+
+_TOP_K = re.compile(r"\{k = \d+ : i64, largest = (true|false)\}")
+
 _CALLS = re.compile(rb"custom[-_]call")  # as StableHLO and as HLO spell it
 _TARGET = re.compile(rb"\xe2\x01(.)", re.DOTALL)
 """The tag of ``HloInstructionProto.custom_call_target``, and the name's length. No string contains such bytes."""
@@ -41,6 +49,20 @@ def provide(code: bytes) -> None:
             _raw.register_handlers_of_jax()
         except Exception as error:
             raise converted(error) from error
+
+
+def is_ordinary(target: str, attributes: str) -> bool:
+    """Whether XLA's compiler leaves a call to its handler, or is known to survive what it makes of the call itself.
+
+    Args:
+        target: the target of the call.
+        attributes: the text of its ``mhlo.attributes``.
+    """
+    if target == "mhlo.topk":
+        return _TOP_K.fullmatch(attributes) is not None
+    if target in _MARKERS or _OF_STABLEHLO.fullmatch(target):
+        return True
+    return target in _raw.jax.custom_call_targets(_raw.FFI_PLATFORM)
 
 
 def settle(module: bytes) -> None:
