@@ -11,13 +11,14 @@ import io
 import math
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from pjrt.api.errors import DataLossError, InternalError, InvalidArgumentError
 from pjrt.stablehlo import _jaxlib
+from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.version import Version
 
 _LONGEST_MESSAGE = 600
@@ -129,17 +130,15 @@ def without_values(module: MlirModule) -> MlirModule:
     """
     ir = _bindings().ir
 
-    def look(operation: Any) -> Any:
-        if operation.name == "stablehlo.constant":
+    with module as mlir:
+        copy = mlir.operation.clone()
+        for operation in walk(copy.operation):
+            if operation.name != "stablehlo.constant":
+                continue
             type_ = operation.results[0].type
             zero = _ZEROS.get(str(ir.ShapedType(type_).element_type))
             if zero is not None and math.prod(ir.ShapedType(type_).shape) > _FEW_ELEMENTS:
                 operation.attributes["value"] = ir.Attribute.parse(f"dense<{zero}> : {type_}")
-        return goes_on()
-
-    with module as mlir:
-        copy = mlir.operation.clone()
-        walk(copy.operation, look)
         file = io.BytesIO()
         copy.operation.write_bytecode(file)
     return parse(file.getvalue())
@@ -224,7 +223,7 @@ def legalize_hlo(module: MlirModule) -> None:
         InvalidArgumentError: an operation has no counterpart (those of optimized HLO, such as fusions, have none).
     """
     with module as mlir:
-        for operation in list(_walk(mlir.operation)):
+        for operation in reversed(list(walk(mlir.operation))):  # what is inside before what holds it
             _replace_mhlo(operation)
     run_passes(module, _LEGALIZATION)
 
@@ -232,14 +231,6 @@ def legalize_hlo(module: MlirModule) -> None:
 _LEGALIZATION = (
     "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops),hlo-legalize-to-stablehlo)"
 )
-
-
-def _walk(operation: Any) -> Iterator[Any]:
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                yield from _walk(inner.operation)
-                yield inner.operation
 
 
 def _replace_mhlo(operation: Any) -> None:
@@ -279,49 +270,21 @@ def check(module: MlirModule) -> None:
         InvalidArgumentError: it has a ``chlo.top_k`` of the ``k`` that stands for an unknown size: the parser takes it
             for any size, and the pass that writes it out ends the process.
     """
-    unknown = False
     depths: dict[Any, int] = {}
-    advance, interrupt = goes_on(), stops()
-
-    def look(operation: Any) -> Any:
-        nonlocal unknown
-        if not len(operation.regions):
-            if operation.name == "chlo.top_k" and operation.attributes["k"].value < 0:
-                unknown = True
-            return advance
-        depths[operation] = depth = depths[operation.parent] + 1 if depths else 0
-        return advance if depth <= DEEPEST else interrupt
-
     with module as mlir:
-        walk(mlir.operation, look)
-    if max(depths.values()) > DEEPEST:
-        raise DataLossError(f"the program's regions are nested more than {DEEPEST} deep")
-    if unknown:
-        raise InvalidArgumentError("expected a 'chlo.top_k' with k of at least 0, found a negative one")
-
-
-def walk(operation: Any, look: Callable[[Any], Any]) -> None:
-    """Calls a function with an operation and each one inside it, in the order of the text.
-
-    It must not raise, and returns ``goes_on()`` or ``stops()``.
-    """
-    operation.walk(look, _bindings().ir.WalkOrder.PRE_ORDER)
-
-
-def goes_on() -> Any:
-    """What the function that ``walk`` calls returns to be called again."""
-    return _bindings().ir.WalkResult.ADVANCE
-
-
-def stops() -> Any:
-    """What it returns to end the walk."""
-    return _bindings().ir.WalkResult.INTERRUPT
+        for operation in walk(mlir.operation):
+            if len(operation.regions):
+                depths[operation] = depth = depths[operation.parent] + 1 if depths else 0
+                if depth > DEEPEST:
+                    raise DataLossError(f"the program's regions are nested more than {DEEPEST} deep")
+            elif operation.name == "chlo.top_k" and operation.attributes["k"].value < 0:
+                raise InvalidArgumentError("expected a 'chlo.top_k' with k of at least 0, found a negative one")
 
 
 def foreign_operations(module: MlirModule) -> list[str]:
     """The names of the operations that are of no dialect that belongs to StableHLO."""
     with module as mlir:
-        names = {operation.name for operation in _walk(mlir.operation)}
+        names = {operation.name for operation in walk(mlir.operation)}
     return sorted(name for name in names if name.partition(".")[0] not in _OWN_DIALECTS)
 
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.stablehlo import _native
 from pjrt.stablehlo._calls import CALLING, CallGraph
 from pjrt.stablehlo._native import MlirModule
 from pjrt.stablehlo.decoding import decode_type
+from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.parsing import senseless_refused
 from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
@@ -100,15 +100,12 @@ class _Walk:
         self._function: set[str] = set()
         self._depths: dict[Any, int] = {}
         self._custom_calls: set[tuple[str, str]] = set()
-        self._goes_on = _native.goes_on()
-        self._failure: Exception | None = None
         self._module = module
 
     def outline(self) -> Outline:
         with self._module as mlir:
-            _native.walk(mlir.operation, self._look)
-            if self._failure is not None:
-                raise self._failure
+            for operation in walk(mlir.operation):
+                self._look(operation)
             types = frozenset(map(decode_type, self._types))
             chain = _longest_chain(mlir) if sum(self._operations.values()) > MANY else 0
         entry = "main" if "main" in self._calls or len(self._public) != 1 else self._public[0]
@@ -116,20 +113,15 @@ class _Walk:
         depth = max(self._depths.values())
         return Outline(self._operations, types, functions, depth, chain, self._custom_calls)
 
-    def _look(self, operation: Any) -> Any:
-        try:
-            name = operation.name
-            self._operations[name] = self._operations.get(name, 0) + 1
-            for result in operation.results:
-                self._types.add(result.type)
-            if len(operation.regions):
-                self._enter(operation, name)
-            if name in _MAY_CALL:
-                self._call(operation)
-        except Exception as error:  # it must not pass through the native walk
-            self._failure = error
-            return _native.stops()
-        return self._goes_on
+    def _look(self, operation: Any) -> None:
+        name = operation.name
+        self._operations[name] = self._operations.get(name, 0) + 1
+        for result in operation.results:
+            self._types.add(result.type)
+        if len(operation.regions):
+            self._enter(operation, name)
+        if name in _MAY_CALL:
+            self._call(operation)
 
     def _enter(self, operation: Any, name: str) -> None:
         self._depths[operation] = self._depths[operation.parent] + 1 if self._depths else 0
@@ -162,16 +154,11 @@ class _Walk:
 
 def _longest_chain(module: Any) -> int:
     lengths: dict[Any, int] = {}
-    goes_on = _native.goes_on()
-
-    def look(operation: Any) -> Any:
+    for operation in walk(module.operation):
         if operation.name not in _NOT_FUSED:
             length = 1 + max((lengths.get(operand, 0) for operand in operation.operands), default=0)
             for result in operation.results:
                 lengths[result] = length
-        return goes_on
-
-    _native.walk(module.operation, look)
     return max(lengths.values(), default=0)
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
-from pjrt.stablehlo import _native
 from pjrt.stablehlo._native import MlirModule
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.decoding import decode_attribute, decode_attribute_of, decode_function_type, decode_type
 from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
 from pjrt.stablehlo.types import ValueType
 
@@ -49,21 +49,10 @@ def parse_module(module: MlirModule, *, constants: bool = True, bodies: bool = T
 
 def read_constants(module: MlirModule) -> None:
     """Reads the value of each constant of a module and lets go of it: to see that it can be read."""
-    failure: list[Exception] = []
-
-    def look(operation: Any) -> Any:
-        try:
+    with module as mlir, senseless_refused():
+        for operation in walk(mlir.operation):
             if operation.name.endswith(".constant"):
                 decode_attribute_of(operation, "value")
-        except Exception as error:  # it must not pass through the native walk
-            failure.append(error)
-            return _native.stops()
-        return _native.goes_on()
-
-    with module as mlir, senseless_refused():
-        _native.walk(mlir.operation, look)
-        for error in failure:
-            raise error
 
 
 @contextmanager

@@ -24,19 +24,11 @@ def with_unsigned_random_bits(code: bytes) -> bytes:
         return code
     from pjrt.stablehlo import to_module
     from pjrt.stablehlo.jaxlib import load
+    from pjrt.stablehlo.mlir_walk import walk
 
     ir = load("mlir.ir", "change programs for XLA's CPU compiler")
     with to_module(Program(code), trusted=True) as module:
-        found: list[Any] = []
-
-        def look(operation: Any) -> Any:
-            if operation.name == "stablehlo.rng_bit_generator":
-                element = operation.results[1].type.element_type
-                if isinstance(element, ir.IntegerType) and element.is_signless and element.width > 1:
-                    found.append(operation)
-            return ir.WalkResult.ADVANCE
-
-        module.operation.walk(look)
+        found = [operation for operation in walk(module.operation) if _is_taken_for_unsigned(ir, operation)]
         for operation in found:
             _make_unsigned(ir, operation)
         if not found:
@@ -44,6 +36,13 @@ def with_unsigned_random_bits(code: bytes) -> bytes:
         written = io.BytesIO()
         module.operation.write_bytecode(written)
     return written.getvalue()
+
+
+def _is_taken_for_unsigned(ir: Any, operation: Any) -> bool:
+    if operation.name != "stablehlo.rng_bit_generator":
+        return False
+    element = operation.results[1].type.element_type
+    return isinstance(element, ir.IntegerType) and element.is_signless and element.width > 1
 
 
 def _make_unsigned(ir: Any, operation: Any) -> None:
