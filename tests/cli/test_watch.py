@@ -166,9 +166,10 @@ def test_a_device_that_is_broken_at_first(watching: Callable[..., Watching], tmp
     save(tmp_path / "device.py", "import +\n")
     command = watching()
     assert any("SyntaxError" in line for line in command.run())
-    save(tmp_path / "amounts.py", "AMOUNT = 5\n")  # not imported yet, so not watched
+    save(tmp_path / "amounts.py", "AMOUNT = 5\n")  # in the device's folder, so it may be seen before the other
     save(tmp_path / "device.py", DEVICE.format("AMOUNT"))
-    command.run()
+    while not (tmp_path / "y.npy").exists():
+        command.run()
     assert answer(tmp_path) == 5
     save(tmp_path / "amounts.py", "AMOUNT = 6\n")
     command.run()
