@@ -1,4 +1,4 @@
-"""How a process ends whose daemon threads are still compiling and executing: cleanly, each time?"""
+"""Count the clean ends of processes whose daemon threads are still compiling and executing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT_SECONDS = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """How one process ended.
+    """The end of one process.
 
     Attributes:
         code: its exit status, negative for a signal; `None` for one that had to be killed.
@@ -45,7 +45,7 @@ class End:
 
 
 def measure(quick: bool) -> Report:
-    """How often a process ends cleanly while its daemon threads compile and execute, for each device."""
+    """Count for each device how often a process ends cleanly while its daemon threads compile and execute."""
     return report(DEVICES, 10 if quick else TIMES, 1)
 
 
@@ -101,7 +101,7 @@ def _end(device: str) -> End:
 
 
 def _contestant(device: str) -> None:
-    """What each process does: set daemon threads to work, and end as soon as all of them have begun."""
+    """Set daemon threads to work, and end as soon as all of them have begun: the script of each process."""
     import numpy as np
 
     from benchmarks.devices import client_of, doubling_program

@@ -75,7 +75,7 @@ def document(reports: list[dict], busy: list[float]) -> str:
 
 
 def recorded(results: Path) -> str:
-    """What the results say of jobs that are recorded by hand, so that it stays in them."""
+    """Return the sections of jobs that are recorded by hand, so that they stay in the results."""
     _, heading, section = (results.read_text() if results.exists() else "").partition("\n## Fuzzing\n")
     return heading + section
 

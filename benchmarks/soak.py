@@ -21,9 +21,9 @@ BATCH = 500
 """So many calls are made before their work is waited for, as a server does that limits what is under way."""
 
 FLAT_BLOCKS = 0.05
-"""What a call may leave behind of Python's blocks: jaxlib and Python keep some of what is dropped for a while."""
+"""The most of Python's blocks that a call may leave: jaxlib and Python keep some dropped objects for a while."""
 FLAT_BYTES = 16.0
-"""What a call may add to the resident memory: the allocator's own comings and goings stay within this."""
+"""The most bytes of resident memory that a call may add: the allocator's own changes stay within this."""
 
 SIZE = 1024
 
@@ -31,7 +31,7 @@ Step = Callable[[], object]
 
 
 class Growth(NamedTuple):
-    """What one call adds, on average, to Python's allocated blocks and to the bytes of resident memory."""
+    """The average that one call adds to Python's allocated blocks and to the bytes of resident memory."""
 
     blocks: float
     bytes: float
@@ -162,7 +162,7 @@ def steps(client: Any, program: Any) -> tuple[dict[str, Step], Step]:
 
 
 def growth_of(step: Step, settle: Step, times: int) -> Growth:
-    """What a call adds, after as many calls as fill what is kept on purpose."""
+    """Return what a call adds, measured after as many calls as fill the caches that are kept on purpose."""
     _repeat(step, settle, max(times // 5, BATCH))
     before = sys.getallocatedblocks(), _resident_bytes()
     _repeat(step, settle, times)
@@ -180,7 +180,7 @@ def _repeat(step: Step, settle: Step, times: int) -> None:
 
 
 def _contestant(device: str, times: int) -> None:
-    """What the fresh process does: go through the calls, and print the growth by each."""
+    """Go through the calls and print the growth by each: the script of the fresh process."""
     sys.modules["jax"] = None  # type: ignore[assignment]  # from now on there is none to import
     import pjrt
     from benchmarks.devices import client_of, doubling_program

@@ -58,7 +58,7 @@ EXTENSIONS = {
     ],
     "MultiSlice": ["MultiSliceConfig"],
 }
-"""What of Python uses each extension of a loaded plugin."""
+"""The part of the Python API that uses each extension of a loaded plugin."""
 
 _CLASS = re.compile(r"^cdef class (\w+)")
 _DEF = re.compile(r"^( *)(?:cdef [\w *.]+?|def )(\w+)\(")

@@ -163,7 +163,7 @@ class Worker:
         self._start()
 
     def command(self, begin: int, end: int, *more: str) -> list[str]:
-        """How to run a worker over some programs."""
+        """Return the command line of a worker for some programs."""
         how = {"seed": self._arguments.seed, "binary": self._arguments.binary, "target": self._arguments.target}
         told = [f"--{name}={value}" for name, value in how.items()]
         return [sys.executable, "-m", "benchmarks.fuzz.worker", *told, *more, str(begin), str(end)]

@@ -225,7 +225,7 @@ class Mutator:
         return text.replace(old, new)
 
     def group(self, text: str, chance: random.Random) -> str:
-        """What is between two brackets is left out, or nested or repeated many times."""
+        """Leave out the text between two brackets, or nest or repeat it many times."""
         many = chance.choice((2, 50, 300, 1000))
 
         def changed(match: re.Match[str]) -> str:

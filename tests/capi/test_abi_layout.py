@@ -14,7 +14,7 @@ import pytest
 DATA = Path(__file__).parent / "data"
 FACTS: dict[str, Any] = json.loads((DATA / "pjrt_c_abi.json").read_text())
 NEWER: dict[str, Any] = json.loads((DATA / "pjrt_c_abi_0_116.json").read_text())
-"""What is new since the table of facts."""
+"""The sizes and offsets that are new since the table of facts."""
 
 INCLUDE = Path(__file__).resolve().parents[2] / "src" / "pjrt" / "capi" / "include"
 
@@ -102,7 +102,7 @@ def extension_headers() -> str:
 
 
 def measured_statements() -> list[tuple[str, str, int]]:
-    """What a plugin of 0.116 asks of the arguments of its functions, as far as the headers state them."""
+    """The sizes that a plugin of 0.116 asks of its arguments are those of the headers that state them."""
     stated = extension_headers() + "\n".join(path.read_text() for path in (INCLUDE / "pjrt_abi").glob("*.h"))
     return [
         (f"stamp of {name}, as a plugin asks", f"{name}_Args_STRUCT_SIZE", size)

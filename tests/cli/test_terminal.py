@@ -25,7 +25,7 @@ ADD = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 
 def lines(*arguments: str, cwd: Path) -> list[str]:
-    """What the command shows, without colours and what is drawn over."""
+    """Return the text that the command shows, without colours and overdrawn text."""
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
     command = [sys.executable, "-m", "pjrt", *arguments]

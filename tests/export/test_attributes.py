@@ -1,4 +1,4 @@
-"""What an exported plugin says of itself, and its topologies as bytes."""
+"""Attributes of an exported plugin, and its topologies as bytes."""
 
 from __future__ import annotations
 

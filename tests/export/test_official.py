@@ -1,4 +1,4 @@
-"""What XLA's own test of the C API expects of a plugin, asked of exported ones: codes, and words that are looked for.
+"""The expectations of XLA's own test of the C API, asked of exported plugins: codes, and words that are looked for.
 
 Two of its expectations are of no plugin: one is about a helper in C++, and the layout of the table is held by
 ``tests/capi/test_abi_layout.py``.

@@ -393,7 +393,7 @@ jax.devices(platform)
 
 
 def of_two_processes(code: str) -> list[list[str]]:
-    """What each of two processes of one job prints; they are given their number and the job's address."""
+    """Return what each of two processes of one job prints; they are given their number and the job's address."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"

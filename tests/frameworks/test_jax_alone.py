@@ -140,7 +140,7 @@ def callbacks() -> None:
 
 @check
 def memory_of_other_libraries() -> None:
-    """As on JAX's own CPU: in place if it is aligned, copied if not, and refused where a copy is forbidden."""
+    """The rules are those of JAX's own CPU: in place if aligned, copied if not, refused where a copy is forbidden."""
     import jax
 
     raw = np.zeros(4096, np.uint8)

@@ -34,7 +34,7 @@ WAITS: dict[str, Wait] = {
 
 
 def run_inside(inside: Callable[[pjrt.Client, pjrt.LoadedExecutable], object]) -> pjrt.Buffer:
-    """What a program gives whose function does something with its own client, on the first of two devices."""
+    """Return the result of a program whose function uses its own client, on the first of two devices."""
     begun = threading.Event()
 
     def run(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a program states about its replicas and partitions, and what compile options make of it."""
+"""Replicas and partitions that a program states, and what compile options make of them."""
 
 from __future__ import annotations
 

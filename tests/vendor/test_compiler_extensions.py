@@ -1,4 +1,4 @@
-"""What the TPU plugin offers without a TPU: phases, topologies, executables, several slices."""
+"""The TPU plugin without a TPU: phases, topologies, executables, several slices."""
 
 from __future__ import annotations
 

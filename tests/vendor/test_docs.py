@@ -27,7 +27,7 @@ def test_the_first_example_prints_what_the_page_shows(libtpu: Path) -> None:
 
 
 def test_the_examples_that_go_further_print_what_the_page_shows(libtpu: Path) -> None:
-    """What a topology is made of, the phases of a compilation, several slices: one after the other, as they stand."""
+    """The parts of a topology, the phases of a compilation and several slices: the blocks run in their order."""
     matmul = blocks("python")[0].split('"""')[1]
     code = [f"import pjrt\nprogram = {matmul!r}", *blocks("python")[1:4]]
     done = subprocess.run(

@@ -111,7 +111,7 @@ class DeviceAssignment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileOptions:
-    """How to compile a program; every field has a default.
+    """The options of a compilation; every field has a default.
 
     The fields are those of ``CompileOptionsProto`` and its ``executable_build_options``, under their own names. Fields
     of the proto that are not named here (debug options, profiles, partitioner meshes, …) travel unchanged in ``base``.

@@ -230,7 +230,7 @@ class Future(Generic[T]):
 
     @property
     def needs(self) -> tuple[Future[Any] | Server, ...]:
-        """What was said to ``need``; nothing as a rule, and when the future is done."""
+        """Return the arguments of ``need``; none if it was not called, or the future is done."""
         return () if self._done else getattr(self, "_needs", ())
 
     # What a subclass calls.

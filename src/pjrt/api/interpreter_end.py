@@ -10,7 +10,7 @@ import threading
 import time
 
 PATIENCE_SECONDS = 2.0
-"""How long the end of the interpreter waits for work under way before it gives it up."""
+"""The seconds that the end of the interpreter waits for work under way before it gives the work up."""
 
 _deadline: float | None = None
 

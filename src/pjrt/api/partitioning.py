@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Partitioning:
-    """What of the compile options a program may state itself; ``pjrt.stablehlo.partitioning_of`` reads it.
+    """The compile options that a program may state itself; ``pjrt.stablehlo.partitioning_of`` reads them.
 
     Attributes:
         num_replicas: copies of the program, each with its own data.

@@ -1,4 +1,4 @@
-"""What a compiled TPU program holds (the TpuExecutable extension)."""
+"""Facts of a compiled TPU program (the TpuExecutable extension)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a TPU topology is made of (the TpuTopology extension)."""
+"""Chips, processes, coordinates and parts of a TPU topology (the TpuTopology extension)."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class TpuTopology(abc.ABC):
     @property
     @abc.abstractmethod
     def routing_strategy(self) -> str:
-        """How data finds its way between chips, by the vendor's name (``PJRT_TpuTopology_GetRoutingStrategy``)."""
+        """Return the vendor's name for the routing of data between chips (``PJRT_TpuTopology_GetRoutingStrategy``)."""
 
     @property
     @abc.abstractmethod

@@ -1,1 +1,1 @@
-"""What was compiled, kept: saved executables and the compilation cache (floor 5: must not know plugins)."""
+"""Saved executables and the compilation cache (floor 5: must not know plugins)."""

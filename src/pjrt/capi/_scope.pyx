@@ -19,7 +19,7 @@ cdef double _SLICE_SECONDS = 0.5
 
 @cython.no_gc_clear
 cdef class Scope:
-    """Where handles live; the scopes of a topology and of a plugin are never closed."""
+    """The owner of handles; the scopes of a topology and of a plugin are never closed."""
 
     cdef int call(self, size_t slot, void *args) except -1:
         """The funnel, for as long as the scope is open."""

@@ -352,7 +352,7 @@ cdef int32_t _within(value, number, str what) except? -1:
 
 
 cdef tuple _filled(const int32_t *numbers, size_t number, size_t room, str what):
-    """What the plugin wrote into room of ours."""
+    """Return what the plugin wrote into memory of ours."""
     cdef size_t index
     if number > room:
         raise InternalError(f"the plugin gave {what} as {number} numbers in room for {room}; report it to its vendor")

@@ -72,7 +72,7 @@ class _BufferCallback:
 
 
 class _ExecutionContext:
-    """What ``jax.experimental.buffer_callback.ExecutionContext`` says of an execution on the host."""
+    """The ``jax.experimental.buffer_callback.ExecutionContext`` of an execution on the host."""
 
     @property
     def stage(self) -> Any:

@@ -115,7 +115,7 @@ def call_back(*buffers: Any, callback: int) -> None:
 
 
 class Callback(Protocol):
-    """What a call back into Python does."""
+    """A call back into Python."""
 
     def fill(self, buffers: Sequence[Any]) -> None:
         """Do the call; the buffers are the operands, then the results."""

@@ -1,4 +1,4 @@
-"""What JAX asks of an executable of several partitions: how its results are split over the devices."""
+"""The shardings of results, which JAX asks of an executable of several partitions."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Launch:
                 self._changed.notify_all()
 
     def give_up(self, error: PjrtError) -> None:
-        """As ``abort``, where no device failed: whoever waited for the launch does not any more."""
+        """Give the launch up as ``abort`` does, where no device failed: nobody waits for it any more."""
         with self._changed:
             if self._error is None:
                 self._given_up = True

@@ -21,7 +21,7 @@ from pjrt.system import after_fork_in_child
 _log = logging.getLogger("pjrt")
 
 _MOMENT_SECONDS = 0.2
-"""How long work under way may go on when the interpreter ends before it is told so, if it asks."""
+"""The seconds that work under way may go on when the interpreter ends, before a function that asks is told."""
 
 
 class Worker(Protocol):

@@ -80,7 +80,7 @@ class WorkQueue:
 
     @property
     def server(self) -> Server:
-        """Who does the tasks; a future that a task completes needs it (``Future.need``)."""
+        """The thread that does the tasks; a future that a task completes needs it (``Future.need``)."""
         return self._server
 
     @property
@@ -116,7 +116,7 @@ class WorkQueue:
             self._finalizer()
 
     def tasks(self) -> list[Task]:
-        """What was put and is not finished, in no order."""
+        """Return the tasks that were put and are not finished, in no order."""
         return list(self._pending)
 
     def ask_to_end(self, error: PjrtError) -> None:

@@ -19,7 +19,7 @@ from pjrt.host.layout import order_of_spec, tiled
 from pjrt.host.memory_space import HostMemorySpace
 
 Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None]
-"""Where an output goes, and what it is; the layout is ``None`` if it is row-major."""
+"""The memory space, the type and the layout of an output; the layout is ``None`` if it is row-major."""
 
 
 class Share(NamedTuple):

@@ -213,7 +213,7 @@ def _without_device(
 
 
 _LEFT = ("num_replicas", "num_partitions", "use_shardy_partitioner", "use_spmd_partitioning")
-"""What compile options may leave to the program, which their proto has no way to write."""
+"""The options that may be left to the program; their proto has no way to say so."""
 
 
 def _as_plain(options: CompileOptions) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class _SourceFinder:
 
 
 def _bindings_in_parents(names: dict[str, Path]) -> list[Callable[[], None]]:
-    """What puts modules back as attributes of packages that are not imported anew."""
+    """Return functions that put modules back as attributes of packages that are not imported anew."""
 
     def binding(holder: ModuleType, child: str, module: ModuleType) -> Callable[[], None]:
         return lambda: setattr(holder, child, module)

@@ -28,7 +28,7 @@ class CallGraph:
 
     @staticmethod
     def of(program: ParsedProgram) -> CallGraph:
-        """That of a parsed program."""
+        """Return the call graph of a parsed program."""
         return CallGraph(
             program.entry.name,
             {name: set(_named(program, name, CALLING)) for name in program.functions},
@@ -47,7 +47,7 @@ class CallGraph:
         return found
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """What makes it impossible to follow the calls on any device: a function's name and what is wrong with it."""
+        """Yield the name of each function whose calls no device can follow, and what is wrong with it."""
         reached = self.reached()
         for name in sorted(reached & set(self.bodiless)):
             is_entry = name == self.entry
@@ -57,7 +57,7 @@ class CallGraph:
             yield name, f"the function {name} calls itself, and StableHLO has no recursion"
 
     def depth(self) -> int:
-        """How many calls lie one inside the other at most, circles left out."""
+        """Return how many calls lie one inside the other at most, circles left out."""
         return max(self._heights().values(), default=0)
 
     def _recursive(self) -> str:
@@ -72,7 +72,7 @@ class CallGraph:
         return name
 
     def _heights(self) -> dict[str, int]:
-        """How many calls lie below each function, for those from which no circle is reached."""
+        """Return how many calls lie below each function, for the functions from which no circle is reached."""
         callers: dict[str, list[str]] = {}
         waiting = {name: set(called) & self.calls.keys() for name, called in self.calls.items()}
         for name, called in waiting.items():

@@ -259,7 +259,7 @@ def _replace_mhlo(operation: Any) -> None:
 
 
 DEEPEST = 100
-"""How many operations with regions may lie one inside the other: whatever reads a program recurses into them."""
+"""The most operations with regions that may lie one inside the other: readers of a program recurse into them."""
 
 
 def check(module: MlirModule) -> None:

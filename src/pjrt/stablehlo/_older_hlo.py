@@ -21,7 +21,7 @@ _NAME, _OPCODE, _SHAPE, _SLICE, _ID, _OPERANDS = 1, 2, 3, 17, 35, 36
 _ELEMENT_TYPE, _DIMENSIONS = 2, 3
 
 _VECTOR_AT = {b"dynamic-slice": 1, b"dynamic-update-slice": 2}
-"""Where the vector of start indices is, which is the last operand then."""
+"""The number of the operand that is the vector of start indices, which is the last one then."""
 
 
 def modernized(module: bytes) -> bytes:
@@ -50,7 +50,7 @@ def modernized(module: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Instruction:
-    """What has to be known of an instruction: names, numbers and where its bytes are."""
+    """An instruction, as far as rewriting it needs: names, numbers and the place of its bytes."""
 
     begin: int
     end: int
@@ -86,7 +86,7 @@ class _Instruction:
 
 
 def _messages(code: bytes, begin: int, end: int, wanted: int) -> Iterator[tuple[int, int, int]]:
-    """Where each message of a number begins with its key, and where its content begins and ends."""
+    """Yield for each message of a field number where its key begins, and where its content begins and ends."""
     position = begin
     for number, kind, first, last in fields(code, begin, end):
         start, position = position, last if kind != VARINT else -1

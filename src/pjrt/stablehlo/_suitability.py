@@ -85,7 +85,7 @@ class Suitability:
                     yield operation, function.name in used
 
     def _faults(self) -> None:
-        """What no device can do anything with; it is what ``Outline.check`` refuses where the program is compiled."""
+        """Yield what no device can run; ``Outline.check`` refuses the same where the program is compiled."""
         functions = self._program.functions
         for name, message in faults(CallGraph.of(self._program), self._all_types()):
             kind, location = ReasonKind.TYPE, None

@@ -41,7 +41,7 @@ def to_module(program: Program, *, trusted: bool = False, legalized: bool = True
 
 
 def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
-    """As ``to_module``, of a program that was vetted, or in a process that may end with it."""
+    """Parse as ``to_module`` does, a program that was vetted or in a process that may end with the parser."""
     encoding = encoding_of(program)
     try:
         if encoding is Encoding.PORTABLE_ARTIFACT:

@@ -26,7 +26,7 @@ _MOST_BYTES = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a program is made of.
+    """The operations, types and functions of a program.
 
     Attributes:
         operations: how often it has each operation, those that hold it together included.
@@ -47,7 +47,7 @@ class Outline:
 
     @staticmethod
     def of(module: MlirModule) -> Outline:
-        """That of a module.
+        """Return the outline of a module.
 
         Raises:
             InvalidArgumentError: it has a name that is no text.
@@ -66,7 +66,7 @@ class Outline:
 
 
 def faults(functions: CallGraph, types: Collection[ValueType]) -> Iterator[tuple[str, str]]:
-    """What no device can do anything with, whatever it runs: the name of a function or type, and what is wrong with it.
+    """Yield what no device can run: the name of a function or type, and what is wrong with it.
 
     Calls that cannot be followed, and types of more bytes than can be counted.
     """

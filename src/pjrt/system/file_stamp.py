@@ -1,4 +1,4 @@
-"""What tells a file from the one that was at its path before."""
+"""The stamp of a file, which differs where another file has taken its place."""
 
 from __future__ import annotations
 

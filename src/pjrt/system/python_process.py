@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
         status: its exit status; negative where a signal ended it.
@@ -30,7 +30,7 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """What it said last, in one line: the failed check of native code, the last line of anything else."""
+        """Return its last words in one line: the failed check of native code, otherwise the last line."""
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
         told = next((line for line in lines if "Check failed" in line or line.startswith("F0")), "")
         told = told or next((line for line in lines if line.startswith(("terminate called", "what():"))), "")

@@ -313,7 +313,7 @@ def test_quantized_values_are_mapped_and_sorted(run: Any) -> None:
 
 
 def attainable(values: tuple[Any, ...], body: Callable[[Any, Any], Any]) -> set[Any]:
-    """What the body makes of values in their order, by each tree of applications that there is."""
+    """Return the results of the body on values in their order, one for each tree of applications."""
 
     @functools.cache
     def between(start: int, end: int) -> frozenset[Any]:

@@ -96,7 +96,7 @@ def test_many_threads_wait_for_one(hold: Callable[[], Any]) -> None:
 
 
 def test_a_value_is_copied_once(hold: Callable[[], Any]) -> None:
-    """What it is copied to is the caller's again when the future is done: a second copy would still write to it."""
+    """The destination is the caller's again when the future is done: a second copy would still write to it."""
     held = hold()
     copied: list[int] = []
     together = threading.Barrier(4)

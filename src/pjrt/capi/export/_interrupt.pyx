@@ -22,7 +22,7 @@ cdef extern from "Python.h":
     int Py_AddPendingCall(int (*function)(void *) noexcept, void *arg)
 
 PATIENCE_SECONDS = 1.0
-"""How long a main thread may take to see Ctrl-C itself."""
+"""The seconds that the main thread may take to see Ctrl-C itself."""
 
 cdef bint _main_thread_runs = False
 # The process that has the thread: after a fork the child has none.

@@ -28,7 +28,7 @@ these it is not given.
 """
 
 _PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
-"""Where a process stands in a job: JAX gives these options to every plugin, whether it knows them or not."""
+"""The options that place a process in a job: JAX gives them to every plugin, whether the plugin knows them or not."""
 
 
 class Exported:

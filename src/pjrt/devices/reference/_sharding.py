@@ -116,7 +116,7 @@ def _of_axes(mesh: Mesh, dimensions: str, unreduced: str, manual: Collection[str
 
 
 def _along(mesh: Mesh, spelled: str, manual: Collection[str] | None) -> tuple[int, list[int]]:
-    """How many places there are along some axes together, and which of them each device has."""
+    """Return how many places there are along some axes together, and which of them each device has."""
     coordinates = mesh.coordinates()
     count, numbers = 1, [0] * len(coordinates)
     for axis in _AXIS.finditer(spelled):

@@ -38,7 +38,7 @@ def compile_program(client: XlaClient, program: Program, options: CompileOptions
 
 
 def compile_here(client: XlaClient, program: Program, options: CompileOptions) -> XlaExecutable:
-    """As ``compile_program``, in a process that may end with it."""
+    """Compile as ``compile_program`` does, without a trial: in a process that may end with the compiler."""
     return _compile(client, program, options, None)
 
 

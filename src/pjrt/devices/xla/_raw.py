@@ -51,7 +51,7 @@ _COPY = [jax.ArrayCopySemantics.ALWAYS_COPY]
 
 
 class Aval:
-    """What jaxlib wants to know of an array: its abstract value.
+    """The abstract value of an array, which jaxlib asks for.
 
     Attributes:
         weak_type: a part of the key under which jaxlib keeps the types that it makes itself. JAX's arrays hardly ever
@@ -117,7 +117,7 @@ _call = eval("lambda function, *arguments: function(*arguments)", {"__builtins__
 
 
 def _without_jax(function: Callable[..., T], *arguments: Any) -> T:
-    """What a function of jaxlib's gives, called so that it imports no jax."""
+    """Call a function of jaxlib so that it imports no jax, and return its result."""
     try:
         made: T = _call(function, *arguments)
         return made

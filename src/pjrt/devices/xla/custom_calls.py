@@ -21,7 +21,7 @@ Nobody else gives that list, and jaxlib does not look whether it is there: such 
 """
 
 _MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"})
-"""What JAX writes into partitioned programs. XLA interprets them and survives whatever they are given."""
+"""The targets that JAX writes into partitioned programs; XLA interprets them and survives any operands."""
 
 _OF_STABLEHLO = re.compile(r"mhlo\.(?!topk$)\w+")
 """Operations that StableHLO has no name for, as JAX exports them. XLA checks what they are given, but for ``topk``."""

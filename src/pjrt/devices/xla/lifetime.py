@@ -41,7 +41,7 @@ ENDING = "the interpreter is ending"
 _PATIENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.001
 _UNWINDING_SECONDS = 0.5
-"""How long threads that were turned away may take to end: what they drop on their way out is XLA's. Some never end."""
+"""The seconds that threads that were turned away may take to end: they drop objects of XLA on the way."""
 _ROOM = str(Path(__file__).parent)
 
 _clients: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -137,7 +137,7 @@ def _let_others_go_on(deadline: float) -> None:
 
 
 def _places() -> set[tuple[int, FrameType, int]]:
-    """Where each thread is that is not waiting for a lock or an event."""
+    """Return the frame of each thread that is not waiting for a lock or an event."""
     own = {thread.ident for thread in _own} | {_state["ender"]}
     return {
         (thread, top, top.f_lasti)

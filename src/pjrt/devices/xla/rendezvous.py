@@ -59,7 +59,7 @@ class Share:
 
 
 class Joiner(Protocol):
-    """Who gives shares, and can start a launch."""
+    """The giver of shares, which can start a launch."""
 
     def start_when_there(self, shares: Sequence[Share], kept: frozenset[int], launch_id: int) -> None:
         """Start a launch when the arguments are there.

@@ -182,7 +182,7 @@ def lu_decomposition(view: OpView) -> Kernel:
 
 @custom_call("Cholesky")
 def cholesky(view: OpView) -> Kernel:
-    """What ``stablehlo.cholesky`` gives: the lower triangular factor if ``lower`` is not said."""
+    """Compute as ``stablehlo.cholesky`` does; without ``lower`` the result is the lower triangular factor."""
     rule = find("stablehlo.cholesky")
     assert rule is not None
     parameters = {"lower": bool(config(view).get("lower", True))}
