@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pjrt.frameworks import _jax_lowering
-from pjrt.host.dlpack import CPU, from_source
+from pjrt.host.dlpack import from_capsule
 
 
 def install() -> None:
@@ -44,20 +44,7 @@ class _Bindings:
         return _copied(capsule, device)
 
 
-class _Source:
-    """A capsule as the object that it is of."""
-
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return CPU, 0
-
-
 def _copied(capsule: Any, device: Any) -> Any:
     import jax
 
-    return jax.device_put(from_source(_Source(capsule)).copy(), device)
+    return jax.device_put(from_capsule(capsule).copy(), device)

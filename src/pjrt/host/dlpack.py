@@ -90,14 +90,31 @@ def from_source(source: Any) -> Array:
         )
     try:
         capsule = source.__dlpack__()
-        found = _data_type(capsule)
-        dtype = _DTYPES.get((found.code, found.bits))
-        if dtype is not None:
-            found.code = _UNSIGNED
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise _not_shared(error) from error
+    return from_capsule(capsule)
+
+
+def from_capsule(capsule: Any) -> Array:
+    """Return the array in a DLPack capsule of the host's memory; the capsule is used up.
+
+    Raises:
+        InvalidArgumentError: it is no unused DLPack capsule.
+        UnimplementedError: numpy cannot express its elements.
+    """
+    found = _data_type(capsule)
+    dtype = _DTYPES.get((found.code, found.bits))
+    if dtype is not None:
+        found.code = _UNSIGNED
+    try:
         array: Array = np.from_dlpack(_Capsule(capsule))
     except (BufferError, RuntimeError, TypeError) as error:
-        raise UnimplementedError(f"numpy cannot share this array by DLPack: {error}; use buffer_from_host") from error
+        raise _not_shared(error) from error
     return array if dtype is None else array.view(dtype)
+
+
+def _not_shared(error: Exception) -> UnimplementedError:
+    return UnimplementedError(f"numpy cannot share this array by DLPack: {error}; use buffer_from_host")
 
 
 def _data_type(capsule: Any) -> _DLDataType:
