@@ -17,7 +17,8 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
 from pjrt.api.support import Effort, Reason, ReasonKind, Support, Verdict
-from pjrt.plugins import _child, registry
+from pjrt.plugins import registry
+from pjrt.system.python_process import run_function
 
 TIME_LIMIT = 600.0
 """How long a device may take to answer, in seconds."""
@@ -129,7 +130,7 @@ def _ask(target: Target, question: dict[str, Any], code: bytes | None, time_limi
         (folder / "question").write_text(json.dumps(whole), encoding="utf-8")
         if code is not None:
             (folder / "program").write_bytes(code)
-        end = _child.run(answer_in_child, folder, time_limit)
+        end = run_function(answer_in_child, folder, time_limit)
         answer = folder / "answer"
         if not answer.exists():
             has_seen = (folder / "seen").exists()

@@ -14,9 +14,10 @@ from typing import Any
 from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.client import Client
 from pjrt.api.errors import PjrtError
-from pjrt.plugins import _builtin, _child, configuration, registry
+from pjrt.plugins import _builtin, configuration, registry
 from pjrt.plugins._loading import FactoryPlugin
 from pjrt.plugins.declaration import Declaration, is_path
+from pjrt.system.python_process import run_function
 
 TIME_LIMIT = 120.0
 """How long a plugin may take to answer, in seconds."""
@@ -136,7 +137,7 @@ def describe_devices(client: Client) -> tuple[dict[str, Any], ...]:
 
 def _asked_in_child(question: dict[str, Any], folder: Path, time_limit: float) -> Answers:
     (folder / "question").write_text(json.dumps(question), encoding="utf-8")
-    end = _child.run(answer_in_child, folder, time_limit)
+    end = run_function(answer_in_child, folder, time_limit)
     answers = folder / "answers"
     if end is None:
         return Answers(problem=f"it did not answer within {time_limit:g} seconds")
