@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.xla import _raw, custom_calls
+from pjrt.devices.xla import _jaxlib, custom_calls
 from pjrt.stablehlo.jaxlib import load
 
 Array = np.ndarray[Any, Any]
@@ -135,7 +135,7 @@ def test_qr(call: Call, dtype: Any) -> None:
     close(q @ np.triu(reflectors), a)
 
 
-@pytest.mark.skipif("lapack_sormqr_ffi" not in _raw.lapack_targets(), reason="jaxlib before 0.10 has no such handler")
+@pytest.mark.skipif("lapack_sormqr_ffi" not in _jaxlib.lapack_targets(), reason="jaxlib 0.9 has no such handler")
 def test_product_with_q(call: Call, dtype: Any) -> None:
     a, c = matrix(dtype), matrix(dtype, seed=1)
     reflectors, scales = call("geqrf", [a], [square(dtype), vector(dtype)])
@@ -232,7 +232,7 @@ def test_every_handler_that_jaxlib_carries_is_registered(client: pjrt.Client) ->
     assert {"_lapack", "_sparse"} <= modules
     for name in modules:
         carried = load(f"cpu.{name}", "see what it carries").registrations()
-        assert set(carried) <= set(_raw.jax.custom_call_targets(_raw.FFI_PLATFORM))
+        assert set(carried) <= set(_jaxlib.jax.custom_call_targets(_jaxlib.FFI_PLATFORM))
 
 
 def in_a_process(code: str) -> subprocess.CompletedProcess[str]:

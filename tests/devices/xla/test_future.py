@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.xla import notifier
-from pjrt.devices.xla.notifier import Notifier, Waiters
+from pjrt.devices.xla import completion_watcher
+from pjrt.devices.xla.completion_watcher import CompletionWatcher, Waiters
 
 
 def test_executions_return_before_they_are_done(hold: Callable[[], Any]) -> None:
@@ -118,7 +118,7 @@ def test_a_value_is_copied_once(hold: Callable[[], Any]) -> None:
 
 
 def noticing() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "pjrt-cpu-notifier"]
+    return [thread for thread in threading.enumerate() if thread.name == "pjrt-cpu-completion-watcher"]
 
 
 def test_the_notifying_thread_ends_when_there_is_nothing_to_notice(hold: Callable[[], Any]) -> None:
@@ -134,7 +134,7 @@ def test_the_notifying_thread_ends_when_there_is_nothing_to_notice(hold: Callabl
 
 
 def test_a_thread_that_waited_takes_what_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "_LINGER_SECONDS", 60)
+    monkeypatch.setattr(completion_watcher, "_LINGER_SECONDS", 60)
     rests = threading.Semaphore(0)
 
     class Given(queue.SimpleQueue):  # type: ignore[type-arg]
@@ -143,7 +143,7 @@ def test_a_thread_that_waited_takes_what_comes_next(monkeypatch: pytest.MonkeyPa
             return super().get(*arguments, **keywords)
 
     monkeypatch.setattr(queue, "SimpleQueue", Given)
-    noticer, threads = Notifier(), set()
+    noticer, threads = CompletionWatcher(), set()
     for _ in range(3):
         promise: pjrt.Promise[None] = pjrt.Promise()
         told = threading.Event()
@@ -188,13 +188,13 @@ def test_more_is_noticed_than_there_are_threads_that_wait(hold: Callable[[], Any
 
 def test_watching_while_the_notifying_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever starts it waits for its first steps, in which it may collect garbage whose end somebody watches for."""
-    noticer = Notifier()
+    noticer = CompletionWatcher()
     promises: list[pjrt.Promise[None]] = [pjrt.Promise() for _ in range(3)]
     start = threading.Thread.start
     others: list[threading.Thread] = []
 
     def start_amid_others(thread: threading.Thread) -> None:
-        if thread.name == "pjrt-cpu-notifier":
+        if thread.name == "pjrt-cpu-completion-watcher":
             for promise in promises[1:]:
                 others.append(threading.Thread(target=noticer.watch, args=(promise.future,), daemon=True))
                 start(others[-1])

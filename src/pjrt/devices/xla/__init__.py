@@ -1,7 +1,7 @@
 """The ``cpu`` device: XLA's CPU compiler and asynchronous runtime, through ``jaxlib`` alone (no ``jax``).
 
-Importing the room does not import jaxlib; making a client does. What of jaxlib is private is touched in ``_raw`` only;
-everything else in this room speaks to what ``_raw`` hands out.
+Importing this package does not import jaxlib; making a client does. jaxlib is mostly private: only ``_jaxlib`` touches
+its private modules, all other modules here use what ``_jaxlib`` offers.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pjrt.api.element_type import ElementType
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import format_shape
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.memory_space import XlaMemorySpace
 
 
@@ -41,7 +41,7 @@ class ArrayType:
         self.dynamic_dimensions = dynamic_dimensions
         self.memory_space = memory_space
         self.client = memory_space.client
-        self.aval = _raw.Aval(shape, element_type.dtype)
+        self.aval = _jaxlib.Aval(shape, element_type.dtype)
 
     @property
     def is_packed(self) -> bool:

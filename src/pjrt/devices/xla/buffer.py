@@ -16,10 +16,10 @@ from pjrt.api.future import Future
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import expect_shape
-from pjrt.devices.xla import _memory, _raw, _reading
-from pjrt.devices.xla._errors import converted
-from pjrt.devices.xla._raw import TURNS, collect_released
+from pjrt.devices.xla import _jaxlib, buffer_views, to_host
+from pjrt.devices.xla._jaxlib import TURNS, collect_released
 from pjrt.devices.xla.array_type import ArrayType
+from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.future import READY, ArrayFuture, nothing
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ class XlaBuffer(Buffer):
 
     __slots__ = ("array", "type")
 
-    array: _raw.Array | None
+    array: _jaxlib.Array | None
     type: ArrayType
 
-    def __init__(self, array: _raw.Array | None, array_type: ArrayType) -> None:
+    def __init__(self, array: _jaxlib.Array | None, array_type: ArrayType) -> None:
         self.array = array
         self.type = array_type
 
@@ -86,7 +86,7 @@ class XlaBuffer(Buffer):
     def on_device_size(self) -> int:
         self.check_usable()
         if self.array is not None and 0 not in self.shape:  # which a token is, too, whose size jaxlib does not tell
-            return _raw.size_on_device(self.array)
+            return _jaxlib.size_on_device(self.array)
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -139,7 +139,7 @@ class XlaBuffer(Buffer):
     def consume(self) -> Source:
         """Takes the array away from the buffer, which is donated from now on."""
         taken = self.source()
-        self.array = _raw.DONATED
+        self.array = _jaxlib.DONATED
         return taken
 
     def ready(self) -> Future[None]:
@@ -154,7 +154,7 @@ class XlaBuffer(Buffer):
             pass  # the long way tells what it is
         return self.when_there(nothing)
 
-    def when_there(self, take: Callable[[_raw.Array], T]) -> Future[T]:
+    def when_there(self, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
         """A future of what ``take`` makes of the array when it has its value."""
         self.check_usable()
         return waiting(self.array, self.client, take)
@@ -165,14 +165,14 @@ class XlaBuffer(Buffer):
         self, out: np.ndarray[Any, Any] | None = None, *, layout: Layout | None = None
     ) -> Future[np.ndarray[Any, Any]]:
         if out is None and layout is None:
-            return self.when_there(_raw.view_of_dynamic if self.type.dynamic_dimensions else _raw.view)
-        return _reading.to_host(self, out, layout)
+            return self.when_there(_jaxlib.view_of_dynamic if self.type.dynamic_dimensions else _jaxlib.view)
+        return to_host.copy_array(self, out, layout)
 
     def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
-        return _reading.copy_raw(self, out, offset, size)
+        return to_host.copy_raw(self, out, offset, size)
 
     def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
-        return _reading.copy_raw_later(self, out, offset, size)
+        return to_host.copy_raw_later(self, out, offset, size)
 
     # To other places and other hands.
 
@@ -184,18 +184,18 @@ class XlaBuffer(Buffer):
             return client.relaid(straight.copy_to(destination), self.type.layout)
         kind = client.array_type_like(self.type, client.space_of(destination))
         try:
-            return XlaBuffer(_raw.copy(self.array, kind.memory_space), kind)
+            return XlaBuffer(_jaxlib.copy(self.array, kind.memory_space), kind)
         except Exception as error:
             raise converted(error) from error
 
     def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> Buffer:
-        return _memory.bitcast(self, element_type, expect_shape(shape), layout)
+        return buffer_views.bitcast(self, element_type, expect_shape(shape), layout)
 
     def donate_with_control_dependency(self, dependency: Future[Any]) -> Buffer:
-        return _memory.depend(self, dependency)
+        return buffer_views.depend(self, dependency)
 
-    def external_reference(self) -> _memory.XlaExternalReference:
-        return _memory.XlaExternalReference(self)
+    def external_reference(self) -> buffer_views.XlaExternalReference:
+        return buffer_views.XlaExternalReference(self)
 
     def unsafe_pointer(self) -> int:
         self.check_usable()
@@ -203,32 +203,32 @@ class XlaBuffer(Buffer):
             raise FailedPreconditionError(
                 "the buffer has no memory yet: what makes its value has not begun; wait for buffer.ready() first"
             )
-        return _raw.pointer(self.array)
+        return _jaxlib.pointer(self.array)
 
-    def raw(self) -> _memory.XlaRawBuffer:
-        return _memory.XlaRawBuffer(self)
+    def raw(self) -> buffer_views.XlaRawBuffer:
+        return buffer_views.XlaRawBuffer(self)
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        return self.when_there(_reading.dlpack(dl_device, copy)).result()
+        return self.when_there(to_host.dlpack(dl_device, copy)).result()
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _reading.DLPACK_DEVICE
+        return to_host.DLPACK_DEVICE
 
 
-def waiting(array: _raw.Array, client: XlaClient, take: Callable[[_raw.Array], T]) -> Future[T]:
+def waiting(array: _jaxlib.Array, client: XlaClient, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
     """A future of what ``take`` makes of an array when it has its value, which a donation does not disturb."""
     if next(TURNS):
         collect_released()
     # Small programs are mostly done by now, and then no future has to be made that could wait.
     try:
-        if array.is_ready() and not client.notifier.lost:
+        if array.is_ready() and not client.watcher.lost:
             array.block_until_ready()  # raises what the execution failed with
             return READY if take is nothing else Future.completed(take(array))
     except Exception:
         pass  # it failed, or is donated: the future below tells which
-    future = ArrayFuture(array, client.notifier, take)
+    future = ArrayFuture(array, client.watcher, take)
     if not future.done():
-        client.notifier.donations.add(future)
+        client.watcher.donations.add(future)
     return future

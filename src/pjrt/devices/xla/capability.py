@@ -5,15 +5,15 @@ from __future__ import annotations
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.element_type import ElementType
 from pjrt.api.program import ProgramFormat
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _jaxlib
+from pjrt.devices.xla.cpu_features import variants
 from pjrt.devices.xla.memory_space import KINDS
-from pjrt.devices.xla.processor import variants
 
 _LEFT_OUT = frozenset({ElementType.INVALID, ElementType.TOKEN, ElementType.S1, ElementType.U1})
 """Types that buffers here cannot have, though XLA may have them."""
 
 _SIX_BITS = frozenset({ElementType.F6E2M3FN, ElementType.F6E3M2FN})
-_ELEMENT_TYPES = frozenset(ElementType) - (_LEFT_OUT if _raw.HAS_SIX_BITS else _LEFT_OUT | _SIX_BITS)
+_ELEMENT_TYPES = frozenset(ElementType) - (_LEFT_OUT if _jaxlib.HAS_SIX_BITS else _LEFT_OUT | _SIX_BITS)
 
 _FEATURES = {
     Feature.ALIAS_BUFFERS: True,

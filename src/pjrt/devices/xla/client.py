@@ -26,14 +26,14 @@ from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.api.support import Effort, Support, try_compiling
-from pjrt.devices.xla import _compile, _raw, ffi, lifetime, making, placing
+from pjrt.devices.xla import _jaxlib, compilation, ffi, from_host, shutdown, special_buffers
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
+from pjrt.devices.xla.completion_watcher import CompletionWatcher
 from pjrt.devices.xla.device import XlaDevice
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
 from pjrt.devices.xla.memory_space import XlaMemorySpace
-from pjrt.devices.xla.notifier import Notifier
 from pjrt.devices.xla.relayout import compile_relayout
 from pjrt.devices.xla.rendezvous import Rendezvous
 from pjrt.devices.xla.topology import XlaTopology
@@ -51,37 +51,37 @@ class XlaClient(Client):
 
     Attributes:
         ended: why the client cannot be used any more; empty as long as it can.
-        notifier: notices that arrays have their values.
+        watcher: notices that arrays have their values.
     """
 
     __slots__ = (
         "_devices",
         "_executables",
+        "_jaxlib_client",
         "_lock",
-        "_raw",
         "_relayouts",
         "_rendezvous",
         "_rendezvous_lock",
         "_row_major",
         "_types",
         "ended",
-        "notifier",
+        "watcher",
     )
 
     def __init__(self, num_devices: int = 1, asynchronous: bool = True) -> None:
-        lifetime.check_not_forked()
+        shutdown.check_not_forked()
         self.ended = ""
         self._lock = threading.Lock()
-        self._raw = _raw.make_client(num_devices, asynchronous)
-        self._devices = tuple(XlaDevice(self, device) for device in self._raw.local_devices())
+        self._jaxlib_client = _jaxlib.make_client(num_devices, asynchronous)
+        self._devices = tuple(XlaDevice(self, device) for device in self._jaxlib_client.local_devices())
         self._row_major: dict[tuple[object, ...], ArrayType] = {}
         self._types: dict[tuple[object, ...], ArrayType] = {}
         self._executables: weakref.WeakSet[Any] = weakref.WeakSet()
         self._rendezvous: weakref.WeakValueDictionary[bytes, Rendezvous] = weakref.WeakValueDictionary()
         self._rendezvous_lock = threading.Lock()  # of its own: garbage that is collected meanwhile may want the other
         self._relayouts: dict[tuple[ArrayType, TiledLayout], XlaLoadedExecutable] = {}
-        self.notifier = Notifier()
-        lifetime.register(self)
+        self.watcher = CompletionWatcher()
+        shutdown.register(self)
 
     # What it is.
 
@@ -137,7 +137,7 @@ class XlaClient(Client):
 
         read = Program.of(program)
         chosen = with_partitioning(read, options)
-        return self._loaded(_compile.compile_program(self, read, chosen), chosen, read.code)
+        return self._loaded(compilation.compile_program(self, read, chosen), chosen, read.code)
 
     def supports(
         self,
@@ -166,7 +166,7 @@ class XlaClient(Client):
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None = None) -> LoadedExecutable:
         chosen = CompileOptions.of(options).completed(Partitioning())
-        return self._loaded(_compile.deserialize(self, serialized, chosen), chosen, serialized)
+        return self._loaded(compilation.deserialize(self, serialized, chosen), chosen, serialized)
 
     def _loaded(self, executable: XlaExecutable, options: CompileOptions, code: bytes) -> LoadedExecutable:
         if options.compile_portable_executable:
@@ -202,28 +202,28 @@ class XlaClient(Client):
         on_done_with_host_buffer: Callable[[], object] | None = None,
     ) -> XlaBuffer:
         space = self._space(device, memory_space)
-        return placing.place(self, array, space, layout, semantics, on_done_with_host_buffer)
+        return from_host.buffer_from_host(self, array, space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> XlaBuffer:
         from pjrt.host.dlpack import from_source
 
         space = self._space(device, None)
         array = from_source(source)
-        return making.over(self, array, self.array_type(array.shape, ElementType.of(array.dtype), space), None)
+        return special_buffers.over(self, array, self.array_type(array.shape, ElementType.of(array.dtype), space), None)
 
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> XlaBuffer:
-        return making.uninitialized(self, spec, self._space(None, memory_space))
+        return special_buffers.uninitialized(self, spec, self._space(None, memory_space))
 
     def create_error_buffer(
         self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> XlaBuffer:
         expect(error, PjrtError, "an error as pjrt.PjrtError")
-        return making.failed(self, error, spec, self._space(None, memory_space))
+        return special_buffers.failed(self, error, spec, self._space(None, memory_space))
 
     def create_alias_buffer(
         self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> tuple[XlaBuffer, AliasFulfillment]:
-        return making.alias(self, spec, self._space(None, memory_space))
+        return special_buffers.alias(self, spec, self._space(None, memory_space))
 
     def create_view_of_device_buffer(
         self,
@@ -235,7 +235,7 @@ class XlaClient(Client):
         on_delete: Callable[[], object] | None = None,
         stream: int | None = None,
     ) -> XlaBuffer:
-        return making.view(self, pointer, spec, self._space(device, memory_space), on_delete, stream)
+        return special_buffers.view(self, pointer, spec, self._space(device, memory_space), on_delete, stream)
 
     def create_buffers_for_async_host_to_device(
         self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None
@@ -248,7 +248,7 @@ class XlaClient(Client):
 
     @property
     def is_closed(self) -> bool:
-        return bool(self.ended) and self.ended != lifetime.ENDING
+        return bool(self.ended) and self.ended != shutdown.ENDING
 
     def close(self) -> None:
         with self._lock:
@@ -266,17 +266,17 @@ class XlaClient(Client):
             What must not be taken apart.
         """
         self._lock = threading.Lock()  # whoever held it is not here
-        raw = self._devices[0].raw.client
+        jaxlib_client = self._devices[0].jaxlib_device.client
         if not self.ended:
             self.ended = reason
-        self.notifier.abandon(reason)
-        return [raw, *raw.live_arrays(), *raw.live_executables(), *self._let_go()]
+        self.watcher.abandon(reason)
+        return [jaxlib_client, *jaxlib_client.live_arrays(), *jaxlib_client.live_executables(), *self._let_go()]
 
     def close_to_others(self) -> None:
         """From now on refuses all threads but the one that ends the interpreter."""
-        self.notifier.is_ending = True
+        self.watcher.is_ending = True
         if not self.ended:
-            self.ended = lifetime.ENDING
+            self.ended = shutdown.ENDING
         for executable in list(self._executables):
             executable.take_the_long_way()
 
@@ -289,40 +289,42 @@ class XlaClient(Client):
         Returns:
             Whether the work is done.
         """
-        is_done = self._raw is None or all(_comes(array, deadline) for array in self._raw.live_arrays())
-        self.notifier.stop(deadline)
+        is_done = self._jaxlib_client is None or all(
+            _comes(array, deadline) for array in self._jaxlib_client.live_arrays()
+        )
+        self.watcher.stop(deadline)
         return is_done
 
     def _wait(self) -> None:
-        for array in self._raw.live_arrays():
+        for array in self._jaxlib_client.live_arrays():
             with contextlib.suppress(Exception):  # a failed or deleted one is as good as done
                 array.block_until_ready()
 
     def _let_go(self) -> list[Any]:
         """Lets go of jaxlib's client and executables, and returns the latter."""
         self._relayouts = {}
-        self._raw = None
+        self._jaxlib_client = None
         return [executable.unload(self.ended) for executable in list(self._executables)]
 
     # What the other modules of this room need.
 
     @property
-    def raw(self) -> Any:
+    def jaxlib_client(self) -> Any:
         """jaxlib's client."""
         self.check_open()
-        return self._raw
+        return self._jaxlib_client
 
     def check_open(self) -> None:
         """Returns if the client can be used.
 
         Raises:
             FailedPreconditionError: it was closed, or made in another process.
-            SystemExit: the interpreter is ending, and the caller is a daemon thread; see ``lifetime.check_thread``.
+            SystemExit: the interpreter is ending, and the caller is a daemon thread; see ``shutdown.check_thread``.
         """
         if self.ended:
             if self.is_closed:
                 raise FailedPreconditionError(self.ended)
-            lifetime.check_thread()
+            shutdown.check_thread()
 
     def adopt(self, executable: XlaLoadedExecutable | XlaPortableExecutable) -> None:
         """Has an executable unloaded when the client is closed."""
@@ -405,10 +407,10 @@ class XlaClient(Client):
     def bytes_in_use(self, device: XlaDevice) -> int:
         """The bytes of the live buffers of a device."""
         total = 0
-        for array in self.raw.live_arrays():
+        for array in self.jaxlib_client.live_arrays():
             devices = array._sharding._internal_device_list
-            if device.raw in devices and not array.is_deleted():
-                total += _raw.size_on_device(array)
+            if device.jaxlib_device in devices and not array.is_deleted():
+                total += _jaxlib.size_on_device(array)
         return total
 
     def _space(self, device: Device | None, memory_space: MemorySpace | None) -> XlaMemorySpace:
@@ -421,7 +423,7 @@ class XlaClient(Client):
         return self.space_of(choose_place(self, device, memory_space)[1])
 
 
-def _comes(array: _raw.Array, deadline: float) -> bool:
+def _comes(array: _jaxlib.Array, deadline: float) -> bool:
     """Whether an array has its value, or will never have one, by a time. jaxlib's own wait has no limit."""
     with contextlib.suppress(Exception):  # a failed or deleted one is as good as done
         while not array.is_ready():
@@ -433,4 +435,4 @@ def _comes(array: _raw.Array, deadline: float) -> bool:
 
 def version() -> str:
     """The platform's version, for people."""
-    return f"XLA of jaxlib {_raw.VERSION}"
+    return f"XLA of jaxlib {_jaxlib.VERSION}"

@@ -6,8 +6,8 @@ import re
 import threading
 
 from pjrt.api.errors import UnimplementedError
-from pjrt.devices.xla import _raw
-from pjrt.devices.xla._errors import converted
+from pjrt.devices.xla import _jaxlib
+from pjrt.devices.xla.errors import converted
 
 JAX_ONLY = frozenset(
     {
@@ -45,8 +45,8 @@ def provide(code: bytes) -> None:
         return
     with _lock:
         try:
-            _raw.register_own_handlers()
-            _raw.register_handlers_of_jax()
+            _jaxlib.register_own_handlers()
+            _jaxlib.register_handlers_of_jax()
         except Exception as error:
             raise converted(error) from error
 
@@ -62,7 +62,7 @@ def is_ordinary(target: str, attributes: str) -> bool:
         return _TOP_K.fullmatch(attributes) is not None
     if target in _MARKERS or _OF_STABLEHLO.fullmatch(target):
         return True
-    return target in _raw.jax.custom_call_targets(_raw.FFI_PLATFORM)
+    return target in _jaxlib.jax.custom_call_targets(_jaxlib.FFI_PLATFORM)
 
 
 def settle(module: bytes) -> None:
@@ -83,9 +83,9 @@ def settle(module: bytes) -> None:
             f"the program calls {refused[0]!r}, a Python function that only JAX's own CPU backend can find; register "
             "the function with client.register_ffi_handler(name, function) and call it by that name"
         )
-    if not called.isdisjoint(_raw.lapack_targets()):
+    if not called.isdisjoint(_jaxlib.lapack_targets()):
         with _lock:
             try:
-                _raw.load_lapack()
+                _jaxlib.load_lapack()
             except Exception as error:
                 raise converted(error) from error

@@ -9,8 +9,8 @@ from pjrt.api.device import AllocatorStats, Device, DeviceDescription
 from pjrt.api.errors import PjrtError, unimplemented
 from pjrt.api.expecting import expect, expect_int
 from pjrt.api.memory_space import MemorySpaceDescription
-from pjrt.devices.xla import _raw
-from pjrt.devices.xla._errors import converted
+from pjrt.devices.xla import _jaxlib
+from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.memory_space import KINDS, XlaMemorySpace
 
 if TYPE_CHECKING:
@@ -53,19 +53,19 @@ class XlaDevice(Device):
     """One virtual CPU device.
 
     Attributes:
-        raw: jaxlib's device.
-        raw_list: a list of it alone, as jaxlib takes devices.
+        jaxlib_device: jaxlib's device.
+        jaxlib_devices: a list of it alone, as jaxlib takes devices.
     """
 
-    __slots__ = ("_client", "_description", "_spaces", "raw", "raw_list")
+    __slots__ = ("_client", "_description", "_spaces", "jaxlib_device", "jaxlib_devices")
 
-    def __init__(self, client: XlaClient, raw: Any) -> None:
+    def __init__(self, client: XlaClient, jaxlib_device: Any) -> None:
         self._client = client
-        self.raw = raw
-        self.raw_list = _raw.device_list([raw])
-        self._description = XlaDeviceDescription(raw.id)
-        memories = {memory.kind: memory for memory in raw.addressable_memories()}
-        first = raw.id * len(KINDS)
+        self.jaxlib_device = jaxlib_device
+        self.jaxlib_devices = _jaxlib.device_list([jaxlib_device])
+        self._description = XlaDeviceDescription(jaxlib_device.id)
+        memories = {memory.kind: memory for memory in jaxlib_device.addressable_memories()}
+        first = jaxlib_device.id * len(KINDS)
         self._spaces = tuple(XlaMemorySpace(self, memories[kind], first + number) for number, kind in enumerate(KINDS))
 
     @property
@@ -82,7 +82,7 @@ class XlaDevice(Device):
 
     @property
     def local_hardware_id(self) -> int:
-        number: int = self.raw.local_hardware_id
+        number: int = self.jaxlib_device.local_hardware_id
         return number
 
     @property
@@ -103,10 +103,10 @@ class XlaDevice(Device):
         self._client.check_open()
         expect_int(launch_id, "a launch id as a whole number")
         expect(error, PjrtError, "an error as pjrt.PjrtError")
-        if not hasattr(self.raw, "poison_execution"):
+        if not hasattr(self.jaxlib_device, "poison_execution"):
             raise unimplemented("cpu", "Device.poison_execution with this jaxlib", "use 0.10 or newer")
         try:
-            poisoned: bool = self.raw.poison_execution(launch_id, error.message)
+            poisoned: bool = self.jaxlib_device.poison_execution(launch_id, error.message)
         except Exception as failure:
             raise converted(failure) from failure
         return poisoned

@@ -12,20 +12,20 @@ from pjrt.api.errors import FailedPreconditionError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _raw, lifetime
-from pjrt.devices.xla._donated import donated_parameters
-from pjrt.devices.xla._errors import converted
-from pjrt.devices.xla._raw import Described
+from pjrt.devices.xla import _jaxlib, shutdown
+from pjrt.devices.xla._jaxlib import ValueShape
+from pjrt.devices.xla.errors import converted
+from pjrt.devices.xla.input_output_alias import donated_parameters
 from pjrt.devices.xla.memory_space import DEVICE, PINNED_HOST
 
 PLATFORM = "cpu"
 
 
-class Signature(NamedTuple):
+class ProgramShape(NamedTuple):
     """What goes into and comes out of a program on one device."""
 
-    parameters: list[Described]
-    results: list[Described]
+    parameters: list[ValueShape]
+    results: list[ValueShape]
     donated: frozenset[int]
     """The parameters whose memory an execution takes over."""
 
@@ -37,47 +37,47 @@ class XlaExecutable(Executable):
         assignment: the devices it was compiled for.
     """
 
-    __slots__ = ("__dict__", "_gone", "_name", "_options", "_raw", "assignment")
+    __slots__ = ("__dict__", "_gone", "_jaxlib_executable", "_name", "_options", "assignment")
 
-    def __init__(self, raw: Any, assignment: DeviceAssignment, options: CompileOptions) -> None:
-        self._raw = raw
+    def __init__(self, jaxlib_executable: Any, assignment: DeviceAssignment, options: CompileOptions) -> None:
+        self._jaxlib_executable = jaxlib_executable
         self._gone = ""
-        self._name: str = raw.hlo_modules()[0].name
+        self._name: str = jaxlib_executable.hlo_modules()[0].name
         self._options = options
         self.assignment = assignment
 
     @property
-    def raw(self) -> Any:
+    def jaxlib_executable(self) -> Any:
         """jaxlib's loaded executable: XLA for the CPU has no other kind.
 
         Raises:
             FailedPreconditionError: its client was closed.
-            SystemExit: the interpreter is ending, and the caller is a daemon thread; see ``lifetime.check_thread``.
+            SystemExit: the interpreter is ending, and the caller is a daemon thread; see ``shutdown.check_thread``.
         """
-        lifetime.check_thread()
-        if self._raw is None:
+        shutdown.check_thread()
+        if self._jaxlib_executable is None:
             raise FailedPreconditionError(self._gone)
-        return self._raw
+        return self._jaxlib_executable
 
     def unload(self, reason: str) -> Any:
         """Lets go of the code for a reason, and returns it."""
-        raw, self._raw = self._raw, None
+        jaxlib_executable, self._jaxlib_executable = self._jaxlib_executable, None
         self._gone = reason
-        return raw
+        return jaxlib_executable
 
     @functools.cached_property
-    def signature(self) -> Signature:
+    def program_shape(self) -> ProgramShape:
         """The parameters and results on one device."""
         module = self._module.as_serialized_hlo_module_proto()
         try:
-            parameters, results = _raw.signature(module)
+            parameters, results = _jaxlib.program_shape(module)
         except Exception as error:  # of an element type that XLA compiles and jaxlib has no arrays of
             raise converted(error) from error
-        return Signature(parameters, results, donated_parameters(module))
+        return ProgramShape(parameters, results, donated_parameters(module))
 
     @property
     def _module(self) -> Any:
-        return self.raw.hlo_modules()[0]
+        return self.jaxlib_executable.hlo_modules()[0]
 
     @property
     def platform_name(self) -> str:
@@ -97,50 +97,50 @@ class XlaExecutable(Executable):
 
     @property
     def num_outputs(self) -> int:
-        return len(self.signature.results)
+        return len(self.program_shape.results)
 
     @property
     def size_of_generated_code(self) -> int:
-        size: int = self.raw.size_of_generated_code_in_bytes()
+        size: int = self.jaxlib_executable.size_of_generated_code_in_bytes()
         return size
 
     @property
     def output_element_types(self) -> Sequence[ElementType]:
-        return [element_type_of(result) for result in self.signature.results]
+        return [element_type_of(result) for result in self.program_shape.results]
 
     @property
     def output_shapes(self) -> Sequence[tuple[int, ...]]:
-        return [result.shape for result in self.signature.results]
+        return [result.shape for result in self.program_shape.results]
 
     @property
     def output_memory_kinds(self) -> Sequence[str]:
-        return [memory_kind_of(result) for result in self.signature.results]
+        return [memory_kind_of(result) for result in self.program_shape.results]
 
     @property
     def parameter_memory_kinds(self) -> Sequence[str]:
-        return [memory_kind_of(parameter) for parameter in self.signature.parameters]
+        return [memory_kind_of(parameter) for parameter in self.program_shape.parameters]
 
     @property
     def output_layouts(self) -> Sequence[Layout]:
-        return [TiledLayout(result.minor_to_major) for result in self.signature.results]
+        return [TiledLayout(result.minor_to_major) for result in self.program_shape.results]
 
     @property
     def parameter_layouts(self) -> Sequence[Layout]:
-        return [TiledLayout(parameter.minor_to_major) for parameter in self.signature.parameters]
+        return [TiledLayout(parameter.minor_to_major) for parameter in self.program_shape.parameters]
 
     @property
     def output_shardings(self) -> Sequence[bytes] | None:
-        return _serialized(self.raw.get_output_shardings())
+        return _serialized(self.jaxlib_executable.get_output_shardings())
 
     @property
     def parameter_shardings(self) -> Sequence[bytes] | None:
-        return _serialized(self.raw.get_parameter_shardings())
+        return _serialized(self.jaxlib_executable.get_parameter_shardings())
 
     def cost_analysis(self) -> Mapping[str, float | int]:
-        return dict(_asked(self.raw.cost_analysis))
+        return dict(_asked(self.jaxlib_executable.cost_analysis))
 
     def memory_stats(self) -> CompiledMemoryStats:
-        found = _asked(self.raw.get_compiled_memory_stats)
+        found = _asked(self.jaxlib_executable.get_compiled_memory_stats)
         return CompiledMemoryStats(
             **{name: getattr(found, name) for name in CompiledMemoryStats.__slots__ if hasattr(found, name)}
         )
@@ -154,11 +154,11 @@ class XlaExecutable(Executable):
         return text
 
     def serialize(self) -> bytes:
-        serialized: bytes = _asked(self.raw.serialize)
+        serialized: bytes = _asked(self.jaxlib_executable.serialize)
         return serialized
 
     def fingerprint(self) -> bytes:
-        found: bytes | str | None = self.raw.fingerprint
+        found: bytes | str | None = self.jaxlib_executable.fingerprint
         if found is None:
             raise UnimplementedError("XLA has no fingerprint for this executable of the device 'cpu'")
         return found.encode() if isinstance(found, str) else found
@@ -167,14 +167,14 @@ class XlaExecutable(Executable):
         return self._options
 
 
-def element_type_of(described: Described) -> ElementType:
+def element_type_of(value: ValueShape) -> ElementType:
     """The element type of a parameter or result."""
-    return ElementType.TOKEN if described.dtype is None else ElementType.of(described.dtype)
+    return ElementType.TOKEN if value.dtype is None else ElementType.of(value.dtype)
 
 
-def memory_kind_of(described: Described) -> str:
+def memory_kind_of(value: ValueShape) -> str:
     """The kind of memory of a parameter or result."""
-    return PINNED_HOST if described.is_in_host_memory else DEVICE
+    return PINNED_HOST if value.is_in_host_memory else DEVICE
 
 
 def _serialized(shardings: Sequence[Any] | None) -> Sequence[bytes] | None:

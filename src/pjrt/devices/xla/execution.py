@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from pjrt.api.buffer import Buffer
 from pjrt.api.errors import PjrtError
 from pjrt.api.future import Future
-from pjrt.devices.xla._errors import converted
 from pjrt.devices.xla.buffer import Source, XlaBuffer, waiting
+from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.future import flattened, in_thread, nothing
 from pjrt.devices.xla.launch import Launcher, Results
-from pjrt.devices.xla.promised_buffer import PromisedBuffer
-from pjrt.devices.xla.rendezvous import Rendezvous, Share, Started
+from pjrt.devices.xla.pending_buffer import PendingBuffer
+from pjrt.devices.xla.rendezvous import Contribution, Rendezvous, Started
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -49,9 +49,9 @@ class Executor:
         """
         sources = [[argument.source() for argument in row] for row in rows]
         if any(isinstance(source, Future) for row in sources for source in row):
-            shares = [self._share(row, taken, kept) for row, taken in zip(rows, sources, strict=True)]
-            self.start_when_there(shares, kept, launch_id)
-            return [self._promised(share, place, futures) for place, share in enumerate(shares)]
+            contributions = [self._contribution(row, taken, kept) for row, taken in zip(rows, sources, strict=True)]
+            self.start_when_there(contributions, kept, launch_id)
+            return [self._promised(contribution, place, futures) for place, contribution in enumerate(contributions)]
         try:
             results = self.launcher.run(sources, kept, launch_id)
         except PjrtError as error:
@@ -62,13 +62,13 @@ class Executor:
             futures.extend(self._completion(results) for _ in rows)
         return [list(row) for row in self.launcher.buffers(results)]
 
-    def give_share(
+    def contribute(
         self, row: Sequence[XlaBuffer], place: int, kept: frozenset[int], launch_id: int, futures: Futures
     ) -> list[Buffer]:
         """Gives one device's arguments; the program runs when all devices have theirs."""
-        share = self._share(row, [argument.source() for argument in row], kept)
-        self._rendezvous.join(place, share, kept, launch_id, self)
-        return self._promised(share, place, futures)
+        contribution = self._contribution(row, [argument.source() for argument in row], kept)
+        self._rendezvous.join(place, contribution, kept, launch_id, self)
+        return self._promised(contribution, place, futures)
 
     def failed(self, error: PjrtError, rows: Sequence[Sequence[Buffer]], futures: Futures = None) -> list[list[Buffer]]:
         """What becomes of a launch that jaxlib refused: if an argument was taken away meanwhile, that is raised;
@@ -80,44 +80,44 @@ class Executor:
                     argument.check_usable()
         if futures is not None:
             futures.extend(Future.failed(error) for _ in rows)
-        return [[PromisedBuffer.failed(error, kind) for kind in types] for types in self.launcher.result_types]
+        return [[PendingBuffer.failed(error, kind) for kind in types] for types in self.launcher.result_types]
 
     def cancel(self, reason: str) -> None:
         """Fails launches that have not started because a device's arguments are missing."""
         self._rendezvous.cancel(self, reason)
 
-    def _share(self, row: Sequence[XlaBuffer], sources: list[Source], kept: frozenset[int]) -> Share:
+    def _contribution(self, row: Sequence[XlaBuffer], sources: list[Source], kept: frozenset[int]) -> Contribution:
         """A device's part of a launch that starts later; what it donates is gone from now on."""
         for number in self.launcher.donated - kept:
             row[number].consume()
-        return Share(sources)
+        return Contribution(sources)
 
-    def _promised(self, share: Share, place: int, futures: Futures) -> list[Buffer]:
-        started = share.started
+    def _promised(self, contribution: Contribution, place: int, futures: Futures) -> list[Buffer]:
+        started = contribution.started
         if futures is not None:
             futures.append(flattened(started, lambda launch: launch.completion))
         return [
-            PromisedBuffer(started.then(lambda launch, number=number: launch.sources[number]), kind)  # type: ignore[misc]  # mypy cannot tell the type of a lambda's default
+            PendingBuffer(started.then(lambda launch, number=number: launch.sources[number]), kind)  # type: ignore[misc]  # mypy cannot tell the type of a lambda's default
             for number, kind in enumerate(self.launcher.result_types[place])
         ]
 
-    def start_when_there(self, shares: Sequence[Share], kept: frozenset[int], launch_id: int) -> None:
+    def start_when_there(self, contributions: Sequence[Contribution], kept: frozenset[int], launch_id: int) -> None:
         """Start a launch when all arguments are there; see ``rendezvous.Joiner``."""
-        sources = [source for share in shares for source in share.sources]
+        sources = [source for contribution in contributions for source in contribution.sources]
         waited = Future.all(source for source in sources if isinstance(source, Future))
 
         def start(_: Future[None]) -> None:
             try:
                 waited.result()
-                results = self.launcher.run([share.sources for share in shares], kept, launch_id)
+                results = self.launcher.run([contribution.sources for contribution in contributions], kept, launch_id)
                 rows = self.launcher.buffers(results)
-                for share, row in zip(shares, rows, strict=True):
-                    share.start(Started([buffer.source() for buffer in row], self._completion(results)))
+                for contribution, row in zip(contributions, rows, strict=True):
+                    contribution.start(Started([buffer.source() for buffer in row], self._completion(results)))
             except Exception as error:
                 failure = converted(error)
-                for share in shares:
-                    if not share.started.done():
-                        share.fail(failure)
+                for contribution in contributions:
+                    if not contribution.started.done():
+                        contribution.fail(failure)
 
         waited.add_done_callback(start)
 

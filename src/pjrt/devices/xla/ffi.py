@@ -9,8 +9,8 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.expecting import expect, expect_int
-from pjrt.devices.xla import _raw
-from pjrt.devices.xla._errors import converted
+from pjrt.devices.xla import _jaxlib
+from pjrt.devices.xla.errors import converted
 
 _TYPED_API = 1
 """The version of custom calls that are FFI handlers."""
@@ -40,8 +40,8 @@ def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) 
     else:
         raise InvalidArgumentError(f"expected the address of an FFI handler or a Python function, found {handler!r}")
     try:
-        _raw.jax.register_custom_call_target(
-            name, _new_capsule(address, None, None), _raw.FFI_PLATFORM, api_version=_TYPED_API, traits=traits
+        _jaxlib.jax.register_custom_call_target(
+            name, _new_capsule(address, None, None), _jaxlib.FFI_PLATFORM, api_version=_TYPED_API, traits=traits
         )
     except Exception as error:
         raise converted(error) from error

@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future, Promise
-from pjrt.devices.xla import _raw, lifetime
-from pjrt.devices.xla._errors import converted
-from pjrt.devices.xla.notifier import Notifier
+from pjrt.devices.xla import _jaxlib, shutdown
+from pjrt.devices.xla.completion_watcher import CompletionWatcher
+from pjrt.devices.xla.errors import converted
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-def nothing(_: _raw.Array) -> None:
+def nothing(_: _jaxlib.Array) -> None:
     """What a future takes of an array when only its readiness counts."""
 
 
@@ -28,15 +28,15 @@ class ArrayFuture(Future[T]):
     """Done when an array of jaxlib's has its value; gives what ``take`` makes of the array then.
 
     It holds the array, so that the memory stays for as long as it is needed, whatever becomes of the buffer. Only a
-    donation takes the memory away: ``Donations`` sees to the futures that still wait for it.
+    donation takes the memory away: ``DonationGuard`` sees to the futures that still wait for it.
     """
 
-    __slots__ = ("_array", "_notifier", "_take", "_turn")
+    __slots__ = ("_array", "_take", "_turn", "_watcher")
 
-    def __init__(self, array: _raw.Array, notifier: Notifier, take: Callable[[_raw.Array], T]) -> None:
+    def __init__(self, array: _jaxlib.Array, watcher: CompletionWatcher, take: Callable[[_jaxlib.Array], T]) -> None:
         super().__init__()
-        self._array: _raw.Array | None = array
-        self._notifier = notifier
+        self._array: _jaxlib.Array | None = array
+        self._watcher = watcher
         self._take = take
         self._turn = [None]  # whoever takes it out, which is atomic, is the one that calls ``take``
 
@@ -51,10 +51,10 @@ class ArrayFuture(Future[T]):
             return
         taking = False
         try:
-            if self._notifier.lost:
-                raise FailedPreconditionError(self._notifier.lost)
-            if self._notifier.is_ending:
-                lifetime.check_thread()
+            if self._watcher.lost:
+                raise FailedPreconditionError(self._watcher.lost)
+            if self._watcher.is_ending:
+                shutdown.check_thread()
             array.block_until_ready()
             if not self._has_turn():
                 return
@@ -83,7 +83,7 @@ class ArrayFuture(Future[T]):
             return False
         return True
 
-    def waits_for(self, array: _raw.Array) -> bool:
+    def waits_for(self, array: _jaxlib.Array) -> bool:
         """Whether it is this array whose value is waited for."""
         return self._array is array
 
@@ -97,20 +97,20 @@ class ArrayFuture(Future[T]):
         """Whether the array's memory is going to be looked at."""
         return self._take is not nothing
 
-    def follow(self, array: _raw.Array) -> None:
+    def follow(self, array: _jaxlib.Array) -> None:
         """Waits for another array instead, one that is made of the first; if it still waits."""
         if self._array is not None:
             self._array = array
 
-    def _moved_on(self, array: _raw.Array) -> bool:
-        with self._notifier.donations.lock:  # a donation that is under way comes to its end
+    def _moved_on(self, array: _jaxlib.Array) -> bool:
+        with self._watcher.donations.lock:  # a donation that is under way comes to its end
             return self._array is not None and self._array is not array
 
     def _poll(self) -> None:
         array = self._array
-        if next(_raw.TURNS):
-            _raw.collect_released()
-        if array is not None and (self._notifier.lost or array.is_deleted() or array.is_ready()):
+        if next(_jaxlib.TURNS):
+            _jaxlib.collect_released()
+        if array is not None and (self._watcher.lost or array.is_deleted() or array.is_ready()):
             self.settle()
 
     def _block(self, timeout: float | None) -> None:
@@ -118,7 +118,7 @@ class ArrayFuture(Future[T]):
         super()._block(timeout)
 
     def _watch(self) -> None:
-        self._notifier.watch(self, self.settle)
+        self._watcher.watch(self, self.settle)
 
     def _wait(self, timeout: float | None) -> None:
         if timeout is None:
@@ -164,6 +164,6 @@ def in_thread(wait: Callable[[], object]) -> Future[None]:
             promise.set_error(converted(error))
 
     thread = threading.Thread(target=run, name="pjrt-cpu-completion", daemon=True)
-    lifetime.register_own(thread)
+    shutdown.register_own(thread)
     thread.start()
     return promise.future

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.xla import _raw
-from pjrt.devices.xla._errors import converted
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import Source, XlaBuffer
+from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.executable import XlaExecutable, element_type_of, memory_kind_of
 from pjrt.devices.xla.shards import Part, ShardBuffer, Shards, array_of, gathered, held
 
 if TYPE_CHECKING:
-    from pjrt.devices.xla._raw import Described
+    from pjrt.devices.xla._jaxlib import ValueShape
     from pjrt.devices.xla.client import XlaClient
     from pjrt.devices.xla.device import XlaDevice
 
@@ -26,7 +26,7 @@ class Results:
 
     __slots__ = ("arrays", "token")
 
-    def __init__(self, arrays: list[_raw.Array], token: Any) -> None:
+    def __init__(self, arrays: list[_jaxlib.Array], token: Any) -> None:
         self.arrays = arrays
         self.token = token
 
@@ -54,14 +54,14 @@ class Launcher:
 
     def __init__(self, client: XlaClient, executable: XlaExecutable, devices: Sequence[XlaDevice]) -> None:
         self._client = client
-        signature = executable.signature
-        self.start = executable.raw.execute_sharded
-        self.donated = signature.donated
-        self.parameter_types = [[_type(client, p, device) for p in signature.parameters] for device in devices]
-        self.result_types = [[_type(client, r, device) for r in signature.results] for device in devices]
+        program_shape = executable.program_shape
+        self.start = executable.jaxlib_executable.execute_sharded
+        self.donated = program_shape.donated
+        self.parameter_types = [[_type(client, p, device) for p in program_shape.parameters] for device in devices]
+        self.result_types = [[_type(client, r, device) for r in program_shape.results] for device in devices]
         self._parameter_shardings = _shardings(self.parameter_types[0], devices)
         self.handlers = [
-            _raw.result_handler(result.aval, sharding)
+            _jaxlib.result_handler(result.aval, sharding)
             for result, sharding in zip(self.result_types[0], _shardings(self.result_types[0], devices), strict=True)
         ]
 
@@ -79,7 +79,7 @@ class Launcher:
         columns = [list(column) for column in zip(*rows, strict=True)]
         for number in kept & self.donated:
             columns[number] = [
-                _raw.copy(array_of(source), types[number].memory_space)
+                _jaxlib.copy(array_of(source), types[number].memory_space)
                 for source, types in zip(columns[number], self.parameter_types, strict=True)
             ]
         arrays = [self._argument(number, column) for number, column in enumerate(columns)]
@@ -101,53 +101,51 @@ class Launcher:
             for place, types in enumerate(self.result_types)
         ]
 
-    def _argument(self, number: int, column: Sequence[Source]) -> _raw.Array:
+    def _argument(self, number: int, column: Sequence[Source]) -> _jaxlib.Array:
         if len(column) == 1:
             return array_of(column[0])
         return gathered(column, self.parameter_types[0][number].aval, self._parameter_shardings[number])
 
-    def _start(self, arrays: list[_raw.Array], launch_id: int) -> Results:
-        if next(_raw.TURNS):
-            _raw.collect_released()
-        started = _raw.start(self.start, arrays, not self.handlers, launch_id)
+    def _start(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
+        if next(_jaxlib.TURNS):
+            _jaxlib.collect_released()
+        started = _jaxlib.start(self.start, arrays, not self.handlers, launch_id)
         token = None if self.handlers else started.consume_token()
         return Results(started.consume_with_handlers(self.handlers), token)
 
-    def start_donating_alone(self, arrays: list[_raw.Array]) -> list[_raw.Array] | None:
+    def start_donating_alone(self, arrays: list[_jaxlib.Array]) -> list[_jaxlib.Array] | None:
         """Starts a program for one device that donates, if no argument is given twice and nobody waits for arrays that
         may be donated; otherwise does nothing.
         """
         if len(set(map(id, arrays))) < len(arrays):
             return None
-        donations = self._client.notifier.donations
+        donations = self._client.watcher.donations
         with donations.lock:
             if donations.has_waiting:
                 return None
-            results: list[_raw.Array] = self.start(arrays).consume_with_handlers(self.handlers)
+            results: list[_jaxlib.Array] = self.start(arrays).consume_with_handlers(self.handlers)
         return results
 
-    def _start_donating(self, arrays: list[_raw.Array], sources: Sequence[Source], launch_id: int) -> Results:
-        def execute() -> tuple[_raw.Array, Results]:
+    def _start_donating(self, arrays: list[_jaxlib.Array], sources: Sequence[Source], launch_id: int) -> Results:
+        def execute() -> tuple[_jaxlib.Array, Results]:
             results = self._start(arrays, launch_id)
             return results.arrays[0], results
 
         donated = [array for source in sources for array in held(source)]
-        return self._client.notifier.donations.carry_out(donated, execute)
+        return self._client.watcher.donations.carry_out(donated, execute)
 
 
-def _type(client: XlaClient, described: Described, device: XlaDevice) -> ArrayType:
-    space = client.space_of(device.memory_space(memory_kind_of(described)))
-    if described.dtype is None:
+def _type(client: XlaClient, value: ValueShape, device: XlaDevice) -> ArrayType:
+    space = client.space_of(device.memory_space(memory_kind_of(value)))
+    if value.dtype is None:
         # A token has nothing in it; frameworks and jaxlib begin a chain of them with an array of no truth values.
         return client.array_type((0,), ElementType.PRED, space, (0,), ())
-    element_type = element_type_of(described)
-    return client.array_type(
-        described.shape, element_type, space, described.minor_to_major, described.dynamic_dimensions
-    )
+    element_type = element_type_of(value)
+    return client.array_type(value.shape, element_type, space, value.minor_to_major, value.dynamic_dimensions)
 
 
 def _shardings(types: Sequence[ArrayType], devices: Sequence[XlaDevice]) -> list[Any]:
-    raw = [device.raw for device in devices]
+    jaxlib_devices = [device.jaxlib_device for device in devices]
     kinds = {kind.memory_space.kind for kind in types}
-    made = {kind: _raw.whole_on_each(raw, kind) for kind in kinds}
+    made = {kind: _jaxlib.whole_on_each(jaxlib_devices, kind) for kind in kinds}
     return [made[kind.memory_space.kind] for kind in types]

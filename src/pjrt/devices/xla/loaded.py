@@ -19,7 +19,7 @@ class XlaLoaded(XlaExecutable, LoadedExecutable):
     __slots__ = ("_client", "_deleted", "_executable")
 
     def __init__(self, client: XlaClient, executable: XlaExecutable) -> None:
-        super().__init__(executable.raw, executable.assignment, executable.compile_options())
+        super().__init__(executable.jaxlib_executable, executable.assignment, executable.compile_options())
         self._client = client
         self._deleted = False
         self._executable = executable

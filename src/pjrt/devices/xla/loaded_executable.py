@@ -15,11 +15,11 @@ from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.expecting import expect, expect_sequence
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument
-from pjrt.devices.xla._arguments import check_donated_once, checked
-from pjrt.devices.xla._errors import converted
-from pjrt.devices.xla._raw import TURNS, collect_released
+from pjrt.devices.xla._jaxlib import TURNS, collect_released
+from pjrt.devices.xla.arguments import check_donated_once, checked
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer, waiting
+from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.execution import Executor, use_up
 from pjrt.devices.xla.future import nothing
@@ -58,7 +58,7 @@ class XlaLoadedExecutable(XlaLoaded):
 
     def __init__(self, client: XlaClient, executable: XlaExecutable, rendezvous: Rendezvous | None = None) -> None:
         super().__init__(client, executable)
-        self.__dict__["signature"] = executable.signature
+        self.__dict__["program_shape"] = executable.program_shape
         self._devices = tuple(client.device_with_id(number) for row in self.assignment.device_ids for number in row)
         self._first = self._devices[0]
         launcher = Launcher(client, executable, self._devices)
@@ -137,7 +137,7 @@ class XlaLoadedExecutable(XlaLoaded):
             return self._execute_on_one(arguments, chosen, returned_futures)
         row = self._checked(arguments, place, chosen)
         kept, launch_id = chosen.non_donatable_input_indices, chosen.launch_id
-        return self._executor.give_share(row, place, kept, launch_id, returned_futures)
+        return self._executor.contribute(row, place, kept, launch_id, returned_futures)
 
     def execute(
         self,
@@ -230,7 +230,7 @@ class XlaLoadedExecutable(XlaLoaded):
             raise unimplemented(self.platform_name, "ExecuteOptions.hlo_output_callbacks")
         if options.context is not None:
             raise unimplemented(self.platform_name, "ExecuteOptions.context")
-        count = len(self.signature.parameters)
+        count = len(self.program_shape.parameters)
         for number in options.non_donatable_input_indices:
             if not 0 <= number < count:
                 raise InvalidArgumentError(

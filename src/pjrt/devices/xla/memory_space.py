@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.memory_space import MemorySpace
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _jaxlib
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -25,12 +25,12 @@ class XlaMemorySpace(MemorySpace):
 
     __slots__ = ("_device", "_id", "_kind", "_text", "sharding")
 
-    def __init__(self, device: XlaDevice, raw: Any, number: int) -> None:
+    def __init__(self, device: XlaDevice, jaxlib_memory: Any, number: int) -> None:
         self._device = device
         self._id = number
-        self._kind: str = raw.kind
-        self._text = str(raw)
-        self.sharding = _raw.whole_on_each([device.raw], self._kind)
+        self._kind: str = jaxlib_memory.kind
+        self._text = str(jaxlib_memory)
+        self.sharding = _jaxlib.whole_on_each([device.jaxlib_device], self._kind)
 
     @property
     def client(self) -> XlaClient:

@@ -15,7 +15,7 @@ from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument
-from pjrt.devices.xla._compile import deserialize
+from pjrt.devices.xla.compilation import deserialize
 from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.loaded import XlaLoaded
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable

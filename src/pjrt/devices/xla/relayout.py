@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.layout import TiledLayout
 from pjrt.api.program import Program
-from pjrt.devices.xla._compile import compile_program
 from pjrt.devices.xla.array_type import ArrayType
+from pjrt.devices.xla.compilation import compile_program
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
 
 if TYPE_CHECKING:

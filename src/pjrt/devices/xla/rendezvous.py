@@ -1,8 +1,8 @@
-"""Rendezvous: the shares of one launch on several devices, which are given one by one, come together.
+"""The rendezvous of launches whose devices get their arguments one by one.
 
-jaxlib starts a program on all of its devices in one call. So the shares wait here until the last one is given; to
-whoever gives them it looks as if the collectives of the program waited, as they do on devices of their own. Threads
-that each compile the same program for themselves, as PyTorch/XLA's do, meet as well.
+jaxlib starts a program on all of its devices in one call. So the contributions wait here until the last device has its
+arguments. To the threads that contribute it looks as if the collectives of the program waited, as they do on separate
+devices. Threads that each compile the same program for themselves, as those of PyTorch/XLA do, meet here too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Started:
         self.completion = completion
 
 
-class Share:
+class Contribution:
     """One device's part of a launch that starts later.
 
     Attributes:
@@ -59,13 +59,13 @@ class Share:
 
 
 class Joiner(Protocol):
-    """The giver of shares, which can start a launch."""
+    """The giver of contributions, which can start a launch."""
 
-    def start_when_there(self, shares: Sequence[Share], kept: frozenset[int], launch_id: int) -> None:
+    def start_when_there(self, contributions: Sequence[Contribution], kept: frozenset[int], launch_id: int) -> None:
         """Start a launch when the arguments are there.
 
         Args:
-            shares: those of all devices, in their order.
+            contributions: those of all devices, in their order.
             kept: the numbers of the arguments that are not to be donated by any of them.
             launch_id: the launch.
         """
@@ -83,37 +83,41 @@ class Rendezvous:
         self._lock = threading.Lock()
         self._waiting: list[_Launch] = []
 
-    def join(self, place: int, share: Share, kept: frozenset[int], launch_id: int, joiner: Joiner) -> None:
-        """Give one device's share to the first launch with this id that does not have it yet.
+    def join(
+        self, place: int, contribution: Contribution, kept: frozenset[int], launch_id: int, joiner: Joiner
+    ) -> None:
+        """Give one device's contribution to the first launch with this id that does not have it yet.
 
         Args:
             place: the number of the device.
-            share: its share.
+            contribution: its contribution.
             kept: the numbers of the arguments that are not to be donated.
             launch_id: the launch.
-            joiner: who gives it; starts the launch if this share is the last one.
+            joiner: who gives it; starts the launch if this contribution is the last one.
         """
         with self._lock:
-            launch = next((w for w in self._waiting if w.launch_id == launch_id and place not in w.shares), None)
+            launch = next((w for w in self._waiting if w.launch_id == launch_id and place not in w.contributions), None)
             if launch is None:
                 launch = _Launch(launch_id)
                 self._waiting.append(launch)
-            launch.shares[place] = share
+            launch.contributions[place] = contribution
             launch.kept |= kept
             launch.joiners.add(joiner)
-            if len(launch.shares) < self._places:
+            if len(launch.contributions) < self._places:
                 return
             self._waiting.remove(launch)
-        joiner.start_when_there([launch.shares[number] for number in range(self._places)], launch.kept, launch_id)
+        joiner.start_when_there(
+            [launch.contributions[number] for number in range(self._places)], launch.kept, launch_id
+        )
 
     def cancel(self, joiner: Joiner, reason: str) -> None:
-        """Fail the launches that are not complete and that somebody has given a share of."""
+        """Fail the launches that are not complete and that somebody has given a contribution of."""
         with self._lock:
             ended = [launch for launch in self._waiting if joiner in launch.joiners]
             self._waiting = [launch for launch in self._waiting if joiner not in launch.joiners]
         for launch in ended:
-            for share in launch.shares.values():
-                share.fail(CancelledError(reason))
+            for contribution in launch.contributions.values():
+                contribution.fail(CancelledError(reason))
 
 
 class _Launch:
@@ -121,4 +125,4 @@ class _Launch:
         self.launch_id = launch_id
         self.kept: frozenset[int] = frozenset()
         self.joiners: set[Joiner] = set()
-        self.shares: dict[int, Share] = {}
+        self.contributions: dict[int, Contribution] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pjrt.api.future import Future
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import Source, XlaBuffer, waiting
 from pjrt.devices.xla.future import nothing
@@ -28,18 +28,18 @@ class Shards:
 
     _lock = threading.Lock()
 
-    def __init__(self, array: _raw.Array) -> None:
+    def __init__(self, array: _jaxlib.Array) -> None:
         self.array = array
-        self._parts: list[_raw.Array] | None = None
+        self._parts: list[_jaxlib.Array] | None = None
 
-    def part(self, index: int) -> _raw.Array:
+    def part(self, index: int) -> _jaxlib.Array:
         """The array of one device."""
         if self.array.is_deleted():
             return self.array
         if self._parts is None:
             with Shards._lock:
                 if self._parts is None:
-                    self._parts = _raw.shards(self.array)
+                    self._parts = _jaxlib.shards(self.array)
         return self._parts[index]
 
     @property
@@ -68,7 +68,7 @@ class ShardBuffer(XlaBuffer):
         self.type = array_type
 
     @property
-    def array(self) -> _raw.Array | None:  # type: ignore[override]  # the slot of the base class is not used
+    def array(self) -> _jaxlib.Array | None:  # type: ignore[override]  # the slot of the base class is not used
         """The array of this device, which takes the result apart."""
         part = self._part
         return None if part is None else part.shards.part(part.index)
@@ -87,7 +87,7 @@ class ShardBuffer(XlaBuffer):
 
     def consume(self) -> Source:
         taken = self.source()
-        self._part = Part(Shards(_raw.DONATED), 0)
+        self._part = Part(Shards(_jaxlib.DONATED), 0)
         return taken
 
     def ready(self) -> Future[None]:
@@ -95,12 +95,12 @@ class ShardBuffer(XlaBuffer):
         self.check_usable()
         return waiting(self.source().shards.array, self.client, nothing)
 
-    def when_there(self, take: Callable[[_raw.Array], T]) -> Future[T]:
+    def when_there(self, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
         self.check_usable()
         return waiting(self.array, self.client, take)
 
 
-def array_of(source: Source) -> _raw.Array:
+def array_of(source: Source) -> _jaxlib.Array:
     """The array behind a source that is there."""
     if isinstance(source, Future):
         source = source.result()
@@ -109,7 +109,7 @@ def array_of(source: Source) -> _raw.Array:
     return source
 
 
-def held(source: Source) -> list[_raw.Array]:
+def held(source: Source) -> list[_jaxlib.Array]:
     """The arrays by which somebody may hold the memory behind a source that is there."""
     if isinstance(source, Future):
         source = source.result()
@@ -119,7 +119,7 @@ def held(source: Source) -> list[_raw.Array]:
     return [whole, array_of(source)] if source.shards.is_apart else [whole]
 
 
-def gathered(column: Sequence[Source], aval: _raw.Aval, sharding: Any) -> _raw.Array:
+def gathered(column: Sequence[Source], aval: _jaxlib.Aval, sharding: Any) -> _jaxlib.Array:
     """The array of all devices from one source for each."""
     column = [source.result() if isinstance(source, Future) else source for source in column]
     first = column[0]
@@ -128,4 +128,4 @@ def gathered(column: Sequence[Source], aval: _raw.Aval, sharding: Any) -> _raw.A
         for number, source in enumerate(column)
     ):
         return first.shards.array
-    return _raw.assembled([array_of(source) for source in column], aval, sharding)
+    return _jaxlib.assembled([array_of(source) for source in column], aval, sharding)

@@ -77,7 +77,7 @@ class XlaTopology(TopologyDescription):
     def compile(
         self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
     ) -> XlaExecutable:
-        from pjrt.devices.xla._compile import compile_program
+        from pjrt.devices.xla.compilation import compile_program
         from pjrt.stablehlo import with_partitioning
 
         if client is not None:

@@ -23,11 +23,11 @@ from pjrt.api.future import Future, Promise
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
-from pjrt.devices.xla import _raw
-from pjrt.devices.xla._errors import converted
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import Source
-from pjrt.devices.xla.promised_buffer import PromisedBuffer
+from pjrt.devices.xla.errors import converted
+from pjrt.devices.xla.pending_buffer import PendingBuffer
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -55,7 +55,7 @@ class XlaTransferManager(AsyncHostToDeviceTransferManager):
     def buffer_size(self, index: int) -> int:
         return self._filling(index).memory.nbytes
 
-    def retrieve_buffer(self, index: int) -> PromisedBuffer:
+    def retrieve_buffer(self, index: int) -> PendingBuffer:
         return self._filling(index).retrieve()
 
     def transfer_data(self, index: int, data: Any, offset: int = 0, *, is_last_transfer: bool = True) -> Future[None]:
@@ -109,10 +109,10 @@ class _Filling:
         self.kind = kind
         self.memory = aligned_empty(kind.shape, kind.aval.dtype)
         self._promise: Promise[Source] = Promise()
-        self._buffer: PromisedBuffer | None = PromisedBuffer(self._promise.future, kind)
+        self._buffer: PendingBuffer | None = PendingBuffer(self._promise.future, kind)
         self._lock = threading.Lock()
 
-    def retrieve(self) -> PromisedBuffer:
+    def retrieve(self) -> PendingBuffer:
         with self._lock:
             buffer, self._buffer = self._buffer, None
         if buffer is None:
@@ -138,9 +138,9 @@ class _Filling:
         if not self._promise.future.done():
             self._promise.set_error(error)
 
-    def _finished(self) -> _raw.Array:
+    def _finished(self) -> _jaxlib.Array:
         try:
-            return _raw.put(self.memory, self.kind.aval, self.kind.memory_space, _raw.ZERO_COPY)
+            return _jaxlib.put(self.memory, self.kind.aval, self.kind.memory_space, _jaxlib.ZERO_COPY)
         except Exception as error:
             raise converted(error) from error
 

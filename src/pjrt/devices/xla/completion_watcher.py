@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pjrt.api.future import Future
-from pjrt.devices.xla import lifetime
-from pjrt.devices.xla.donations import Donations
+from pjrt.devices.xla import shutdown
+from pjrt.devices.xla.donation_guard import DonationGuard
 
-_THREAD = "pjrt-cpu-notifier"
+_THREAD = "pjrt-cpu-completion-watcher"
 
 _LINGER_SECONDS = 0.5
 """How long a thread with nothing to do stays: starting one waits for a processor, which the work it is for may have."""
@@ -63,7 +63,7 @@ class Waiters:
                 if len(self._threads) >= self.MOST:
                     return False
                 thread = threading.Thread(target=self._run, args=(future, settle), name=_THREAD, daemon=True)
-                lifetime.register_own(thread)
+                shutdown.register_own(thread)
                 self._threads.add(thread)
                 self._keys.add(key)
             # Without the lock: this waits until the new thread runs, which may collect garbage before it says so, and
@@ -136,7 +136,7 @@ def _join(thread: threading.Thread, deadline: float | None) -> None:
         thread.join(None if deadline is None else max(deadline - time.monotonic(), 0))
 
 
-class Notifier:
+class CompletionWatcher:
     """Notices that futures are done without anyone asking them.
 
     jaxlib tells nobody when an array is ready. It can be waited for, which takes a thread; and it can be asked, which
@@ -158,7 +158,7 @@ class Notifier:
     def __init__(self) -> None:
         self.lost = ""
         self.is_ending = False
-        self.donations = Donations()
+        self.donations = DonationGuard()
         self._waiters = Waiters(self._next)
         self._lock = threading.RLock()  # entered again by its holder, as that of the waiters
         self._asked: dict[int, _Watched] = {}
@@ -225,7 +225,7 @@ class Notifier:
                 if self._thread is not None:
                     return
                 thread = self._thread = threading.Thread(target=self._run, name=_THREAD, daemon=True)
-                lifetime.register_own(thread)
+                shutdown.register_own(thread)
             thread.start()  # without the lock, as that of a waiter
         except BaseException:
             # There are no threads left, or Ctrl-C came. Whoever waits next starts another; if this one does run, it

@@ -190,12 +190,16 @@ def register_handlers_of_jax() -> None:
 
 def put(array: np.ndarray[Any, Any], aval: Aval, space: XlaMemorySpace, semantics: Any) -> Array:
     """A numpy array of exactly the aval's type in a memory space."""
-    return jax.batched_device_put(aval, space.sharding, [array], [space.device.raw], True, False, semantics, True)
+    return jax.batched_device_put(
+        aval, space.sharding, [array], [space.device.jaxlib_device], True, False, semantics, True
+    )
 
 
 def copy(array: Array, space: XlaMemorySpace) -> Array:
     """A copy in a memory space; made when the value is there."""
-    (made,) = jax.batched_copy_array_to_devices_with_sharding([array], [space.device.raw_list], [space.sharding], _COPY)
+    (made,) = jax.batched_copy_array_to_devices_with_sharding(
+        [array], [space.device.jaxlib_devices], [space.sharding], _COPY
+    )
     return made
 
 
@@ -278,7 +282,7 @@ def result_handler(aval: Aval, sharding: Any) -> Any:
         return jax.array_result_handler(aval, sharding, True)
 
 
-class Described(NamedTuple):
+class ValueShape(NamedTuple):
     """One parameter or result of an executable, on one device."""
 
     shape: tuple[int, ...]
@@ -289,7 +293,7 @@ class Described(NamedTuple):
     is_in_host_memory: bool
 
 
-def signature(module: bytes) -> tuple[list[Described], list[Described]]:
+def program_shape(module: bytes) -> tuple[list[ValueShape], list[ValueShape]]:
     """The parameters and results of a compiled module, an ``HloModuleProto``, on one device."""
     shape = hlo.XlaComputation(module).program_shape()
     parameters = shape.parameter_shapes()
@@ -297,18 +301,18 @@ def signature(module: bytes) -> tuple[list[Described], list[Described]]:
         parameters = parameters[0].tuple_shapes()
     result = shape.result_shape()
     results = result.tuple_shapes() if result.is_tuple() else [result]
-    return [_described(p) for p in parameters], [_described(r) for r in results]
+    return [_value_shape(p) for p in parameters], [_value_shape(r) for r in results]
 
 
 _HOST_MEMORY = ":S(5)"  # as XLA spells its memory space of the host in a layout
 
 
-def _described(shape: Any) -> Described:
+def _value_shape(shape: Any) -> ValueShape:
     if not shape.is_array():
-        return Described((), None, (), (), False)
+        return ValueShape((), None, (), (), False)
     layout = shape.layout()
     sizes = tuple(shape.dimensions())
     dynamic = tuple(d for d in range(len(sizes)) if shape.is_dynamic_dimension(d)) if shape.is_dynamic() else ()
-    return Described(
+    return ValueShape(
         sizes, shape.numpy_dtype(), tuple(layout.minor_to_major()), dynamic, _HOST_MEMORY in layout.to_string()
     )

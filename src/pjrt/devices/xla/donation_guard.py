@@ -1,4 +1,4 @@
-"""Donations: who waits for an array that an execution takes the memory of."""
+"""The guard of donations: futures that wait for an array whose memory an execution takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _jaxlib
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.future import ArrayFuture
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Donations:
+class DonationGuard:
     """The futures that wait for arrays which may be donated before they have their value.
 
     An execution that donates takes the memory at once, whoever waits. So whoever only wants to know when the array is
@@ -40,7 +40,7 @@ class Donations:
         """Whether there may be any such future."""
         return len(self._waiting) > 0
 
-    def carry_out(self, donated: Sequence[_raw.Array], execute: Callable[[], tuple[_raw.Array, T]]) -> T:
+    def carry_out(self, donated: Sequence[_jaxlib.Array], execute: Callable[[], tuple[_jaxlib.Array, T]]) -> T:
         """Donates arrays to an execution.
 
         Args:

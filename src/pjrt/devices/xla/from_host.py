@@ -13,10 +13,10 @@ from pjrt.api.expecting import expect_array, expect_callable, unexpected
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
-from pjrt.devices.xla import _raw
-from pjrt.devices.xla._errors import converted
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer, waiting
+from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.future import nothing
 
 if TYPE_CHECKING:
@@ -29,16 +29,16 @@ ALIGNMENT = 64
 """XLA uses memory of the host in place only if it begins at a multiple of this many bytes; otherwise it copies."""
 
 _SEMANTICS = {
-    HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL: _raw.COPY_DURING_CALL,
-    HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES: _raw.COPY_LATER,
-    HostBufferSemantics.IMMUTABLE_ZERO_COPY: _raw.ZERO_COPY,
+    HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL: _jaxlib.COPY_DURING_CALL,
+    HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES: _jaxlib.COPY_LATER,
+    HostBufferSemantics.IMMUTABLE_ZERO_COPY: _jaxlib.ZERO_COPY,
     # XLA never writes to memory that it was lent: a donation of such a buffer makes a new one. So being allowed to
     # write changes nothing.
-    HostBufferSemantics.MUTABLE_ZERO_COPY: _raw.ZERO_COPY,
+    HostBufferSemantics.MUTABLE_ZERO_COPY: _jaxlib.ZERO_COPY,
 }
 
 
-def place(
+def buffer_from_host(
     client: XlaClient,
     array: Any,
     space: XlaMemorySpace,
@@ -51,23 +51,23 @@ def place(
     kind = client.row_major_type(given.shape, given.dtype, space)
     if type(semantics) is not HostBufferSemantics:
         raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
-    raw_semantics = _SEMANTICS[semantics]
+    jaxlib_semantics = _SEMANTICS[semantics]
     if on_done is not None:
         expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
     if layout is not None:
         order = TiledLayout(_order_of(layout, given, kind)[::-1])
         if not order.is_row_major:
-            buffer = client.relaid(_put(given, kind, _raw.COPY_DURING_CALL), order)
+            buffer = client.relaid(_put(given, kind, _jaxlib.COPY_DURING_CALL), order)
             _tell(on_done)
             return buffer
     if on_done is None:
-        return _put(given, kind, raw_semantics)
+        return _put(given, kind, jaxlib_semantics)
     if semantics is HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL:
-        buffer = _put(given, kind, raw_semantics)
+        buffer = _put(given, kind, jaxlib_semantics)
         _tell(on_done)
         return buffer
     if semantics is HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES:
-        buffer = _put(given, kind, raw_semantics)
+        buffer = _put(given, kind, jaxlib_semantics)
         waiting(buffer.array, client, nothing).add_done_callback(lambda _: _tell(on_done))
         return buffer
     return _lent(client, given, kind, on_done)
@@ -78,7 +78,7 @@ class LentBuffer(XlaBuffer):
 
     __slots__ = ("_release",)
 
-    def __init__(self, array: _raw.Array, array_type: ArrayType, release: Release) -> None:
+    def __init__(self, array: _jaxlib.Array, array_type: ArrayType, release: Release) -> None:
         super().__init__(array, array_type)
         self._release = release
 
@@ -113,10 +113,10 @@ class Release(Future[None]):
     def look(self) -> None:
         """Sees whether the memory is released now, and if not, has it looked after."""
         if not self.done():
-            self._client.notifier.watch(self)
+            self._client.watcher.watch(self)
 
     def _poll(self) -> None:
-        _raw.collect_released()
+        _jaxlib.collect_released()
 
     def _released(self, on_done: Callable[[], object]) -> None:
         _tell(on_done)
@@ -126,7 +126,7 @@ class Release(Future[None]):
 def _lent(client: XlaClient, given: _HostArray, kind: ArrayType, on_done: Callable[[], object]) -> XlaBuffer:
     lent = given.view()
     release = Release(client, lent, on_done)
-    buffer = LentBuffer(_raw_put(lent, kind, _raw.ZERO_COPY), kind, release)
+    buffer = LentBuffer(_put_array(lent, kind, _jaxlib.ZERO_COPY), kind, release)
     del lent
     if not shares_memory(buffer, given):
         # XLA made a copy after all: the owner is told when that is done.
@@ -136,7 +136,7 @@ def _lent(client: XlaClient, given: _HostArray, kind: ArrayType, on_done: Callab
 
 def shares_memory(buffer: XlaBuffer, array: _HostArray) -> bool:
     """Whether a buffer uses an array's memory in place."""
-    return buffer.array is not None and _raw.pointer(buffer.array) == array.ctypes.data
+    return buffer.array is not None and _jaxlib.pointer(buffer.array) == array.ctypes.data
 
 
 def _host_array(array: Any) -> _HostArray:
@@ -153,12 +153,12 @@ def _order_of(layout: Layout, given: _HostArray, kind: ArrayType) -> tuple[int, 
 
 
 def _put(given: _HostArray, kind: ArrayType, semantics: Any) -> XlaBuffer:
-    return XlaBuffer(_raw_put(given, kind, semantics), kind)
+    return XlaBuffer(_put_array(given, kind, semantics), kind)
 
 
-def _raw_put(given: _HostArray, kind: ArrayType, semantics: Any) -> _raw.Array:
+def _put_array(given: _HostArray, kind: ArrayType, semantics: Any) -> _jaxlib.Array:
     try:
-        return _raw.put(given, kind.aval, kind.memory_space, semantics)
+        return _jaxlib.put(given, kind.aval, kind.memory_space, semantics)
     except Exception as error:
         raise converted(error) from error
 

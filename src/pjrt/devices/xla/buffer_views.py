@@ -12,7 +12,7 @@ from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout, TiledLayout, expect_layout
 from pjrt.api.raw_buffer import RawBuffer
-from pjrt.devices.xla import _raw, _reading
+from pjrt.devices.xla import _jaxlib, to_host
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.future import flattened
 
@@ -30,7 +30,7 @@ class XlaExternalReference(ExternalReference):
     __slots__ = ("_bytes",)
 
     def __init__(self, buffer: XlaBuffer) -> None:
-        self._bytes: Any = buffer.when_there(_reading.raw_bytes).result()
+        self._bytes: Any = buffer.when_there(to_host.raw_bytes).result()
 
     @property
     def pointer(self) -> int:
@@ -70,8 +70,8 @@ class XlaRawBuffer(RawBuffer):
         data = readable(source)
         check_range(offset, data.nbytes, self._size)
 
-        def write(array: _raw.Array) -> None:
-            _reading.raw_bytes(array)[offset : offset + data.nbytes] = data
+        def write(array: _jaxlib.Array) -> None:
+            to_host.raw_bytes(array)[offset : offset + data.nbytes] = data
 
         future = self._held().when_there(write)
         future.add_done_callback(lambda _: None)
@@ -91,7 +91,7 @@ class XlaRawBuffer(RawBuffer):
 
 def bitcast(buffer: XlaBuffer, element_type: ElementType, shape: tuple[int, ...], layout: Layout | None) -> XlaBuffer:
     """A buffer of another type over the same bytes, which it takes over."""
-    from pjrt.devices.xla.promised_buffer import PromisedBuffer
+    from pjrt.devices.xla.pending_buffer import PendingBuffer
 
     target = buffer.client.array_type(shape, ElementType.of(element_type), buffer.memory_space)
     if target.is_packed or buffer.type.is_packed:
@@ -103,22 +103,22 @@ def bitcast(buffer: XlaBuffer, element_type: ElementType, shape: tuple[int, ...]
         raise InvalidArgumentError(f"{buffer.type} has {size} bytes, {target} needs {wanted}: expected the same number")
     held = buffer.hold()
     buffer.consume()
-    return PromisedBuffer(held.when_there(lambda array: _over(_reading.raw_bytes(array), target)), target)
+    return PendingBuffer(held.when_there(lambda array: _over(to_host.raw_bytes(array), target)), target)
 
 
-def _over(memory: Any, target: ArrayType) -> _raw.Array:
-    return _raw.put(
-        memory.view(target.aval.dtype).reshape(target.shape), target.aval, target.memory_space, _raw.ZERO_COPY
+def _over(memory: Any, target: ArrayType) -> _jaxlib.Array:
+    return _jaxlib.put(
+        memory.view(target.aval.dtype).reshape(target.shape), target.aval, target.memory_space, _jaxlib.ZERO_COPY
     )
 
 
 def depend(buffer: XlaBuffer, dependency: Future[Any]) -> XlaBuffer:
     """A buffer with the memory of another, which is gone, that has its value when the dependency is done too."""
-    from pjrt.devices.xla.promised_buffer import PromisedBuffer
+    from pjrt.devices.xla.pending_buffer import PendingBuffer
 
     expect(dependency, Future, "a future to wait for")
     source = buffer.consume()
     after = dependency.then(lambda _: source)
     if isinstance(source, Future):
         after = flattened(dependency, lambda _: source)
-    return PromisedBuffer(after, buffer.type)
+    return PendingBuffer(after, buffer.type)

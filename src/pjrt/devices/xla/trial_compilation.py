@@ -139,8 +139,8 @@ def _survives(program: Program, proto: bytes, num_devices: int) -> bool:
 
 def main(arguments: list[str]) -> None:
     """Compiles the program on the standard input: format, options, number of devices and its size are arguments."""
-    from pjrt.devices.xla._compile import compile_here
     from pjrt.devices.xla.client import XlaClient
+    from pjrt.devices.xla.compilation import compile_here
 
     format_, proto, num_devices, size = arguments
     options = CompileOptions.from_proto(bytes.fromhex(proto))

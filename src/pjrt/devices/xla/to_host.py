@@ -11,7 +11,7 @@ from pjrt.api.errors import InvalidArgumentError, unimplemented
 from pjrt.api.expecting import expect, expect_int
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.future import flattened
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ DLPACK_DEVICE = (1, 0)
 _HostArray = np.ndarray[Any, Any]
 
 
-def to_host(buffer: XlaBuffer, out: _HostArray | None, layout: Layout | None) -> Future[_HostArray]:
+def copy_array(buffer: XlaBuffer, out: _HostArray | None, layout: Layout | None) -> Future[_HostArray]:
     """Copies a buffer's value into an array: the caller's, or a new one with a layout."""
     if out is not None:
         _check_out(buffer, out)
@@ -36,8 +36,8 @@ def to_host(buffer: XlaBuffer, out: _HostArray | None, layout: Layout | None) ->
             raise InvalidArgumentError("expected an array to copy to or a layout for a new one, found neither")
         target = aligned_empty(buffer.shape, buffer.dtype, order_of(layout, buffer.shape, buffer.element_type))
 
-    def copy(array: _raw.Array) -> _HostArray:
-        np.copyto(target, _raw.view(array))
+    def copy(array: _jaxlib.Array) -> _HostArray:
+        np.copyto(target, _jaxlib.view(array))
         return target
 
     return _carried_out(buffer, copy)
@@ -53,7 +53,7 @@ def copy_raw(buffer: XlaBuffer, out: Any, offset: int, size: int | None) -> Futu
         raise InvalidArgumentError(f"{count} bytes were asked for, the place to put them has {target.nbytes}")
     check_range(offset, count, buffer.on_device_size)
 
-    def copy(array: _raw.Array) -> None:
+    def copy(array: _jaxlib.Array) -> None:
         target[:count] = raw_bytes(array)[offset : offset + count]
 
     return _carried_out(buffer, copy)
@@ -66,17 +66,17 @@ def copy_raw_later(buffer: XlaBuffer, out: Future[Any], offset: int, size: int |
     return flattened(out, lambda memory: copy_raw(kept, memory, offset, size))
 
 
-def raw_bytes(array: _raw.Array) -> _HostArray:
+def raw_bytes(array: _jaxlib.Array) -> _HostArray:
     """The memory of an array that is ready, as bytes that keep it alive."""
     from pjrt.host.foreign import ForeignMemory
 
-    size = _raw.size_on_device(array)
+    size = _jaxlib.size_on_device(array)
     if not size:
         return np.empty(0, np.uint8)
-    return ForeignMemory(_raw.pointer(array), size, (array, _raw.view(array))).bytes()
+    return ForeignMemory(_jaxlib.pointer(array), size, (array, _jaxlib.view(array))).bytes()
 
 
-def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_raw.Array], Any]:
+def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_jaxlib.Array], Any]:
     """What makes a DLPack capsule of an array, for a consumer that wants it on a device and maybe as a copy.
 
     Raises:
@@ -86,10 +86,10 @@ def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_raw.Array], Any]:
         raise BufferError(f"the memory is on DLPack's device {DLPACK_DEVICE}, it was asked for on {tuple(dl_device)}")
     if copy:
         raise unimplemented("cpu", "Buffer.__dlpack__ with copy=True", "copy with numpy.array(buffer)")
-    return _raw.capsule
+    return _jaxlib.capsule
 
 
-def _carried_out(buffer: XlaBuffer, copy: Callable[[_raw.Array], Any]) -> Future[Any]:
+def _carried_out(buffer: XlaBuffer, copy: Callable[[_jaxlib.Array], Any]) -> Future[Any]:
     """A future of a copy that is made whether or not anybody waits for it."""
     future = buffer.when_there(copy)
     future.add_done_callback(lambda _: None)

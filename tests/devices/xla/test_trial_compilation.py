@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.devices.xla import _trial, custom_calls
+from pjrt.devices.xla import custom_calls, trial_compilation
 from pjrt.stablehlo import read, to_module, vetting
 from pjrt.stablehlo.outline import Outline
 
@@ -101,7 +101,7 @@ def test_a_sharding_that_nobody_can_inspect_is_an_error() -> None:
 )
 def test_usual_custom_calls_are_ordinary(client: pjrt.Client, text: str) -> None:
     custom_calls.provide(text.encode())
-    assert _trial.is_ordinary(Outline.of(to_module(read(text))))
+    assert trial_compilation.is_ordinary(Outline.of(to_module(read(text))))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ SIZES = st.lists(st.integers(0, 2**20), max_size=2)
 def test_ordinary_types_are_ordinary(element: str, sizes: list[int]) -> None:
     kind = f"tensor<{''.join(f'{size}x' for size in sizes)}{element}>"
     text = f"func.func @main(%x: {kind}) -> {kind} {{ return %x : {kind} }}"
-    assert _trial.is_ordinary(Outline.of(to_module(read(text))))
+    assert trial_compilation.is_ordinary(Outline.of(to_module(read(text))))
 
 
 MUTATIONS = st.sampled_from(

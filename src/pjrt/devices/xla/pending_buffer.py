@@ -9,7 +9,7 @@ from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.future import Future
 from pjrt.api.memory_space import MemorySpace
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import Source, XlaBuffer, waiting
 from pjrt.devices.xla.future import flattened
@@ -18,7 +18,7 @@ from pjrt.devices.xla.shards import array_of
 T = TypeVar("T")
 
 
-class PromisedBuffer(XlaBuffer):
+class PendingBuffer(XlaBuffer):
     """A buffer whose array, or the error that comes instead, is promised.
 
     jaxlib has no arrays without a runtime behind them, so this is how a buffer waits for a transfer, for the other
@@ -32,12 +32,12 @@ class PromisedBuffer(XlaBuffer):
         self.type = array_type
 
     @staticmethod
-    def failed(error: PjrtError, array_type: ArrayType) -> PromisedBuffer:
+    def failed(error: PjrtError, array_type: ArrayType) -> PendingBuffer:
         """A buffer that holds an error."""
-        return PromisedBuffer(Future.failed(error), array_type)
+        return PendingBuffer(Future.failed(error), array_type)
 
     @property
-    def array(self) -> _raw.Array | None:  # type: ignore[override]  # the slot of the base class is not used
+    def array(self) -> _jaxlib.Array | None:  # type: ignore[override]  # the slot of the base class is not used
         """The array if it has arrived."""
         arrival = self._arrival
         if arrival is None or not arrival.done() or arrival.exception() is not None:
@@ -59,14 +59,14 @@ class PromisedBuffer(XlaBuffer):
 
     def hold(self) -> XlaBuffer:
         self.check_usable()
-        return PromisedBuffer(self._promise(), self.type)
+        return PendingBuffer(self._promise(), self.type)
 
     def consume(self) -> Source:
         taken = self.source()
-        self._arrival = Future.completed(_raw.DONATED)
+        self._arrival = Future.completed(_jaxlib.DONATED)
         return taken
 
-    def when_there(self, take: Callable[[_raw.Array], T]) -> Future[T]:
+    def when_there(self, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
         self.check_usable()
         client = self.client
         return flattened(self._promise(), lambda source: waiting(array_of(source), client, take))
@@ -75,8 +75,8 @@ class PromisedBuffer(XlaBuffer):
         self.check_usable()
         client = self.client
         kind = client.array_type_like(self.type, client.space_of(destination))
-        copied = self._promise().then(lambda source: _raw.copy(array_of(source), kind.memory_space))
-        return PromisedBuffer(copied, kind)
+        copied = self._promise().then(lambda source: _jaxlib.copy(array_of(source), kind.memory_space))
+        return PendingBuffer(copied, kind)
 
     def _promise(self) -> Future[Source]:
         if self._arrival is None:

@@ -11,11 +11,10 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.expecting import expect_bytes
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _raw, custom_calls
-from pjrt.devices.xla import _trial as trial
-from pjrt.devices.xla._errors import converted, status_of
-from pjrt.devices.xla._random_bits import with_unsigned_random_bits
+from pjrt.devices.xla import _jaxlib, custom_calls, trial_compilation
+from pjrt.devices.xla.errors import converted, status_of
 from pjrt.devices.xla.executable import XlaExecutable
+from pjrt.devices.xla.random_bits import with_unsigned_random_bits
 from pjrt.stablehlo import read, to_module
 from pjrt.stablehlo.outline import Outline
 
@@ -34,7 +33,7 @@ def compile_program(client: XlaClient, program: Program, options: CompileOptions
         InvalidArgumentError: it is no program, or the compiler does not take it.
         UnimplementedError: the compiler does not survive it.
     """
-    return _compile(client, program, options, trial.attempt)
+    return _compile(client, program, options, trial_compilation.attempt)
 
 
 def compile_here(client: XlaClient, program: Program, options: CompileOptions) -> XlaExecutable:
@@ -58,16 +57,19 @@ def _compile(
     if attempt is not None:
         outline = Outline.of(module)
         outline.check()
-        if not trial.is_ordinary(outline):
+        if not trial_compilation.is_ordinary(outline):
             attempt(program, options, len(client.devices))
-    places, raw_options = _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
+    places, jaxlib_options = (
+        _jaxlib.device_list([device.jaxlib_device for device in devices]),
+        _jaxlib_options(options, assignment),
+    )
     try:
         with module as mlir:
-            raw = client.raw.compile_and_load(mlir, places, raw_options)
+            jaxlib_executable = client.jaxlib_client.compile_and_load(mlir, places, jaxlib_options)
     except Exception as error:
         raise _explained(error) from error
     del mlir, module  # as large as the program's constants; so is what comes next
-    return _made(raw, assignment, options)
+    return _made(jaxlib_executable, assignment, options)
 
 
 def _explained(error: Exception) -> PjrtError:
@@ -94,8 +96,10 @@ def deserialize(client: XlaClient, serialized: bytes, options: CompileOptions) -
     assignment, devices = _assigned(client, options)
     custom_calls.provide(serialized)
     try:
-        raw = client.raw.deserialize_executable(
-            serialized, _raw.device_list([device.raw for device in devices]), _raw_options(options, assignment)
+        jaxlib_executable = client.jaxlib_client.deserialize_executable(
+            serialized,
+            _jaxlib.device_list([device.jaxlib_device for device in devices]),
+            _jaxlib_options(options, assignment),
         )
     except Exception as error:
         code, message = status_of(error)
@@ -105,12 +109,12 @@ def deserialize(client: XlaClient, serialized: bytes, options: CompileOptions) -
             "expected an executable that was serialized by this version of XLA for the CPU, found "
             f"{len(serialized)} bytes that are none: {message}" + ("" if code is None else f" ({code.name})")
         ) from error
-    return _made(raw, assignment, options)
+    return _made(jaxlib_executable, assignment, options)
 
 
-def _made(raw: Any, assignment: DeviceAssignment, options: CompileOptions) -> XlaExecutable:
-    custom_calls.settle(raw.hlo_modules()[0].as_serialized_hlo_module_proto())
-    return XlaExecutable(raw, assignment, options)
+def _made(jaxlib_executable: Any, assignment: DeviceAssignment, options: CompileOptions) -> XlaExecutable:
+    custom_calls.settle(jaxlib_executable.hlo_modules()[0].as_serialized_hlo_module_proto())
+    return XlaExecutable(jaxlib_executable, assignment, options)
 
 
 def _assigned(client: XlaClient, options: CompileOptions) -> tuple[DeviceAssignment, list[XlaDevice]]:
@@ -123,9 +127,9 @@ def _assigned(client: XlaClient, options: CompileOptions) -> tuple[DeviceAssignm
     return assignment, [client.device_with_id(number) for row in assignment.device_ids for number in row]
 
 
-def _raw_options(options: CompileOptions, assignment: DeviceAssignment) -> Any:
+def _jaxlib_options(options: CompileOptions, assignment: DeviceAssignment) -> Any:
     """The options as jaxlib takes them: with a device assignment, and never portable, which it could not run."""
     if assignment.device_ids == ((0,),) and options == _DEFAULT:
-        return _raw.jax.CompileOptions()  # spares loading protobuf, which start-up would feel
+        return _jaxlib.jax.CompileOptions()  # spares loading protobuf, which start-up would feel
     complete = replace(options, device_assignment=assignment, compile_portable_executable=False, device_ordinal=-1)
-    return _raw.jax.CompileOptions.ParseFromString(complete.to_proto())
+    return _jaxlib.jax.CompileOptions.ParseFromString(complete.to_proto())

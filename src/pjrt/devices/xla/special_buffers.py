@@ -13,11 +13,11 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtE
 from pjrt.api.expecting import expect, expect_callable, expect_int
 from pjrt.api.future import Future, Promise
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.xla import _raw
+from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import Source, XlaBuffer
-from pjrt.devices.xla.placing import ALIGNMENT, LentBuffer, Release, shares_memory
-from pjrt.devices.xla.promised_buffer import PromisedBuffer
+from pjrt.devices.xla.from_host import ALIGNMENT, LentBuffer, Release, shares_memory
+from pjrt.devices.xla.pending_buffer import PendingBuffer
 from pjrt.devices.xla.transfer import spec_type
 
 if TYPE_CHECKING:
@@ -33,19 +33,19 @@ def uninitialized(client: XlaClient, spec: ShapeSpec, space: XlaMemorySpace) -> 
     memory = aligned_empty(kind.shape, kind.aval.dtype)
     if kind.is_packed or kind.aval.dtype == bool:
         memory.view("u1").fill(0)  # not every byte is such an element
-    return XlaBuffer(_raw.put(memory, kind.aval, space, _raw.ZERO_COPY), kind)
+    return XlaBuffer(_jaxlib.put(memory, kind.aval, space, _jaxlib.ZERO_COPY), kind)
 
 
 def failed(client: XlaClient, error: PjrtError, spec: ShapeSpec, space: XlaMemorySpace) -> XlaBuffer:
     """A buffer that has failed."""
-    return PromisedBuffer.failed(error, spec_type(client, spec, space))
+    return PendingBuffer.failed(error, spec_type(client, spec, space))
 
 
 def alias(client: XlaClient, spec: ShapeSpec, space: XlaMemorySpace) -> tuple[XlaBuffer, XlaAliasFulfillment]:
     """A buffer that will become another's alias."""
     kind = spec_type(client, spec, space)
     promise: Promise[Source] = Promise()
-    return PromisedBuffer(promise.future, kind), XlaAliasFulfillment(promise, kind)
+    return PendingBuffer(promise.future, kind), XlaAliasFulfillment(promise, kind)
 
 
 class XlaAliasFulfillment(AliasFulfillment):
@@ -124,11 +124,11 @@ def over(client: XlaClient, array: Any, kind: ArrayType, on_done: Callable[[], o
         InvalidArgumentError: it cannot.
     """
     lent = array.view()
-    raw = _raw.put(lent, kind.aval, kind.memory_space, _raw.ZERO_COPY)
-    buffer = XlaBuffer(raw, kind)
+    jaxlib_array = _jaxlib.put(lent, kind.aval, kind.memory_space, _jaxlib.ZERO_COPY)
+    buffer = XlaBuffer(jaxlib_array, kind)
     if math.prod(kind.shape) and not shares_memory(buffer, array):
         raise InvalidArgumentError(
             f"XLA uses memory of the host in place only if it is row-major and aligned to {ALIGNMENT} bytes; this is "
             f"at {array.ctypes.data:#x} with strides {array.strides}: copy it with client.buffer_from_host"
         )
-    return buffer if on_done is None else LentBuffer(raw, kind, Release(client, lent, on_done))
+    return buffer if on_done is None else LentBuffer(jaxlib_array, kind, Release(client, lent, on_done))
