@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pjrt import frameworks, host, plugins, stablehlo
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
-    from pjrt.capi.export import Exported, export
+    from pjrt.capi.export import ExportedPlugin, export
     from pjrt.devices.stablehlo_client import StableHloClient
 
 __version__ = "0.1.0"
@@ -90,7 +90,7 @@ __all__ = [
     "Executable",
     "ExecuteContext",
     "ExecuteOptions",
-    "Exported",
+    "ExportedPlugin",
     "ExternalReference",
     "FailedPreconditionError",
     "Feature",
@@ -157,7 +157,7 @@ __all__ = [
 # Imported when they are first asked for, so that a program that does without them starts without them.
 _LATER = {
     "CompilationCache": "pjrt.artifacts.compilation_cache",
-    "Exported": "pjrt.capi.export",
+    "ExportedPlugin": "pjrt.capi.export",
     "SavedExecutable": "pjrt.artifacts.saved_executable",
     "StableHloClient": "pjrt.devices.stablehlo_client",
     "export": "pjrt.capi.export",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pjrt.capi.export import let_go_of_gil_in_waits
+from pjrt.capi.export import release_gil_in_waits
 
 HERE = Path(__file__).parent
 WAYS = (
@@ -57,4 +57,4 @@ def test_an_event_that_is_awaited_with_the_gil() -> None:
 
 def test_a_library_that_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "libother.so").touch()
-    assert let_go_of_gil_in_waits(tmp_path / "libother.so", tmp_path / "missing.so") == 0
+    assert release_gil_in_waits(tmp_path / "libother.so", tmp_path / "missing.so") == 0

@@ -10,12 +10,12 @@ from typing import Any
 
 def in_library(path: str, ways: list[str]) -> None:
     """Calls functions of ``waits.cpp``."""
-    from pjrt.capi.export import let_go_of_gil_in_waits
+    from pjrt.capi.export import release_gil_in_waits
 
     library = ctypes.PyDLL(path)  # its functions are called with the GIL
-    replaced = let_go_of_gil_in_waits(path)
+    replaced = release_gil_in_waits(path)
     assert replaced >= len(set(ways)), replaced
-    assert let_go_of_gil_in_waits(path) == replaced
+    assert release_gil_in_waits(path) == replaced
     for way in ways:
         called: list[int] = []
         callback = ctypes.CFUNCTYPE(None)(lambda noted=called: noted.append(threading.get_ident()))

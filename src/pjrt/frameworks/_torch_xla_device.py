@@ -13,7 +13,7 @@ from typing import Any
 
 import pjrt
 from pjrt import system
-from pjrt.capi.export import Exported, export, write_library
+from pjrt.capi.export import ExportedPlugin, export, write_library
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
 from pjrt.plugins import local_processes, registry
 
@@ -104,7 +104,7 @@ def make_client(device: str, **options: Any) -> pjrt.Client:
     return pjrt.client(device, **options)
 
 
-def __getattr__(name: str) -> Exported:
+def __getattr__(name: str) -> ExportedPlugin:
     """The same with a platform's name of letters only: PyTorch/XLA's launcher reads no others."""
     if name != PLAINLY_NAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ import pjrt
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore
-from pjrt.capi.export import Exported, export, exported_at
+from pjrt.capi.export import ExportedPlugin, export, exported_at
 from pjrt.frameworks import _jax_lowering
 from pjrt.frameworks._served import JAX, Served
 from pjrt.plugins.declaration import ProcessOptions
@@ -30,7 +30,7 @@ _registered: set[str] = set()
 
 
 def register(
-    device: str | os.PathLike[str] | Exported,
+    device: str | os.PathLike[str] | ExportedPlugin,
     *,
     platform: str | None = None,
     make_default: bool | None = None,
@@ -60,7 +60,7 @@ def register(
         NotFoundError: JAX is not installed, or there is no such device.
     """
     bridge = _xla_bridge()
-    if isinstance(device, Exported):
+    if isinstance(device, ExportedPlugin):
         known_as = platform or _free(device.name)
         _register_table(bridge, device, known_as, _priority({}, make_default), options)
         return known_as
@@ -86,13 +86,15 @@ def register(
     return known_as
 
 
-def _register_table(bridge: Any, exported: Exported, platform: str, priority: int, options: dict[str, Any]) -> None:
+def _register_table(
+    bridge: Any, exported: ExportedPlugin, platform: str, priority: int, options: dict[str, Any]
+) -> None:
     _check_not_too_late(bridge, platform)
     bridge.register_plugin(platform, c_api=exported.capsule, options=options or None, priority=priority)
     _prepare(bridge, exported, platform)
 
 
-def _prepare(bridge: Any, exported: Exported, platform: str) -> None:
+def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
     """Have JAX lower programs for a plugin of ours as for CPUs, and the plugin's clients call back into Python."""
     for target in _jax_lowering.TARGETS:
         # A device that cannot call Python functions says so when a program tries to.

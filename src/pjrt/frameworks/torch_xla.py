@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
-from pjrt.capi.export import let_go_of_gil_in_waits
+from pjrt.capi.export import release_gil_in_waits
 from pjrt.frameworks._torch_xla_device import TorchXlaDevice
 
 VARIABLE = "PJRT_TORCH_XLA_DEVICE"
@@ -153,7 +153,7 @@ def _let_work_finish() -> None:
     import torch_xla
 
     libraries = (Path(torch.__file__).parent / "lib").glob("*.so")
-    if not let_go_of_gil_in_waits(*libraries, torch_xla._XLAC.__file__):
+    if not release_gil_in_waits(*libraries, torch_xla._XLAC.__file__):
         warnings.warn(
             "PyTorch/XLA's libraries cannot be told to let go of the GIL while they wait: a device in Python may hang "
             "where PyTorch waits for it with the GIL, as for x[i] with an i that the device computes",

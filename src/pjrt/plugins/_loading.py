@@ -140,7 +140,7 @@ def _made(declaration: Declaration) -> Plugin:
     except PjrtError:
         raise
     except (Exception, SystemExit) as error:
-        from pjrt.capi.export.loading import located
+        from pjrt.capi.export.import_spec import located
 
         raise FailedPreconditionError(
             f"the device {declaration.name!r} ({declaration.origin}) cannot be loaded: {located(error)}"
@@ -158,7 +158,7 @@ def _made(declaration: Declaration) -> Plugin:
 def named(place: str) -> Any:
     """What ``module:attribute`` or ``/path/of/file.py:attribute`` names; it is imported for it."""
     if ".py:" in place:
-        return importlib.import_module("pjrt.capi.export.loading").find_attribute(place)
+        return importlib.import_module("pjrt.capi.export.import_spec").find_attribute(place)
     module, _, attributes = place.partition(":")
     found: Any = importlib.import_module(module)
     for attribute in filter(None, attributes.split(".")):

@@ -60,7 +60,7 @@ class ModuleFiles:
     @staticmethod
     def of(place: str) -> ModuleFiles:
         """Return the modules of the plugin whose factory is at a place, as ``place_of`` gives it."""
-        from pjrt.capi.export.loading import module_name
+        from pjrt.capi.export.import_spec import module_name
 
         holder = place.rpartition(":")[0]
         if holder.endswith(".py"):
@@ -163,7 +163,7 @@ class _SourceFinder:
         self._owns = owns
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
-        from pjrt.capi.export.loading import UncachedLoader
+        from pjrt.capi.export.import_spec import UncachedLoader
 
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)

@@ -24,7 +24,7 @@ from pjrt.api.execute_options import ExecuteOptions, RecvCallback
 from pjrt.api.transfer import CopyToDeviceStream
 
 if TYPE_CHECKING:
-    from pjrt.capi.export import Exported
+    from pjrt.capi.export import ExportedPlugin
 
 __all__ = ["BACKENDS", "Absent", "Backend", "TinyBackend", "make_backend"]
 
@@ -219,7 +219,7 @@ class ExportedBackend(Backend):
 
 
 @cache
-def _exported(inner: Backend) -> Exported:
+def _exported(inner: Backend) -> ExportedPlugin:
     import pjrt
 
     return pjrt.export(inner.client, name=inner.name, abi_versions=inner.name == "tiny")

@@ -8,17 +8,17 @@ away once the interpreter has begun to end.
 from __future__ import annotations
 
 from pjrt.capi.export._event import wait_for_pending
-from pjrt.capi.export._library_waits import let_go_of_gil_in_waits
-from pjrt.capi.export.exported import Exported, export
-from pjrt.capi.export.loading import exported_at, load_exported
-from pjrt.capi.export.writing import write_library
+from pjrt.capi.export._library_waits import release_gil_in_waits
+from pjrt.capi.export.exported_plugin import ExportedPlugin, export
+from pjrt.capi.export.import_spec import exported_at, load_exported
+from pjrt.capi.export.shared_library import write_library
 
 __all__ = [
-    "Exported",
+    "ExportedPlugin",
     "export",
     "exported_at",
-    "let_go_of_gil_in_waits",
     "load_exported",
+    "release_gil_in_waits",
     "wait_for_pending",
     "write_library",
 ]

@@ -11,7 +11,7 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, native_layout, read_int64s, read_layout
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._device cimport device_of, memory_space_of
-from pjrt.capi.export._entry cimport drop, entry, keep, notice_entry, put, python_error, quiet_entry
+from pjrt.capi.export._trampolines cimport drop, trampoline, keep, notice_trampoline, put, python_error, quiet_trampoline
 from pjrt.capi.export._event cimport event_of, failed_event
 
 from pjrt.api.errors import InvalidArgumentError
@@ -166,12 +166,12 @@ cdef int _ready_event(void *raw) except -1:
     return 0
 
 
-cdef PJRT_Error *(*_ready_event_entry)(void *args) noexcept nogil
+cdef PJRT_Error *(*_ready_event_trampoline)(void *args) noexcept nogil
 
 
 cdef PJRT_Error *_ready_event_or_failed(PJRT_Buffer_ReadyEvent_Args *args) noexcept nogil:
     # JAX ends the process where this fails, as it must once the interpreter is ending: the error goes into the event.
-    cdef PJRT_Error *error = _ready_event_entry(args)
+    cdef PJRT_Error *error = _ready_event_trampoline(args)
     if error == NULL or args.buffer == NULL:
         return error
     args.event = failed_event(error)
@@ -290,17 +290,17 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_Buffer_IsOnCpu = _is_on_cpu
     table.PJRT_Buffer_IsDeleted = _is_deleted
     table.PJRT_Buffer_Destroy = _destroy
-    put(table, SLOT_PJRT_Buffer_UnpaddedDimensions, entry(_unpadded_dimensions))
-    put(table, SLOT_PJRT_Buffer_Delete, quiet_entry(_delete))
-    global _ready_event_entry
-    _ready_event_entry = <PJRT_Error *(*)(void *) noexcept nogil>entry(_ready_event)
+    put(table, SLOT_PJRT_Buffer_UnpaddedDimensions, trampoline(_unpadded_dimensions))
+    put(table, SLOT_PJRT_Buffer_Delete, quiet_trampoline(_delete))
+    global _ready_event_trampoline
+    _ready_event_trampoline = <PJRT_Error *(*)(void *) noexcept nogil>trampoline(_ready_event)
     table.PJRT_Buffer_ReadyEvent = _ready_event_or_failed
-    put(table, SLOT_PJRT_Buffer_CopyToDevice, entry(_copy_to_device))
-    put(table, SLOT_PJRT_Buffer_CopyToMemory, entry(_copy_to_memory))
-    put(table, SLOT_PJRT_Buffer_Bitcast, entry(_bitcast))
-    put(table, SLOT_PJRT_Buffer_DonateWithControlDependency, entry(_donate_with_control_dependency))
-    put(table, SLOT_PJRT_Buffer_UnsafePointer, entry(_unsafe_pointer))
-    put(table, SLOT_PJRT_Buffer_IncreaseExternalReferenceCount, entry(_increase_references))
-    put(table, SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, notice_entry(_decrease_references))
-    put(table, SLOT_PJRT_Buffer_OpaqueDeviceMemoryDataPointer, entry(_device_pointer))
+    put(table, SLOT_PJRT_Buffer_CopyToDevice, trampoline(_copy_to_device))
+    put(table, SLOT_PJRT_Buffer_CopyToMemory, trampoline(_copy_to_memory))
+    put(table, SLOT_PJRT_Buffer_Bitcast, trampoline(_bitcast))
+    put(table, SLOT_PJRT_Buffer_DonateWithControlDependency, trampoline(_donate_with_control_dependency))
+    put(table, SLOT_PJRT_Buffer_UnsafePointer, trampoline(_unsafe_pointer))
+    put(table, SLOT_PJRT_Buffer_IncreaseExternalReferenceCount, trampoline(_increase_references))
+    put(table, SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, notice_trampoline(_decrease_references))
+    put(table, SLOT_PJRT_Buffer_OpaqueDeviceMemoryDataPointer, trampoline(_device_pointer))
     return 0

@@ -1,12 +1,12 @@
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block
 from pjrt.capi.export._device cimport DeviceRecord, MemoryRecord
-from pjrt.capi.export._text cimport Text, Texts
+from pjrt.capi.export._strings cimport String, Strings
 
 cdef struct ClientHandle:
     void *record
-    Text platform_name
-    Text platform_version
+    String platform_name
+    String platform_version
     int process_index
     void **devices
     size_t num_devices
@@ -20,7 +20,7 @@ cdef class ClientRecord:
     cdef ClientHandle handle
     cdef readonly object client
     cdef str platform_name
-    cdef Texts texts
+    cdef Strings strings
     cdef dict devices
     cdef dict memories
     cdef Block device_pointers

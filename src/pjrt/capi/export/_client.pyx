@@ -5,9 +5,9 @@ from libc.stdint cimport uintptr_t
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block
 from pjrt.capi.export._device cimport DeviceRecord, MemoryRecord, pointers
-from pjrt.capi.export._entry cimport drop, entry, notice_entry, put, python_error, quiet_entry
+from pjrt.capi.export._trampolines cimport drop, trampoline, notice_trampoline, put, python_error, quiet_trampoline
 from pjrt.capi.export._host_memory cimport host_memory
-from pjrt.capi.export._text cimport Texts
+from pjrt.capi.export._strings cimport Strings
 
 from pjrt.api.client import Client, ProcessInfo, ProcessState
 from pjrt.api.compile_options import DeviceAssignment
@@ -23,14 +23,14 @@ cdef class ClientRecord:
         cdef ClientRecord record = ClientRecord.__new__(ClientRecord)
         record.client = client
         record.platform_name = platform_name
-        record.texts = Texts()
+        record.strings = Strings()
         record.mapped = {}
         record._read_places()
         working.add(client)
         cdef ClientHandle *handle = &record.handle
         handle.record = <void *>record
-        handle.platform_name = record.texts.add(platform_name or client.platform_name)
-        handle.platform_version = record.texts.add(client.platform_version)
+        handle.platform_name = record.strings.add(platform_name or client.platform_name)
+        handle.platform_version = record.strings.add(client.platform_version)
         handle.process_index = client.process_index
         return record
 
@@ -230,11 +230,11 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_Client_Devices = _devices
     table.PJRT_Client_AddressableDevices = _addressable_devices
     table.PJRT_Client_AddressableMemories = _memories
-    put(table, SLOT_PJRT_Client_Destroy, quiet_entry(_destroy))
-    put(table, SLOT_PJRT_Client_LookupDevice, entry(_lookup_device))
-    put(table, SLOT_PJRT_Client_LookupAddressableDevice, entry(_lookup_addressable_device))
-    put(table, SLOT_PJRT_Client_DefaultDeviceAssignment, entry(_default_device_assignment))
-    put(table, SLOT_PJRT_Client_DmaMap, entry(_dma_map))
-    put(table, SLOT_PJRT_Client_DmaUnmap, entry(_dma_unmap))
-    put(table, SLOT_PJRT_Client_UpdateGlobalProcessInfo, notice_entry(_update_global_process_info))
+    put(table, SLOT_PJRT_Client_Destroy, quiet_trampoline(_destroy))
+    put(table, SLOT_PJRT_Client_LookupDevice, trampoline(_lookup_device))
+    put(table, SLOT_PJRT_Client_LookupAddressableDevice, trampoline(_lookup_addressable_device))
+    put(table, SLOT_PJRT_Client_DefaultDeviceAssignment, trampoline(_default_device_assignment))
+    put(table, SLOT_PJRT_Client_DmaMap, trampoline(_dma_map))
+    put(table, SLOT_PJRT_Client_DmaUnmap, trampoline(_dma_unmap))
+    put(table, SLOT_PJRT_Client_UpdateGlobalProcessInfo, notice_trampoline(_update_global_process_info))
     return 0

@@ -1,6 +1,6 @@
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NamedValues
-from pjrt.capi.export._text cimport Text, Texts
+from pjrt.capi.export._strings cimport String, Strings
 
 # The handles that a framework holds. Each begins with what the ABI asks for, or with the record that owns it; getters
 # read what follows and need neither the GIL nor Python.
@@ -9,16 +9,16 @@ cdef struct DescriptionHandle:
     void *record
     int id
     int process_index
-    Text kind
-    Text debug_string
-    Text to_string
+    String kind
+    String debug_string
+    String to_string
     PJRT_NamedValue *attributes
     size_t num_attributes
     void **memory_descriptions
     size_t num_memory_descriptions
 
 cdef struct MemoryDescriptionHandle:
-    Text kind
+    String kind
     int kind_id
 
 cdef struct MemoryHandle:
@@ -27,9 +27,9 @@ cdef struct MemoryHandle:
     void *user_data
     int id
     int kind_id
-    Text kind
-    Text debug_string
-    Text to_string
+    String kind
+    String debug_string
+    String to_string
     void **devices
     size_t num_devices
 
@@ -46,7 +46,7 @@ cdef struct DeviceHandle:
 cdef class DescriptionRecord:
     cdef DescriptionHandle handle
     cdef readonly object description
-    cdef Texts texts
+    cdef Strings strings
     cdef NamedValues attributes
     cdef Block memory_pointers
     cdef Block memory_handles
@@ -58,7 +58,7 @@ cdef class DescriptionRecord:
 cdef class MemoryRecord:
     cdef MemoryHandle handle
     cdef readonly object memory_space
-    cdef Texts texts
+    cdef Strings strings
     cdef Block devices
 
     @staticmethod

@@ -8,8 +8,8 @@ from libc.string cimport memcpy
 
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NamedValues, read_named_values
-from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put, python_error, quiet_entry
-from pjrt.capi.export._text cimport Texts
+from pjrt.capi.export._trampolines cimport drop, trampoline, has_field, keep, put, python_error, quiet_trampoline
+from pjrt.capi.export._strings cimport Strings
 
 from pjrt.api.errors import PjrtError, UnimplementedError
 
@@ -23,15 +23,15 @@ cdef class DescriptionRecord:
     cdef DescriptionRecord of(description):
         cdef DescriptionRecord record = DescriptionRecord.__new__(DescriptionRecord)
         record.description = description
-        record.texts = Texts()
+        record.strings = Strings()
         record.attributes = NamedValues(dict(description.attributes), f"the attributes of {description}")
         cdef DescriptionHandle *handle = &record.handle
         handle.record = <void *>record
         handle.id = description.id
         handle.process_index = description.process_index
-        handle.kind = record.texts.add(description.kind)
-        handle.debug_string = record.texts.add(description.debug_string)
-        handle.to_string = record.texts.add(str(description))
+        handle.kind = record.strings.add(description.kind)
+        handle.debug_string = record.strings.add(description.debug_string)
+        handle.to_string = record.strings.add(str(description))
         handle.attributes = record.attributes.data
         handle.num_attributes = record.attributes.size
         record._describe_memories()
@@ -46,7 +46,7 @@ cdef class DescriptionRecord:
         self.memory_handles = Block.of(len(found) * sizeof(MemoryDescriptionHandle))
         handles = <MemoryDescriptionHandle *>self.memory_handles.data
         for index, one in enumerate(found):
-            handles[<size_t>index].kind = self.texts.add(one.kind)
+            handles[<size_t>index].kind = self.strings.add(one.kind)
             handles[<size_t>index].kind_id = shown_kind_id(one.kind_id)
         self.memory_pointers = pointers([<uintptr_t>&handles[<size_t>i] for i in range(len(found))])
         self.handle.memory_descriptions = <void **>self.memory_pointers.data
@@ -58,15 +58,15 @@ cdef class MemoryRecord:
     cdef MemoryRecord of(memory_space):
         cdef MemoryRecord record = MemoryRecord.__new__(MemoryRecord)
         record.memory_space = memory_space
-        record.texts = Texts()
+        record.strings = Strings()
         cdef MemoryHandle *handle = &record.handle
         handle.vtable = pjrt_memory_table()
         handle.record = <void *>record
         handle.id = memory_space.id
         handle.kind_id = shown_kind_id(memory_space.kind_id)
-        handle.kind = record.texts.add(memory_space.kind)
-        handle.debug_string = record.texts.add(memory_space.debug_string)
-        handle.to_string = record.texts.add(str(memory_space))
+        handle.kind = record.strings.add(memory_space.kind)
+        handle.debug_string = record.strings.add(memory_space.debug_string)
+        handle.to_string = record.strings.add(str(memory_space))
         return record
 
     def connect(self, dict devices):
@@ -325,12 +325,12 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_Device_LocalHardwareId = _local_hardware_id
     table.PJRT_Device_AddressableMemories = _memories
     table.PJRT_Device_DefaultMemory = _default_memory
-    put(table, SLOT_PJRT_Device_MemoryStats, entry(_memory_stats))
-    put(table, SLOT_PJRT_Device_ClearMemoryStats, entry(_clear_memory_stats))
-    put(table, SLOT_PJRT_Device_PoisonExecution, entry(_poison_execution))
-    put(table, SLOT_PJRT_Device_CreateAsyncTrackingEvent, entry(_create_async_tracking_event))
-    put(table, SLOT_PJRT_AsyncTrackingEvent_Destroy, quiet_entry(_destroy_async_tracking_event))
-    put(table, SLOT_PJRT_Device_GetAttributes, entry(_get_attributes))
+    put(table, SLOT_PJRT_Device_MemoryStats, trampoline(_memory_stats))
+    put(table, SLOT_PJRT_Device_ClearMemoryStats, trampoline(_clear_memory_stats))
+    put(table, SLOT_PJRT_Device_PoisonExecution, trampoline(_poison_execution))
+    put(table, SLOT_PJRT_Device_CreateAsyncTrackingEvent, trampoline(_create_async_tracking_event))
+    put(table, SLOT_PJRT_AsyncTrackingEvent_Destroy, quiet_trampoline(_destroy_async_tracking_event))
+    put(table, SLOT_PJRT_Device_GetAttributes, trampoline(_get_attributes))
     table.PJRT_Memory_Id = _memory_id
     table.PJRT_Memory_Kind = _memory_kind
     table.PJRT_Memory_Kind_Id = _memory_kind_id

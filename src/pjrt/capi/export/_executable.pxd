@@ -1,10 +1,10 @@
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NamedValues
-from pjrt.capi.export._text cimport Text, Texts
+from pjrt.capi.export._strings cimport String, Strings
 
 cdef struct ExecutableHandle:
     void *record
-    Text name
+    String name
     size_t num_replicas
     size_t num_partitions
     size_t num_outputs
@@ -13,10 +13,10 @@ cdef struct ExecutableHandle:
 cdef class ExecutableRecord:
     cdef ExecutableHandle handle
     cdef readonly object executable
-    cdef Texts texts
-    cdef Text fingerprint
+    cdef Strings strings
+    cdef String fingerprint
     cdef object optimized
-    cdef Text optimized_format
+    cdef String optimized_format
     cdef NamedValues costs
     cdef Block element_types
     cdef Block dimensions
@@ -29,7 +29,7 @@ cdef class ExecutableRecord:
 
 
 cdef ExecutableRecord executable_record(const PJRT_Executable *executable)
-cdef int text_list(
+cdef int string_list(
     ExecutableRecord record, str attribute, size_t *length, const char *const **starts, const size_t **sizes
 ) except -1
 cdef int fill_table(PJRT_Api *table) except -1

@@ -5,9 +5,9 @@ from libc.string cimport memcpy
 
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NamedValues, int64_block
-from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put
-from pjrt.capi.export._give cimport give_bytes
-from pjrt.capi.export._text cimport Text, Texts
+from pjrt.capi.export._trampolines cimport drop, trampoline, has_field, keep, put
+from pjrt.capi.export._owned_bytes cimport give_bytes
+from pjrt.capi.export._strings cimport String, Strings
 
 from pjrt import stablehlo
 from pjrt.api.errors import InvalidArgumentError
@@ -19,10 +19,10 @@ cdef class ExecutableRecord:
     cdef ExecutableRecord of(executable):
         cdef ExecutableRecord record = ExecutableRecord.__new__(ExecutableRecord)
         record.executable = executable
-        record.texts = Texts()
+        record.strings = Strings()
         record.lists = {}
         record.handle.record = <void *>record
-        record.handle.name = record.texts.add(executable.name)
+        record.handle.name = record.strings.add(executable.name)
         record.handle.num_replicas = executable.num_replicas
         record.handle.num_partitions = executable.num_partitions
         record.handle.num_outputs = executable.num_outputs
@@ -34,31 +34,31 @@ cdef class ExecutableRecord:
         return &self.handle
 
 
-cdef class _TextList:
+cdef class _StringList:
     """Strings as the ABI gives lists of them: an array of starts and one of sizes."""
 
-    cdef Texts texts
+    cdef Strings strings
     cdef Block starts
     cdef Block sizes
     cdef size_t length
 
 
-cdef int text_list(
+cdef int string_list(
     ExecutableRecord record, str attribute, size_t *length, const char *const **starts, const size_t **sizes
 ) except -1:
     """One of the executable's lists of strings, read once and kept for as long as the executable lives."""
-    cdef _TextList found = record.lists.get(attribute)
+    cdef _StringList found = record.lists.get(attribute)
     cdef size_t index
-    cdef Text text
+    cdef String text
     if found is None:
         values = list(getattr(record.executable, attribute))
-        found = _TextList()
-        found.texts = Texts()
+        found = _StringList()
+        found.strings = Strings()
         found.length = len(values)
         found.starts = Block.of(found.length * sizeof(char *))
         found.sizes = Block.of(found.length * sizeof(size_t))
         for index in range(found.length):
-            text = found.texts.add(values[index])
+            text = found.strings.add(values[index])
             (<const char **>found.starts.data)[index] = text.data
             (<size_t *>found.sizes.data)[index] = text.size
         record.lists[attribute] = found
@@ -112,7 +112,7 @@ cdef int _fingerprint(void *raw) except -1:
     args = <PJRT_Executable_Fingerprint_Args *>raw
     cdef ExecutableRecord record = executable_record(args.executable)
     if record.fingerprint.data == NULL:
-        record.fingerprint = record.texts.add(bytes(record.executable.fingerprint()))
+        record.fingerprint = record.strings.add(bytes(record.executable.fingerprint()))
     args.executable_fingerprint = record.fingerprint.data
     args.executable_fingerprint_size = record.fingerprint.size
     return 0
@@ -188,7 +188,7 @@ cdef int _output_dimensions(void *raw) except -1:
 
 cdef int _output_memory_kinds(void *raw) except -1:
     args = <PJRT_Executable_OutputMemoryKinds_Args *>raw
-    return text_list(
+    return string_list(
         executable_record(args.executable),
         "output_memory_kinds",
         &args.num_outputs,
@@ -199,7 +199,7 @@ cdef int _output_memory_kinds(void *raw) except -1:
 
 cdef int _parameter_memory_kinds(void *raw) except -1:
     args = <PJRT_Executable_ParameterMemoryKinds_Args *>raw
-    return text_list(
+    return string_list(
         executable_record(args.executable),
         "parameter_memory_kinds",
         &args.num_parameters,
@@ -223,7 +223,7 @@ cdef int _optimized_program(void *raw) except -1:
     # Asked twice: for the size with no memory to write to, then with memory of that size.
     if record.optimized is None:
         record.optimized = _for_frameworks(record.executable.optimized_program())
-        record.optimized_format = record.texts.add(str(record.optimized.format))
+        record.optimized_format = record.strings.add(str(record.optimized.format))
     code = record.optimized.code
     target.format = record.optimized_format.data
     target.format_size = record.optimized_format.size
@@ -266,15 +266,15 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_Executable_NumReplicas = _num_replicas
     table.PJRT_Executable_NumPartitions = _num_partitions
     table.PJRT_Executable_NumOutputs = _num_outputs
-    put(table, SLOT_PJRT_Executable_SizeOfGeneratedCodeInBytes, entry(_size_of_generated_code))
-    put(table, SLOT_PJRT_Executable_Fingerprint, entry(_fingerprint))
-    put(table, SLOT_PJRT_Executable_GetCostAnalysis, entry(_cost_analysis))
-    put(table, SLOT_PJRT_Executable_GetCompiledMemoryStats, entry(_memory_stats))
-    put(table, SLOT_PJRT_Executable_OutputElementTypes, entry(_output_element_types))
-    put(table, SLOT_PJRT_Executable_OutputDimensions, entry(_output_dimensions))
-    put(table, SLOT_PJRT_Executable_OutputMemoryKinds, entry(_output_memory_kinds))
-    put(table, SLOT_PJRT_Executable_ParameterMemoryKinds, entry(_parameter_memory_kinds))
-    put(table, SLOT_PJRT_Executable_OptimizedProgram, entry(_optimized_program))
-    put(table, SLOT_PJRT_Executable_Serialize, entry(_serialize))
-    put(table, SLOT_PJRT_Executable_GetCompileOptions, entry(_compile_options))
+    put(table, SLOT_PJRT_Executable_SizeOfGeneratedCodeInBytes, trampoline(_size_of_generated_code))
+    put(table, SLOT_PJRT_Executable_Fingerprint, trampoline(_fingerprint))
+    put(table, SLOT_PJRT_Executable_GetCostAnalysis, trampoline(_cost_analysis))
+    put(table, SLOT_PJRT_Executable_GetCompiledMemoryStats, trampoline(_memory_stats))
+    put(table, SLOT_PJRT_Executable_OutputElementTypes, trampoline(_output_element_types))
+    put(table, SLOT_PJRT_Executable_OutputDimensions, trampoline(_output_dimensions))
+    put(table, SLOT_PJRT_Executable_OutputMemoryKinds, trampoline(_output_memory_kinds))
+    put(table, SLOT_PJRT_Executable_ParameterMemoryKinds, trampoline(_parameter_memory_kinds))
+    put(table, SLOT_PJRT_Executable_OptimizedProgram, trampoline(_optimized_program))
+    put(table, SLOT_PJRT_Executable_Serialize, trampoline(_serialize))
+    put(table, SLOT_PJRT_Executable_GetCompileOptions, trampoline(_compile_options))
     return 0

@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi.export._entry cimport drop, entry, has_field, keep, pjrt_error_new, put, take_error
+from pjrt.capi.export._trampolines cimport drop, trampoline, has_field, keep, pjrt_error_new, put, take_error
 
 import dataclasses
 
@@ -201,6 +201,6 @@ cdef PJRT_Error *_destroy_context(PJRT_ExecuteContext_Destroy_Args *args) noexce
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """The functions of execute contexts."""
-    put(table, SLOT_PJRT_ExecuteContext_Create, entry(_create_context))
+    put(table, SLOT_PJRT_ExecuteContext_Create, trampoline(_create_context))
     table.PJRT_ExecuteContext_Destroy = _destroy_context
     return 0

@@ -12,10 +12,10 @@ from pjrt.capi._values cimport Block, element_type, read_int64s
 from pjrt.capi.export._buffer cimport buffer_record
 from pjrt.capi.export._client cimport client_record
 from pjrt.capi.export._device cimport DescriptionHandle, DescriptionRecord, MemoryDescriptionHandle, pointers
-from pjrt.capi.export._entry cimport drop, entry, keep, put
-from pjrt.capi.export._executable cimport ExecutableRecord, executable_record, text_list
+from pjrt.capi.export._trampolines cimport drop, trampoline, keep, put
+from pjrt.capi.export._executable cimport ExecutableRecord, executable_record, string_list
 from pjrt.capi.export._ffi cimport fill_ffi, own_ffi
-from pjrt.capi.export._give cimport give_bytes
+from pjrt.capi.export._owned_bytes cimport give_bytes
 from pjrt.capi.export._profiler cimport fill_profiler, own_profiler
 from pjrt.capi.export._topology cimport TopologyHandle, TopologyRecord
 
@@ -132,7 +132,7 @@ cdef int _buffer_layout(void *raw) except -1:
 cdef class _LayoutList:
     """Layouts that belong to an executable."""
 
-    cdef list texts
+    cdef list strings
     cdef Block handles
 
 
@@ -140,8 +140,8 @@ cdef _LayoutList _layouts(ExecutableRecord record, str attribute):
     cdef _LayoutList found = record.lists.get(attribute)
     if found is None:
         found = _LayoutList()
-        found.texts = [str(layout).encode() for layout in getattr(record.executable, attribute)]
-        found.handles = pointers([<uintptr_t><void *>text for text in found.texts])
+        found.strings = [str(layout).encode() for layout in getattr(record.executable, attribute)]
+        found.handles = pointers([<uintptr_t><void *>text for text in found.strings])
         record.lists[attribute] = found
     return found
 
@@ -149,7 +149,7 @@ cdef _LayoutList _layouts(ExecutableRecord record, str attribute):
 cdef int _output_layouts(void *raw) except -1:
     args = <PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args *>raw
     found = _layouts(executable_record(args.executable), "output_layouts")
-    args.num_outputs = len(found.texts)
+    args.num_outputs = len(found.strings)
     args.layouts = <PJRT_Layouts_MemoryLayout **>found.handles.data
     return 0
 
@@ -157,19 +157,19 @@ cdef int _output_layouts(void *raw) except -1:
 cdef int _parameter_layouts(void *raw) except -1:
     args = <PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args *>raw
     found = _layouts(executable_record(args.executable), "parameter_layouts")
-    args.num_parameters = len(found.texts)
+    args.num_parameters = len(found.strings)
     args.layouts = <PJRT_Layouts_MemoryLayout **>found.handles.data
     return 0
 
 
 cdef int _fill_layouts(PJRT_Layouts_Extension *extension) except -1:
     extension.PJRT_Layouts_MemoryLayout_Destroy = _layout_destroy
-    put(&extension.PJRT_Layouts_MemoryLayout_Serialize, 0, entry(_layout_serialize))
-    put(&extension.PJRT_Layouts_PJRT_Client_GetDefaultLayout, 0, entry(_client_default_layout))
-    put(&extension.PJRT_Layouts_PJRT_Buffer_MemoryLayout, 0, entry(_buffer_layout))
-    put(&extension.PJRT_Layouts_PJRT_Topology_GetDefaultLayout, 0, entry(_topology_default_layout))
-    put(&extension.PJRT_Layouts_PJRT_Executable_GetOutputLayouts, 0, entry(_output_layouts))
-    put(&extension.PJRT_Layouts_PJRT_Executable_GetParameterLayouts, 0, entry(_parameter_layouts))
+    put(&extension.PJRT_Layouts_MemoryLayout_Serialize, 0, trampoline(_layout_serialize))
+    put(&extension.PJRT_Layouts_PJRT_Client_GetDefaultLayout, 0, trampoline(_client_default_layout))
+    put(&extension.PJRT_Layouts_PJRT_Buffer_MemoryLayout, 0, trampoline(_buffer_layout))
+    put(&extension.PJRT_Layouts_PJRT_Topology_GetDefaultLayout, 0, trampoline(_topology_default_layout))
+    put(&extension.PJRT_Layouts_PJRT_Executable_GetOutputLayouts, 0, trampoline(_output_layouts))
+    put(&extension.PJRT_Layouts_PJRT_Executable_GetParameterLayouts, 0, trampoline(_parameter_layouts))
     return 0
 
 
@@ -204,7 +204,7 @@ cdef int _parameter_shardings(void *raw) except -1:
     cdef ExecutableRecord record = executable_record(args.executable)
     args.shardings, args.sharding_sizes = NULL, NULL
     if record.executable.parameter_shardings is not None:
-        text_list(record, "parameter_shardings", &args.num_parameters, &args.shardings, &args.sharding_sizes)
+        string_list(record, "parameter_shardings", &args.num_parameters, &args.shardings, &args.sharding_sizes)
     return 0
 
 
@@ -213,13 +213,13 @@ cdef int _output_shardings(void *raw) except -1:
     cdef ExecutableRecord record = executable_record(args.executable)
     args.shardings, args.sharding_sizes = NULL, NULL
     if record.executable.output_shardings is not None:
-        text_list(record, "output_shardings", &args.num_outputs, &args.shardings, &args.sharding_sizes)
+        string_list(record, "output_shardings", &args.num_outputs, &args.shardings, &args.sharding_sizes)
     return 0
 
 
 cdef int _fill_shardings(PJRT_Shardings_Extension *extension) except -1:
-    put(&extension.PJRT_Shardings_PJRT_Executable_ParameterShardings, 0, entry(_parameter_shardings))
-    put(&extension.PJRT_Shardings_PJRT_Executable_OutputShardings, 0, entry(_output_shardings))
+    put(&extension.PJRT_Shardings_PJRT_Executable_ParameterShardings, 0, trampoline(_parameter_shardings))
+    put(&extension.PJRT_Shardings_PJRT_Executable_OutputShardings, 0, trampoline(_output_shardings))
     return 0
 
 
@@ -304,14 +304,14 @@ cdef int _from_proto(void *raw) except -1:
 cdef int _fill_abi_version(PJRT_AbiVersion_Extension *extension) except -1:
     extension.runtime_abi_version_destroy = _runtime_destroy
     extension.executable_abi_version_destroy = _executable_destroy
-    put(&extension.client_runtime_abi_version, 0, entry(_client_runtime_abi_version))
-    put(&extension.executable_get_abi_version, 0, entry(_executable_abi_version))
-    put(&extension.runtime_abi_version_is_compatible_with_runtime, 0, entry(_compatible_with_runtime))
-    put(&extension.runtime_abi_version_is_compatible_with_executable, 0, entry(_compatible_with_executable))
-    put(&extension.runtime_abi_version_to_proto, 0, entry(_runtime_to_proto))
-    put(&extension.runtime_abi_version_platform_id, 0, entry(_runtime_platform_id))
-    put(&extension.executable_abi_version_to_proto, 0, entry(_executable_to_proto))
-    put(&extension.executable_abi_version_platform_id, 0, entry(_executable_platform_id))
-    put(&extension.runtime_abi_version_from_proto, 0, entry(_from_proto))
-    put(&extension.executable_abi_version_from_proto, 0, entry(_from_proto))
+    put(&extension.client_runtime_abi_version, 0, trampoline(_client_runtime_abi_version))
+    put(&extension.executable_get_abi_version, 0, trampoline(_executable_abi_version))
+    put(&extension.runtime_abi_version_is_compatible_with_runtime, 0, trampoline(_compatible_with_runtime))
+    put(&extension.runtime_abi_version_is_compatible_with_executable, 0, trampoline(_compatible_with_executable))
+    put(&extension.runtime_abi_version_to_proto, 0, trampoline(_runtime_to_proto))
+    put(&extension.runtime_abi_version_platform_id, 0, trampoline(_runtime_platform_id))
+    put(&extension.executable_abi_version_to_proto, 0, trampoline(_executable_to_proto))
+    put(&extension.executable_abi_version_platform_id, 0, trampoline(_executable_platform_id))
+    put(&extension.runtime_abi_version_from_proto, 0, trampoline(_from_proto))
+    put(&extension.executable_abi_version_from_proto, 0, trampoline(_from_proto))
     return 0

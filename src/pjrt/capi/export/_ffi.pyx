@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uintptr_t
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi.export._entry cimport define_plugin_entry, entry, plugin_entry, put
+from pjrt.capi.export._trampolines cimport define_plugin_trampoline, trampoline, plugin_trampoline, put
 
 import threading
 
@@ -46,17 +46,17 @@ cdef int _add_user_data(void *raw) except -1:
     return 0
 
 
-define_plugin_entry(_REGISTER_TYPE, _register_type)
-define_plugin_entry(_REGISTER_HANDLER, _register_handler)
+define_plugin_trampoline(_REGISTER_TYPE, _register_type)
+define_plugin_trampoline(_REGISTER_HANDLER, _register_handler)
 
 
 cdef int fill_ffi(PJRT_FFI_Extension *extension) except -1:
     """Set the function of the FFI extension that is the same for all plugins."""
-    put(&extension.user_data_add, 0, entry(_add_user_data))
+    put(&extension.user_data_add, 0, trampoline(_add_user_data))
     return 0
 
 
 cdef void own_ffi(PJRT_FFI_Extension *extension, int plugin) noexcept:
     """Set the functions of the FFI extension that one plugin has of its own."""
-    put(&extension.type_register, 0, plugin_entry(plugin, _REGISTER_TYPE))
-    put(&extension.register_handler, 0, plugin_entry(plugin, _REGISTER_HANDLER))
+    put(&extension.type_register, 0, plugin_trampoline(plugin, _REGISTER_TYPE))
+    put(&extension.register_handler, 0, plugin_trampoline(plugin, _REGISTER_HANDLER))

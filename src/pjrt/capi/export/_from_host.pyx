@@ -7,7 +7,7 @@ from pjrt.capi._values cimport element_type, read_int64s, read_layout, read_name
 from pjrt.capi.export._buffer cimport BufferRecord, buffer_record
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport device_of, memory_space_of
-from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put, python_error
+from pjrt.capi.export._trampolines cimport drop, trampoline, has_field, keep, put, python_error
 from pjrt.capi.export._event cimport event_of, loan_event_of
 from pjrt.capi.export._host_memory cimport host_array
 
@@ -143,10 +143,10 @@ cdef int _create_view_of_device_buffer(void *raw) except -1:
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """The functions that make buffers."""
-    put(table, SLOT_PJRT_Client_BufferFromHostBuffer, entry(_buffer_from_host_buffer))
-    put(table, SLOT_PJRT_Client_CreateUninitializedBuffer, entry(_create_uninitialized_buffer))
-    put(table, SLOT_PJRT_Client_CreateErrorBuffer, entry(_create_error_buffer))
-    put(table, SLOT_PJRT_Client_CreateAliasBuffer, entry(_create_alias_buffer))
-    put(table, SLOT_PJRT_Client_FulfillAliasBuffer, entry(_fulfill_alias_buffer))
-    put(table, SLOT_PJRT_Client_CreateViewOfDeviceBuffer, entry(_create_view_of_device_buffer))
+    put(table, SLOT_PJRT_Client_BufferFromHostBuffer, trampoline(_buffer_from_host_buffer))
+    put(table, SLOT_PJRT_Client_CreateUninitializedBuffer, trampoline(_create_uninitialized_buffer))
+    put(table, SLOT_PJRT_Client_CreateErrorBuffer, trampoline(_create_error_buffer))
+    put(table, SLOT_PJRT_Client_CreateAliasBuffer, trampoline(_create_alias_buffer))
+    put(table, SLOT_PJRT_Client_FulfillAliasBuffer, trampoline(_fulfill_alias_buffer))
+    put(table, SLOT_PJRT_Client_CreateViewOfDeviceBuffer, trampoline(_create_view_of_device_buffer))
     return 0

@@ -1,7 +1,7 @@
 """A framework's key-value store, as a ``KeyValueStore``."""
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi.export._entry cimport has_field, pjrt_error_new, take_error
+from pjrt.capi.export._trampolines cimport has_field, pjrt_error_new, take_error
 
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore

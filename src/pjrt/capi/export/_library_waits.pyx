@@ -6,7 +6,7 @@ cdef extern from "pjrt_support/library_waits.h":
     int pjrt_library_waits_let_go(const char *path)
 
 
-def let_go_of_gil_in_waits(*libraries) -> int:
+def release_gil_in_waits(*libraries) -> int:
     """Have libraries let go of the GIL while they wait, as far as they are loaded. To do it twice changes nothing.
 
     Args:

@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi.export._entry cimport define_plugin_entry, drop, entry, keep, pjrt_error_release, plugin_entry, put
+from pjrt.capi.export._trampolines cimport define_plugin_trampoline, drop, trampoline, keep, pjrt_error_release, plugin_trampoline, put
 
 from pjrt.api.errors import InvalidArgumentError
 
@@ -76,7 +76,7 @@ cdef int _collect(void *raw) except -1:
     return 0
 
 
-define_plugin_entry(_CREATE, _create)
+define_plugin_trampoline(_CREATE, _create)
 
 
 cdef int fill_profiler(PLUGIN_Profiler_Api *api) except -1:
@@ -86,14 +86,14 @@ cdef int fill_profiler(PLUGIN_Profiler_Api *api) except -1:
     api.error_message = _error_message
     api.error_get_code = _error_get_code
     api.destroy = _destroy
-    put(&api.start, 0, entry(_start))
-    put(&api.stop, 0, entry(_stop))
-    put(&api.collect_data, 0, entry(_collect))
+    put(&api.start, 0, trampoline(_start))
+    put(&api.stop, 0, trampoline(_stop))
+    put(&api.collect_data, 0, trampoline(_collect))
     return 0
 
 
 cdef void own_profiler(PJRT_Profiler_Extension *extension, PLUGIN_Profiler_Api *api, int plugin) noexcept:
     """Set the function of a profiler that one plugin has of its own, and point its extension at the functions."""
-    put(&api.create, 0, plugin_entry(plugin, _CREATE))
+    put(&api.create, 0, plugin_trampoline(plugin, _CREATE))
     extension.profiler_api = api
     extension.traceme_context_id = -1

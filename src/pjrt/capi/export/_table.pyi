@@ -1,10 +1,10 @@
-from pjrt.capi.export.exported import Exported
+from pjrt.capi.export.exported_plugin import ExportedPlugin
 
 CAPSULE_NAME: str
 
 class Table:
-    plugin: Exported
-    def __init__(self, plugin: Exported) -> None: ...
+    plugin: ExportedPlugin
+    def __init__(self, plugin: ExportedPlugin) -> None: ...
     @property
     def address(self) -> int: ...
     def capsule(self) -> object: ...

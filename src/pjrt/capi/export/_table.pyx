@@ -6,11 +6,11 @@ from libc.stdlib cimport calloc, free
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport NamedValues, read_named_values
 from pjrt.capi.export cimport (
-    _buffer, _client, _device, _event, _executable, _execute_options, _from_host, _loaded, _to_host, _topology, _transfer
+    _buffer, _client, _device, _event, _executable, _execute_options, _from_host, _loaded_executable, _to_host, _topology, _transfer
 )
 from pjrt.capi.export._client cimport ClientRecord
-from pjrt.capi.export._entry cimport (
-    add_plugin, define_plugin_entry, keep, pjrt_error_of_text, pjrt_error_release, plugin_entry, put, remove_plugin
+from pjrt.capi.export._trampolines cimport (
+    add_plugin, define_plugin_trampoline, keep, pjrt_error_of_text, pjrt_error_release, plugin_trampoline, put, remove_plugin
 )
 from pjrt.capi.export._extensions cimport chain
 from pjrt.capi.export._key_value_store cimport key_value_store
@@ -81,11 +81,11 @@ cdef class Table:
         table.PJRT_Error_Message = _error_message
         table.PJRT_Error_GetCode = _error_get_code
         table.PJRT_Error_ForEachPayload = _error_for_each_payload
-        put(table, SLOT_PJRT_Plugin_Initialize, plugin_entry(number, _INITIALIZE))
-        put(table, SLOT_PJRT_Plugin_Attributes, plugin_entry(number, _ATTRIBUTES))
-        put(table, SLOT_PJRT_Client_Create, plugin_entry(number, _CREATE_CLIENT))
-        put(table, SLOT_PJRT_TopologyDescription_Create, plugin_entry(number, _CREATE_TOPOLOGY))
-        put(table, SLOT_PJRT_TopologyDescription_Deserialize, plugin_entry(number, _DESERIALIZE_TOPOLOGY))
+        put(table, SLOT_PJRT_Plugin_Initialize, plugin_trampoline(number, _INITIALIZE))
+        put(table, SLOT_PJRT_Plugin_Attributes, plugin_trampoline(number, _ATTRIBUTES))
+        put(table, SLOT_PJRT_Client_Create, plugin_trampoline(number, _CREATE_CLIENT))
+        put(table, SLOT_PJRT_TopologyDescription_Create, plugin_trampoline(number, _CREATE_TOPOLOGY))
+        put(table, SLOT_PJRT_TopologyDescription_Deserialize, plugin_trampoline(number, _DESERIALIZE_TOPOLOGY))
         _copy_shared_functions(table)
         # Last: nothing after it can fail and leave the extensions behind.
         table.extension_start = chain(number, self.plugin.has_profiler, self.plugin.has_abi_versions)
@@ -115,7 +115,7 @@ cdef int _copy_shared_functions(PJRT_Api *table) except -1:
         _executable.fill_table(&_shared)
         _execute_options.fill_table(&_shared)
         _from_host.fill_table(&_shared)
-        _loaded.fill_table(&_shared)
+        _loaded_executable.fill_table(&_shared)
         _to_host.fill_table(&_shared)
         _topology.fill_table(&_shared)
         _transfer.fill_table(&_shared)
@@ -175,11 +175,11 @@ cdef int _give_topology(plugin, topology, PJRT_TopologyDescription **out) except
     return 0
 
 
-define_plugin_entry(_INITIALIZE, _initialize)
-define_plugin_entry(_ATTRIBUTES, _attributes)
-define_plugin_entry(_CREATE_CLIENT, _create_client)
-define_plugin_entry(_CREATE_TOPOLOGY, _create_topology)
-define_plugin_entry(_DESERIALIZE_TOPOLOGY, _deserialize_topology)
+define_plugin_trampoline(_INITIALIZE, _initialize)
+define_plugin_trampoline(_ATTRIBUTES, _attributes)
+define_plugin_trampoline(_CREATE_CLIENT, _create_client)
+define_plugin_trampoline(_CREATE_TOPOLOGY, _create_topology)
+define_plugin_trampoline(_DESERIALIZE_TOPOLOGY, _deserialize_topology)
 
 
 cdef void _error_destroy(PJRT_Error_Destroy_Args *args) noexcept nogil:

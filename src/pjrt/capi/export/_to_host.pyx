@@ -6,7 +6,7 @@ from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport read_layout
 from pjrt.capi.export._buffer cimport BufferRecord, buffer_record
-from pjrt.capi.export._entry cimport drop, entry, keep, put, python_error
+from pjrt.capi.export._trampolines cimport drop, trampoline, keep, put, python_error
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._host_memory cimport host_array, host_memory
 
@@ -97,7 +97,7 @@ cdef void _keep_destination(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args)
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """The functions that bring values to the host."""
-    put(table, SLOT_PJRT_Buffer_ToHostBuffer, entry(_to_host_buffer))
-    put(table, SLOT_PJRT_Buffer_CopyRawToHost, entry(_copy_raw_to_host))
-    put(table, SLOT_PJRT_Buffer_CopyRawToHostFuture, entry(_copy_raw_to_host_future))
+    put(table, SLOT_PJRT_Buffer_ToHostBuffer, trampoline(_to_host_buffer))
+    put(table, SLOT_PJRT_Buffer_CopyRawToHost, trampoline(_copy_raw_to_host))
+    put(table, SLOT_PJRT_Buffer_CopyRawToHostFuture, trampoline(_copy_raw_to_host_future))
     return 0

@@ -1,11 +1,11 @@
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NamedValues
-from pjrt.capi.export._text cimport Text, Texts
+from pjrt.capi.export._strings cimport String, Strings
 
 cdef struct TopologyHandle:
     void *record
-    Text platform_name
-    Text platform_version
+    String platform_name
+    String platform_version
     void **descriptions
     size_t num_descriptions
     PJRT_NamedValue *attributes
@@ -15,7 +15,7 @@ cdef struct TopologyHandle:
 cdef class TopologyRecord:
     cdef TopologyHandle handle
     cdef readonly object topology
-    cdef Texts texts
+    cdef Strings strings
     cdef list descriptions
     cdef Block pointers
     cdef NamedValues attributes

@@ -6,11 +6,11 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block, NamedValues, element_type, read_int64s, read_layout
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport DescriptionRecord, own_kind_id, pointers, shown_kind_id
-from pjrt.capi.export._entry cimport drop, entry, keep, put
+from pjrt.capi.export._trampolines cimport drop, trampoline, keep, put
 from pjrt.capi.export._executable cimport ExecutableRecord
-from pjrt.capi.export._give cimport give_bytes
+from pjrt.capi.export._owned_bytes cimport give_bytes
 from pjrt.capi.export._program cimport read_options, read_program
-from pjrt.capi.export._text cimport Texts
+from pjrt.capi.export._strings cimport Strings
 
 from pjrt.capi._capabilities import stated
 
@@ -20,7 +20,7 @@ cdef class TopologyRecord:
         cdef TopologyRecord record = TopologyRecord.__new__(TopologyRecord)
         cdef DescriptionRecord description
         record.topology = topology
-        record.texts = Texts()
+        record.strings = Strings()
         record.descriptions = [DescriptionRecord.of(one) for one in topology.device_descriptions]
         addresses = []
         for description in record.descriptions:
@@ -30,8 +30,8 @@ cdef class TopologyRecord:
         record.attributes = NamedValues(attributes, "the attributes of a topology")
         cdef TopologyHandle *handle = &record.handle
         handle.record = <void *>record
-        handle.platform_name = record.texts.add(platform_name or topology.platform_name)
-        handle.platform_version = record.texts.add(topology.platform_version)
+        handle.platform_name = record.strings.add(platform_name or topology.platform_name)
+        handle.platform_version = record.strings.add(topology.platform_version)
         handle.descriptions = <void **>record.pointers.data
         handle.num_descriptions = len(addresses)
         handle.attributes = record.attributes.data
@@ -145,10 +145,10 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_TopologyDescription_GetDeviceDescriptions = _descriptions
     table.PJRT_TopologyDescription_Attributes = _attributes
     table.PJRT_TopologyDescription_Destroy = _destroy
-    put(table, SLOT_PJRT_TopologyDescription_Serialize, entry(_serialize))
-    put(table, SLOT_PJRT_TopologyDescription_Fingerprint, entry(_fingerprint))
-    put(table, SLOT_PJRT_Client_TopologyDescription, entry(_of_client))
-    put(table, SLOT_PJRT_Compile, entry(_compile))
-    put(table, SLOT_PJRT_TopologyDescription_GetMemorySpaceKindIds, entry(_memory_space_kind_ids))
-    put(table, SLOT_PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace, entry(_make_canonical_shape))
+    put(table, SLOT_PJRT_TopologyDescription_Serialize, trampoline(_serialize))
+    put(table, SLOT_PJRT_TopologyDescription_Fingerprint, trampoline(_fingerprint))
+    put(table, SLOT_PJRT_Client_TopologyDescription, trampoline(_of_client))
+    put(table, SLOT_PJRT_Compile, trampoline(_compile))
+    put(table, SLOT_PJRT_TopologyDescription_GetMemorySpaceKindIds, trampoline(_memory_space_kind_ids))
+    put(table, SLOT_PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace, trampoline(_make_canonical_shape))
     return 0

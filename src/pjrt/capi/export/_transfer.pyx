@@ -7,7 +7,7 @@ from pjrt.capi._values cimport element_type, read_int64s, read_layout, read_name
 from pjrt.capi.export._buffer cimport BufferRecord
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport memory_space_of
-from pjrt.capi.export._entry cimport drop, entry, keep, put, python_error, quiet_entry
+from pjrt.capi.export._trampolines cimport drop, trampoline, keep, put, python_error, quiet_trampoline
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._host_memory cimport host_array, host_memory
 
@@ -160,19 +160,19 @@ cdef int _stream_current_bytes(void *raw) except -1:
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """The functions of transfers in pieces."""
-    put(table, SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, entry(_create_buffers))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy, quiet_entry(_destroy))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferData, entry(_transfer_data))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferLiteral, entry(_transfer_literal))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer, entry(_retrieve_buffer))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_Device, entry(_device))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferCount, entry(_buffer_count))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferSize, entry(_buffer_size))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_SetBufferError, entry(_set_buffer_error))
-    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_AddMetadata, entry(_add_metadata))
+    put(table, SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, trampoline(_create_buffers))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy, quiet_trampoline(_destroy))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferData, trampoline(_transfer_data))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferLiteral, trampoline(_transfer_literal))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer, trampoline(_retrieve_buffer))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_Device, trampoline(_device))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferCount, trampoline(_buffer_count))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferSize, trampoline(_buffer_size))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_SetBufferError, trampoline(_set_buffer_error))
+    put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_AddMetadata, trampoline(_add_metadata))
     table.PJRT_CopyToDeviceStream_Destroy = _stream_destroy
-    put(table, SLOT_PJRT_CopyToDeviceStream_AddChunk, entry(_stream_add_chunk))
-    put(table, SLOT_PJRT_CopyToDeviceStream_TotalBytes, entry(_stream_total_bytes))
-    put(table, SLOT_PJRT_CopyToDeviceStream_GranuleSize, entry(_stream_granule_size))
-    put(table, SLOT_PJRT_CopyToDeviceStream_CurrentBytes, entry(_stream_current_bytes))
+    put(table, SLOT_PJRT_CopyToDeviceStream_AddChunk, trampoline(_stream_add_chunk))
+    put(table, SLOT_PJRT_CopyToDeviceStream_TotalBytes, trampoline(_stream_total_bytes))
+    put(table, SLOT_PJRT_CopyToDeviceStream_GranuleSize, trampoline(_stream_granule_size))
+    put(table, SLOT_PJRT_CopyToDeviceStream_CurrentBytes, trampoline(_stream_current_bytes))
     return 0

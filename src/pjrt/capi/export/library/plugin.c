@@ -116,7 +116,7 @@ static void start_python(void) {
 static const void *make_table(void) {
   const int state = python.gil_ensure();
   void *address = NULL;
-  void *module = python.import_module("pjrt.capi.export.loading");
+  void *module = python.import_module("pjrt.capi.export.import_spec");
   void *number = module ? python.call_method(module, "table_address", "s", (const char *)settings) : NULL;
   if (number != NULL) address = python.as_pointer(number);
   if (address == NULL) {

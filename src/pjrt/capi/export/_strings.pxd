@@ -1,8 +1,8 @@
-cdef struct Text:
+cdef struct String:
     const char *data
     size_t size
 
-cdef class Texts:
+cdef class Strings:
     """Strings for the framework, alive as long as the object."""
     cdef list keep
-    cdef Text add(self, object string) except *
+    cdef String add(self, object string) except *

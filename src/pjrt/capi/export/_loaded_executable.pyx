@@ -1,4 +1,4 @@
-"""Loaded executables shown to a framework, and executions: one entry into Python for each."""
+"""Loaded executables shown to a framework, and executions: one trampoline for each."""
 
 from libc.stdint cimport uintptr_t
 
@@ -7,28 +7,28 @@ from pjrt.capi._values cimport Block
 from pjrt.capi.export._buffer cimport BufferRecord, Facts, buffer_record
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport device_of, pointers
-from pjrt.capi.export._entry cimport drop, entry, has_field, keep, put, quiet_entry
+from pjrt.capi.export._trampolines cimport drop, trampoline, has_field, keep, put, quiet_trampoline
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._executable cimport ExecutableRecord, executable_record
 from pjrt.capi.export._execute_options cimport read_execute_options
-from pjrt.capi.export._give cimport give_bytes
+from pjrt.capi.export._owned_bytes cimport give_bytes
 from pjrt.capi.export._program cimport read_options, read_program
-from pjrt.capi.export._text cimport Texts
+from pjrt.capi.export._strings cimport Strings
 
 from pjrt.api.errors import InternalError, InvalidArgumentError
 
 
-cdef class LoadedRecord:
+cdef class LoadedExecutableRecord:
     @staticmethod
-    cdef LoadedRecord of(ClientRecord client, loaded):
-        cdef LoadedRecord record = LoadedRecord.__new__(LoadedRecord)
+    cdef LoadedExecutableRecord of(ClientRecord client, loaded):
+        cdef LoadedExecutableRecord record = LoadedExecutableRecord.__new__(LoadedExecutableRecord)
         record.client = client
         record.loaded = loaded
         record.run_all = loaded.execute
         record.run_one = loaded.execute_sharded
         record.run_portable = loaded.execute_portable
         record.num_outputs = loaded.num_outputs
-        record.texts = Texts()
+        record.strings = Strings()
         record.devices = pointers([<uintptr_t>&client.device(d).handle for d in loaded.addressable_devices])
         record.first = loaded.addressable_devices[0] if loaded.addressable_devices else None
         record.handle.record = <void *>record
@@ -43,15 +43,15 @@ cdef class LoadedRecord:
         return &self.handle
 
 
-cdef LoadedRecord _record(PJRT_LoadedExecutable *executable):
+cdef LoadedExecutableRecord _record(PJRT_LoadedExecutable *executable):
     if executable == NULL:
         raise InvalidArgumentError("expected a loaded executable, found a null pointer")
-    return <LoadedRecord>(<LoadedHandle *>executable).record
+    return <LoadedExecutableRecord>(<LoadedExecutableHandle *>executable).record
 
 
 cdef int _execute(void *raw) except -1:
     args = <PJRT_LoadedExecutable_Execute_Args *>raw
-    cdef LoadedRecord record = _record(args.executable)
+    cdef LoadedExecutableRecord record = _record(args.executable)
     cdef size_t index
     cdef PJRT_Device *target = NULL
     options = read_execute_options(args.options, args.num_devices, record.client.client)
@@ -96,7 +96,7 @@ cdef int _note_donations(PJRT_LoadedExecutable_Execute_Args *args) except -1:
 
 
 cdef int _hand_over(
-    LoadedRecord record, PJRT_LoadedExecutable_Execute_Args *args, results, futures, PJRT_Device *target
+    LoadedExecutableRecord record, PJRT_LoadedExecutable_Execute_Args *args, results, futures, PJRT_Device *target
 ) except -1:
     """Gives results and events to the framework: all of them, or none if one cannot be given."""
     cdef size_t device, index, place
@@ -124,30 +124,30 @@ cdef int _hand_over(
     return 0
 
 
-cdef Facts _facts_for(LoadedRecord record, size_t place, PJRT_Device *target):
+cdef Facts _facts_for(LoadedExecutableRecord record, size_t place, PJRT_Device *target):
     # A portable executable's outputs are on another device each time.
     return None if target != NULL or place >= <size_t>len(record.facts) else record.facts[place]
 
 
 cdef PJRT_Error *_devices(PJRT_LoadedExecutable_AddressableDevices_Args *args) noexcept nogil:
-    args.addressable_devices = <PJRT_Device **>(<LoadedHandle *>args.executable).devices
-    args.num_addressable_devices = (<LoadedHandle *>args.executable).num_devices
+    args.addressable_devices = <PJRT_Device **>(<LoadedExecutableHandle *>args.executable).devices
+    args.num_addressable_devices = (<LoadedExecutableHandle *>args.executable).num_devices
     return NULL
 
 
 cdef PJRT_Error *_is_deleted(PJRT_LoadedExecutable_IsDeleted_Args *args) noexcept nogil:
-    args.is_deleted = (<LoadedHandle *>args.executable).is_deleted
+    args.is_deleted = (<LoadedExecutableHandle *>args.executable).is_deleted
     return NULL
 
 
 cdef PJRT_Error *_destroy(PJRT_LoadedExecutable_Destroy_Args *args) noexcept nogil:
     if args.executable != NULL:
-        drop((<LoadedHandle *>args.executable).record)
+        drop((<LoadedExecutableHandle *>args.executable).record)
     return NULL
 
 
 cdef int _delete(void *raw) except -1:
-    cdef LoadedRecord record = _record((<PJRT_LoadedExecutable_Delete_Args *>raw).executable)
+    cdef LoadedExecutableRecord record = _record((<PJRT_LoadedExecutable_Delete_Args *>raw).executable)
     record.loaded.delete()
     record.handle.is_deleted = True
     return 0
@@ -155,7 +155,7 @@ cdef int _delete(void *raw) except -1:
 
 cdef int _get_executable(void *raw) except -1:
     args = <PJRT_LoadedExecutable_GetExecutable_Args *>raw
-    cdef LoadedRecord record = _record(args.loaded_executable)
+    cdef LoadedExecutableRecord record = _record(args.loaded_executable)
     if record.executable is None:
         record.executable = ExecutableRecord.of(record.loaded.executable)
     args.executable = <PJRT_Executable *>record.executable.give()
@@ -164,7 +164,7 @@ cdef int _get_executable(void *raw) except -1:
 
 cdef int _logical_ids(void *raw) except -1:
     args = <PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args *>raw
-    cdef LoadedRecord record = _record(args.executable)
+    cdef LoadedExecutableRecord record = _record(args.executable)
     cdef PJRT_LogicalDeviceIds *ids
     cdef Block block
     found = list(record.loaded.addressable_device_logical_ids)
@@ -193,9 +193,9 @@ cdef int _device_assignment(void *raw) except -1:
 
 cdef int _fingerprint(void *raw) except -1:
     args = <PJRT_LoadedExecutable_Fingerprint_Args *>raw
-    cdef LoadedRecord record = _record(args.executable)
+    cdef LoadedExecutableRecord record = _record(args.executable)
     if record.fingerprint.data == NULL:
-        record.fingerprint = record.texts.add(bytes(record.loaded.fingerprint()))
+        record.fingerprint = record.strings.add(bytes(record.loaded.fingerprint()))
     args.executable_fingerprint = record.fingerprint.data
     args.executable_fingerprint_size = record.fingerprint.size
     return 0
@@ -209,7 +209,7 @@ cdef int _compile(void *raw) except -1:
     loaded = record.client.compile(
         read_program(args.program, record.client), read_options(args.compile_options, args.compile_options_size)
     )
-    args.executable = <PJRT_LoadedExecutable *>LoadedRecord.of(record, loaded).give()
+    args.executable = <PJRT_LoadedExecutable *>LoadedExecutableRecord.of(record, loaded).give()
     return 0
 
 
@@ -218,7 +218,7 @@ cdef int _load(void *raw) except -1:
     cdef ClientRecord record = client_record(args.client)
     options = read_options(args.compile_options, args.compile_options_size) if args.compile_options_size else None
     loaded = record.client.load(executable_record(args.executable).executable, options)
-    args.loaded_executable = <PJRT_LoadedExecutable *>LoadedRecord.of(record, loaded).give()
+    args.loaded_executable = <PJRT_LoadedExecutable *>LoadedExecutableRecord.of(record, loaded).give()
     return 0
 
 
@@ -234,7 +234,7 @@ cdef int _deserialize(void *raw) except -1:
             args.overridden_serialized_compile_options, args.overridden_serialized_compile_options_size
         )
     loaded = record.client.deserialize(args.serialized_executable[: args.serialized_executable_size], options)
-    args.loaded_executable = <PJRT_LoadedExecutable *>LoadedRecord.of(record, loaded).give()
+    args.loaded_executable = <PJRT_LoadedExecutable *>LoadedExecutableRecord.of(record, loaded).give()
     return 0
 
 
@@ -243,13 +243,13 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_LoadedExecutable_AddressableDevices = _devices
     table.PJRT_LoadedExecutable_IsDeleted = _is_deleted
     table.PJRT_LoadedExecutable_Destroy = _destroy
-    put(table, SLOT_PJRT_LoadedExecutable_Execute, entry(_execute))
-    put(table, SLOT_PJRT_LoadedExecutable_Delete, quiet_entry(_delete))
-    put(table, SLOT_PJRT_LoadedExecutable_GetExecutable, entry(_get_executable))
-    put(table, SLOT_PJRT_LoadedExecutable_AddressableDeviceLogicalIds, entry(_logical_ids))
-    put(table, SLOT_PJRT_LoadedExecutable_GetDeviceAssignment, entry(_device_assignment))
-    put(table, SLOT_PJRT_LoadedExecutable_Fingerprint, entry(_fingerprint))
-    put(table, SLOT_PJRT_Client_Compile, entry(_compile))
-    put(table, SLOT_PJRT_Client_Load, entry(_load))
-    put(table, SLOT_PJRT_Executable_DeserializeAndLoad, entry(_deserialize))
+    put(table, SLOT_PJRT_LoadedExecutable_Execute, trampoline(_execute))
+    put(table, SLOT_PJRT_LoadedExecutable_Delete, quiet_trampoline(_delete))
+    put(table, SLOT_PJRT_LoadedExecutable_GetExecutable, trampoline(_get_executable))
+    put(table, SLOT_PJRT_LoadedExecutable_AddressableDeviceLogicalIds, trampoline(_logical_ids))
+    put(table, SLOT_PJRT_LoadedExecutable_GetDeviceAssignment, trampoline(_device_assignment))
+    put(table, SLOT_PJRT_LoadedExecutable_Fingerprint, trampoline(_fingerprint))
+    put(table, SLOT_PJRT_Client_Compile, trampoline(_compile))
+    put(table, SLOT_PJRT_Client_Load, trampoline(_load))
+    put(table, SLOT_PJRT_Executable_DeserializeAndLoad, trampoline(_deserialize))
     return 0

@@ -9,11 +9,11 @@ cdef extern from "pjrt_support/error.h" nogil:
     void pjrt_error_release(PJRT_Error *error)
     PJRT_Error *pjrt_error_share(PJRT_Error *error)
 
-cdef void *entry(implementation_t implementation) except NULL
-cdef void *quiet_entry(implementation_t implementation) except NULL
-cdef void *notice_entry(implementation_t implementation) except NULL
-cdef void *plugin_entry(int plugin, int number) noexcept
-cdef int define_plugin_entry(int number, plugin_implementation_t implementation) except -1
+cdef void *trampoline(implementation_t implementation) except NULL
+cdef void *quiet_trampoline(implementation_t implementation) except NULL
+cdef void *notice_trampoline(implementation_t implementation) except NULL
+cdef void *plugin_trampoline(int plugin, int number) noexcept
+cdef int define_plugin_trampoline(int number, plugin_implementation_t implementation) except -1
 cdef int add_plugin(object plugin) except -1
 cdef int remove_plugin(int number) except -1
 cdef PJRT_Error *native_error(object error) noexcept

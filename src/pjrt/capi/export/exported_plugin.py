@@ -31,7 +31,7 @@ _PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
 """The options that place a process in a job: JAX gives them to every plugin, whether the plugin knows them or not."""
 
 
-class Exported:
+class ExportedPlugin:
     """A plugin that is made of Python: what ``export`` gives.
 
     Its table lives as long as the process, as the C API says of tables; clients are made only when a framework asks.
@@ -99,7 +99,7 @@ class Exported:
             InvalidArgumentError: the factory cannot be found by name, or the file cannot be written.
             NotFoundError: the folder does not exist.
         """
-        from pjrt.capi.export.writing import write_library
+        from pjrt.capi.export.shared_library import write_library
 
         return write_library(path, self._spec(), self._name)
 
@@ -214,7 +214,7 @@ def export(
     profiler: Callable[[bytes], Profiler] | None = None,
     platform_name: str | None = None,
     abi_versions: bool = False,
-) -> Exported:
+) -> ExportedPlugin:
     """Shows clients of this package to the world as a PJRT plugin.
 
     Args:
@@ -230,7 +230,7 @@ def export(
     Returns:
         The exported plugin: ``capsule`` for JAX, ``write_library`` for whoever loads a path.
     """
-    return Exported(factory, name, attributes or {}, profiler, platform_name, abi_versions)
+    return ExportedPlugin(factory, name, attributes or {}, profiler, platform_name, abi_versions)
 
 
 def _default_attributes() -> dict[str, NamedValue]:

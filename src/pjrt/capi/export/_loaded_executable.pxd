@@ -2,17 +2,17 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._executable cimport ExecutableRecord
-from pjrt.capi.export._text cimport Text, Texts
+from pjrt.capi.export._strings cimport String, Strings
 
-cdef struct LoadedHandle:
+cdef struct LoadedExecutableHandle:
     void *record
     void **devices
     size_t num_devices
     bint is_deleted
 
 
-cdef class LoadedRecord:
-    cdef LoadedHandle handle
+cdef class LoadedExecutableRecord:
+    cdef LoadedExecutableHandle handle
     cdef ClientRecord client
     cdef readonly object loaded
     cdef object run_all
@@ -24,11 +24,11 @@ cdef class LoadedRecord:
     cdef Block devices
     cdef Block logical_ids
     cdef list facts
-    cdef Texts texts
-    cdef Text fingerprint
+    cdef Strings strings
+    cdef String fingerprint
 
     @staticmethod
-    cdef LoadedRecord of(ClientRecord client, object loaded)
+    cdef LoadedExecutableRecord of(ClientRecord client, object loaded)
     cdef void *give(self) noexcept
 
 

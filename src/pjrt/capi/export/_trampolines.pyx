@@ -1,8 +1,9 @@
-"""The way from the table's functions into Python, and of errors out of it.
+"""Trampolines: the way from the table's functions into Python, and of errors out of it.
 
-What needs Python is an *implementation*: it takes the argument struct, and may raise. The function in the table is an
-entry that passes the gate, takes the GIL, calls the implementation, and turns any exception into a ``PJRT_Error``; so
-none can escape, and once the interpreter has begun to end the answer is an error instead of a call into it.
+A function that needs Python has an *implementation*: it takes the argument struct, and may raise. The function in the
+table is a trampoline: it passes the gate, takes the GIL, calls the implementation, and turns any exception into a
+``PJRT_Error``. So no exception escapes into the framework, and once the interpreter has begun to end the framework gets
+an error, because Python cannot be called any more.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -26,49 +27,49 @@ cdef extern from "pjrt_support/error.h" nogil:
     PJRT_Error_Code pjrt_error_code(const PJRT_Error *error)
     void pjrt_error_add_payload(PJRT_Error *error, const char *key, size_t key_size, const char *value, size_t value_size)
 
-cdef extern from "pjrt_support/entries.h" nogil:
-    ctypedef PJRT_Error *(*pjrt_entry)(void *args)
-    PJRT_Error *(*pjrt_enter)(void *args, int entry)
-    PJRT_Error *(*pjrt_enter_plugin)(void *args, int entry)
-    const pjrt_entry pjrt_entries[192]
-    const pjrt_entry pjrt_plugin_entries[8192]
-    const int PJRT_NUM_ENTRIES
+cdef extern from "pjrt_support/trampolines.h" nogil:
+    ctypedef PJRT_Error *(*pjrt_trampoline)(void *args)
+    PJRT_Error *(*pjrt_enter)(void *args, int trampoline)
+    PJRT_Error *(*pjrt_enter_plugin)(void *args, int trampoline)
+    const pjrt_trampoline pjrt_trampolines[192]
+    const pjrt_trampoline pjrt_plugin_trampolines[8192]
+    const int PJRT_NUM_TRAMPOLINES
     const int PJRT_NUM_PLUGINS
-    const int PJRT_NUM_PLUGIN_ENTRIES
+    const int PJRT_NUM_PLUGIN_TRAMPOLINES
 
 cdef implementation_t _implementations[192]
 cdef plugin_implementation_t _plugin_implementations[8]
 cdef bint _is_quiet[192]
 cdef bint _is_notice[192]
-cdef int _num_entries = 0
+cdef int _num_trampolines = 0
 cdef list _plugins = []
 cdef list _free_plugins = []
 
 
-cdef void *entry(implementation_t implementation) except NULL:
-    """Make a function for the table that calls the implementation.
+cdef void *trampoline(implementation_t implementation) except NULL:
+    """Return a function for the table that calls the implementation.
 
-    Each implementation takes one of a fixed number of entries, for good. So this is called once for each, for what all
-    exported plugins share, and never again for the next plugin.
+    Each implementation takes one of a fixed number of trampolines, for good. So this is called once for each
+    implementation, since all exported plugins share them, and never again for the next plugin.
     """
-    global _num_entries
-    if _num_entries == PJRT_NUM_ENTRIES:
-        raise InternalError(f"the table needs more than the {PJRT_NUM_ENTRIES} entries that pjrt_support/entries.h makes")
-    _implementations[_num_entries] = implementation
-    _num_entries += 1
-    return <void *>pjrt_entries[_num_entries - 1]
+    global _num_trampolines
+    if _num_trampolines == PJRT_NUM_TRAMPOLINES:
+        raise InternalError(f"the table needs more than the {PJRT_NUM_TRAMPOLINES} trampolines of pjrt_support/trampolines.h")
+    _implementations[_num_trampolines] = implementation
+    _num_trampolines += 1
+    return <void *>pjrt_trampolines[_num_trampolines - 1]
 
 
-cdef int define_plugin_entry(int number, plugin_implementation_t implementation) except -1:
-    """Set what an entry does of which each exported plugin has its own."""
-    if not 0 <= number < PJRT_NUM_PLUGIN_ENTRIES:
-        raise InternalError(f"a plugin has {PJRT_NUM_PLUGIN_ENTRIES} entries of its own, found the number {number}")
+cdef int define_plugin_trampoline(int number, plugin_implementation_t implementation) except -1:
+    """Set the implementation of a trampoline of which each exported plugin has its own."""
+    if not 0 <= number < PJRT_NUM_PLUGIN_TRAMPOLINES:
+        raise InternalError(f"a plugin has {PJRT_NUM_PLUGIN_TRAMPOLINES} trampolines of its own, found the number {number}")
     _plugin_implementations[number] = implementation
     return 0
 
 
 cdef int add_plugin(plugin) except -1:
-    """Give an exported plugin a number; with its table it lives as long as the process, as the ABI says of tables."""
+    """Return a new number for an exported plugin. The plugin lives as long as the process, as the ABI wants of tables."""
     if _free_plugins:
         number = _free_plugins.pop()
         _plugins[number] = plugin
@@ -76,41 +77,43 @@ cdef int add_plugin(plugin) except -1:
     if len(_plugins) == PJRT_NUM_PLUGINS:
         raise ResourceExhaustedError(
             f"a process can export {PJRT_NUM_PLUGINS} plugins, and this one has; a plugin makes any number of clients, so "
-            "export it once and use what pjrt.export gave again"
+            "export it once and keep what pjrt.export returned"
         )
     _plugins.append(plugin)
     return len(_plugins) - 1
 
 
 cdef int remove_plugin(int number) except -1:
-    """Take back the number of a plugin whose table could not be made, and which nobody has."""
+    """Take back the number of a plugin whose table could not be made."""
     _plugins[number] = None
     _free_plugins.append(number)
     return 0
 
 
-cdef void *quiet_entry(implementation_t implementation) except NULL:
-    """An entry that never fails, for what gives things up: frameworks end the process where that fails.
+cdef void *quiet_trampoline(implementation_t implementation) except NULL:
+    """Return a trampoline that never fails, for functions that destroy or delete: frameworks end the process if one fails.
 
-    An exception is logged; once the interpreter has begun to end there is nothing left to give up.
+    An exception is logged. Once the interpreter has begun to end, the trampoline does nothing.
     """
-    function = entry(implementation)
-    _is_quiet[_num_entries - 1] = True
+    function = trampoline(implementation)
+    _is_quiet[_num_trampolines - 1] = True
     return function
 
 
-cdef void *notice_entry(implementation_t implementation) except NULL:
-    """An entry by which a framework tells something from a thread of its own, and ends the process where that fails:
-    once the interpreter has begun to end there is nobody left to be told, which is no failure.
+cdef void *notice_trampoline(implementation_t implementation) except NULL:
+    """Return a trampoline that does nothing, and succeeds, once the interpreter has begun to end.
+
+    It is for functions by which a framework notifies a device from a thread of its own: frameworks end the process if
+    one fails.
     """
-    function = entry(implementation)
-    _is_notice[_num_entries - 1] = True
+    function = trampoline(implementation)
+    _is_notice[_num_trampolines - 1] = True
     return function
 
 
-cdef void *plugin_entry(int plugin, int number) noexcept:
-    """A function for the table of one exported plugin."""
-    return <void *>pjrt_plugin_entries[plugin * PJRT_NUM_PLUGIN_ENTRIES + number]
+cdef void *plugin_trampoline(int plugin, int number) noexcept:
+    """Return a function for the table of one exported plugin."""
+    return <void *>pjrt_plugin_trampolines[plugin * PJRT_NUM_PLUGIN_TRAMPOLINES + number]
 
 
 cdef PJRT_Error *_enter(void *args, int number) noexcept nogil:
@@ -126,7 +129,7 @@ cdef PJRT_Error *_enter_plugin(void *args, int number) noexcept nogil:
     cdef PJRT_Error *error
     if not gate_enter():
         return _closed()
-    error = _run_plugin(number // PJRT_NUM_PLUGIN_ENTRIES, number % PJRT_NUM_PLUGIN_ENTRIES, args)
+    error = _run_plugin(number // PJRT_NUM_PLUGIN_TRAMPOLINES, number % PJRT_NUM_PLUGIN_TRAMPOLINES, args)
     gate_leave()
     return error
 
@@ -145,7 +148,7 @@ cdef PJRT_Error *_run(int number, void *args) noexcept with gil:
     except BaseException as error:
         if not _is_quiet[number]:
             return native_error(error)
-        _log.exception("a device of an exported plugin failed while it was given up")
+        _log.exception("a device of an exported plugin failed to destroy or delete an object")
     return NULL
 
 
@@ -160,18 +163,18 @@ cdef PJRT_Error *_run_plugin(int plugin, int number, void *args) noexcept with g
 
 
 cdef PJRT_Error *_interrupted(error) noexcept:
-    """Ctrl-C in a device's code: an error for the framework, and the exception again once it is back in Python.
+    """Return the error for Ctrl-C in a device's code, and raise ``KeyboardInterrupt`` again once Python runs.
 
-    So a framework that tries something else instead is interrupted there, too.
+    So a framework that handles the error and goes on is interrupted, too.
     """
     cdef PJRT_Error *made = native_error(error)
     cdef bint is_main = False
     try:
         is_main = threading.current_thread() is threading.main_thread()
     except BaseException:
-        is_main = True  # only there does another Ctrl-C arrive
+        is_main = True  # another Ctrl-C has interrupted the line above, and only the main thread gets those
     if is_main:
-        PyErr_SetInterrupt()  # last: whatever runs in Python from here on meets it
+        PyErr_SetInterrupt()  # last: any Python code that runs after it would be interrupted
     return made
 
 
@@ -180,7 +183,7 @@ pjrt_enter_plugin = _enter_plugin
 
 
 cdef PJRT_Error *native_error(error) noexcept:
-    """Any exception as an error for the framework: code, message and payloads."""
+    """Return an exception as an error for the framework: code, message and payloads."""
     cdef PJRT_Error *made
     cdef bytes message, name, data
     try:
@@ -192,17 +195,17 @@ cdef PJRT_Error *native_error(error) noexcept:
             pjrt_error_add_payload(made, name, len(name), data, len(data))
         return made
     except BaseException:
-        return pjrt_error_of_text(PJRT_Error_Code_INTERNAL, b"a device raised an exception that itself could not be read")
+        return pjrt_error_of_text(PJRT_Error_Code_INTERNAL, b"a device raised an exception whose message could not be read")
 
 
 cdef object python_error(PJRT_Error_Code code, const char *message, size_t size):
-    """An error that the framework describes by code and message."""
+    """Return an error that the framework describes by code and message."""
     text = message[:size].decode("utf-8", "replace") if message != NULL else ""
     return PjrtError.of(<int>code, text)
 
 
 cdef object take_error(PJRT_Error *error):
-    """One of our own errors, made by a callback, as an exception; frees it."""
+    """Return an error that a callback of the framework made with our functions as an exception, and free it."""
     cdef const char *message
     cdef size_t size
     pjrt_error_read(error, &message, &size)
@@ -217,18 +220,18 @@ cdef bint has_field(void *args, void *field, size_t size) noexcept nogil:
 
 
 cdef void put(void *table, size_t slot, void *function) noexcept nogil:
-    """Sets a function of a table by its offset."""
+    """Set a function of a table by its offset."""
     (<void **>(<char *>table + slot))[0] = function
 
 
 cdef void *keep(thing) noexcept:
-    """A reference to an object for the framework to hold, which it gives back with ``drop``."""
+    """Return a new reference to an object, for the framework to hold and to give back with ``drop``."""
     Py_INCREF(thing)
     return <void *>thing
 
 
 cdef void drop(void *kept) noexcept nogil:
-    """Gives back a reference that the framework held; fits as a deleter. Once Python is ending, nothing is left to free."""
+    """Release a reference that the framework held; fits as a deleter. Do nothing once the interpreter is ending."""
     if kept != NULL and gate_enter():
         _decref(kept)
         gate_leave()

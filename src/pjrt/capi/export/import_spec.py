@@ -15,9 +15,9 @@ from typing import Any
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.capi.export._table import CAPSULE_NAME
-from pjrt.capi.export.exported import Exported, export
+from pjrt.capi.export.exported_plugin import ExportedPlugin, export
 
-_loaded: dict[str, Exported] = {}
+_loaded: dict[str, ExportedPlugin] = {}
 
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
@@ -33,12 +33,12 @@ def table_address(settings: str) -> int:
     return load_exported(values["spec"], values["name"]).address
 
 
-def load_exported(spec: str, name: str = "") -> Exported:
+def load_exported(spec: str, name: str = "") -> ExportedPlugin:
     """The exported plugin that a spec names.
 
     Args:
-        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute``; the attribute is an ``Exported``, or a
-            function that makes clients.
+        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute``; the attribute is an ``ExportedPlugin``, or
+            a function that makes clients.
         name: the plugin's name where the attribute is a function, that of its module or file if empty; otherwise its
             own counts.
 
@@ -50,12 +50,12 @@ def load_exported(spec: str, name: str = "") -> Exported:
     key = f"{spec}\n{name}"
     if key not in _loaded:
         found = find_attribute(spec)
-        if not (isinstance(found, Exported) or callable(found)):
+        if not (isinstance(found, ExportedPlugin) or callable(found)):
             raise InvalidArgumentError(
                 f"{spec!r}: expected a function that makes clients, or what pjrt.export gives, "
                 f"found {type(found).__name__}"
             )
-        _loaded[key] = found if isinstance(found, Exported) else export(found, name=name or _name_of(spec))
+        _loaded[key] = found if isinstance(found, ExportedPlugin) else export(found, name=name or _name_of(spec))
     return _loaded[key]
 
 
@@ -65,7 +65,7 @@ def _name_of(spec: str) -> str:
     return Path(place).stem if place.endswith(".py") else place.rpartition(".")[2]
 
 
-def exported_at(capsule: object) -> Exported | None:
+def exported_at(capsule: object) -> ExportedPlugin | None:
     """Return the plugin whose library was loaded in this process, by a capsule of its table; None for another's."""
     address = _capsule_pointer(capsule, CAPSULE_NAME.encode())
     return next((each for each in list(_loaded.values()) if each.address == address), None)
