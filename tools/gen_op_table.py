@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import Evaluator, _lowering, _mlir, rules
+from pjrt.devices.reference import Evaluator, rules
+from pjrt.devices.reference.core import lowering, mlir
 from pjrt.stablehlo.decoding import decode_type
 from pjrt.stablehlo.types import TensorType
 
@@ -45,13 +46,13 @@ class Recorder:
         self.quantized: set[str] = set()
         self.samples: defaultdict[str, dict[tuple[str, str], None]] = defaultdict(dict)
         self._now: list[tuple[str, str, bool, str]] = []
-        original = _lowering.BlockLowering._add
+        original = lowering.BlockLowering._add
 
         def add(lowering: Any, operation: Any) -> None:
             original(lowering, operation)
             self._note(operation)
 
-        _lowering.BlockLowering._add = add  # type: ignore[method-assign]
+        lowering.BlockLowering._add = add  # type: ignore[method-assign]
 
     def _note(self, operation: Any) -> None:
         values = [*operation.operands, *operation.results]
@@ -96,7 +97,7 @@ def is_defined(recorder: Recorder, name: str, element: ElementType) -> bool:
         old, new = ElementType[given].mlir, element.mlir
         changed = text.replace(f"x{old}>", f"x{new}>").replace(f"tensor<{old}>", f"tensor<{new}>")
         try:
-            _mlir.parse(changed)
+            mlir.parse(changed)
         except Exception:  # whatever the verifier says: not with this type
             continue
         return True
@@ -105,7 +106,7 @@ def is_defined(recorder: Recorder, name: str, element: ElementType) -> bool:
 
 def page(recorder: Recorder) -> str:
     """The page as Markdown."""
-    Evaluator(_mlir.parse("func.func @main() { return }"))  # registers the ops
+    Evaluator(mlir.parse("func.func @main() { return }"))  # registers the ops
     chapters: defaultdict[str, list[str]] = defaultdict(list)
     for rule in rules():
         chapters[rule.chapter].append(rule.name)

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import Evaluator, _mlir
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
 from pjrt.stablehlo.decoding import decode_attribute
 
 Run = Callable[..., list[Any]]
@@ -20,7 +21,7 @@ def run() -> Run:
     """``run(text, *args)``: the results of the program on the reference device."""
 
     def go(text: str, *args: Any) -> list[Any]:
-        return Evaluator(_mlir.parse(text)).run(args)
+        return Evaluator(mlir.parse(text)).run(args)
 
     return go
 
@@ -33,7 +34,7 @@ def interpret() -> Run:
     from jaxlib.mlir.dialects import stablehlo
 
     def go(text: str, *args: Any) -> list[Any]:
-        module = _mlir.parse(text)
+        module = mlir.parse(text)
         with module.context, ir.Location.unknown():
             found = stablehlo.eval_module(module, [ir.Attribute.parse(dense(arg)) for arg in args])
             return [decode_attribute(attribute) for attribute in found]

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.reference import Evaluator, _mlir
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
 from pjrt.stablehlo.types import TensorType
 
 PROGRAMS = sorted(Path(__file__).with_name("programs").glob("*.mlir"))
@@ -47,7 +48,7 @@ def arguments(evaluator: Evaluator) -> list[Any]:
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_the_same_results(xla: Any, path: Path) -> None:
-    evaluator = Evaluator(_mlir.parse(path.read_text()))
+    evaluator = Evaluator(mlir.parse(path.read_text()))
     args = arguments(evaluator)
     results = evaluator.run(args)
     if path.stem in NOT_FOR_XLA:

@@ -11,7 +11,8 @@ import pytest
 from jaxlib.mlir.dialects import chlo
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import Evaluator, _mlir
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
 
 T = ElementType
 FLOATS = [T.BF16, T.F16, T.F32, T.F64]
@@ -262,7 +263,7 @@ def test_decomposing_leaves_the_module_as_it_was() -> None:
     text = """func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {
       %0 = chlo.bessel_i1e %a : tensor<2xf32> -> tensor<2xf32>
       return %0 : tensor<2xf32> }"""
-    module = _mlir.parse(text)
+    module = mlir.parse(text)
     evaluator = Evaluator(module)
     assert "chlo.bessel_i1e" in str(module)
     (found,) = evaluator(np.array([0, 1], np.float32))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.reference._observers import NonFiniteError, Profile
 from pjrt.devices.reference.client import ReferenceClient
+from pjrt.devices.reference.observers import NonFiniteError, Profile
 
 DIVIDE = """
 func.func @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> {

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pjrt.devices.reference import Evaluator, _mlir
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
 
 HUGE, TINY, INF, NAN = 1.7976931348623157e308, 5e-324, math.inf, math.nan
 ULP = float(np.finfo(np.float64).eps)
@@ -25,7 +26,7 @@ def apply(op: str, *args: complex, dtype: Any = np.complex128) -> complex:
         f'%0 = "stablehlo.{op}"({", ".join(f"%a{i}" for i in range(len(args)))}) : ({", ".join(types)}) -> {types[0]}'
     )
     program = f"func.func @main({params}) -> {types[0]} {{ {body} return %0 : {types[0]} }}"
-    return complex(Evaluator(_mlir.parse(program)).run([np.array(a, dtype) for a in args])[0])
+    return complex(Evaluator(mlir.parse(program)).run([np.array(a, dtype) for a in args])[0])
 
 
 FINITE = [
@@ -117,7 +118,7 @@ def test_large_and_small_values_in_one_array() -> None:
     program = """func.func @main(%x: tensor<3xcomplex<f32>>) -> tensor<3xcomplex<f32>> {
       %0 = stablehlo.multiply %x, %x : tensor<3xcomplex<f32>> return %0 : tensor<3xcomplex<f32>> }"""
     x = np.array([1 + 1j, 3e38 + 3e38j, complex(INF, NAN)], np.complex64)
-    (found,) = Evaluator(_mlir.parse(program)).run([x])
+    (found,) = Evaluator(mlir.parse(program)).run([x])
     assert found[0] == 2j
     assert found[1] == complex(0, INF)
     assert np.isinf(found[2].real) or np.isinf(found[2].imag)

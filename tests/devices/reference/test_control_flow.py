@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from pjrt.api.errors import InternalError, UnimplementedError
-from pjrt.devices.reference import Evaluator, _mlir
-from pjrt.devices.reference._types import TOKEN
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
+from pjrt.devices.reference.core.values import TOKEN
 
 COLLATZ = """
 func.func @main(%n: tensor<i64>) -> (tensor<i64>, tensor<i64>) {
@@ -141,12 +142,12 @@ def test_a_function_that_calls_itself_is_refused() -> None:
       %0 = func.call @main(%x) : (tensor<f32>) -> tensor<f32>
       return %0 : tensor<f32> }"""
     with pytest.raises(UnimplementedError, match=r"main calls itself.*\[-:2"):
-        Evaluator(_mlir.parse(text))
+        Evaluator(mlir.parse(text))
 
 
 def test_an_error_in_a_kernel_names_its_step() -> None:
     """The innermost step is named, with the source location."""
-    evaluator = Evaluator(_mlir.parse(COLLATZ))
+    evaluator = Evaluator(mlir.parse(COLLATZ))
     block = evaluator.region.block
 
     def fail(*args: Any) -> Any:

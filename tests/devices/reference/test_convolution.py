@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import Evaluator, _mlir
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
 from pjrt.devices.reference.ops import convolution as module
 
 T = ElementType
@@ -106,7 +107,7 @@ def test_against_the_definition(generated: Any) -> None:
         return  # the dialect has no windows that fit nowhere
     text = text_of(x, kernel, expected, orders, case)
     turned = [np.ascontiguousarray(a.transpose(o)) for a, o in zip((x, kernel), orders, strict=False)]
-    (found,) = Evaluator(_mlir.parse(text)).run(turned)
+    (found,) = Evaluator(mlir.parse(text)).run(turned)
     assert np.array_equal(found, expected.transpose(orders[2]))
 
 
@@ -181,10 +182,10 @@ def test_padding_may_be_an_operand(run: Any) -> None:
 
 
 def test_its_cost_is_counted() -> None:
-    from pjrt.devices.reference._costs import costs
+    from pjrt.devices.reference.cost_analysis import costs
 
     x, kernel, made = np.zeros((1, 3, 8, 8)), np.zeros((4, 3, 3, 3)), np.zeros((1, 4, 8, 4))
-    evaluator = Evaluator(_mlir.parse(text_of(x, kernel, made, PLAIN, SIMPLE, (T.F32,) * 3)))
+    evaluator = Evaluator(mlir.parse(text_of(x, kernel, made, PLAIN, SIMPLE, (T.F32,) * 3)))
     assert costs(evaluator)["flops"] == 2 * made.size * 27
 
 

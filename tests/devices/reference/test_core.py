@@ -14,10 +14,11 @@ import pytest
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, ResourceExhaustedError, UnimplementedError
-from pjrt.devices.reference import Context, Evaluator, _mlir, op, rules
-from pjrt.devices.reference._blocks import run_fast
-from pjrt.devices.reference._locations import describe
-from pjrt.devices.reference._regions import Region
+from pjrt.devices.reference import Context, Evaluator, op, rules
+from pjrt.devices.reference.core import mlir
+from pjrt.devices.reference.core.block import run_fast
+from pjrt.devices.reference.core.locations import describe
+from pjrt.devices.reference.core.region import Region
 from pjrt.stablehlo.types import TensorType
 
 T = ElementType
@@ -66,7 +67,7 @@ def test_constants_of_more_than_a_hundred_elements(run: Any, dtype: Any) -> None
 def test_arguments_that_nothing_can_be_computed_with_are_refused_with_their_place(spelled: str) -> None:
     text = f'func.func @main(%x: {spelled} loc("model.py":3:4)) {{ return }}'
     with pytest.raises(UnimplementedError, match=r"main: expected ranked tensors.*as arguments, found .*model.py:3:4"):
-        Evaluator(_mlir.parse(text))
+        Evaluator(mlir.parse(text))
 
 
 def test_results_that_nothing_can_be_computed_with_are_refused_with_their_place() -> None:
@@ -74,7 +75,7 @@ def test_results_that_nothing_can_be_computed_with_are_refused_with_their_place(
       %0 = stablehlo.custom_call @Sharding(%x) : (tensor<2xf32>) -> tensor<*xf32> loc("model.py":7:1)
       return }"""
     with pytest.raises(UnimplementedError, match=r"stablehlo.custom_call .*expected ranked tensors.*model.py:7:1"):
-        Evaluator(_mlir.parse(text))
+        Evaluator(mlir.parse(text))
 
 
 def test_a_constant_that_cannot_be_read_is_refused_with_its_place() -> None:
@@ -82,7 +83,7 @@ def test_a_constant_that_cannot_be_read_is_refused_with_its_place() -> None:
       %0 = stablehlo.constant dense_resource<r> : tensor<2xbf16> loc("model.py":7:1)
       return %0 : tensor<2xbf16> } {-# dialect_resources: { builtin: { r: "0x0800000001000200" } } #-}"""
     with pytest.raises(UnimplementedError, match=r"stablehlo.constant .*dense_resource<r>.*model.py:7:1"):
-        Evaluator(_mlir.parse(text))
+        Evaluator(mlir.parse(text))
 
 
 @pytest.mark.parametrize(("spelled", "dtype"), [("si16", np.int16), ("index", np.int64)])
@@ -111,7 +112,7 @@ def test_types_print_as_mlir_does() -> None:
     ],
 )
 def test_locations(location: str, expected: str) -> None:
-    module = _mlir.parse(f"func.func @main() {{ return loc({location}) }}")
+    module = mlir.parse(f"func.func @main() {{ return loc({location}) }}")
     found = module.body.operations[0].regions[0].blocks[0].operations[0].location
     # Older bindings do not tell a stack of callers from places that were fused.
     assert describe(found) in (expected, expected.replace(", ", ", called from "))
@@ -121,7 +122,7 @@ def test_an_unknown_op_is_refused_with_types_and_place() -> None:
     text = """func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
       %0 = "sdy.no_such_op"(%x) : (tensor<2xf32>) -> tensor<2xf32> loc("model.py":7:1)
       return %0 : tensor<2xf32> }"""
-    module = _mlir.parse("module {}")
+    module = mlir.parse("module {}")
     module.context.allow_unregistered_dialects = True
     with module.context:
         from jaxlib.mlir import ir
@@ -147,19 +148,19 @@ ADD = """func.func @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> tensor<4xf32> 
 )
 def test_arguments_that_do_not_fit(args: list[Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
-        Evaluator(_mlir.parse(ADD)).run(args)
+        Evaluator(mlir.parse(ADD)).run(args)
 
 
 def test_a_missing_entry_function() -> None:
     with pytest.raises(InvalidArgumentError, match="expected a function start in the module, found main"):
-        Evaluator(_mlir.parse(ADD), entry="start")
+        Evaluator(mlir.parse(ADD), entry="start")
 
 
 def test_results_share_no_memory() -> None:
     text = """func.func @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<2xf32>, tensor<2xf32>) {
       %c = stablehlo.constant dense<[1.0, 2.0]> : tensor<2xf32>
       return %x, %x, %c, %c : tensor<4xf32>, tensor<4xf32>, tensor<2xf32>, tensor<2xf32> }"""
-    evaluator = Evaluator(_mlir.parse(text))
+    evaluator = Evaluator(mlir.parse(text))
     x = np.arange(4, dtype=np.float32)
     results = evaluator(x)
     for result in results:
@@ -190,7 +191,7 @@ def test_values_are_freed_after_their_last_use() -> None:
       %0 = stablehlo.negate %x : tensor<9xf32>
       {body} return %10 : tensor<9xf32> }}"""
     try:
-        module = _mlir.parse("module {}")
+        module = mlir.parse("module {}")
         module.context.allow_unregistered_dialects = True
         with module.context:
             from jaxlib.mlir import ir
@@ -200,9 +201,9 @@ def test_values_are_freed_after_their_last_use() -> None:
         (found,) = evaluator(np.zeros(9, np.float32))
     finally:
         gc.enable()
-        from pjrt.devices.reference import _registry
+        from pjrt.devices.reference.core import registry
 
-        del _registry._RULES["test.watched"]
+        del registry._RULES["test.watched"]
     assert found[0] == 10
     assert largest == 2
 
@@ -213,7 +214,7 @@ def test_what_depends_on_constants_is_computed_once() -> None:
       %0 = stablehlo.exponential %c : tensor<4xf32>
       %1 = stablehlo.add %x, %0 : tensor<4xf32>
       return %1 : tensor<4xf32> }"""
-    folded, plain = Evaluator(_mlir.parse(text)), Evaluator(_mlir.parse(text), fold=False)
+    folded, plain = Evaluator(mlir.parse(text)), Evaluator(mlir.parse(text), fold=False)
     assert [step.name for step in folded.region.block.steps] == ["stablehlo.add"]
     assert [step.name for step in plain.region.block.steps] == ["stablehlo.exponential", "stablehlo.add"]
     x = np.ones(4, np.float32)
@@ -224,7 +225,7 @@ def reducer(body: str, types: str = "f32", count: int = 2) -> Region:
     """The region of a reduction with this body."""
     params = ", ".join(f"%{name}: tensor<{types}>" for name in "abcd"[:count])
     text = f"""func.func @main({params}) -> tensor<{types}> {{ {body} return %r : tensor<{types}> }}"""
-    return Evaluator(_mlir.parse(text)).region
+    return Evaluator(mlir.parse(text)).region
 
 
 @pytest.mark.parametrize(
@@ -246,8 +247,8 @@ def test_common_bodies_are_recognised(body: str, pattern: str | None) -> None:
 
 def test_bodies_that_return_an_argument_are_recognised() -> None:
     text = "func.func @main(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {{ return %{} : tensor<f32> }}"
-    assert Evaluator(_mlir.parse(text.format("a"))).region.pattern == "first"
-    assert Evaluator(_mlir.parse(text.format("b"))).region.pattern == "second"
+    assert Evaluator(mlir.parse(text.format("a"))).region.pattern == "first"
+    assert Evaluator(mlir.parse(text.format("b"))).region.pattern == "second"
 
 
 ELEMENTWISE = """
@@ -290,7 +291,7 @@ def test_an_op_is_registered_once() -> None:
 
 
 def test_the_registry_lists_every_op_with_a_docstring() -> None:
-    Evaluator(_mlir.parse(ADD))
+    Evaluator(mlir.parse(ADD))
     listed = list(rules())
     assert {"stablehlo.add", "stablehlo.while", "stablehlo.convert"} <= {rule.name for rule in listed}
     assert not [rule.name for rule in listed if not rule.compile.__doc__]
@@ -330,11 +331,11 @@ def test_calls_that_are_nested_too_deep_are_refused() -> None:
         called = f"%0 = call @f{number + 1}(%x) : ({kind}) -> {kind} return %0" if number + 1 < depth else "return %x"
         text += f"func.func private @f{number}(%x: {kind}) -> {kind} {{ {called} : {kind} }}\n"
     with pytest.raises(UnimplementedError, match=r"main: regions and calls are nested too deep .*setrecursionlimit"):
-        Evaluator(_mlir.parse(text))
+        Evaluator(mlir.parse(text))
 
 
 def test_a_constant_that_is_larger_than_memory() -> None:
     type_ = "tensor<4000000x4000000xf32>"
     text = f"func.func @main() -> {type_} {{ %0 = stablehlo.constant dense<1.0> : {type_} return %0 : {type_} }}"
     with pytest.raises(ResourceExhaustedError, match="Unable to allocate"):
-        Evaluator(_mlir.parse(text))
+        Evaluator(mlir.parse(text))

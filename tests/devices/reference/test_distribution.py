@@ -10,8 +10,9 @@ import pytest
 from jaxlib.mlir.dialects import stablehlo
 
 import pjrt
-from pjrt.devices.reference import Evaluator, _mlir
+from pjrt.devices.reference import Evaluator
 from pjrt.devices.reference.client import ReferenceClient
+from pjrt.devices.reference.core import mlir
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +173,7 @@ def test_the_older_sum(client: Any) -> None:
 
 
 def test_collectives_in_a_loop(client: Any) -> None:
-    """Each round is a meeting of its own: after three rounds of sums over four devices, 64 times the sum of all."""
+    """Each round is a rendezvous of its own: after three rounds of sums over four devices, 64 times the sum of all."""
     text = f"""func.func @main(%x: tensor<f32>) -> tensor<f32> {{
       %zero = stablehlo.constant dense<0> : tensor<i32>
       %one = stablehlo.constant dense<1> : tensor<i32>
@@ -209,7 +210,7 @@ def test_a_process_in_no_group_is_an_error(client: Any) -> None:
 
 def test_global_ids_need_a_channel() -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="channel"):
-        Evaluator(_mlir.parse(one_op("all_reduce", f"{groups([[0, 1]])}, {GLOBAL}", region=ADD)))
+        Evaluator(mlir.parse(one_op("all_reduce", f"{groups([[0, 1]])}, {GLOBAL}", region=ADD)))
 
 
 def test_a_collective_that_can_never_complete_is_an_error() -> None:

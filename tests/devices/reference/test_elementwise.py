@@ -434,12 +434,12 @@ def test_clamp(run: Any, t: ElementType) -> None:
 
 @pytest.mark.parametrize(("op", "t"), [("popcnt", T.F32), ("negate", T.PRED), ("tanh", T.S32), ("subtract", T.PRED)])
 def test_refuses_what_is_not_defined(run: Any, op: str, t: ElementType) -> None:
-    from pjrt.devices.reference import _registry
-    from pjrt.devices.reference._view import OpView
+    from pjrt.devices.reference.core import registry
+    from pjrt.devices.reference.core.op_view import OpView
     from pjrt.stablehlo.types import TensorType
 
     operand = TensorType((2,), t)
-    rule = _registry.find(f"stablehlo.{op}")
+    rule = registry.find(f"stablehlo.{op}")
     assert rule is not None
     count = 2 if op == "subtract" else 1
     with pytest.raises(UnimplementedError, match=rf"stablehlo.{op}.*tensor<2x{t.mlir}>.*here.py:1"):

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.reference import Evaluator, _mlir
-from pjrt.devices.reference._custom_calls import custom_call
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
+from pjrt.devices.reference.core.custom_calls import custom_call
 
 
 def test_a_composite_runs_its_decomposition(run: Any) -> None:
@@ -41,7 +42,7 @@ def test_an_unknown_target_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(
         pjrt.UnimplementedError, match=r"no custom call 'acme' .* it has .*ApproxTopK.*lapack_cgeev_ffi"
     ):
-        Evaluator(_mlir.parse(call("acme", ["tensor<f32>"], ["tensor<f32>"])))
+        Evaluator(mlir.parse(call("acme", ["tensor<f32>"], ["tensor<f32>"])))
 
 
 def test_a_target_is_registered_once() -> None:
@@ -346,7 +347,7 @@ def test_reduce_window_with_sizes_as_operands(run: Any) -> None:
     func.func private @body(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> {
       %0 = stablehlo.add %a, %b : tensor<f32>
       return %0 : tensor<f32> }"""
-    evaluator = Evaluator(_mlir.parse(text))
+    evaluator = Evaluator(mlir.parse(text))
     x = np.array([1, 2, 4, 8], np.float32)
     for window in (1, 2, 3, 2):
         (found,) = evaluator(x, np.array([window], np.int32))
@@ -396,4 +397,4 @@ def test_a_malformed_top_k_is_refused(target: str, signature: str) -> None:
       {made}stablehlo.custom_call @{target}(%x) : {signature}
       return }}"""
     with pytest.raises(pjrt.InvalidArgumentError, match="expected an operand"):
-        Evaluator(_mlir.parse(text))
+        Evaluator(mlir.parse(text))

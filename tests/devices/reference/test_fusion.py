@@ -8,14 +8,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from pjrt.devices.reference import Evaluator, _fusion, _mlir
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
+from pjrt.devices.reference.fast import fusion
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chains begin at few elements, and chunks do not divide the sizes."""
-    monkeypatch.setattr(_fusion, "SMALLEST", 24)
-    monkeypatch.setattr(_fusion, "CHUNK", 7)
+    monkeypatch.setattr(fusion, "SMALLEST", 24)
+    monkeypatch.setattr(fusion, "CHUNK", 7)
 
 
 def names(evaluator: Evaluator) -> list[str]:
@@ -24,7 +26,7 @@ def names(evaluator: Evaluator) -> list[str]:
 
 def both(text: str, *args: Any) -> tuple[list[str], list[Any]]:
     """The steps of the fused program, and its results, which are the plain one's."""
-    fused, plain = Evaluator(_mlir.parse(text)), Evaluator(_mlir.parse(text), fold=False)
+    fused, plain = Evaluator(mlir.parse(text)), Evaluator(mlir.parse(text), fold=False)
     results = fused.run(args)
     for found, expected in zip(results, plain.run(args), strict=True):
         assert found.dtype == expected.dtype
@@ -139,7 +141,7 @@ def test_a_chain_in_a_loop_and_a_constant_operand() -> None:
 
 
 def test_an_error_within_a_chain_names_its_step() -> None:
-    evaluator = Evaluator(_mlir.parse(CHAIN))
+    evaluator = Evaluator(mlir.parse(CHAIN))
     inner = evaluator.region.block.steps[0].blocks[0]
 
     def fail(*args: Any) -> Any:
@@ -152,7 +154,7 @@ def test_an_error_within_a_chain_names_its_step() -> None:
 
 def test_the_arguments_are_left_alone() -> None:
     x = X.copy()
-    evaluator = Evaluator(_mlir.parse(CHAIN))
+    evaluator = Evaluator(mlir.parse(CHAIN))
     first = evaluator.run([x, np.float32(2)])
     assert np.array_equal(x, X)
     first[0][:] = 0

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import Evaluator, _mlir
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
 
 T = ElementType
 TYPES = [t for t in T if t not in (T.INVALID, T.TOKEN, T.S1, T.U1, T.F8E8M0FNU)]
@@ -166,7 +167,7 @@ def test_all_dimension_numbers(case: Any) -> None:
     shapes, batching, contracting = case
     text, shape = dot_text(shapes[0], shapes[1], batching, contracting, (T.S32, T.S32, T.S32))
     x, y = (np.random.default_rng(i).integers(-5, 6, s).astype(np.int32) for i, s in enumerate(shapes))
-    (found,) = Evaluator(_mlir.parse(text)).run([x, y])
+    (found,) = Evaluator(mlir.parse(text)).run([x, y])
     assert found.shape == shape
     assert np.array_equal(found, np.einsum(letters(x.ndim, y.ndim, batching, contracting), x, y))
 

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
-from pjrt.devices.reference import Context, Evaluator, _mlir
-from pjrt.devices.reference._observers import Breakpoints, DebugNans, NonFiniteError, Profile, Trace, loop_for
+from pjrt.devices.reference import Context, Evaluator
+from pjrt.devices.reference.core import mlir
+from pjrt.devices.reference.observers import Breakpoints, DebugNans, NonFiniteError, Profile, Trace, loop_for
 
 PROGRAM = """
 func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
@@ -34,7 +35,7 @@ func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
 
 
 def run(*observers: Any, x: Any = (100.0, 50.0, 20.0)) -> list[Any]:
-    evaluator = Evaluator(_mlir.parse(PROGRAM), fold=False)
+    evaluator = Evaluator(mlir.parse(PROGRAM), fold=False)
     return evaluator.run([np.array(x, np.float32)], Context(loop_for(observers)))
 
 
@@ -53,7 +54,7 @@ def test_a_trace_sees_every_step_and_its_values() -> None:
 
 
 def test_an_observed_run_gives_the_same_results() -> None:
-    expected = Evaluator(_mlir.parse(PROGRAM)).run([np.array([100, 50, 20], np.float32)])
+    expected = Evaluator(mlir.parse(PROGRAM)).run([np.array([100, 50, 20], np.float32)])
     assert np.array_equal(run(Trace(lambda *_: None), Profile(), DebugNans()), expected)
 
 
@@ -107,11 +108,12 @@ def test_the_debugger_has_step_and_inputs_at_hand() -> None:
     """In a process of its own, because the debugger talks to its terminal."""
     script = (
         "import numpy as np\n"
-        "from pjrt.devices.reference import Context, Evaluator, _mlir\n"
-        "from pjrt.devices.reference._observers import Breakpoints, loop_for\n"
+        "from pjrt.devices.reference import Context, Evaluator\n"
+        "from pjrt.devices.reference.core import mlir\n"
+        "from pjrt.devices.reference.observers import Breakpoints, loop_for\n"
         f"program = {PROGRAM!r}\n"
         "observers = [Breakpoints(['layers.py:12'])]\n"
-        "Evaluator(_mlir.parse(program)).run([np.full(3, 1e9, np.float32)], Context(loop_for(observers)))\n"
+        "Evaluator(mlir.parse(program)).run([np.full(3, 1e9, np.float32)], Context(loop_for(observers)))\n"
         "print('done')\n"
     )
     commands = "up\np step.name, inputs[0].tolist()\nc\nc\nc\n"

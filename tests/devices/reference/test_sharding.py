@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.reference._sharding import Mesh, parse_gspmd, parse_mesh, parse_sdy
+from pjrt.devices.reference.spmd.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
 from pjrt.stablehlo.sharding import Sharding
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4)

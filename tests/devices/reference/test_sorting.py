@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from programs import TYPES, program, same, sample, tensor
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import Evaluator, _mlir
-from pjrt.devices.reference._merging import merge_order
-from pjrt.devices.reference._ordering import find_ordering
+from pjrt.devices.reference import Evaluator
+from pjrt.devices.reference.core import mlir
+from pjrt.devices.reference.fast.merge_sort import merge_order
+from pjrt.devices.reference.fast.sort_keys import find_sort_keys
 
 T = ElementType
 REAL = [t for t in TYPES if not t.is_complex]
@@ -173,7 +174,7 @@ def test_which_comparators_come_down_to_keys() -> None:
     def ordering(lines: list[str], types: list[ElementType]) -> Any:
         arguments = ", ".join(f"%{side}{i}: {tensor((), t)}" for i, t in enumerate(types) for side in "ab")
         text = f"func.func @main({arguments}) -> tensor<i1> {{ {' '.join(lines)} return %p : tensor<i1> }}"
-        return find_ordering(Evaluator(_mlir.parse(text)).region)
+        return find_sort_keys(Evaluator(mlir.parse(text)).region)
 
     assert sorting_facts(ordering(TWO_KEYS, [T.S32, T.F32])) == [(T.S32, False, False), (T.F32, True, False)]
     assert sorting_facts(ordering(CANONICAL, [T.F32])) == [(T.F32, False, True)]

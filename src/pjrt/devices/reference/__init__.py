@@ -28,8 +28,8 @@ which should do as little as possible. The decorator's other arguments are expla
 - ``view.operand(i)``, ``view.result(i)``: ``TensorType`` with ``shape`` (None for an unknown size), ``sizes`` (static
   or an error), ``rank``, ``element`` (``pjrt.api.element_type.ElementType``), ``dtype``. ``view.operands`` and
   ``view.results`` may hold tokens and tuples too.
-- ``view.attr("name")``, ``view.attr("name", default)``: Python values, see ``_attributes``. Dimension numbers are
-  frozen dataclasses.
+- ``view.attr("name")``, ``view.attr("name", default)``: Python values, see ``pjrt.stablehlo.attributes``. Dimension
+  numbers are frozen dataclasses.
 - ``view.regions``: compiled already; ``view.function("name")`` compiles a function of the module.
 - ``raise view.unimplemented(reason)`` for what is not done, ``raise view.invalid(reason)`` for what the specification
   forbids: both name op, types and source location. Both are for compile time; a kernel that must fail raises an error
@@ -42,8 +42,8 @@ Values
   np.ndarray)``; never return a Python number. Use ufuncs (``np.add(x, y)``), not operators, on values that can be
   integer scalars: operators on numpy scalars warn on overflow.
 - **Values are immutable.** A kernel never writes to an operand; it may return a view of one (or the operand itself).
-- 2- and 4-bit integers, and floats below 16 bits, are ``ml_dtypes`` arrays of a byte an element. ``_numbers`` has what
-  is needed to compute with them: ``compute_dtype``, ``widen``, ``narrow``, ``lift_unary``, ``lift_binary``, and the
+- 2- and 4-bit integers, and floats below 16 bits, are ``ml_dtypes`` arrays of a byte an element. To compute with them,
+  ``numerics.element_types`` has ``compute_dtype``, ``widen``, ``narrow``, ``lift_unary``, ``lift_binary``, and the
   groups of types.
 - Uniform-quantized tensors are arrays of their storage type.
 - A token is ``TOKEN``, a tuple is a Python tuple. An op with one result returns the value, with several a sequence of
@@ -67,10 +67,10 @@ argument: ``kernel(environment, *operands)``. It is passed on to regions, and ``
 
 from __future__ import annotations
 
-from pjrt.devices.reference._blocks import Environment, context_of
-from pjrt.devices.reference._context import Context
-from pjrt.devices.reference._evaluator import Evaluator
-from pjrt.devices.reference._registry import Kernel, op, rules
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op, rules
+from pjrt.devices.reference.evaluator import Evaluator
 
 __all__ = ["Context", "Environment", "Evaluator", "Kernel", "OpView", "context_of", "op", "rules"]

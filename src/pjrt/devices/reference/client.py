@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.reference._capability import capabilities
-from pjrt.devices.reference._executable import compile_program
-from pjrt.devices.reference._observers import Breakpoints, DebugNans, Observer, Profile, Trace, loop_for
+from pjrt.devices.reference.capability import capabilities
+from pjrt.devices.reference.compiler import compile_program
+from pjrt.devices.reference.observers import Breakpoints, DebugNans, Observer, Profile, Trace, loop_for
 from pjrt.host import Compiled, HostClient
 from pjrt.stablehlo import current_version, looking, minimum_version, partitioning_of
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._numbers import FLOAT, narrow, widen
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.element_types import FLOAT, narrow, widen
 
 Array = Any
 

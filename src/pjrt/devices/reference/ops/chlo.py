@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import _complex, _registry, _special
-from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._numbers import COMPLEX, FLOAT, INTEGER, lift_unary
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core import registry
+from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics import complex_numbers, special_functions
+from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, INTEGER, lift_unary
 from pjrt.devices.reference.ops.sorting import stable_order
 
 _UNARY: dict[str, tuple[frozenset[ElementType], Callable[[Any], Any]]] = {
@@ -48,11 +49,11 @@ for _name, (_group, _) in _UNARY.items():
     op(f"chlo.{_name}", elementwise=True, types=_group)(unary)
 
 _SPECIAL: dict[str, Callable[[Any], Any]] = {
-    "digamma": _special.digamma,
-    "erf": _special.erf,
-    "erf_inv": _special.erf_inv,
-    "erfc": _special.erfc,
-    "lgamma": _special.lgamma,
+    "digamma": special_functions.digamma,
+    "erf": special_functions.erf,
+    "erf_inv": special_functions.erf_inv,
+    "erfc": special_functions.erfc,
+    "lgamma": special_functions.lgamma,
 }
 
 
@@ -62,7 +63,7 @@ def special(view: OpView) -> Kernel:
     element = view.operand().element
     if element not in FLOAT:
         raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
-    return _special.in_chunks(_SPECIAL[view.name.removeprefix("chlo.")], element.dtype)
+    return special_functions.in_chunks(_SPECIAL[view.name.removeprefix("chlo.")], element.dtype)
 
 
 @op("chlo.square", elementwise=True, types=INTEGER | FLOAT | COMPLEX)
@@ -70,7 +71,7 @@ def square(view: OpView) -> Kernel:
     """The product of a number with itself."""
     element = view.operand().element
     if element in COMPLEX:
-        return lambda x: _complex.multiply(x, x)
+        return lambda x: complex_numbers.multiply(x, x)
     if element not in INTEGER | FLOAT:
         raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
     return lift_unary(np.square, element, view.result().element)
@@ -157,7 +158,7 @@ def broadcasting(view: OpView) -> Kernel:
     """An op of StableHLO whose operands are broadcast to one shape first, by numpy's rules or by
     ``broadcast_dimensions``.
     """
-    rule = _registry.find("stablehlo." + view.name.removeprefix("chlo.broadcast_"))
+    rule = registry.find("stablehlo." + view.name.removeprefix("chlo.broadcast_"))
     assert rule is not None  # all of them are in ``elementwise``
     kernel = rule.compile(view)
     dimensions = view.attr("broadcast_dimensions", None)

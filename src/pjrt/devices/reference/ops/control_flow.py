@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._types import TOKEN
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.core.values import TOKEN
 from pjrt.stablehlo.types import TensorType
 
 

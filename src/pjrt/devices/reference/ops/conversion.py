@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pjrt.devices.reference._numbers import FLOAT
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._rounding import bit_width, bitcaster, converter, precision_reducer
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.element_types import FLOAT
+from pjrt.devices.reference.numerics.rounding import bit_width, bitcaster, converter, precision_reducer
 
 
 @op("stablehlo.convert", elementwise=True)

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from pjrt.devices.reference._contraction import matmul_of
-from pjrt.devices.reference._padding import PadPlan
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.matmul import matmul_of
+from pjrt.devices.reference.numerics.padding import PadPlan
 
 Array = Any
 Shape = tuple[int, ...]

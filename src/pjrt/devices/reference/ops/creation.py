@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
 
 
 @op("stablehlo.constant", "chlo.constant", elementwise=True, quantized=True)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._ownership import is_free, with_consuming
-from pjrt.devices.reference._padding import PadPlan
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.fast.in_place import is_free, with_consuming
+from pjrt.devices.reference.numerics.padding import PadPlan
 
 Array = Any
 

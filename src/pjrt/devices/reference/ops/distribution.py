@@ -9,14 +9,21 @@ import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.reference._blocks import Environment, context_of
-from pjrt.devices.reference._combining import Combiner
-from pjrt.devices.reference._context import Context
-from pjrt.devices.reference._groups import Group, Meeting, channel_of, finder_of, one_way_finder_of, rows_of
-from pjrt.devices.reference._numbers import BOOLEAN, compute_dtype
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._types import TOKEN
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.reducers import Reducer
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.core.values import TOKEN
+from pjrt.devices.reference.numerics.element_types import BOOLEAN, compute_dtype
+from pjrt.devices.reference.spmd.replica_groups import (
+    Group,
+    Rendezvous,
+    channel_group_finder,
+    channel_of,
+    group_finder,
+    group_table,
+)
 from pjrt.stablehlo.types import TensorType
 
 Array = Any
@@ -44,15 +51,15 @@ def _required(group: Group | None, view: OpView, context: Context) -> Group:
 
 def _reduced(view: OpView) -> Any:
     """The function that combines what a group brings, in the group's order, for each operand."""
-    combiners = [Combiner(view.regions[0], [view.results[i]]) for i in range(len(view.results))]
+    reducers = [Reducer(view.regions[0], [view.results[i]]) for i in range(len(view.results))]
 
     def run(environment: Environment, brought: Sequence[Sequence[Array]]) -> list[Array]:
         results = []
-        for i, combiner in enumerate(combiners):
-            total = combiner.open([brought[0][i]])
+        for i, reducer in enumerate(reducers):
+            total = reducer.open([brought[0][i]])
             for values in brought[1:]:
-                total = combiner.combine(environment, total, combiner.open([values[i]]))
-            results += combiner.close(total)
+                total = reducer.combine(environment, total, reducer.open([values[i]]))
+            results += reducer.close(total)
         return results
 
     return run
@@ -61,13 +68,13 @@ def _reduced(view: OpView) -> Any:
 @op("stablehlo.all_reduce")
 def all_reduce(view: OpView) -> Kernel:
     """Combines the values of a group's processes; everyone gets the result."""
-    find, meeting, reduced = finder_of(view), Meeting(view.name), _reduced(view)
+    find, rendezvous, reduced = group_finder(view), Rendezvous(view.name), _reduced(view)
     single = len(view.results) == 1
 
     def run(environment: Environment, *values: Array) -> Any:
         context = context_of(environment)
         group = _required(find(context), view, context)
-        results = reduced(environment, meeting.exchange(context, group, values))
+        results = reduced(environment, rendezvous.exchange(context, group, values))
         return results[0] if single else results
 
     return run
@@ -76,13 +83,13 @@ def all_reduce(view: OpView) -> Kernel:
 @op("stablehlo.cross-replica-sum", environment=True, foldable=False)
 def cross_replica_sum(view: OpView) -> Kernel:
     """The sum over a group of replicas."""
-    find, meeting = one_way_finder_of(rows_of(view), 0), Meeting(view.name)
+    find, rendezvous = channel_group_finder(group_table(view), 0), Rendezvous(view.name)
     element = view.operand().element
     add, wide = np.logical_or if element in BOOLEAN else np.add, compute_dtype(element)
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)
-        brought = meeting.exchange(context, _required(find(context), view, context), value)
+        brought = rendezvous.exchange(context, _required(find(context), view, context), value)
         total = brought[0].astype(wide)
         for other in brought[1:]:
             total = add(total, other.astype(wide))
@@ -94,13 +101,13 @@ def cross_replica_sum(view: OpView) -> Kernel:
 @op("stablehlo.reduce_scatter")
 def reduce_scatter(view: OpView) -> Kernel:
     """Combines the values of a group's processes; each gets its part of the result."""
-    find, meeting, reduced = finder_of(view), Meeting(view.name), _reduced(view)
+    find, rendezvous, reduced = group_finder(view), Rendezvous(view.name), _reduced(view)
     dimension = view.attr("scatter_dimension")
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)
         group = _required(find(context), view, context)
-        brought = meeting.exchange(context, group, value)
+        brought = rendezvous.exchange(context, group, value)
         (total,) = reduced(environment, [[part] for part in _parts_for(brought, dimension, group, context)])
         return total
 
@@ -116,12 +123,12 @@ def _parts_for(brought: Sequence[Array], dimension: int, group: Group, context: 
 @op("stablehlo.all_gather", environment=True, foldable=False)
 def all_gather(view: OpView) -> Kernel:
     """Puts the values of a group's processes side by side; everyone gets the result."""
-    find, meeting, dimension = finder_of(view), Meeting(view.name), view.attr("all_gather_dim")
+    find, rendezvous, dimension = group_finder(view), Rendezvous(view.name), view.attr("all_gather_dim")
     single = len(view.results) == 1
 
     def run(environment: Environment, *values: Array) -> Any:
         context = context_of(environment)
-        brought = meeting.exchange(context, _required(find(context), view, context), values)
+        brought = rendezvous.exchange(context, _required(find(context), view, context), values)
         results = [np.concatenate(parts, dimension) for parts in zip(*brought, strict=True)]
         return results[0] if single else results
 
@@ -131,14 +138,14 @@ def all_gather(view: OpView) -> Kernel:
 @op("stablehlo.all_to_all", environment=True, foldable=False)
 def all_to_all(view: OpView) -> Kernel:
     """Cuts each process's value into as many parts as there are processes; each gets its part of everyone's."""
-    find, meeting = one_way_finder_of(rows_of(view), channel_of(view)), Meeting(view.name)
+    find, rendezvous = channel_group_finder(group_table(view), channel_of(view)), Rendezvous(view.name)
     split, concat = view.attr("split_dimension"), view.attr("concat_dimension")
     single = len(view.results) == 1
 
     def run(environment: Environment, *values: Array) -> Any:
         context = context_of(environment)
         group = _required(find(context), view, context)
-        brought = meeting.exchange(context, group, values)
+        brought = rendezvous.exchange(context, group, values)
         results = [
             np.concatenate(_parts_for(operand, split, group, context), concat) for operand in zip(*brought, strict=True)
         ]
@@ -150,14 +157,14 @@ def all_to_all(view: OpView) -> Kernel:
 @op("stablehlo.collective_broadcast", environment=True, foldable=False)
 def collective_broadcast(view: OpView) -> Kernel:
     """Gives everyone of a group the first one's value; who is in no group gets zeros."""
-    find, meeting = one_way_finder_of(rows_of(view), channel_of(view)), Meeting(view.name)
+    find, rendezvous = channel_group_finder(group_table(view), channel_of(view)), Rendezvous(view.name)
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)
         group = find(context)
         if group is None:
             return np.zeros_like(value)
-        return meeting.exchange(context, group, value)[0]
+        return rendezvous.exchange(context, group, value)[0]
 
     return run
 
@@ -165,13 +172,13 @@ def collective_broadcast(view: OpView) -> Kernel:
 @op("stablehlo.collective_permute", environment=True, foldable=False)
 def collective_permute(view: OpView) -> Kernel:
     """Sends values along pairs of source and target; who is no target gets zeros."""
-    pairs = {target: source for source, target in rows_of(view, "source_target_pairs")}
+    pairs = {target: source for source, target in group_table(view, "source_target_pairs")}
     across_partitions = channel_of(view) > 0
-    find, meeting = one_way_finder_of([], channel_of(view)), Meeting(view.name)
+    find, rendezvous = channel_group_finder([], channel_of(view)), Rendezvous(view.name)
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)
-        brought = meeting.exchange(context, _required(find(context), view, context), value)
+        brought = rendezvous.exchange(context, _required(find(context), view, context), value)
         source = pairs.get(context.partition_id if across_partitions else context.replica_id)
         return np.zeros_like(value) if source is None else brought[source]
 
@@ -203,7 +210,7 @@ def _host(view: OpView, context: Context) -> Any:
 def send(view: OpView) -> Kernel:
     """Sends values to the host, or to another device, by a channel."""
     to_host, channel = view.attr("is_host_transfer", False), channel_of(view)
-    targets = {pair[0]: pair[1] for pair in rows_of(view, "source_target_pairs")}
+    targets = {pair[0]: pair[1] for pair in group_table(view, "source_target_pairs")}
 
     def run(environment: Environment, *values: Array) -> Any:
         context = context_of(environment)
@@ -224,7 +231,7 @@ def send(view: OpView) -> Kernel:
 def recv(view: OpView) -> Kernel:
     """Receives values from the host, or from another device, by a channel; zeros where nobody sends to this one."""
     from_host, channel = view.attr("is_host_transfer", False), channel_of(view)
-    targets = {target for _, target in rows_of(view, "source_target_pairs")}
+    targets = {target for _, target in group_table(view, "source_target_pairs")}
     types = [t for t in view.results if isinstance(t, TensorType)]
 
     def run(environment: Environment, token: Any) -> Any:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference import _registry
-from pjrt.devices.reference._custom_calls import custom_call
-from pjrt.devices.reference._registry import Kernel
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core import registry
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.custom_calls import custom_call
+from pjrt.devices.reference.core.op_view import OpView
 from pjrt.stablehlo.types import TensorType
 
 Array = Any
@@ -21,7 +21,7 @@ Array = Any
 
 def _compiled_once(view: OpView, name: str, build: Callable[..., OpView]) -> Callable[..., Kernel]:
     """What compiles the op ``name`` for sizes given as tuples, and remembers it."""
-    rule = _registry.find(name)
+    rule = registry.find(name)
     if rule is None:
         raise view.unimplemented(f"there is no op {name}")
     known: dict[Any, Kernel] = {}

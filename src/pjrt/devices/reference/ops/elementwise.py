@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import _complex, _integers, _reals
-from pjrt.devices.reference._choice import choose
-from pjrt.devices.reference._numbers import (
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.fast.select import select_by_mask
+from pjrt.devices.reference.numerics import complex_numbers, integers, reals
+from pjrt.devices.reference.numerics.element_types import (
     BOOLEAN,
     COMPLEX,
     EVERY,
@@ -22,8 +25,6 @@ from pjrt.devices.reference._numbers import (
     lift_binary,
     lift_unary,
 )
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
 
 Function = Callable[..., Any]
 Group = frozenset[ElementType]
@@ -53,47 +54,47 @@ _REAL = INTEGER | FLOAT
 
 # One operand.
 _define("stablehlo.abs", (SIGNED | FLOAT | COMPLEX, np.absolute))
-_define("stablehlo.cbrt", (FLOAT, np.cbrt), (COMPLEX, _complex.cbrt))
+_define("stablehlo.cbrt", (FLOAT, np.cbrt), (COMPLEX, complex_numbers.cbrt))
 _define("stablehlo.ceil", (FLOAT, np.ceil))
 _define("stablehlo.cosine", (FLOAT | COMPLEX, np.cos))
 _define("stablehlo.exponential", (FLOAT | COMPLEX, np.exp))
-_define("stablehlo.exponential_minus_one", (FLOAT, np.expm1), (COMPLEX, _complex.expm1))
+_define("stablehlo.exponential_minus_one", (FLOAT, np.expm1), (COMPLEX, complex_numbers.expm1))
 _define("stablehlo.floor", (FLOAT, np.floor))
 _define("stablehlo.imag", (COMPLEX, np.imag), (FLOAT, np.zeros_like))
 _define("stablehlo.is_finite", (FLOAT, np.isfinite))
 _define("stablehlo.log", (FLOAT | COMPLEX, np.log))
-_define("stablehlo.log_plus_one", (FLOAT, np.log1p), (COMPLEX, _complex.log1p))
-_define("stablehlo.logistic", (FLOAT, _reals.logistic), (COMPLEX, _complex.logistic))
+_define("stablehlo.log_plus_one", (FLOAT, np.log1p), (COMPLEX, complex_numbers.log1p))
+_define("stablehlo.logistic", (FLOAT, reals.logistic), (COMPLEX, complex_numbers.logistic))
 _define("stablehlo.negate", (INTEGER | FLOAT | COMPLEX, np.negative))
 _define("stablehlo.not", (BOOLEAN, np.logical_not), (INTEGER, np.invert))
 _define("stablehlo.real", (COMPLEX, np.real), (FLOAT, np.positive))
-_define("stablehlo.round_nearest_afz", (FLOAT, _reals.round_away_from_zero))
+_define("stablehlo.round_nearest_afz", (FLOAT, reals.round_away_from_zero))
 _define("stablehlo.round_nearest_even", (FLOAT, np.rint))
-_define("stablehlo.rsqrt", (FLOAT, _reals.rsqrt), (COMPLEX, _complex.rsqrt))
-_define("stablehlo.sign", (SIGNED, np.sign), (FLOAT, _reals.sign), (COMPLEX, _complex.sign))
+_define("stablehlo.rsqrt", (FLOAT, reals.rsqrt), (COMPLEX, complex_numbers.rsqrt))
+_define("stablehlo.sign", (SIGNED, np.sign), (FLOAT, reals.sign), (COMPLEX, complex_numbers.sign))
 _define("stablehlo.sine", (FLOAT | COMPLEX, np.sin))
 _define("stablehlo.sqrt", (FLOAT | COMPLEX, np.sqrt))
-_define("stablehlo.tan", (FLOAT, np.tan), (COMPLEX, _complex.tan))
+_define("stablehlo.tan", (FLOAT, np.tan), (COMPLEX, complex_numbers.tan))
 _define("stablehlo.tanh", (FLOAT | COMPLEX, np.tanh))
-_define_by_type("stablehlo.popcnt", (INTEGER, lambda t: _integers.population_count(t.bits)))
-_define_by_type("stablehlo.count_leading_zeros", (INTEGER, lambda t: _integers.count_leading_zeros(t.bits)))
+_define_by_type("stablehlo.popcnt", (INTEGER, lambda t: integers.population_count(t.bits)))
+_define_by_type("stablehlo.count_leading_zeros", (INTEGER, lambda t: integers.count_leading_zeros(t.bits)))
 
 # Two operands.
 _define("stablehlo.add", (BOOLEAN, np.logical_or), (EVERY, np.add))
 _define("stablehlo.subtract", (_REAL | COMPLEX, np.subtract))
-_define("stablehlo.multiply", (BOOLEAN, np.logical_and), (COMPLEX, _complex.multiply), (EVERY, np.multiply))
-_define("stablehlo.divide", (INTEGER, _integers.divide), (FLOAT, np.divide), (COMPLEX, _complex.divide))
-_define("stablehlo.remainder", (INTEGER, _integers.remainder), (FLOAT, np.fmod), (COMPLEX, _complex.remainder))
-_define("stablehlo.power", (INTEGER, _integers.power), (FLOAT, np.power), (COMPLEX, _complex.power))
-_define("stablehlo.atan2", (FLOAT, np.arctan2), (COMPLEX, _complex.atan2))
+_define("stablehlo.multiply", (BOOLEAN, np.logical_and), (COMPLEX, complex_numbers.multiply), (EVERY, np.multiply))
+_define("stablehlo.divide", (INTEGER, integers.divide), (FLOAT, np.divide), (COMPLEX, complex_numbers.divide))
+_define("stablehlo.remainder", (INTEGER, integers.remainder), (FLOAT, np.fmod), (COMPLEX, complex_numbers.remainder))
+_define("stablehlo.power", (INTEGER, integers.power), (FLOAT, np.power), (COMPLEX, complex_numbers.power))
+_define("stablehlo.atan2", (FLOAT, np.arctan2), (COMPLEX, complex_numbers.atan2))
 _define("stablehlo.maximum", (BOOLEAN, np.logical_or), (EVERY, np.maximum))
 _define("stablehlo.minimum", (BOOLEAN, np.logical_and), (EVERY, np.minimum))
 _define("stablehlo.and", (BOOLEAN, np.logical_and), (INTEGER, np.bitwise_and))
 _define("stablehlo.or", (BOOLEAN, np.logical_or), (INTEGER, np.bitwise_or))
 _define("stablehlo.xor", (BOOLEAN, np.logical_xor), (INTEGER, np.bitwise_xor))
-_define_by_type("stablehlo.shift_left", (INTEGER, lambda t: _integers.shifts(t.bits, "left")))
-_define_by_type("stablehlo.shift_right_logical", (INTEGER, lambda t: _integers.shifts(t.bits, "logical")))
-_define_by_type("stablehlo.shift_right_arithmetic", (INTEGER, lambda t: _integers.shifts(t.bits, "arithmetic")))
+_define_by_type("stablehlo.shift_left", (INTEGER, lambda t: integers.shifts(t.bits, "left")))
+_define_by_type("stablehlo.shift_right_logical", (INTEGER, lambda t: integers.shifts(t.bits, "logical")))
+_define_by_type("stablehlo.shift_right_arithmetic", (INTEGER, lambda t: integers.shifts(t.bits, "arithmetic")))
 
 
 @op("stablehlo.complex", elementwise=True)
@@ -151,7 +152,7 @@ def total_order(element: ElementType) -> Function:
 @op("stablehlo.select", elementwise=True, quantized=True)
 def select(view: OpView) -> Kernel:
     """One of two values by a predicate for each element, or one for all."""
-    return choose
+    return select_by_mask
 
 
 @op("stablehlo.clamp", elementwise=True)

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
-from pjrt.devices.reference import _registry
-from pjrt.devices.reference._blocks import Environment, context_of
-from pjrt.devices.reference._custom_calls import config, custom_call, find_target, targets
-from pjrt.devices.reference._ordering import find_ordering
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._types import TOKEN
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core import registry
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.custom_calls import config, custom_call, find_target, targets
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.core.values import TOKEN
+from pjrt.devices.reference.fast.sort_keys import find_sort_keys
 from pjrt.devices.reference.ops.sorting import sorting_order
 from pjrt.stablehlo.types import TensorType, TupleType
 
@@ -110,7 +110,7 @@ _AS_CHLO = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "
 def as_chlo(view: OpView) -> Kernel:
     """Ops of XLA's own dialect that travel in portable artifacts as custom calls: those that CHLO has too."""
     name = view.attr("call_target_name").removeprefix("mhlo.")
-    rule = _registry.find(f"chlo.{name}") or _registry.find(f"stablehlo.{name}")
+    rule = registry.find(f"chlo.{name}") or registry.find(f"stablehlo.{name}")
     if rule is None:
         raise view.unimplemented(f"there is no op {name}")
     kernel = rule.compile(view.with_types(view.operands, view.results, rule.name))
@@ -120,7 +120,7 @@ def as_chlo(view: OpView) -> Kernel:
 @custom_call("mhlo.topk", "TopK")
 def top_k(view: OpView) -> Kernel:
     """``chlo.top_k``; ``k`` is the last size of the result where it is not said."""
-    rule = _registry.find("chlo.top_k")
+    rule = registry.find("chlo.top_k")
     assert rule is not None
     if not view.operands or not view.results:
         raise view.invalid(f"expected an operand and results, found {len(view.operands)} and {len(view.results)}")
@@ -144,7 +144,7 @@ def approx_top_k(view: OpView) -> Kernel:
         raise view.invalid("expected a reduction_dim among its parameters, found none")
     axis = parameters["reduction_dim"]
     comparator = view.function(view.attr("called_computations")[0])
-    ordering = find_ordering(comparator)
+    ordering = find_sort_keys(comparator)
     count = view.result().sizes[axis]
     operands = len(view.operands) // 2
 

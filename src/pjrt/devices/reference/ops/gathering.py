@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._slices import SliceLayout
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.gather_indexing import SliceLayout
 
 Array = Any
 

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.devices.reference import _factorizations as factor
-from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._contraction import matmul_of
-from pjrt.devices.reference._custom_calls import config, custom_call
-from pjrt.devices.reference._numbers import COMPLEX, FLOAT, compute_dtype
-from pjrt.devices.reference._registry import Kernel, find
-from pjrt.devices.reference._triangular import solve_triangular
-from pjrt.devices.reference._tridiagonal import solve_tridiagonal
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.custom_calls import config, custom_call
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import find
+from pjrt.devices.reference.numerics import factorizations as factor
+from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype
+from pjrt.devices.reference.numerics.matmul import matmul_of
+from pjrt.devices.reference.numerics.triangular import solve_triangular
+from pjrt.devices.reference.numerics.tridiagonal import solve_tridiagonal
 
 Array = Any
 

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference._contraction import matmul_of
-from pjrt.devices.reference._factorizations import cholesky as factorize
-from pjrt.devices.reference._numbers import COMPLEX, FLOAT, compute_dtype
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._rounding import converter, precision_reducer
-from pjrt.devices.reference._triangular import solve_triangular
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype
+from pjrt.devices.reference.numerics.factorizations import cholesky as factorize
+from pjrt.devices.reference.numerics.matmul import matmul_of
+from pjrt.devices.reference.numerics.rounding import converter, precision_reducer
+from pjrt.devices.reference.numerics.triangular import solve_triangular
 from pjrt.stablehlo.types import OpaqueType, TensorType, ValueType
 
 Shape = tuple[int, ...]
@@ -126,7 +127,7 @@ def _einsum(view: OpView, config: str) -> Kernel:
     result = view.result().element
     wide = np.dtype(np.complex128) if result in COMPLEX else compute_dtype(result)
     narrow = converter(ElementType.of(wide), result)
-    fast = result is not ElementType.C128  # as for other products, see ``_contraction``
+    fast = result is not ElementType.C128  # as for other products, see ``numerics.matmul``
     return lambda *args: narrow(np.asarray(np.einsum(config, *(x.astype(wide) for x in args), optimize=fast)))
 
 

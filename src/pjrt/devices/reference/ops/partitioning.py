@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pjrt.devices.reference._blocks import Environment, context_of
-from pjrt.devices.reference._context import Context
-from pjrt.devices.reference._custom_calls import custom_call
-from pjrt.devices.reference._groups import Meeting
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._sharding import Mesh, parse_gspmd, parse_mesh, parse_sdy
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.custom_calls import custom_call
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.spmd.replica_groups import Rendezvous
+from pjrt.devices.reference.spmd.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
 from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.sharding import REPLICATED, Sharding
 
@@ -85,7 +85,7 @@ def manual_computation(view: OpView) -> Kernel:
         return parse_sdy(_text(view, name), lambda mesh: mesh_of(view, mesh), axes) if count else []
 
     inwards, outwards = shardings("in_shardings", len(view.operands)), shardings("out_shardings", len(view.results))
-    region, meeting = view.regions[0], Meeting(view.name)
+    region, rendezvous = view.regions[0], Rendezvous(view.name)
     shapes = [view.result(i).sizes for i in range(len(view.results))]
 
     def run(environment: Environment, *values: Array) -> Any:
@@ -93,7 +93,7 @@ def manual_computation(view: OpView) -> Kernel:
         _check_partitions(view, context, [*inwards, *outwards])
         mine = [s.cut(value, context.partition_id) for s, value in zip(inwards, values, strict=True)]
         made = region.run(environment, mine)
-        results = _put_together(context, meeting, outwards, made, shapes)
+        results = _put_together(context, rendezvous, outwards, made, shapes)
         return results[0] if len(results) == 1 else results
 
     return run
@@ -113,13 +113,17 @@ def _check_partitions(view: OpView, context: Context, shardings: list[Sharding])
 
 
 def _put_together(
-    context: Context, meeting: Meeting, shardings: list[Sharding], values: list[Array], shapes: list[tuple[int, ...]]
+    context: Context,
+    rendezvous: Rendezvous,
+    shardings: list[Sharding],
+    values: list[Array],
+    shapes: list[tuple[int, ...]],
 ) -> list[Array]:
     """The whole values, from all partitions of this replica; those that everyone has are not exchanged."""
     if all(sharding.is_replicated for sharding in shardings):
         return values
     group = tuple((context.replica_id, partition) for partition in range(context.num_partitions))
-    brought = meeting.exchange(context, group, values)
+    brought = rendezvous.exchange(context, group, values)
     return [
         value if sharding.is_replicated else sharding.put_together([shards[i] for shards in brought], shape)
         for i, (value, sharding, shape) in enumerate(zip(values, shardings, shapes, strict=True))
@@ -145,12 +149,12 @@ def shard_to_full(view: OpView) -> Kernel:
     """The whole value from each device's shard."""
     shape = view.result().sizes
     sharding = _restricted(view, _gspmd(view.attributes, len(shape)), shape, view.operand().sizes)
-    meeting = Meeting(view.name)
+    rendezvous = Rendezvous(view.name)
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)
         _check_partitions(view, context, [sharding])
-        return _put_together(context, meeting, [sharding], [value], [shape])[0]
+        return _put_together(context, rendezvous, [sharding], [value], [shape])[0]
 
     return run
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._numbers import compute_dtype
-from pjrt.devices.reference._registry import Kernel, Rule, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import Rule, op
+from pjrt.devices.reference.numerics.element_types import compute_dtype
 from pjrt.stablehlo.types import Quantization, TensorType, ValueType
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference._blocks import Environment, context_of
-from pjrt.devices.reference._counters import philox_bits, threefry_bits
-from pjrt.devices.reference._numbers import FLOAT, INTEGER, compute_dtype
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.numerics.element_types import FLOAT, INTEGER, compute_dtype
+from pjrt.devices.reference.numerics.threefry_philox import philox_bits, threefry_bits
 
 Array = Any
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._combining import Combiner
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.reducers import Reducer
+from pjrt.devices.reference.core.registry import op
 
 Array = Any
 
@@ -23,13 +23,13 @@ def reduce(view: OpView) -> Kernel:
     so on, which keeps sums of many small floats close.
     """
     axes = tuple(sorted(view.attr("dimensions")))
-    combiner = Combiner(view.regions[0], view.results)
-    if combiner.ufunc is not None and axes and not combiner.rounds:
-        return _by_ufunc(view, combiner, axes)
-    count = combiner.count
+    reducer = Reducer(view.regions[0], view.results)
+    if reducer.ufunc is not None and axes and not reducer.rounds:
+        return _by_ufunc(view, reducer, axes)
+    count = reducer.count
 
     def run(environment: Environment, *values: Array) -> Any:
-        operands, initial = combiner.open(values[:count]), combiner.open(values[count:])
+        operands, initial = reducer.open(values[:count]), reducer.open(values[count:])
         kept = tuple(d for d in range(operands[0].ndim) if d not in axes)
         shape = tuple(operands[0].shape[d] for d in kept)
         size = math.prod(operands[0].shape[d] for d in axes)
@@ -37,21 +37,21 @@ def reduce(view: OpView) -> Kernel:
             found = [np.broadcast_to(value, shape) for value in initial]
         else:
             lines = [x.transpose(axes + kept).reshape(size, *shape) for x in operands]
-            found = combiner.combine(environment, initial, combiner.fold(environment, lines))
-        results = combiner.close(found)
+            found = reducer.combine(environment, initial, reducer.fold(environment, lines))
+        results = reducer.close(found)
         return results[0] if count == 1 else results
 
     return run
 
 
-def _by_ufunc(view: OpView, combiner: Combiner, axes: tuple[int, ...]) -> Kernel:
-    assert combiner.ufunc is not None
-    (dtype,) = combiner.working
+def _by_ufunc(view: OpView, reducer: Reducer, axes: tuple[int, ...]) -> Kernel:
+    assert reducer.ufunc is not None
+    (dtype,) = reducer.working
     rank = view.operand().rank
-    reduction: Any = combiner.ufunc.reduce
+    reduction: Any = reducer.ufunc.reduce
     if len(axes) > 1 and axes == tuple(range(rank - len(axes), rank)):
         reduction = _of_last_dimensions(reduction, rank - len(axes))
-    elif combiner.ufunc is np.add and dtype.kind in "fc" and axes == tuple(range(len(axes))) and len(axes) < rank:
+    elif reducer.ufunc is np.add and dtype.kind in "fc" and axes == tuple(range(len(axes))) and len(axes) < rank:
         reduction = _sum_of_rows
     axis = axes if len(axes) > 1 else axes[0]
 
@@ -59,10 +59,10 @@ def _by_ufunc(view: OpView, combiner: Combiner, axes: tuple[int, ...]) -> Kernel
         return reduction(x, axis, dtype, None, False, initial)
 
     def run(environment: Environment, x: Array, initial: Array) -> Array:
-        (wide,), (start,) = combiner.open((x,)), combiner.open((initial,))
-        return combiner.close((reduction(wide, axis, dtype, None, False, start),))[0]
+        (wide,), (start,) = reducer.open((x,)), reducer.open((initial,))
+        return reducer.close((reduction(wide, axis, dtype, None, False, start),))[0]
 
-    return run_native if combiner.is_native and view.operand().dtype == dtype else run
+    return run_native if reducer.is_native and view.operand().dtype == dtype else run
 
 
 def _of_last_dimensions(reduction: Any, kept: int) -> Any:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._combining import Combiner
-from pjrt.devices.reference._ownership import is_free, with_consuming
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._slices import SliceLayout
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.reducers import Reducer
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.fast.in_place import is_free, with_consuming
+from pjrt.devices.reference.numerics.gather_indexing import SliceLayout
 
 Array = Any
 Scatter = Callable[[Environment, Sequence[Array], Array, Sequence[Array], bool], list[Array]]
@@ -27,19 +27,19 @@ def scatter(view: OpView) -> Kernel:
     A window of updates that does not lie wholly inside the inputs is left out, as XLA does; the specification leaves
     it open.
     """
-    combiner = Combiner(view.regions[0], view.results)
+    reducer = Reducer(view.regions[0], view.results)
     numbers = view.attr("scatter_dimension_numbers")
     unique = bool(view.attr("unique_indices", False))
-    count = combiner.count
+    count = reducer.count
     types = [view.operand(0), view.operand(count), view.operand(count + 1)]
     ready: Scatter | None = None
     if all(type_.is_static for type_ in types):
-        ready = scatterer([type_.sizes for type_ in types], numbers, combiner, unique)
+        ready = scatterer([type_.sizes for type_ in types], numbers, reducer, unique)
 
     def run(environment: Environment, *values: Array) -> Any:
         operands, indices, updates = values[:count], values[count], values[count + 1 :]
         shapes = [np.shape(x) for x in (operands[0], indices, updates[0])]
-        apply = ready or scatterer(shapes, numbers, combiner, unique)
+        apply = ready or scatterer(shapes, numbers, reducer, unique)
         results = apply(environment, operands, indices, updates, False)
         return results[0] if count == 1 else results
 
@@ -53,7 +53,7 @@ def scatter(view: OpView) -> Kernel:
     return with_consuming(run, consuming)
 
 
-def scatterer(shapes: Sequence[tuple[int, ...]], numbers: Any, combiner: Combiner, unique: bool) -> Scatter:
+def scatterer(shapes: Sequence[tuple[int, ...]], numbers: Any, reducer: Reducer, unique: bool) -> Scatter:
     """What scatters into operands of one shape, for indices and updates of the other two."""
     operand, indices, update = shapes
     window_dims = tuple(numbers.update_window_dims)
@@ -68,19 +68,19 @@ def scatterer(shapes: Sequence[tuple[int, ...]], numbers: Any, combiner: Combine
         numbers.scatter_indices_batching_dims,
         indices,
         numbers.index_vector_dim,
-        unit_rows=not combiner.replaces or combiner.count > 1,
+        unit_rows=not reducer.replaces or reducer.count > 1,
     )
     order = scatter_dims + window_dims
     if layout.count == 1 or math.prod(layout.slice_sizes) >= _LARGE:
-        return _by_slices(layout, order, combiner)
-    return _by_rows(layout, order, combiner, unique)
+        return _by_slices(layout, order, reducer)
+    return _by_rows(layout, order, reducer, unique)
 
 
 _LARGE = 2048
 """Elements of a window from which on it is worth a turn of its own in a Python loop."""
 
 
-def _by_slices(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) -> Scatter:
+def _by_slices(layout: SliceLayout, order: tuple[int, ...], reducer: Reducer) -> Scatter:
     """Few or large windows: one slice of the operand after the other."""
     sizes, limits = layout.slice_sizes, layout.limits
     batching = [(dimension, line.tolist()) for dimension, line in layout.batching.items()]
@@ -88,8 +88,8 @@ def _by_slices(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) 
     def run(
         environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array], owned: bool
     ) -> list[Array]:
-        data = combiner.take(operands, owned)
-        new = [x.transpose(order).reshape(layout.count, *sizes) for x in combiner.open(updates)]
+        data = reducer.take(operands, owned)
+        new = [x.transpose(order).reshape(layout.count, *sizes) for x in reducer.open(updates)]
         for number, vector in enumerate(layout.vectors(indices).tolist()):
             if not all(0 <= start <= limit for start, limit in zip(vector, limits, strict=True)):
                 continue
@@ -99,13 +99,13 @@ def _by_slices(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner) 
             for dimension, line in batching:
                 index[dimension] = slice(line[number], line[number] + 1)
             place = (*index, ...)  # with the dots it is a view, even of a scalar
-            combiner.update(environment, [x[place] for x in data], [x[number] for x in new])
-        return combiner.close(data)
+            reducer.update(environment, [x[place] for x in data], [x[number] for x in new])
+        return reducer.close(data)
 
     return run
 
 
-def _by_rows(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner, unique: bool) -> Scatter:
+def _by_rows(layout: SliceLayout, order: tuple[int, ...], reducer: Reducer, unique: bool) -> Scatter:
     table = layout.table if layout.row != 1 else layout.table[:1]
     tail = table[1:]
 
@@ -113,16 +113,16 @@ def _by_rows(layout: SliceLayout, order: tuple[int, ...], combiner: Combiner, un
         environment: Environment, operands: Sequence[Array], indices: Array, updates: Sequence[Array], owned: bool
     ) -> list[Array]:
         vectors = layout.vectors(indices)
-        new = [x.transpose(order).reshape(layout.count, layout.rows_of_slice, *tail) for x in combiner.open(updates)]
+        new = [x.transpose(order).reshape(layout.count, layout.rows_of_slice, *tail) for x in reducer.open(updates)]
         starts = layout.starts([vectors[:, i] for i in range(len(layout.limits))])
         inside = layout.inside(vectors)
         if inside is not None:
             starts, new = starts[inside], [x[inside] for x in new]
-        data = combiner.take(operands, owned)
+        data = reducer.take(operands, owned)
         flat = [x.reshape(table) for x in data]
-        combiner.accumulate(
+        reducer.accumulate(
             environment, flat, layout.rows(starts).reshape(-1), [x.reshape(-1, *tail) for x in new], unique
         )
-        return combiner.close(data)
+        return reducer.close(data)
 
     return run

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._merging import merge_order
-from pjrt.devices.reference._numbers import FLOAT, compute_dtype
-from pjrt.devices.reference._ordering import Key, Ordering, find_ordering
-from pjrt.devices.reference._regions import Region
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.region import Region
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.fast.merge_sort import merge_order
+from pjrt.devices.reference.fast.sort_keys import Key, SortKeys, find_sort_keys
+from pjrt.devices.reference.numerics.element_types import FLOAT, compute_dtype
 from pjrt.devices.reference.ops.elementwise import total_order
 
 Array = Any
@@ -29,7 +29,7 @@ def sort(view: OpView) -> Kernel:
     region, rank = view.regions[0], view.operand().rank
     axis = view.attr("dimension", -1) % rank
     single = len(view.operands) == 1
-    ordering = find_ordering(region)
+    ordering = find_sort_keys(region)
     injective = ordering is not None and single and _is_injective(ordering, view.operand().element)
 
     def run(environment: Environment, *operands: Array) -> Any:
@@ -62,7 +62,7 @@ def _from_table(table: Array, shape: tuple[int, ...], axis: int) -> Array:
 
 
 def sorting_order(
-    environment: Environment, region: Region, ordering: Ordering | None, tables: Sequence[Array]
+    environment: Environment, region: Region, ordering: SortKeys | None, tables: Sequence[Array]
 ) -> Array:
     """The order that sorts each row of the tables by the comparator, stable."""
     if ordering is not None:
@@ -80,7 +80,7 @@ def sorting_order(
     return merge_order(before, tables)
 
 
-def _is_injective(ordering: Ordering, element: ElementType) -> bool:
+def _is_injective(ordering: SortKeys, element: ElementType) -> bool:
     """Whether elements of one rank are the same element, so that sorting values is sorting elements."""
     (key, *others) = ordering.keys
     if others or ordering.direct != (0,):

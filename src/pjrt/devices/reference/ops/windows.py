@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._choice import choose
-from pjrt.devices.reference._combining import Combiner, body_on_reals
-from pjrt.devices.reference._padding import PadPlan
-from pjrt.devices.reference._registry import Kernel, op
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.reducers import Reducer, body_on_reals
+from pjrt.devices.reference.core.registry import op
+from pjrt.devices.reference.fast.select import select_by_mask
+from pjrt.devices.reference.numerics.padding import PadPlan
 
 Array = Any
 
@@ -27,21 +27,21 @@ def reduce_window(view: OpView) -> Kernel:
     One dimension after the other, the last one first, which keeps the order: what a window combines is the rows of the
     window combined.
     """
-    combiner = Combiner(view.regions[0], view.results)
-    count, plan = combiner.count, _planner(view)
+    reducer = Reducer(view.regions[0], view.results)
+    count, plan = reducer.count, _planner(view)
 
     def run(environment: Environment, *values: Array) -> Any:
-        operands, initial = combiner.open(values[:count]), combiner.open(values[count:])
+        operands, initial = reducer.open(values[:count]), reducer.open(values[count:])
         padding, slides = plan(operands[0].shape)
         shape = tuple(slide.size for slide in slides)
         if 0 in shape:
-            found = [np.empty(shape, dtype) for dtype in combiner.working]
+            found = [np.empty(shape, dtype) for dtype in reducer.working]
         else:
             found = [padding.run(np.asarray(x), value) for x, value in zip(operands, initial, strict=True)]
             for slide in reversed(slides):
-                found = slide.run(combiner, environment, found)
-            found = combiner.combine(environment, initial, found)
-        results = combiner.close(found)
+                found = slide.run(reducer, environment, found)
+            found = reducer.combine(environment, initial, found)
+        results = reducer.close(found)
         return results[0] if count == 1 else results
 
     return run
@@ -83,28 +83,28 @@ class _Slide:
     def __init__(self, axis: int, window: int, dilation: int, stride: int, size: int) -> None:
         self.axis, self.window, self.dilation, self.stride, self.size = axis, window, dilation, stride, size
 
-    def run(self, combiner: Combiner, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
+    def run(self, reducer: Reducer, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
         """Each window's elements combined, in their order."""
         if self.window == 1 and self.stride == 1:
             return [self._cut(x, 0, self.size, 1) for x in arrays]
         positions = arrays[0].shape[self.axis]
         by_doubling = 2 * self.window.bit_length() * positions
         if self.window > 4 and self.window * self.size > by_doubling:
-            return self._doubling(combiner, environment, arrays)
-        return self._halving(combiner, environment, arrays, 0, self.window)
+            return self._doubling(reducer, environment, arrays)
+        return self._halving(reducer, environment, arrays, 0, self.window)
 
     def _halving(
-        self, combiner: Combiner, environment: Environment, arrays: Sequence[Array], first: int, count: int
+        self, reducer: Reducer, environment: Environment, arrays: Sequence[Array], first: int, count: int
     ) -> list[Array]:
         """Some elements of each window combined: the halves first, which keeps long sums close."""
         if count == 1:
             return [self._cut(x, first * self.dilation, self.size, self.stride) for x in arrays]
         half = count // 2
-        left = self._halving(combiner, environment, arrays, first, half)
-        right = self._halving(combiner, environment, arrays, first + half, count - half)
-        return combiner.combine(environment, left, right, owned=half > 1)
+        left = self._halving(reducer, environment, arrays, first, half)
+        right = self._halving(reducer, environment, arrays, first + half, count - half)
+        return reducer.combine(environment, left, right, owned=half > 1)
 
-    def _doubling(self, combiner: Combiner, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
+    def _doubling(self, reducer: Reducer, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
         """Windows put together from windows whose sizes are powers of two."""
         full = arrays[0].shape[self.axis] - (self.window - 1) * self.dilation
         power, covered = 1, 0
@@ -113,14 +113,14 @@ class _Slide:
         while True:
             if self.window & power:
                 piece = [self._cut(x, covered * self.dilation, full, 1) for x in powers]
-                found = piece if found is None else combiner.combine(environment, found, piece)
+                found = piece if found is None else reducer.combine(environment, found, piece)
                 covered += power
             if covered == self.window:
                 return [self._cut(x, 0, self.size, self.stride) for x in found or ()]
             shift = power * self.dilation
             size = powers[0].shape[self.axis] - shift
             left, right = ([self._cut(x, at, size, 1) for x in powers] for at in (0, shift))
-            powers = combiner.combine(environment, left, right)
+            powers = reducer.combine(environment, left, right)
             power *= 2
 
     def _cut(self, x: Array, start: int, size: int, stride: int) -> Array:
@@ -131,7 +131,7 @@ class _Slide:
 def select_and_scatter(view: OpView) -> Kernel:
     """Selects one element in each window, and combines at its place all source values whose windows selected it."""
     select = body_on_reals(view.regions[0])
-    combiner = Combiner(view.regions[1], view.results)
+    reducer = Reducer(view.regions[1], view.results)
     rank = view.operand().rank
     ones = (1,) * rank
     windows = tuple(view.attr("window_dimensions", None) or ones)
@@ -143,14 +143,14 @@ def select_and_scatter(view: OpView) -> Kernel:
         return _Selection(sizes, shape, windows, strides, low, high)
 
     def run(environment: Environment, operand: Array, source: Array, initial: Array) -> Array:
-        (data,) = combiner.take([np.full(operand.size, initial, operand.dtype)], owned=True)
+        (data,) = reducer.take([np.full(operand.size, initial, operand.dtype)], owned=True)
         updates = np.asarray(source).reshape(-1)
         if source.size:
             rows, inside = plan(operand.shape, source.shape).run(select, environment, np.asarray(operand))
             if inside is not None:
                 rows, updates = rows[inside], updates[inside]
-            combiner.accumulate(environment, [data], rows, combiner.open([updates]))
-        return combiner.close([data])[0].reshape(operand.shape)
+            reducer.accumulate(environment, [data], rows, reducer.open([updates]))
+        return reducer.close([data])[0].reshape(operand.shape)
 
     return run
 
@@ -200,8 +200,8 @@ class _Selection:
             if real is not None:
                 better = real[cut] & (better | ~found)
                 found = found | real[cut]
-            chosen = choose(better, candidate, chosen)
-            numbers = choose(better, np.full((), number, np.int32), numbers)
+            chosen = select_by_mask(better, candidate, chosen)
+            numbers = select_by_mask(better, np.full((), number, np.int32), numbers)
         places = self._distances[numbers]
         for line in self._origins:
             places += line

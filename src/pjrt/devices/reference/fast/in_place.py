@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._blocks import Block, Environment, encode, run_fast
-from pjrt.devices.reference._registry import Kernel
+from pjrt.devices.reference.core.block import Block, Environment, Kernel, encode, run_fast
 
 Array = Any
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._factorizations import pivot_size
+from pjrt.devices.reference.numerics.factorizations import pivot_size
 
 Array = Any
 

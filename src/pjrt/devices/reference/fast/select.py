@@ -16,7 +16,7 @@ _SMALLEST = 512
 """Fewer elements are faster with numpy's one call."""
 
 
-def choose(condition: Array, x: Array, y: Array) -> Array:
+def select_by_mask(condition: Array, x: Array, y: Array) -> Array:
     """``x`` where the condition holds and ``y`` elsewhere; all three broadcast together, ``x`` and ``y`` have one
     dtype.
     """

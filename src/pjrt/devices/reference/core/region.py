@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference._blocks import Block, Environment
+from pjrt.devices.reference.core.block import Block, Environment
 from pjrt.stablehlo.types import TensorType, ValueType
 
 _COMMUTATIVE = {

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.devices.reference._blocks import run_fast
-from pjrt.devices.reference._context import Context
-from pjrt.devices.reference._lowering import ModuleLowering, function_attributes
-from pjrt.devices.reference._sharding import shardings_of
-from pjrt.devices.reference._types import TOKEN
+from pjrt.devices.reference.core.block import run_fast
+from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.lowering import ModuleLowering, function_attributes
+from pjrt.devices.reference.core.values import TOKEN
+from pjrt.devices.reference.spmd.sharding_parser import shardings_of
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.devices.reference._rounding import converter
+from pjrt.devices.reference.core.region import Region
+from pjrt.devices.reference.numerics.rounding import converter
 from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.decoding import decode_attribute_of
 from pjrt.stablehlo.types import TensorType, ValueType
-
-if TYPE_CHECKING:
-    from pjrt.devices.reference._regions import Region
 
 _REQUIRED = object()
 
 
 class Module(Protocol):
-    """What an op may ask of the module that it is in.
+    """The part of the module that an op may read.
 
     ``ops`` are the names of all ops compiled so far, ``handlers`` those of the host's functions that custom calls may
     call.
@@ -30,9 +28,11 @@ class Module(Protocol):
     ops: set[str]
     handlers: Collection[str]
 
-    def function(self, name: str) -> Region: ...
+    def function(self, name: str) -> Region:
+        """Return a function, compiled."""
 
-    def symbol(self, name: str) -> Mapping[str, Any]: ...
+    def symbol(self, name: str) -> Mapping[str, Any]:
+        """Return the attributes of a named op that is not a function."""
 
 
 class OpView:

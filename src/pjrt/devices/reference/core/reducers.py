@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import AnyDType, ElementType
-from pjrt.devices.reference._blocks import Environment
-from pjrt.devices.reference._numbers import FLOAT, compute_dtype, is_native
-from pjrt.devices.reference._regions import Region
+from pjrt.devices.reference.core.block import Environment
+from pjrt.devices.reference.core.region import Region
+from pjrt.devices.reference.numerics.element_types import FLOAT, compute_dtype, is_native
 from pjrt.stablehlo.types import TensorType, ValueType
 
 Array = Any
@@ -39,7 +39,7 @@ _UFUNCS_OF_BOOLEANS: dict[str, np.ufunc] = {
 }
 
 
-class Combiner:
+class Reducer:
     """The body of a reduction, on arrays.
 
     Values are first brought to ``working`` dtypes by ``open`` and last to the results' by ``close``. What a body gives

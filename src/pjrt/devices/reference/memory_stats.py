@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 
 from pjrt.api.executable import CompiledMemoryStats
-from pjrt.devices.reference._blocks import Block
-from pjrt.devices.reference._evaluator import Evaluator
+from pjrt.devices.reference.core.block import Block
+from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
 _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import AnyDType
-from pjrt.devices.reference._assembly import Pending, assemble
-from pjrt.devices.reference._blocks import Block, Step, run_fast
-from pjrt.devices.reference._numbers import is_native
+from pjrt.devices.reference.core.block import Block, Step, run_fast
+from pjrt.devices.reference.core.liveness import Pending, assemble
+from pjrt.devices.reference.numerics.element_types import is_native
 from pjrt.stablehlo.types import TensorType
 
 SMALLEST = 1 << 21

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference._numbers import BOOLEAN, INTEGER, compute_dtype
-from pjrt.devices.reference._rounding import converter
+from pjrt.devices.reference.numerics.element_types import BOOLEAN, INTEGER, compute_dtype
+from pjrt.devices.reference.numerics.rounding import converter
 
 Array = Any
 

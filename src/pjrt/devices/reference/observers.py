@@ -19,7 +19,7 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
-from pjrt.devices.reference._blocks import Block, Environment, Step, located, run_fast
+from pjrt.devices.reference.core.block import Block, Environment, Step, located, run_fast
 
 Values = Sequence[Any]
 

@@ -12,7 +12,7 @@ class Context:
     """One run of a program on one device; shared by all its blocks.
 
     Args:
-        loop: what runs a block's steps (``run_fast``, or one of ``_loops``).
+        loop: what runs a block's steps (``run_fast``, or one that ``observers.loop_for`` returns).
         replica_id, partition_id: the device's place.
         num_replicas, num_partitions: how many there are of each.
         host: what the host runtime gives a running program (``pjrt.host.ExecutionContext``): meetings with the other

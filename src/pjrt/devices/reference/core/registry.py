@@ -5,19 +5,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from pjrt.api.element_type import ElementType
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
 
-if TYPE_CHECKING:
-    from pjrt.devices.reference._view import OpView
-
-Kernel = Callable[..., Any]
-"""What computes an op when the program runs: arrays in; an array out, or a sequence of as many values as the op has
-results.
-"""
-
-Compile = Callable[["OpView"], Kernel]
+Compile = Callable[[OpView], Kernel]
 """What turns an op into its kernel, once, when the program is compiled."""
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Sequence
 
-from pjrt.devices.reference._blocks import Block, Step, encode
-from pjrt.devices.reference._registry import Kernel
+from pjrt.devices.reference.core.block import Block, Kernel, Step, encode
 
 
 @dataclasses.dataclass(frozen=True)

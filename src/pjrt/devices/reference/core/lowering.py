@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.devices.reference import _mlir, _registry
-from pjrt.devices.reference._assembly import Pending, assemble
-from pjrt.devices.reference._blocks import Block, Step
-from pjrt.devices.reference._fusion import fuse
-from pjrt.devices.reference._locations import describe
-from pjrt.devices.reference._regions import Region
-from pjrt.devices.reference._registry import Kernel, Rule
-from pjrt.devices.reference._types import EXPECTED, unknown_type
-from pjrt.devices.reference._view import LazyAttributes, OpView
+from pjrt.devices.reference.core import mlir, registry
+from pjrt.devices.reference.core.block import Block, Kernel, Step
+from pjrt.devices.reference.core.liveness import Pending, assemble
+from pjrt.devices.reference.core.locations import describe
+from pjrt.devices.reference.core.op_view import LazyAttributes, OpView
+from pjrt.devices.reference.core.region import Region
+from pjrt.devices.reference.core.registry import Rule
+from pjrt.devices.reference.core.values import EXPECTED, unknown_type
+from pjrt.devices.reference.fast.fusion import fuse
 from pjrt.stablehlo.decoding import decode_attribute, decode_type
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
@@ -51,7 +51,7 @@ class ModuleLowering:
         importlib.import_module("pjrt.devices.reference.ops")  # registers the ops; not at the top: they need the core
         self.fold = fold
         self.handlers = handlers
-        self._root = _mlir.decompose(module, lambda name: _registry.find(name) is not None)
+        self._root = mlir.decompose(module, lambda name: registry.find(name) is not None)
         self.ops: set[str] = set()
         self._operations = {
             str(item.operation.attributes["sym_name"].value): item.operation
@@ -216,7 +216,7 @@ class BlockLowering:
             return
         view = self._view(operation, operand_types)
         self._module.ops.add(name)
-        rule = _registry.find(name)
+        rule = registry.find(name)
         if rule is None:
             raise view.unimplemented("the reference device does not know this op")
         if (unknown := unknown_type(view.results)) is not None:

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import AnyDType
-from pjrt.devices.reference._choice import choose
-from pjrt.devices.reference._rounding import narrow_double
+from pjrt.devices.reference.fast.select import select_by_mask
+from pjrt.devices.reference.numerics.rounding import narrow_double
 
 Array = Any
 
@@ -76,14 +76,14 @@ def erf(x: Array) -> Array:
     if not (size > _NEAR_LIMIT).any():
         return near
     tail = np.copysign(1 - _erfc_of_positive(np.maximum(size, _NEAR_LIMIT)), x)
-    return choose(size <= _NEAR_LIMIT, near, tail)
+    return select_by_mask(size <= _NEAR_LIMIT, near, tail)
 
 
 def erfc(x: Array) -> Array:
     """One minus the error function, without cancellation for large arguments."""
     size = np.abs(x)
     tail = _erfc_of_positive(np.maximum(size, _NEAR_LIMIT))
-    return choose(size <= _NEAR_LIMIT, 1 - _erf_near_zero(x), choose(x < 0, 2 - tail, tail))
+    return select_by_mask(size <= _NEAR_LIMIT, 1 - _erf_near_zero(x), select_by_mask(x < 0, 2 - tail, tail))
 
 
 def erf_inv(x: Array) -> Array:
@@ -117,14 +117,14 @@ def erf_inv(x: Array) -> Array:
             2.83297682,
         ),
     )
-    guess = choose(w < 5, central, outer) * x
+    guess = select_by_mask(w < 5, central, outer) * x
     steps = 1
     if (w > _GILES_LIMIT).any():
         steps = 2  # the first guess is a rougher one there
         guess = np.where(w > _GILES_LIMIT, np.copysign(_erfc_inv_of_tiny(1 - np.abs(x)), x), guess)
     for _ in range(steps):  # the error of the complement, which does not cancel, over the slope
         size = np.abs(guess)
-        error = choose(size < 0.5, erf(size) - np.abs(x), (1 - np.abs(x)) - erfc(size))
+        error = select_by_mask(size < 0.5, erf(size) - np.abs(x), (1 - np.abs(x)) - erfc(size))
         step = error * (math.sqrt(math.pi) / 2) * np.exp(guess * guess)
         guess = np.copysign(size - step / (1 + size * step), x)
     return np.where(np.abs(x) == 1, np.copysign(np.inf, x), np.where(x == 0, x, guess))

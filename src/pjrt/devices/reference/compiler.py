@@ -12,13 +12,13 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.reference._blocks import Block, Environment
-from pjrt.devices.reference._context import Context
-from pjrt.devices.reference._costs import costs
-from pjrt.devices.reference._evaluator import Evaluator
-from pjrt.devices.reference._memory import memory_stats
-from pjrt.devices.reference._types import TOKEN
-from pjrt.devices.reference._whole import WholeRun
+from pjrt.devices.reference.core.block import Block, Environment
+from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.values import TOKEN
+from pjrt.devices.reference.cost_analysis import costs
+from pjrt.devices.reference.evaluator import Evaluator
+from pjrt.devices.reference.memory_stats import memory_stats
+from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
 from pjrt.host import Compiled, ExecutionContext
 from pjrt.stablehlo import read, to_module
 from pjrt.stablehlo.layouts import with_asked_layouts
@@ -63,7 +63,7 @@ def compile_program(
     whole = None
     partitions = options.partitioning.num_partitions
     if partitions > 1 and options.spmd and parameter_specs is not None and result_specs is not None:
-        whole = WholeRun(evaluator, partitions)
+        whole = GatheredProgram(evaluator, partitions)
         execute, parameter_specs, result_specs = whole.run, whole.parameters, whole.results
 
     def run(execution: ExecutionContext, *arrays: Any) -> list[Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pjrt.devices.reference._blocks import Block, Step
-from pjrt.devices.reference._evaluator import Evaluator
+from pjrt.devices.reference.core.block import Block, Step
+from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.stablehlo.types import TensorType, ValueType
 
 _TRANSCENDENTAL = frozenset(

@@ -13,9 +13,13 @@ from typing import Any, NamedTuple
 
 from pjrt.api.author_errors import from_author
 from pjrt.api.errors import PjrtError
-from pjrt.devices.reference._context import Context
-from pjrt.devices.reference._registry import Kernel
+from pjrt.devices.reference.core.context import Context
 from pjrt.stablehlo.types import ValueType
+
+Kernel = Callable[..., Any]
+"""A function that computes an op when the program runs: arrays in; an array out, or a sequence of as many values as the
+op has results.
+"""
 
 Environment = list[Any]
 """The slots of the block that a step runs in. Slot 0 is the ``Context`` (``context_of``). Opaque to ops otherwise: they
@@ -99,7 +103,7 @@ def context_of(environment: Environment) -> Context:
 
 
 def run_fast(block: Block, slots: Environment) -> None:
-    """The loop that does nothing but run: the others (trace, profile, …) are in ``_loops``."""
+    """The loop that does nothing but run: the others (trace, profile, …) are in ``observers``."""
     code: Code | None = None
     try:
         for code in block.code:
@@ -138,7 +142,7 @@ def encode(
     """The step in the loop's form."""
     out: Any = outputs[0] if len(outputs) == 1 else outputs
     if inputs and inputs[0] in dead and inputs.count(inputs[0]) == 1:
-        kernel = getattr(kernel, "consuming", kernel)  # see _ownership
+        kernel = getattr(kernel, "consuming", kernel)  # see fast.in_place
     if not outputs:
         kernel = _without_result(kernel)
     if environment:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from pjrt.devices.reference._registry import Compile, Kernel
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.registry import Compile
 from pjrt.stablehlo.attributes import Opaque
 
 _TARGETS: dict[str, Compile] = {}

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError
-from pjrt.devices.reference._context import Context
-from pjrt.devices.reference._sharding import Mesh, parse_mesh
-from pjrt.devices.reference._view import OpView
+from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.spmd.sharding_parser import Mesh, parse_mesh
 from pjrt.stablehlo.attributes import Opaque
 
 Process = tuple[int, int]
 Group = tuple[Process, ...]
-Finder = Callable[[Context], Group | None]
+GroupFinder = Callable[[Context], Group | None]
 """Tells the group that the running process belongs to; None where it belongs to none."""
 
 _numbers = itertools.count()
 
 
-def rows_of(view: OpView, name: str = "replica_groups") -> list[list[int]]:
+def group_table(view: OpView, name: str = "replica_groups") -> list[list[int]]:
     """A table of numbers, a row a group; -1 fills rows that are shorter than others."""
     table = view.attr(name, None)
     if table is None:
@@ -63,9 +63,9 @@ def channel_of(view: OpView) -> int:
     return 0 if handle is None else int(handle.handle)
 
 
-def finder_of(view: OpView) -> Finder:
+def group_finder(view: OpView) -> GroupFinder:
     """The groups of all_reduce, all_gather and reduce_scatter: by their channel and ``use_global_device_ids``."""
-    rows, channel = rows_of(view), channel_of(view)
+    rows, channel = group_table(view), channel_of(view)
     if view.attr("use_global_device_ids", False):
         if channel <= 0:
             raise view.invalid("expected a channel with use_global_device_ids, found none")
@@ -75,7 +75,7 @@ def finder_of(view: OpView) -> Finder:
     return _finder(rows, _cross_replica, lambda c: c.num_replicas)
 
 
-def one_way_finder_of(rows: list[list[int]], channel: int) -> Finder:
+def channel_group_finder(rows: list[list[int]], channel: int) -> GroupFinder:
     """The groups of all_to_all, collective_broadcast and collective_permute: of partitions with a channel, else of
     replicas.
     """
@@ -88,7 +88,7 @@ def _finder(
     rows: list[list[int]],
     expand: Callable[[Sequence[int], Context], list[Group]],
     everyone: Callable[[Context], int],
-) -> Finder:
+) -> GroupFinder:
     """Looks for the running process in all groups; no rows stand for one with everyone."""
 
     def find(context: Context) -> Group | None:
@@ -118,7 +118,7 @@ def _flattened(row: Sequence[int], context: Context) -> list[Group]:
     return [tuple((n // context.num_partitions, n % context.num_partitions) for n in row)]
 
 
-class Meeting:
+class Rendezvous:
     """The place where the processes of a group meet each time that they come to an op.
 
     Every process comes to its ops in the same order, so the meetings of one op are numbered by each process for itself.

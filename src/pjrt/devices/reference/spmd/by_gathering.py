@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.reference._context import Context
-from pjrt.devices.reference._evaluator import Evaluator
-from pjrt.devices.reference._groups import Meeting
+from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.evaluator import Evaluator
+from pjrt.devices.reference.spmd.replica_groups import Rendezvous
 from pjrt.stablehlo.sharding import REPLICATED, Sharding
 from pjrt.stablehlo.types import TensorType, ValueType
 
@@ -44,7 +44,7 @@ _OWN_BUSINESS = frozenset(
 """Ops and custom calls that each device must do for itself."""
 
 
-class WholeRun:
+class GatheredProgram:
     """A program with shardings, for a number of partitions.
 
     ``parameters`` and ``results`` are the types of one device's share, ``argument_shardings`` and ``result_shardings``
@@ -59,7 +59,7 @@ class WholeRun:
         self.results = _shares(self.result_shardings, evaluator.results)
         said = [*evaluator.argument_shardings, *evaluator.result_shardings]
         self._one_for_all = evaluator.ops.isdisjoint(_OWN_BUSINESS) and any(sharding is not None for sharding in said)
-        self._gathering, self._scattering = Meeting("the arguments"), Meeting("the results")
+        self._gathering, self._scattering = Rendezvous("the arguments"), Rendezvous("the results")
 
     def run(self, args: Sequence[Any], context: Context) -> list[Any]:
         """The share of this device of the results, from its share of the arguments."""

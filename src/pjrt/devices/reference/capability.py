@@ -10,8 +10,8 @@ import ml_dtypes
 
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference import _custom_calls, _mlir, _registry
-from pjrt.devices.reference._numbers import BOOLEAN, EVERY
+from pjrt.devices.reference.core import custom_calls, mlir, registry
+from pjrt.devices.reference.numerics.element_types import BOOLEAN, EVERY
 
 _MOVING = (
     "broadcast_in_dim",
@@ -62,7 +62,7 @@ def capabilities(handlers: Collection[str]) -> Capabilities:
     return Capabilities(
         element_types=EVERY | _HELD,
         operations=_operations(),
-        custom_calls=frozenset({*_custom_calls.targets(), *handlers}),
+        custom_calls=frozenset({*custom_calls.targets(), *handlers}),
         features=_FEATURES,
     )
 
@@ -71,7 +71,7 @@ def capabilities(handlers: Collection[str]) -> Capabilities:
 def _operations() -> Mapping[str, frozenset[ElementType] | None]:
     importlib.import_module("pjrt.devices.reference.ops")  # registers them
     # What CHLO has and the table has not, StableHLO's own pass expresses by others, or does not.
-    found: dict[str, frozenset[ElementType] | None] = dict.fromkeys(_mlir.operations("chlo"))
-    for rule in _registry.rules():
+    found: dict[str, frozenset[ElementType] | None] = dict.fromkeys(mlir.operations("chlo"))
+    for rule in registry.rules():
         found[rule.name] = _TYPES.get(rule.name, rule.types)
     return found

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pjrt.devices.reference import Context, Evaluator, _mlir
-from pjrt.devices.reference._blocks import Block, run_fast
+from pjrt.devices.reference import Context, Evaluator
+from pjrt.devices.reference.core import mlir
+from pjrt.devices.reference.core.block import Block, run_fast
 
 X = "tensor<6xi32>"
 ONE = "tensor<1xi32>"
@@ -28,7 +29,7 @@ def addresses(text: str, *args: Any) -> tuple[list[int], list[Any]]:
             if step.name in UPDATES and value is not None:
                 found.append(value.__array_interface__["data"][0])
 
-    return found, Evaluator(_mlir.parse(text)).run(args, Context(loop))
+    return found, Evaluator(mlir.parse(text)).run(args, Context(loop))
 
 
 SCATTER = """"stablehlo.scatter"(%x, %i, %u) ({
@@ -135,7 +136,7 @@ def test_constants_and_arguments_are_left_alone() -> None:
       %y = stablehlo.dynamic_update_slice %c, %u, %i : ({X}, {ONE}, tensor<i32>) -> {X}
       %z = stablehlo.dynamic_update_slice %a, %u, %i : ({X}, {ONE}, tensor<i32>) -> {X}
       return %y, %z : {X}, {X} }}"""
-    program = Evaluator(_mlir.parse(text))
+    program = Evaluator(mlir.parse(text))
     a, u = np.zeros(6, np.int32), np.array([9], np.int32)
     for place in (0, 3):  # the second run sees what the first one left
         y, z = program(a, u, np.int32(place))

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference._numbers import BOOLEAN, COMPLEX, FLOAT, INTEGER, SIGNED
+from pjrt.devices.reference.numerics.element_types import BOOLEAN, COMPLEX, FLOAT, INTEGER, SIGNED
 
 Array = Any
 

@@ -10,7 +10,7 @@ the operands. It is found out in three steps, none of which guesses:
    it is lexicographic. The same for NaN and negative zero, which tell the kind of comparison.
 3. When the program runs, the left and the right keys are computed for all elements and must be the same, bit by bit.
 
-Where one step fails, the comparator is taken as it is, by merging (``_merging``).
+Where one step fails, the comparator is taken as it is, by merging (``merge_sort``).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference._blocks import Block, Environment, Step, run_fast
-from pjrt.devices.reference._numbers import BOOLEAN, FLOAT, INTEGER
-from pjrt.devices.reference._regions import Region
+from pjrt.devices.reference.core.block import Block, Environment, Step, run_fast
+from pjrt.devices.reference.core.region import Region
+from pjrt.devices.reference.numerics.element_types import BOOLEAN, FLOAT, INTEGER
 from pjrt.stablehlo.types import TensorType
 
 Array = Any
@@ -50,7 +50,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Ordering:
+class SortKeys:
     """Keys, most significant first, and the block that computes the left and right values of all of them."""
 
     keys: tuple[Key, ...]
@@ -72,7 +72,7 @@ class Ordering:
         return None
 
 
-def find_ordering(region: Region) -> Ordering | None:
+def find_sort_keys(region: Region) -> SortKeys | None:
     """The keys that a comparator compares, or None where it is of another kind."""
     block = region.block
     if not region.elementwise or block.captures:
@@ -93,7 +93,7 @@ def find_ordering(region: Region) -> Ordering | None:
         (key.left - 1) // 2 if key.left % 2 == 1 and key.right == key.left + 1 <= len(block.arguments) else None
         for key in keys
     )
-    return Ordering(tuple(keys), _keeping(block, range(len(block.steps)), slots), direct)
+    return SortKeys(tuple(keys), _keeping(block, range(len(block.steps)), slots), direct)
 
 
 def _meetings(block: Block) -> list[tuple[int, int, ElementType]] | None:

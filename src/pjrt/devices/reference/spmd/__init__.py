@@ -1,0 +1,1 @@
+"""Programs for several devices: shardings, the groups of collectives, and programs without a partitioner."""
