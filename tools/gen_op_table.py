@@ -20,7 +20,7 @@ import pytest
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator, rules
 from pjrt.devices.reference.core import lowering, mlir
-from pjrt.stablehlo.decoding import decode_type
+from pjrt.stablehlo.mlir_attributes import decode_type
 from pjrt.stablehlo.types import TensorType
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -69,7 +69,7 @@ def _is_unforeseen(error: PjrtError) -> bool:
 
 
 def _parsing() -> Callable[[Program], object]:
-    return lambda program: stablehlo.inspect(program, trusted=not stablehlo.encoding.is_text(program.code))
+    return lambda program: stablehlo.inspect(program, trusted=not stablehlo.format.is_text(program.code))
 
 
 def _compiling(device: str) -> Callable[[], Callable[[Program], object]]:

@@ -11,6 +11,7 @@ from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.buffer import Buffer, ExternalReference
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.client import AliasFulfillment, Client, ProcessInfo, ProcessState
+from pjrt.api.compatibility import Effort, Reason, ReasonKind, SourceLocation, Support, Verdict
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
 from pjrt.api.element_type import ElementType
@@ -48,7 +49,6 @@ from pjrt.api.plugin import Plugin
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.raw_buffer import RawBuffer
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.support import Effort, Reason, ReasonKind, SourceLocation, Support, Verdict
 from pjrt.api.topology import TopologyDescription
 from pjrt.api.tpu_executable import TpuExecutable
 from pjrt.api.tpu_topology import TpuTopology

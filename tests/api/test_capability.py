@@ -11,9 +11,9 @@ import pytest
 
 from pjrt.api.capability import ATTRIBUTE, Capabilities, Feature
 from pjrt.api.client import Client
+from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict, decide, only_format
 from pjrt.api.element_type import ElementType
 from pjrt.api.program import Program
-from pjrt.api.support import Effort, Reason, ReasonKind, Support, Verdict, decide, only_format
 from pjrt.api.topology import TopologyDescription
 from pjrt.host import HostClient
 

@@ -15,6 +15,7 @@ from anydevice.backend import Backend
 
 from pjrt.api.capability import Feature
 from pjrt.api.client import Client
+from pjrt.api.compatibility import Effort, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
@@ -28,7 +29,6 @@ from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.layout import Layout, StridedLayout, TiledLayout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.support import Effort, Verdict
 
 F32 = ElementType.F32
 _NUMBERS = itertools.count()

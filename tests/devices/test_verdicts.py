@@ -12,9 +12,9 @@ import pytest
 
 import pjrt
 from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.compatibility import Effort, ReasonKind, Verdict
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
-from pjrt.api.support import Effort, ReasonKind, Verdict
 from pjrt.stablehlo import parse, read, signature
 
 T = ElementType

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pjrt import Program
-from pjrt.stablehlo import _native, serialize, to_hlo
+from pjrt.stablehlo import _mlir, serialize, to_hlo
 
 TEXT = """
 #shape = loc("model.py":7:3)
@@ -46,7 +46,7 @@ def text() -> Program:
 @pytest.fixture(scope="session")
 def bytecode(text: Program) -> Program:
     """The same as MLIR bytecode."""
-    return Program(_native.write_bytecode(_native.parse(text.code)))
+    return Program(_mlir.write_bytecode(_mlir.parse(text.code)))
 
 
 @pytest.fixture(scope="session")

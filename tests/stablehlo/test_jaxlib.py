@@ -10,26 +10,26 @@ from types import ModuleType
 import pytest
 
 from pjrt import FailedPreconditionError
-from pjrt.stablehlo import _jaxlib
+from pjrt.stablehlo import jaxlib
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
     """Forgets the answer about the installed version before and after a test."""
-    _jaxlib._package.cache_clear()
+    jaxlib._package.cache_clear()
     yield
-    _jaxlib._package.cache_clear()
+    jaxlib._package.cache_clear()
 
 
 def test_the_packages_metadata_states_the_same_range() -> None:
     metadata = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     (requirement,) = metadata["project"]["optional-dependencies"]["xla"]
-    assert requirement == _jaxlib.SUPPORTED.replace(" ", "")
+    assert requirement == jaxlib.SUPPORTED.replace(" ", "")
 
 
 def test_the_installed_one_is_in_the_range() -> None:
-    assert _jaxlib.OLDEST <= _jaxlib.version() < _jaxlib.BELOW
-    assert _jaxlib.is_installed()
+    assert jaxlib.OLDEST <= jaxlib.version() < jaxlib.BELOW
+    assert jaxlib.is_installed()
 
 
 @pytest.mark.parametrize("found", [(0, 8, 3), (0, 13, 0), (1, 0, 0)])
@@ -41,13 +41,13 @@ def test_one_outside_the_range_is_refused_with_both_versions(
     monkeypatch.setitem(sys.modules, "jaxlib.version", version)
     spelled = ".".join(map(str, found))
     with pytest.raises(FailedPreconditionError, match=rf"expected jaxlib >=0\.9,<0\.13, found jaxlib {spelled}"):
-        _jaxlib.load("mlir.ir", "test this")
-    assert not _jaxlib.is_installed()
+        jaxlib.load("mlir.ir", "test this")
+    assert not jaxlib.is_installed()
 
 
 def test_a_broken_one_is_told_apart_from_a_missing_one() -> None:
     with pytest.raises(FailedPreconditionError, match=r"the installed one cannot be imported.*no_such_module"):
-        _jaxlib.load("no_such_module", "test this")
+        jaxlib.load("no_such_module", "test this")
 
 
 def test_without_jaxlib_programs_are_read_and_the_extra_is_named() -> None:

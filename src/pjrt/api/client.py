@@ -14,6 +14,7 @@ from pjrt.api.abi_version import RuntimeAbiVersion
 from pjrt.api.attributes import Attributes
 from pjrt.api.buffer import Buffer
 from pjrt.api.capability import Capabilities
+from pjrt.api.compatibility import Effort, Support, decide, only_format, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.cross_host import CrossHostReceive
 from pjrt.api.device import Device, default_device
@@ -29,7 +30,6 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.support import Effort, Support, decide, only_format, try_compiling
 from pjrt.api.topology import TopologyDescription
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 
@@ -181,8 +181,8 @@ class Client(abc.ABC):
         """
         if self.is_closed:
             raise FailedPreconditionError(f"the client of '{self.platform_name}' is closed; make a new one")
-        look = only_format(program, self.capabilities)
-        return decide(effort, look, lambda: try_compiling(self, program, options))
+        static_check = only_format(program, self.capabilities)
+        return decide(effort, static_check, lambda: try_compiling(self, program, options))
 
     def load(self, executable: Executable, options: CompileOptions | None = None) -> LoadedExecutable:
         """Loads an executable that was compiled ahead of time (``PJRT_Client_Load``)."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
+from pjrt.api.compatibility import Effort, Support, decide, only_format, try_compiling
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.device import DeviceDescription
 from pjrt.api.element_type import ElementType
@@ -15,7 +16,6 @@ from pjrt.api.errors import PjrtError, unimplemented
 from pjrt.api.executable import Executable
 from pjrt.api.layout import Layout
 from pjrt.api.program import Program
-from pjrt.api.support import Effort, Support, decide, only_format, try_compiling
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -96,8 +96,8 @@ class TopologyDescription(abc.ABC):
         effort: Effort | str | None = None,
     ) -> Support:
         """Whether these devices could run a program: as ``Client.supports``, without the devices."""
-        look = only_format(program, self.capabilities)
-        return decide(effort, look, lambda: try_compiling(self, program, options))
+        static_check = only_format(program, self.capabilities)
+        return decide(effort, static_check, lambda: try_compiling(self, program, options))
 
     def serialize(self) -> bytes:
         """The topology as bytes for ``deserialize`` and ``Plugin.deserialize_topology``

@@ -442,7 +442,7 @@ class PluginClient(ClientCore, Client):
         return of_devices((<ClientCore>self).api, self.attributes, topology, kinds)
 
     def supports(self, program, options=None, *, effort=None):
-        from pjrt.api.support import try_compiling
+        from pjrt.api.compatibility import try_compiling
         from pjrt.stablehlo import supports
 
         def compile():

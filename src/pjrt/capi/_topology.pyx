@@ -183,7 +183,7 @@ class PluginTopology(TopologyCore, TopologyDescription):
         return of_devices(core.scope.api, core.attributes_of_plugin, self, None)
 
     def supports(self, program, options=None, *, effort=None):
-        from pjrt.api.support import try_compiling
+        from pjrt.api.compatibility import try_compiling
         from pjrt.stablehlo import supports
 
         def compile():

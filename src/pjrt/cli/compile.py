@@ -11,8 +11,8 @@ import click
 
 import pjrt
 from pjrt import stablehlo
+from pjrt.api.compatibility import check_memory
 from pjrt.api.partitioning import Partitioning
-from pjrt.api.support import check_memory
 from pjrt.cli._console import console, print_facts, print_json, print_table, progress, readable_bytes
 from pjrt.cli._failures import error_as_dict, fail, naming, one_line
 from pjrt.cli._options import client_options, partitioning_options

@@ -26,15 +26,15 @@ from pjrt.stablehlo import (
     ValueType,
     Version,
     current_version,
-    looking,
     minimum_version,
     partitioning_of,
     read,
+    static_check,
     to_module,
 )
 from pjrt.stablehlo.layouts import with_asked_layouts
 from pjrt.stablehlo.outline import Outline
-from pjrt.stablehlo.parsing import parse_module
+from pjrt.stablehlo.parser import parse_module
 
 ParsedCompileFunction = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
 """An author's ``compile(program, options)``."""
@@ -86,7 +86,7 @@ class StableHloClient(HostClient):
             formats=(ProgramFormat.MLIR, ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG),
             attributes={**_versions(newest), **(attributes or {})},
             capabilities=stated,
-            look=looking,
+            static_check=static_check,
             partitioning=partitioning_of,
             **options,
         )

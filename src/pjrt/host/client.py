@@ -9,6 +9,7 @@ from typing import Any
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
 from pjrt.api.client import AliasFulfillment, Client, ProcessInfo, choose_place
+from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
@@ -20,13 +21,12 @@ from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
-from pjrt.api.support import Effort, Support, try_compiling
 from pjrt.host import dlpack, from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion, PlatformVersion
 from pjrt.host.alias import HostAliasFulfillment, alias
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import CompileFunction
-from pjrt.host.compiler import HostCompiler, LookFunction, PartitioningFunction
+from pjrt.host.compiler import HostCompiler, PartitioningFunction, StaticCheckFunction
 from pjrt.host.device import HostDevice
 from pjrt.host.dispatch import Dispatcher
 from pjrt.host.executable import HostExecutable
@@ -65,8 +65,8 @@ class HostClient(Client):
         alignment: the alignment in bytes that the device needs to use a host array where it lies; others are copied.
         collective_timeout: how long the devices of a launch wait for each other, in seconds.
         capabilities: what the devices can do, beside what the runtime gives them all; or a function that tells it.
-        look: what looks into a program for ``supports`` before it is compiled, such as ``pjrt.stablehlo.looking``;
-            nothing does if not said.
+        static_check: what looks into a program for ``supports`` before it is compiled, such as
+            ``pjrt.stablehlo.static_check``; by default nothing does.
         partitioning: what reads the replicas and partitions that a program states, such as
             ``pjrt.stablehlo.partitioning_of``; every program is for one device if not said. ``compile`` is always given
             options that leave nothing to the program.
@@ -108,7 +108,7 @@ class HostClient(Client):
         alignment: int = 1,
         collective_timeout: float = 60.0,
         capabilities: Capabilities | Callable[[], Capabilities] | None = None,
-        look: LookFunction | None = None,
+        static_check: StaticCheckFunction | None = None,
         partitioning: PartitioningFunction | None = None,
     ) -> None:
         self._closed = False
@@ -130,7 +130,15 @@ class HostClient(Client):
         self.alignment = alignment
         self.collective_timeout = collective_timeout
         self._compiler = HostCompiler(
-            name, platform_version, memory_kinds[0], compile, deserialize, formats, capabilities, look, partitioning
+            name,
+            platform_version,
+            memory_kinds[0],
+            compile,
+            deserialize,
+            formats,
+            capabilities,
+            static_check,
+            partitioning,
         )
         descriptions = self._platform.describe()
         self._devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pjrt.api.capability import Capabilities
+from pjrt.api.compatibility import Effort, StaticCheck, Support, decide, only_format
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.expecting import expect_bytes
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
-from pjrt.api.support import Effort, Look, Support, decide, only_format
 from pjrt.host.compiled import Compiled, CompileFunction
 from pjrt.host.device_errors import clean
 from pjrt.host.executable import HostExecutable, Origin
 from pjrt.host.serialization import unpack
 
-LookFunction = Callable[[Program, CompileOptions, Capabilities], Look]
-"""An author's ``look(program, options, capabilities)``, such as ``pjrt.stablehlo.looking``."""
+StaticCheckFunction = Callable[[Program, CompileOptions, Capabilities], StaticCheck]
+"""An author's ``static_check(program, options, capabilities)``, such as ``pjrt.stablehlo.static_check``."""
 
 
 PartitioningFunction = Callable[[Program], Partitioning]
@@ -37,7 +37,7 @@ class HostCompiler:
             gave.
         formats: the program formats that ``compile`` takes; ``None`` is any.
         capabilities: what the author says of the devices, or what gives it.
-        look: what looks into a program beforehand; ``None`` where nothing does.
+        static_check: what looks into a program beforehand; ``None`` where nothing does.
         partitioning: what reads the replicas and partitions that a program states; ``None`` where nothing does.
     """
 
@@ -50,7 +50,7 @@ class HostCompiler:
         deserialize_function: Callable[[bytes, Program, CompileOptions], Any] | None,
         formats: Sequence[str] | None,
         capabilities: Capabilities | Callable[[], Capabilities] | None = None,
-        look: LookFunction | None = None,
+        static_check: StaticCheckFunction | None = None,
         partitioning: PartitioningFunction | None = None,
     ) -> None:
         self.platform_name = platform_name
@@ -60,7 +60,7 @@ class HostCompiler:
         self._deserialize = deserialize_function
         self.formats = None if formats is None else tuple(map(str, formats))
         self._capabilities = capabilities or Capabilities()
-        self._look = look
+        self._static_check = static_check
         self._partitioning = partitioning
 
     def compile(self, program: Program | str | bytes, options: CompileOptions | None) -> HostExecutable:
@@ -102,9 +102,9 @@ class HostCompiler:
             compile: compiles it for them.
         """
         read = Program.of(program)
-        if self._look is None:
+        if self._static_check is None:
             return decide(effort, only_format(read, capabilities), compile)
-        return decide(effort, self._look(read, self._completed(read, options), capabilities), compile)
+        return decide(effort, self._static_check(read, self._completed(read, options), capabilities), compile)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None) -> HostExecutable:
         """An executable from what ``Executable.serialize`` gave.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
 from pjrt.api.client import Client
+from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
@@ -17,7 +18,6 @@ from pjrt.api.expecting import expect
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import expect_shape
-from pjrt.api.support import Effort, Support, try_compiling
 from pjrt.api.topology import TopologyDescription
 from pjrt.host.capability import describe
 from pjrt.host.device import HostDeviceDescription

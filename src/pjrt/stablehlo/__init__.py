@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pjrt.stablehlo.compatibility import static_check, supports
     from pjrt.stablehlo.conversion import (
         current_version,
         from_hlo,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
         to_module,
         to_text,
     )
-    from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
+    from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
     from pjrt.stablehlo.inspection import (
         ArgumentInfo,
         OperationInfo,
@@ -35,10 +36,10 @@ if TYPE_CHECKING:
     )
     from pjrt.stablehlo.location import Location, Place
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
-    from pjrt.stablehlo.parsing import parse
+    from pjrt.stablehlo.parser import parse
     from pjrt.stablehlo.partitioning import partitioning_of, with_partitioning
-    from pjrt.stablehlo.reading import read, read_file
-    from pjrt.stablehlo.support import looking, supports
+    from pjrt.stablehlo.reader import read, read_file
+    from pjrt.stablehlo.safe_parse import vet
     from pjrt.stablehlo.types import (
         FunctionType,
         FutureType,
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
         ValueType,
     )
     from pjrt.stablehlo.version import Version
-    from pjrt.stablehlo.vetting import vet
 
 __all__ = [
     "ArgumentInfo",
@@ -80,7 +80,6 @@ __all__ = [
     "encoding_of",
     "from_hlo",
     "inspect",
-    "looking",
     "minimum_version",
     "needed_version",
     "parse",
@@ -89,6 +88,7 @@ __all__ = [
     "read_file",
     "serialize",
     "signature",
+    "static_check",
     "supports",
     "to_hlo",
     "to_module",
@@ -99,17 +99,17 @@ __all__ = [
 
 _HOMES = {
     "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
-    "encoding": "Encoding artifact_version encoding_of",
+    "format": "Encoding artifact_version encoding_of",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
     "location": "Location Place",
     "operation": "Block Function Operation ParsedProgram Value",
-    "parsing": "parse",
+    "parser": "parse",
     "partitioning": "partitioning_of with_partitioning",
-    "reading": "read read_file",
-    "support": "looking supports",
+    "reader": "read read_file",
+    "compatibility": "static_check supports",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
     "version": "Version",
-    "vetting": "vet",
+    "safe_parse": "vet",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.compatibility import SHOWN, Reason, ReasonKind, SourceLocation, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
-from pjrt.api.support import SHOWN, Reason, ReasonKind, SourceLocation, Verdict
-from pjrt.stablehlo._calls import CallGraph, reached
+from pjrt.stablehlo._call_graph import CallGraph, reached
 from pjrt.stablehlo.inspection import COLLECTIVES
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Function, Operation, ParsedProgram

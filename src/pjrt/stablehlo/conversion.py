@@ -10,10 +10,10 @@ import re
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.stablehlo import _hlo, _jaxlib, _native, vetting
-from pjrt.stablehlo._native import MlirModule
+from pjrt.stablehlo import _hlo, _mlir, jaxlib, safe_parse
+from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo._older_hlo import modernized
-from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
+from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.version import Version
 
 
@@ -25,7 +25,7 @@ def to_module(program: Program, *, trusted: bool = False, legalized: bool = True
     Args:
         program: a program in any encoding.
         trusted: whether the bytes come from a compiler or framework and were not damaged since. If not, bytecode and
-            protos are parsed in a process of their own first (see ``vetting``), because the native parsers do not
+            protos are parsed in a process of their own first (see ``safe_parse``), because the native parsers do not
             withstand every damaged file. Text needs no trust.
         legalized: whether what came from HLO is to be StableHLO alone; if not, operations of XLA's own stay in it.
 
@@ -36,7 +36,7 @@ def to_module(program: Program, *, trusted: bool = False, legalized: bool = True
         FailedPreconditionError: jaxlib is not there.
     """
     if not trusted or encoding_of(program) is Encoding.TEXT:
-        vetting.vet(program)
+        safe_parse.vet(program)
     return parse_here(program, legalized=legalized)
 
 
@@ -45,14 +45,14 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
     encoding = encoding_of(program)
     try:
         if encoding is Encoding.PORTABLE_ARTIFACT:
-            module = _native.parse_artifact(program.code)
+            module = _mlir.parse_artifact(program.code)
         elif encoding in (Encoding.HLO, Encoding.HLO_WITH_CONFIG):
             module = _parse_hlo(program, legalized)
         else:
-            module = _native.parse(program.code)
+            module = _mlir.parse(program.code)
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"cannot read the {encoding}: {error.message}{_reason(program)}") from error
-    _native.check(module)
+    _mlir.check(module)
     return module
 
 
@@ -67,7 +67,7 @@ def to_text(program: Program, *, locations: bool = False, trusted: bool = False)
     Raises:
         PjrtError: as for ``to_module``.
     """
-    return _native.write_text(to_module(program, trusted=trusted), locations=locations)
+    return _mlir.write_text(to_module(program, trusted=trusted), locations=locations)
 
 
 def serialize(program: Program, version: Version | str | tuple[int, ...], *, trusted: bool = False) -> Program:
@@ -122,8 +122,8 @@ def to_hlo(
             return program
     else:
         module = to_module(program, trusted=trusted)
-        replicas, partitions = _native.device_counts(module)
-        proto = _native.mlir_to_hlo(_native.write_bytecode(module), tuple_result=tuple_result)
+        replicas, partitions = _mlir.device_counts(module)
+        proto = _mlir.mlir_to_hlo(_mlir.write_bytecode(module), tuple_result=tuple_result)
     if not with_config:
         return Program(proto, ProgramFormat.HLO)
     return Program(_hlo.with_config(proto, replicas, partitions), ProgramFormat.HLO_WITH_CONFIG)
@@ -142,17 +142,17 @@ def from_hlo(program: Program, *, trusted: bool = False) -> Program:
     """
     if encoding_of(program) not in (Encoding.HLO, Encoding.HLO_WITH_CONFIG):
         return program
-    return Program(_native.write_bytecode(to_module(program, trusted=trusted)), ProgramFormat.MLIR)
+    return Program(_mlir.write_bytecode(to_module(program, trusted=trusted)), ProgramFormat.MLIR)
 
 
 def current_version() -> Version:
     """The newest StableHLO version that the jaxlib at hand reads and writes."""
-    return _native.current_version()
+    return _mlir.current_version()
 
 
 def minimum_version() -> Version:
     """The oldest StableHLO version that the jaxlib at hand reads and writes."""
-    return _native.minimum_version()
+    return _mlir.minimum_version()
 
 
 def needed_version(program: Program, *, trusted: bool = False) -> Version:
@@ -167,7 +167,7 @@ def needed_version(program: Program, *, trusted: bool = False) -> Version:
 
 def needed_version_of(module: MlirModule) -> Version:
     """As ``needed_version``, of a module that is parsed already."""
-    module = _native.without_values(module)
+    module = _mlir.without_values(module)
     newest = current_version()
     candidates = _minor_versions(minimum_version(), newest)
     _write(module, newest)
@@ -183,9 +183,9 @@ def needed_version_of(module: MlirModule) -> Version:
 
 def _parse_hlo(program: Program, legalized: bool) -> MlirModule:
     outside = _hlo.screen(program.code)
-    module = _native.parse(_native.hlo_to_mlir(modernized(program.code[outside.begin : outside.end])))
+    module = _mlir.parse(_mlir.hlo_to_mlir(modernized(program.code[outside.begin : outside.end])))
     if legalized:
-        _native.legalize_hlo(module)
+        _mlir.legalize_hlo(module)
     return module
 
 
@@ -195,7 +195,7 @@ def _reason(program: Program) -> str:
     if version is None:
         return ""
     oldest, newest = minimum_version(), current_version()
-    spelled = ".".join(map(str, _jaxlib.version()))
+    spelled = ".".join(map(str, jaxlib.version()))
     reads = f"jaxlib {spelled} reads StableHLO {oldest} to {newest}"
     if version > newest:
         return (
@@ -243,15 +243,15 @@ def _write(module: MlirModule, version: Version) -> bytes:
 def _attempt(module: MlirModule, version: Version) -> bytes:
     """The artifact of the module as it is, or with chlo's operations written out, or with other dialects left in it."""
     try:
-        return _native.write_artifact(module, version)
+        return _mlir.write_artifact(module, version)
     except InvalidArgumentError:
-        plain = _native.without_chlo(module)
+        plain = _mlir.without_chlo(module)
     try:
-        return _native.write_artifact(plain, version)
+        return _mlir.write_artifact(plain, version)
     except InvalidArgumentError:
-        if version < _MIXED_DIALECTS or _native.foreign_operations(plain):
+        if version < _MIXED_DIALECTS or _mlir.foreign_operations(plain):
             raise
-    return _native.write_artifact(plain, version, other_dialects=True)
+    return _mlir.write_artifact(plain, version, other_dialects=True)
 
 
 _REFUSED_OPERATION = re.compile(r"failed to legalize operation '(?:vhlo\.)?([\w.]+?)(?:_v\d+)?'")
@@ -260,7 +260,7 @@ _ELEMENT_TYPES = re.compile(r"[<x](bf16|tf32|[fu]?i?\d+(?:E\d+M\d+\w*)?|complex<
 
 def _culprit(message: str, module: MlirModule, version: Version) -> str:
     """The operation that is refused and, where it is for their sake, the types; or what is foreign to StableHLO."""
-    foreign = _native.foreign_operations(module)
+    foreign = _mlir.foreign_operations(module)
     if foreign:
         return f"it holds operations of other dialects: {', '.join(foreign)}"
     found = _REFUSED_OPERATION.search(message)
@@ -279,13 +279,13 @@ def _culprit(message: str, module: MlirModule, version: Version) -> str:
 
 
 def _element_types(module: MlirModule) -> list[str]:
-    text = _native.write_text(module, locations=False, constants=False)
+    text = _mlir.write_text(module, locations=False, constants=False)
     return sorted(set(_ELEMENT_TYPES.findall(text)))
 
 
 def _version_has_type(version: Version, element_type: str) -> bool:
     text = f"module {{ func.func @main(%x: tensor<{element_type}>) {{ return }} }}"
     try:
-        return _can_write(_native.parse(text.encode()), version)
+        return _can_write(_mlir.parse(text.encode()), version)
     except InvalidArgumentError:  # not an element type on its own
         return True

@@ -11,11 +11,11 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
 from pjrt.stablehlo import _hlo, conversion
-from pjrt.stablehlo._native import MlirModule
-from pjrt.stablehlo.encoding import Encoding, artifact_version, encoding_of
+from pjrt.stablehlo._mlir import MlirModule
+from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram
-from pjrt.stablehlo.parsing import parse_module
+from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 from pjrt.stablehlo.version import Version
 

@@ -1,7 +1,93 @@
-"""jaxlib for the rooms above: which versions work, and the one way to import a module of it."""
+"""jaxlib: which versions this package works with, and the one way to import it.
+
+jaxlib (not jax) brings the StableHLO bindings and XLA's CPU compiler. It is optional, and most of what is used of it
+is private, so it can change with any of its releases: that is why the range below is closed at both ends, and why
+tests run at both ends of it.
+"""
 
 from __future__ import annotations
 
-from pjrt.stablehlo._jaxlib import EXTRA, SUPPORTED, is_installed, load, version
+import functools
+import importlib
+import os
+from types import ModuleType
+from typing import Any
 
-__all__ = ["EXTRA", "SUPPORTED", "is_installed", "load", "version"]
+from pjrt.api.errors import FailedPreconditionError
+
+OLDEST = (0, 9, 0)
+"""The oldest jaxlib that works. (The bindings of 0.8 end the process when they meet a complex constant.)"""
+
+BELOW = (0, 13, 0)
+"""The first jaxlib release series that is not known to work."""
+
+EXTRA = "pjrt[xla]"
+"""What to install to have a jaxlib that works."""
+
+SUPPORTED = f"jaxlib >={'.'.join(map(str, OLDEST[:2]))},<{'.'.join(map(str, BELOW[:2]))}"
+"""The range as a requirement; ``pyproject.toml`` states the same one, and a test compares them."""
+
+
+def load(name: str, purpose: str) -> Any:
+    """Imports a module of jaxlib, such as ``mlir.ir`` or ``xla_client``.
+
+    Args:
+        name: the module's name inside jaxlib.
+        purpose: what it is needed for, as the end of the sentence "jaxlib is needed to …".
+
+    Raises:
+        FailedPreconditionError: jaxlib is not installed, is outside the supported range, or cannot be imported.
+    """
+    try:
+        _package()
+        return importlib.import_module(f"jaxlib.{name}")
+    except ModuleNotFoundError as error:
+        if error.name == "jaxlib":
+            raise FailedPreconditionError(
+                f"jaxlib is needed to {purpose}, and it is not installed: pip install '{EXTRA}'"
+            ) from error
+        raise _broken(purpose, error) from error
+    except ImportError as error:
+        raise _broken(purpose, error) from error
+
+
+def version() -> tuple[int, ...]:
+    """The version of the jaxlib at hand, such as ``(0, 10, 2)``.
+
+    Raises:
+        FailedPreconditionError: as ``load``.
+    """
+    found: tuple[int, ...] = load("version", "tell its version").__version_info__
+    return found
+
+
+def is_installed() -> bool:
+    """Whether a jaxlib of a supported version is there; imports nothing but its version."""
+    try:
+        version()
+    except FailedPreconditionError:
+        return False
+    return True
+
+
+@functools.cache
+def _package() -> ModuleType:
+    """The package itself, after a look at its version (once a process: the answer cannot change in it)."""
+    package = importlib.import_module("jaxlib")
+    found: tuple[int, ...] = importlib.import_module("jaxlib.version").__version_info__
+    if not OLDEST <= found < BELOW:
+        spelled = ".".join(map(str, found))
+        raise FailedPreconditionError(
+            f"expected {SUPPORTED}, found jaxlib {spelled}: pip install '{EXTRA}' brings one that works"
+        )
+    # XLA's logging reads this once, when jaxlib's library is loaded, whichever of its modules is first: 1 leaves out
+    # news about devices and keeps warnings and errors. A user's own choice stays.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
+    return package
+
+
+def _broken(purpose: str, error: ImportError) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"jaxlib is needed to {purpose}, and the installed one cannot be imported ({error}); "
+        f"reinstall it: pip install --force-reinstall '{EXTRA}'"
+    )

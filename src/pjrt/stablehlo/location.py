@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pjrt.api.support import SourceLocation
+from pjrt.api.compatibility import SourceLocation
 
 PROGRAM_TEXT = "-"
 """The file of a place in the program's own text: where an operation is from if the text says nothing else."""

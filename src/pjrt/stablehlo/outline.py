@@ -2,7 +2,7 @@
 
 The walk costs a few microseconds an operation.
 
-It is what a device looks at before its compiler sees the program, where reading the whole program as ``parsing`` does
+It is what a device looks at before its compiler sees the program, where reading the whole program as ``parser`` does
 would cost more than compiling it. ``faults`` says what no device can do anything with.
 """
 
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.stablehlo._calls import CALLING, CallGraph
-from pjrt.stablehlo._native import MlirModule
-from pjrt.stablehlo.decoding import decode_type
+from pjrt.stablehlo._call_graph import CALLING, CallGraph
+from pjrt.stablehlo._mlir import MlirModule
+from pjrt.stablehlo.mlir_attributes import decode_type
 from pjrt.stablehlo.mlir_walk import walk
-from pjrt.stablehlo.parsing import senseless_refused
+from pjrt.stablehlo.parser import senseless_refused
 from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
 _MOST_BYTES = 2**63

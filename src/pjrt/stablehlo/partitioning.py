@@ -33,7 +33,7 @@ def partitioning_of(program: Program) -> Partitioning:
     if not _may_state_something(program.code):
         return Partitioning()
     from pjrt.stablehlo.conversion import to_module
-    from pjrt.stablehlo.reading import read
+    from pjrt.stablehlo.reader import read
 
     try:
         module = to_module(read(program), trusted=True)

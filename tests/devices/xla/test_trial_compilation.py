@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt.devices.xla import custom_calls, trial_compilation
-from pjrt.stablehlo import read, to_module, vetting
+from pjrt.stablehlo import read, safe_parse, to_module
 from pjrt.stablehlo.outline import Outline
 
 SIX = """func.func @main(%x: tensor<3xf6E2M3FN>) -> tensor<3xf6E2M3FN> {
@@ -45,7 +45,7 @@ def calls(depth: int) -> str:
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """No program was tried before."""
-    monkeypatch.setattr(vetting, "_sound", {})
+    monkeypatch.setattr(safe_parse, "_sound", {})
 
 
 @pytest.mark.parametrize("text", [QUANTIZED, SIX, calls(400)], ids=["quantized", "six bits", "400 calls"])

@@ -10,7 +10,7 @@ from pjrt.devices.reference.capability import capabilities
 from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.observers import Breakpoints, DebugNans, Observer, Profile, Trace, loop_for
 from pjrt.host import Compiled, HostClient
-from pjrt.stablehlo import current_version, looking, minimum_version, partitioning_of
+from pjrt.stablehlo import current_version, minimum_version, partitioning_of, static_check
 
 PLATFORM = "reference"
 
@@ -70,7 +70,7 @@ class ReferenceClient(HostClient):
             attributes=plugin_attributes(),
             formats=tuple(ProgramFormat),
             capabilities=lambda: capabilities(self.ffi_handlers),
-            look=looking,
+            static_check=static_check,
             partitioning=partitioning_of,
             collective_timeout=collective_timeout,
             process_index=process_index,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
 from pjrt.api.client import AliasFulfillment, Client, choose_place
+from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import AnyDType, ElementType
@@ -25,7 +26,6 @@ from pjrt.api.memory_space import MemorySpace
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
-from pjrt.api.support import Effort, Support, try_compiling
 from pjrt.devices.xla import _jaxlib, compilation, ffi, from_host, shutdown, special_buffers
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer

@@ -18,8 +18,8 @@ from pjrt.api.errors import DeadlineExceededError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.devices.xla import custom_calls
 from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.safe_parse import check_once
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
-from pjrt.stablehlo.vetting import once
 
 TIME_LIMIT = 600.0
 """Seconds that a trial may take."""
@@ -105,7 +105,7 @@ def attempt(program: Program, options: CompileOptions, num_devices: int) -> None
         DeadlineExceededError: it was not done in time.
     """
     proto = options.to_proto()
-    once(program, b"compiler " + proto + b" %d" % num_devices, lambda: _survives(program, proto, num_devices))
+    check_once(program, b"compiler " + proto + b" %d" % num_devices, lambda: _survives(program, proto, num_devices))
 
 
 def _survives(program: Program, proto: bytes, num_devices: int) -> bool:

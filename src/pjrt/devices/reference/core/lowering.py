@@ -24,7 +24,7 @@ from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import Rule
 from pjrt.devices.reference.core.values import EXPECTED, unknown_type
 from pjrt.devices.reference.fast.fusion import fuse
-from pjrt.stablehlo.decoding import decode_attribute, decode_type
+from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_type
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return", "chlo.return", "mhlo.return"})

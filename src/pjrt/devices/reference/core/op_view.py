@@ -12,7 +12,7 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.numerics.rounding import converter
 from pjrt.stablehlo.attributes import Opaque
-from pjrt.stablehlo.decoding import decode_attribute_of
+from pjrt.stablehlo.mlir_attributes import decode_attribute_of
 from pjrt.stablehlo.types import TensorType, ValueType
 
 _REQUIRED = object()

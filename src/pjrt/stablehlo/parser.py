@@ -8,10 +8,10 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
-from pjrt.stablehlo._native import MlirModule
+from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
-from pjrt.stablehlo.decoding import decode_attribute, decode_attribute_of, decode_function_type, decode_type
 from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_attribute_of, decode_function_type, decode_type
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
 from pjrt.stablehlo.types import ValueType
@@ -24,7 +24,7 @@ def parse(program: Program, *, trusted: bool = False) -> ParsedProgram:
         program: a program in any encoding.
         trusted: whether the bytes come from a compiler or framework and were not damaged since; if not, those that
             are not text are parsed in a process of their own first, which costs a fraction of a second (see
-            ``vetting``).
+            ``safe_parse``).
 
     Raises:
         InvalidArgumentError: the program does not parse, or is newer than this jaxlib reads.

@@ -1,7 +1,7 @@
 """From MLIR's objects to plain Python: types and attributes.
 
 For whoever walks through a module of MLIR (see ``conversion.to_module``) and wants the values that ``types`` and
-``attributes`` describe; ``parsing.parse`` reads a whole program so. What has no form there is no error: it becomes an
+``attributes`` describe; ``parser.parse`` reads a whole program so. What has no form there is no error: it becomes an
 ``OpaqueType`` or an ``Opaque`` with MLIR's spelling, for the reader to refuse if it matters.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.stablehlo import _jaxlib
+from pjrt.stablehlo import jaxlib
 from pjrt.stablehlo._dense import decode_dense, element_named, parse_dense
 from pjrt.stablehlo.attributes import (
     ChannelHandle,
@@ -193,7 +193,7 @@ def _decode_record(attribute: Any, dialect: str, binding: str, record: type) -> 
 @functools.cache
 def _binding(dialect: str, name: str) -> Any:
     """The class of the bindings that reads an attribute or type of a dialect."""
-    return getattr(_jaxlib.load(f"mlir.dialects.{dialect}", "read programs"), name)
+    return getattr(jaxlib.load(f"mlir.dialects.{dialect}", "read programs"), name)
 
 
 def _plain(value: Any) -> Any:

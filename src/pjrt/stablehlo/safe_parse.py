@@ -12,13 +12,14 @@ for what ``is_delicate`` finds, which is vetted like anything else.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pjrt.api.errors import DataLossError, PjrtError
 from pjrt.api.program import Program
-from pjrt.stablehlo.encoding import Encoding, encoding_of
+from pjrt.stablehlo.format import Encoding, encoding_of
 
 if TYPE_CHECKING:
     from pjrt.system.python_process import Ended
@@ -51,10 +52,10 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
         check_nesting(program.code)
         if not is_delicate(program.code):
             return
-    once(program, b"parser", lambda: _parse_elsewhere(program, time_limit))
+    check_once(program, b"parser", lambda: _parse_elsewhere(program, time_limit))
 
 
-def once(program: Program, what: bytes, look: Callable[[], bool]) -> None:
+def check_once(program: Program, what: bytes, look: Callable[[], bool]) -> None:
     """Looks at a program in some way if it was not found sound in that way before; remembers it if it is.
 
     Args:
@@ -82,9 +83,7 @@ def _parse_elsewhere(program: Program, time_limit: float | None) -> bool:
     limit = time_limit or TIME_LIMIT + _SECONDS_PER_MEGABYTE * len(program) / 1e6
     try:
         # It is told the size, because reading what has no known end takes twice the memory.
-        ended = run_module(
-            "pjrt.stablehlo._vet", program.format, str(len(program)), given=program.code, time_limit=limit
-        )
+        ended = run_module(__name__, program.format, str(len(program)), given=program.code, time_limit=limit)
     except TimeoutError as error:
         raise DataLossError(
             f"corrupt program: the parser was not done with its {len(program)} bytes after {limit:.0f} s"
@@ -98,7 +97,7 @@ def _parse_elsewhere(program: Program, time_limit: float | None) -> bool:
 def _raise_for(ended: Ended, program: Program) -> None:
     if ended.status == 0:
         return
-    if ended.status == EXIT_REFUSED:
+    if ended.status == _EXIT_REFUSED:
         code, _, message = ended.output.decode(errors="replace").partition(" ")
         raise PjrtError.of(int(code), message)
     if ended.crashed:
@@ -108,7 +107,7 @@ def _raise_for(ended: Ended, program: Program) -> None:
     raise DataLossError(f"the program could not be parsed in a process of its own: {ended.reason}")
 
 
-EXIT_REFUSED = 3
+_EXIT_REFUSED = 3
 """How the other process says that the program was refused properly: then it prints status code and message."""
 
 
@@ -183,3 +182,48 @@ def _is_utf8(quoted: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+# The subprocess.
+
+
+def _main() -> int:
+    """Parse the program on the standard input: its format and its size in bytes are arguments.
+
+    Everything in it is read, as this package would: one large thing after the other, and each is released at once.
+    """
+    from pjrt.stablehlo._mlir import write_text
+    from pjrt.stablehlo.conversion import parse_here
+    from pjrt.stablehlo.parser import parse_module, read_constants
+
+    format_, size = sys.argv[1], int(sys.argv[2])
+    _limit_memory(size)
+    try:
+        module = parse_here(Program(sys.stdin.buffer.read(size), format_))
+        parse_module(module, constants=False)
+        read_constants(module)
+        write_text(module, locations=True, constants=False)
+    except PjrtError as error:
+        sys.stdout.write(f"{int(error.code)} {error.message}")
+        sys.stdout.flush()
+        return _EXIT_REFUSED
+    return 0
+
+
+_LEAST_MEMORY = 8 << 30
+_TIMES_THE_PROGRAM = 16
+
+
+def _limit_memory(size: int) -> None:
+    """Make the parser fail where it would take all memory of the machine for a small program (on Linux only)."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    limit = max(_LEAST_MEMORY, _TIMES_THE_PROGRAM * size)
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program
-from pjrt.stablehlo import _native, inspect, parse, read, to_module, to_text, vet, vetting
+from pjrt.stablehlo import _mlir, inspect, parse, read, safe_parse, to_module, to_text, vet
 
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """No program was vetted before."""
-    monkeypatch.setattr(vetting, "_sound", {})
+    monkeypatch.setattr(safe_parse, "_sound", {})
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_signs_do_not_close_brackets(sign: str) -> None:
 
 
 def test_signs_do_not_open_brackets() -> None:
-    vetting.check_nesting(b"module {" + b"(a <= b) [c < d] " * 1000 + b"}")
+    safe_parse.check_nesting(b"module {" + b"(a <= b) [c < d] " * 1000 + b"}")
 
 
 def test_regions_that_nest_without_end_are_refused_in_every_encoding() -> None:
@@ -117,7 +117,7 @@ def test_regions_that_nest_without_end_are_refused_in_every_encoding() -> None:
         parse(read(nested(150)))
     with pytest.raises(DataLossError, match="nested more than 400 deep"):
         parse(read(nested(1000)))
-    with _native.parse(nested(150).encode()) as module:
+    with _mlir.parse(nested(150).encode()) as module:
         code = io.BytesIO()
         module.operation.write_bytecode(code)
     with pytest.raises(DataLossError, match="nested more than 100 deep"):
@@ -167,7 +167,7 @@ def test_a_dimension_that_no_array_has_is_an_error() -> None:
     ],
 )
 def test_text_with_strings_that_are_not_utf8_is_delicate(text: str, is_delicate: bool) -> None:
-    assert vetting.is_delicate(text.encode()) is is_delicate
+    assert safe_parse.is_delicate(text.encode()) is is_delicate
 
 
 @pytest.mark.parametrize("k", ["-9223372036854775808", "0x8000000000000000"])

@@ -12,16 +12,16 @@ from functools import cached_property
 from typing import Any
 
 from pjrt.api.capability import Capabilities
+from pjrt.api.compatibility import Effort, Reason, ReasonKind, StaticCheck, Support, Verdict, decide
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.api.support import Effort, Look, Reason, ReasonKind, Support, Verdict, decide
 from pjrt.stablehlo import conversion
 from pjrt.stablehlo._suitability import STRUCTURE, Suitability
-from pjrt.stablehlo.encoding import artifact_version
-from pjrt.stablehlo.parsing import parse_module
+from pjrt.stablehlo.format import artifact_version
+from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.partitioning import with_partitioning
-from pjrt.stablehlo.reading import read
+from pjrt.stablehlo.reader import read
 from pjrt.stablehlo.version import Version
 
 
@@ -45,11 +45,13 @@ def supports(
     Raises:
         InvalidArgumentError, DataLossError: it is no program.
     """
-    return decide(effort, looking(program, options, capabilities), compile)
+    return decide(effort, static_check(program, options, capabilities), compile)
 
 
-def looking(program: Program | str | bytes, options: CompileOptions | None, capabilities: Capabilities) -> Look:
-    """What looks into a program for a device with these capabilities; see ``pjrt.api.support.decide``.
+def static_check(
+    program: Program | str | bytes, options: CompileOptions | None, capabilities: Capabilities
+) -> StaticCheck:
+    """What looks into a program for a device with these capabilities; see ``pjrt.api.compatibility.decide``.
 
     The program is parsed once, where that is needed.
 
@@ -57,10 +59,10 @@ def looking(program: Program | str | bytes, options: CompileOptions | None, capa
         InvalidArgumentError, DataLossError: it is no program.
     """
     code = read(program)
-    return _Looking(code, with_partitioning(code, options), capabilities).reasons
+    return _Check(code, with_partitioning(code, options), capabilities).reasons
 
 
-class _Looking:
+class _Check:
     """One program and one device."""
 
     def __init__(self, program: Program, options: CompileOptions, capabilities: Capabilities) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _hlo
-from pjrt.stablehlo.encoding import BYTE_ORDER_MARK, Encoding, encoding_of, refuse_beginning
+from pjrt.stablehlo.format import BYTE_ORDER_MARK, Encoding, encoding_of, refuse_beginning
 
 
 def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[str]) -> Program:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from pjrt.api.errors import DataLossError, InternalError, InvalidArgumentError
-from pjrt.stablehlo import _jaxlib
+from pjrt.stablehlo import jaxlib
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.version import Version
 
@@ -192,7 +192,7 @@ def hlo_to_mlir(proto: bytes) -> bytes:
     Raises:
         InvalidArgumentError: XLA does not take it; the message is XLA's own.
     """
-    xla = _jaxlib.load("_jax", "convert HLO protos")
+    xla = jaxlib.load("_jax", "convert HLO protos")
     try:
         converted: bytes = xla.mlir.hlo_to_stablehlo(proto)
     except (RuntimeError, ValueError) as error:
@@ -206,7 +206,7 @@ def mlir_to_hlo(code: bytes, *, tuple_result: bool) -> bytes:
     Raises:
         InvalidArgumentError: XLA does not take it; the message is XLA's own.
     """
-    xla = _jaxlib.load("_jax", "convert to HLO protos")
+    xla = jaxlib.load("_jax", "convert to HLO protos")
     try:
         computation = xla.mlir.mlir_module_to_xla_computation(code, use_tuple_args=False, return_tuple=tuple_result)
         converted: bytes = computation.as_serialized_hlo_module_proto()
@@ -329,17 +329,17 @@ def _bindings() -> _Bindings:
     # The native halves of the dialects: their Python halves define a class for each operation, which nothing here
     # needs, and take four times as long to import as all the rest.
     purpose = "read what is inside programs"
-    ir = _jaxlib.load("mlir.ir", purpose)
-    dialects = tuple(_jaxlib.load(f"mlir._mlir_libs._{name}", purpose) for name in ("stablehlo", "chlo", "sdy"))
+    ir = jaxlib.load("mlir.ir", purpose)
+    dialects = tuple(jaxlib.load(f"mlir._mlir_libs._{name}", purpose) for name in ("stablehlo", "chlo", "sdy"))
     registry = ir.DialectRegistry()
-    _jaxlib.load("mlir._mlir_libs._jax_mlir_ext", purpose).register_dialects(registry)
-    return _Bindings(ir, _jaxlib.load("mlir.passmanager", purpose), dialects[0], dialects, registry)
+    jaxlib.load("mlir._mlir_libs._jax_mlir_ext", purpose).register_dialects(registry)
+    return _Bindings(ir, jaxlib.load("mlir.passmanager", purpose), dialects[0], dialects, registry)
 
 
 @functools.cache
 def _register_passes() -> None:
     _bindings().stablehlo.register_stablehlo_passes()
-    _jaxlib.load("mlir._mlir_libs._mlirHlo", "convert HLO protos").register_mhlo_passes()
+    jaxlib.load("mlir._mlir_libs._mlirHlo", "convert HLO protos").register_mhlo_passes()
 
 
 def _new_context(bindings: _Bindings) -> Any:
@@ -348,7 +348,7 @@ def _new_context(bindings: _Bindings) -> Any:
     context.append_dialect_registry(bindings.registry)
     for dialect in bindings.dialects:
         dialect.register_dialect(context)
-    _jaxlib.load("mlir._mlir_libs._mlirHlo", "read what is inside programs").register_mhlo_dialect(context)
+    jaxlib.load("mlir._mlir_libs._mlirHlo", "read what is inside programs").register_mhlo_dialect(context)
     context.load_all_available_dialects()
     return context
 

@@ -10,11 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.compatibility import (
+    Effort,
+    Reason,
+    ReasonKind,
+    SourceLocation,
+    Support,
+    Verdict,
+    decide,
+    places_in,
+    refusal,
+)
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode, UnavailableError
 from pjrt.api.program import Program
-from pjrt.api.support import Effort, Reason, ReasonKind, SourceLocation, Support, Verdict, decide, places_in, refusal
 from pjrt.stablehlo import artifact_version, current_version, read, serialize, supports, to_hlo
 
 T = ElementType

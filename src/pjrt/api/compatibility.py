@@ -170,11 +170,11 @@ class Support:
         return Support(Verdict(plain["verdict"]), Effort(plain["effort"]), reasons)
 
 
-Look = Callable[[Effort], Sequence[Reason]]
+StaticCheck = Callable[[Effort], Sequence[Reason]]
 """What is found by looking, with ``Effort.OPS`` or ``Effort.TYPES``."""
 
 
-def only_format(program: Program | str | bytes, capabilities: Capabilities) -> Look:
+def only_format(program: Program | str | bytes, capabilities: Capabilities) -> StaticCheck:
     """What looks at a program's format and at nothing else: for devices that do not know programs."""
     format_, taken = str(Program.of(program).format), capabilities.program_formats
     if taken is not None and format_ not in taken:
@@ -185,12 +185,12 @@ def only_format(program: Program | str | bytes, capabilities: Capabilities) -> L
     return lambda effort: (reason,)
 
 
-def decide(effort: Effort | str | None, look: Look, compile: Callable[[], Any] | None) -> Support:
+def decide(effort: Effort | str | None, static_check: StaticCheck, compile: Callable[[], Any] | None) -> Support:
     """The verdict of one effort, or of the cheapest that gives a yes or a no.
 
     Args:
         effort: the effort to make; None for as much as is needed.
-        look: what is found by looking at the program.
+        static_check: what is found by looking at the program.
         compile: compiles it; None where the device cannot without being here.
 
     Raises:
@@ -200,7 +200,7 @@ def decide(effort: Effort | str | None, look: Look, compile: Callable[[], Any] |
     open_: Support | None = None
     for cheap in (Effort.OPS, Effort.TYPES):
         if chosen in (None, cheap):
-            found = look(cheap)
+            found = static_check(cheap)
             against = [reason for reason in found if reason.verdict is Verdict.NO]
             support = Support.of(cheap, against or found)
             if chosen is cheap or support.verdict is not Verdict.MAYBE:
