@@ -1,4 +1,4 @@
-"""Whole models: ResNet-50 inference, and one training step of a 4-layer transformer with donated state."""
+"""Time whole models: ResNet-50 inference, and one training step of a 4-layer transformer with donated state."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Step:
 
 
 def contestants(program: Lowered) -> dict[str, Step]:
-    """The same program for each, compiled with default options, and raw jaxlib a second time to see what chance does.
+    """Compile the same program for each contestant with default options, and for raw jaxlib twice to see the chance.
 
-    Arguments that nobody donates lie in the same memory for all, since where an array lies changes how fast it is read.
+    Arguments that are not donated are the same memory for all: the place of an array changes how fast it is read.
     """
     arguments, donated = [aligned(array) for array in program.arguments], program.donated
     sharing = pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY
@@ -78,7 +78,7 @@ def contestants(program: Lowered) -> dict[str, Step]:
 
 
 def aligned(array: np.ndarray) -> np.ndarray:
-    """A copy that starts at a multiple of 64 bytes, which XLA's CPU can use in place."""
+    """Copy an array to an address that is a multiple of 64 bytes, which XLA's CPU can use in place."""
     memory = np.empty(array.nbytes + 64, np.uint8)
     start = -memory.ctypes.data % 64
     copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -87,21 +87,21 @@ def aligned(array: np.ndarray) -> np.ndarray:
 
 
 def check(steps: dict[str, Step]) -> None:
-    """The first value of all contestants is the same."""
+    """Check that the first value is the same for all contestants."""
     values = {name: np.asarray(step()) for name, step in steps.items()}
     for name, value in values.items():
         np.testing.assert_allclose(value, values[JIT], rtol=1e-4, atol=1e-2, err_msg=f"{name} differs from {JIT}")
 
 
 def time_model(name: str, quick: bool) -> dict[str, Timing]:
-    """All contestants at one of `MODELS`."""
+    """Time all contestants at one of `MODELS`."""
     steps = contestants(MODELS[name]())
     check(steps)
     return take_turns(steps, rounds=3 if quick else 61, round_seconds=0.1)
 
 
 def measure(quick: bool) -> Report:
-    """ResNet-50 inference and a transformer's training step: ours, raw jaxlib's and jax.jit's."""
+    """Compare ResNet-50 inference and a transformer's training step: ours, raw jaxlib's and jax.jit's."""
     report = Report(
         "Whole models",
         "One program in StableHLO, run with its arguments on the device until the result is there. All contestants run "

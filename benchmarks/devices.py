@@ -22,8 +22,9 @@ TINY = "tiny"
 
 
 def client_of(device: str, **options: Any) -> Any:
-    """A client of a built-in device, or of the functional plugin in C; with `exported-` before its name, of a device
-    that was exported and loaded back through the C API.
+    """Make a client of a built-in device, or of the functional plugin in C.
+
+    With `exported-` before its name, the device is exported and loaded back through the C API.
     """
     import pjrt
 
@@ -35,12 +36,12 @@ def client_of(device: str, **options: Any) -> Any:
         return pjrt.client(device, **options)
     from pjrt import capi
 
-    exported = pjrt.export(lambda **given: pjrt.client(inner, **given), name=inner)
+    exported = pjrt.export(lambda **inner_options: pjrt.client(inner, **inner_options), name=inner)
     return capi.load_capsule(exported.capsule).client(**options)
 
 
 def doubling_program(device: str, size: int) -> Any:
-    """A program that adds a vector of so many floats to itself, as the device takes programs."""
+    """Return a program that adds a vector of `size` floats to itself, in the format that the device takes."""
     import pjrt
 
     if device != TINY:

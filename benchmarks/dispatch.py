@@ -1,4 +1,4 @@
-"""What one execution costs when the program does nothing to speak of: `x + 1` for a scalar that is on the device."""
+"""Time one execution of a tiny program: `x + 1` for a scalar that is already on the device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OURS, SHARDED, RAW, JIT = "pjrt exe(x)", "pjrt execute_sharded", "raw jaxlib", "
 
 
 def ours() -> tuple[Call, Call]:
-    """Our short call, and the call on one device's share; both return the result's buffers."""
+    """Return our two ways to execute on one device: the short call and `execute_sharded`."""
     client = pjrt.client("cpu")
     executable = client.compile(PROGRAM)
     x = client.buffer_from_host(X)
@@ -36,7 +36,7 @@ def ours() -> tuple[Call, Call]:
 
 
 def raw() -> Call:
-    """jaxlib's `execute_sharded` and result handlers, without jax."""
+    """Return jaxlib's `execute_sharded` with result handlers, without jax."""
     client = RawClient()
     executable = client.compile(PROGRAM, [((), X.dtype)])
     x = client.put(X)
@@ -44,7 +44,7 @@ def raw() -> Call:
 
 
 def jitted() -> Call:
-    """The same function under `jax.jit`."""
+    """Return the same function under `jax.jit`."""
     import jax
 
     function = jax.jit(lambda x: [x + 1])
@@ -53,7 +53,7 @@ def jitted() -> Call:
 
 
 def contestants(with_jax: bool) -> tuple[dict[str, Call], dict[str, Call]]:
-    """Each contestant twice: as it returns, and waiting until the result is there."""
+    """Return each contestant twice: as it returns, and with a wait for the result."""
     short, sharded = ours()
     calls = {OURS: short, SHARDED: sharded, RAW: raw()}
     if with_jax:
@@ -72,7 +72,7 @@ def _until_ready(name: str, call: Callable[[], list]) -> Call:
 
 
 def measure(quick: bool, with_jax: bool = True) -> Report:
-    """One execution of a tiny program on a resident buffer: ours, raw jaxlib's and jax.jit's."""
+    """Compare one execution of a tiny program on a resident buffer: ours, raw jaxlib's and jax.jit's."""
     where = "in a process with jax" if with_jax else "in a process without jax"
     report = Report(
         f"Dispatch of a tiny program, {where}",

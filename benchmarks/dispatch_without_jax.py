@@ -1,4 +1,4 @@
-"""`dispatch` once more in a process where jax cannot be imported: some of jaxlib's calls behave differently there."""
+"""Run `dispatch` where jax cannot be imported: some of jaxlib's calls behave differently there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.side_by_side import Report, main
 
 
 def measure(quick: bool) -> Report:
-    """One execution of a tiny program on a resident buffer, without jax: ours and raw jaxlib's."""
+    """Compare one execution of a tiny program on a resident buffer, without jax: ours and raw jaxlib's."""
     sys.modules["jax"] = None  # type: ignore[assignment]
     return dispatch.measure(quick, with_jax=False)
 

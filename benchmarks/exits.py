@@ -30,17 +30,17 @@ class End:
 
     Attributes:
         code: its exit status, negative for a signal; `None` for one that had to be killed.
-        said: what it wrote to the standard error.
+        stderr: what it wrote to the standard error.
         seconds: the time from the end of its script to the end of the process.
     """
 
     code: int | None
-    said: str
+    stderr: str
     seconds: float
 
     def __str__(self) -> str:
         how = "killed after a hang" if self.code is None else f"exit status {self.code}"
-        last = self.said.strip().splitlines()[-1:]
+        last = self.stderr.strip().splitlines()[-1:]
         return ": ".join([how, *last])
 
 
@@ -56,26 +56,26 @@ def report(devices: Sequence[str], times: int, jobs: int) -> Report:
         (
             device,
             times,
-            sum(end.code == 0 for end in found),
-            sum(end.code == 0 and not end.said for end in found),
-            duration(statistics.median(end.seconds for end in found)),
-            duration(max(end.seconds for end in found)),
+            sum(end.code == 0 for end in ended),
+            sum(end.code == 0 and not end.stderr for end in ended),
+            duration(statistics.median(end.seconds for end in ended)),
+            duration(max(end.seconds for end in ended)),
         )
-        for device, found in ends.items()
+        for device, ended in ends.items()
     ]
-    made = Report(
+    result = Report(
         "Exits",
         "Processes whose main thread ends while daemon threads compile, execute, copy in and out, and wait. An end is "
         "clean if the exit status is 0, and silent if nothing is written to the standard error. The time is that from "
         "the end of the script to the end of the process. An exported device is loaded back through the C API.",
         [table(["device", "processes", "clean", "and silent", "median time", "longest"], rows)],
     )
-    for device, found in ends.items():
-        others = collections.Counter(str(end) for end in found if end.code != 0)
+    for device, ended in ends.items():
+        others = collections.Counter(str(end) for end in ended if end.code != 0)
         reason = "; ".join(f"{count}× {how}" for how, count in others.most_common(3))
         text = f"{device}: all of {times} ends clean"
-        made.aims.append(Aim(text, times - others.total(), times, at_least=True, reason=reason))
-    return made
+        result.aims.append(Aim(text, times - others.total(), times, at_least=True, reason=reason))
+    return result
 
 
 def _ends(device: str, times: int, jobs: int) -> list[End]:
@@ -92,12 +92,12 @@ def _end(device: str) -> End:
         process.stdout.readline()  # the script has ended, or the process has
         begin = time.monotonic()
         try:
-            _, said = process.communicate(timeout=LIMIT_SECONDS)
+            _, stderr = process.communicate(timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
-            _, said = process.communicate()
-            return End(None, said, LIMIT_SECONDS)
-        return End(process.returncode, said, time.monotonic() - begin)
+            _, stderr = process.communicate()
+            return End(None, stderr, LIMIT_SECONDS)
+        return End(process.returncode, stderr, time.monotonic() - begin)
 
 
 def _contestant(device: str) -> None:
@@ -140,7 +140,7 @@ if __name__ == "__main__":
         main(measure)
     else:
         parser = argparse.ArgumentParser(description=measure.__doc__)
-        parser.add_argument("--device", action="append", choices=DEVICES, help="all if none is said")
+        parser.add_argument("--device", action="append", choices=DEVICES, help="default: all")
         parser.add_argument("--times", type=int, default=TIMES, help="processes for each device")
         parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
         arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What it costs to be a plugin: JAX on the `cpu` device as `pjrt.export` shows it, against JAX's own CPU backend."""
+"""Time what a device pays for being a plugin: JAX on our exported `cpu` device against JAX's own CPU backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TINY = "Of what is added, most is one entry into Python for each execution, and 
 
 
 def devices() -> dict[str, Any]:
-    """The devices that take part, by contestant; registered with JAX before it is first used."""
+    """Return the device of each contestant; they are registered with JAX before it is first used."""
     import jax
     from jax._src import xla_bridge
     from tiny import build
@@ -39,7 +39,7 @@ def devices() -> dict[str, Any]:
 
 
 def tiny_calls() -> tuple[dict[str, Call], dict[str, Call]]:
-    """`jax.jit` of `x + 1` on each device: as it returns, and waiting for the result."""
+    """Return `jax.jit` of `x + 1` on each device: as it returns, and with a wait for the result."""
     import jax
 
     returning, waiting = {}, {}
@@ -69,7 +69,7 @@ class Step:
         self._donates = donates
 
     def __call__(self) -> Any:
-        """Runs once and waits; returns the model's value."""
+        """Run once, wait, and return the model's value."""
         import jax
 
         result = jax.block_until_ready(self._function(self._state, *self._others))
@@ -89,33 +89,35 @@ MODELS: dict[str, Callable[[Any], Step]] = {
 
 
 def measure_model(name: str, rounds: int) -> dict[str, Timing]:
-    """One model on our device and on JAX's own, in a process of its own."""
-    found = devices()
-    steps = {who: MODELS[name](found[who]) for who in (OURS, JAX)}
+    """Time one model on our device and on JAX's own, in a subprocess."""
+    contestants = devices()
+    steps = {who: MODELS[name](contestants[who]) for who in (OURS, JAX)}
     ours, theirs = (np.asarray(step()) for step in steps.values())
     np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
     return take_turns(steps, rounds=rounds)
 
 
 def measure_tiny(rounds: int) -> list[dict[str, Timing]]:
-    """The tiny call, in a process of its own."""
+    """Time the tiny call, in a subprocess."""
     return [take_turns(calls, rounds=rounds) for calls in tiny_calls()]
 
 
 def measure_puts(rounds: int, sizes: list[int]) -> dict[int, dict[str, Timing]]:
-    """`device_put` of so many bytes, waiting for its end, in a process of its own."""
+    """Time `device_put` of `size` bytes with a wait for its end, in a subprocess."""
     import jax
 
-    found, timings = devices(), {}
+    contestants, timings = devices(), {}
     for size in sizes:
         array = np.arange(size // 4, dtype=np.float32)
-        calls = {who: lambda a=array, d=found[who]: jax.device_put(a, d).block_until_ready() for who in (OURS, JAX)}
+        calls = {
+            who: lambda a=array, d=contestants[who]: jax.device_put(a, d).block_until_ready() for who in (OURS, JAX)
+        }
         timings[size] = take_turns(calls, rounds=rounds)
     return timings
 
 
 def measure(quick: bool) -> Report:
-    """A tiny jitted call, whole models and `device_put` on the exported `cpu` device and on JAX's own CPU backend."""
+    """Compare JAX on the exported `cpu` device and on its own CPU backend: a tiny call, whole models, `device_put`."""
     rounds = 3 if quick else 25
     report = Report(
         "Export: JAX on the cpu device",

@@ -1,4 +1,4 @@
-"""From a JAX function to what all contestants can run: one StableHLO program with flat arguments and results."""
+"""Lower a JAX function to what all contestants can run: one StableHLO program with flat arguments and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crossing the C API costs: plugins in C, called by us, by jaxlib and by a ctypes client from the same library."""
+"""Time calls through the C API: plugins in C, called by us, by jaxlib and by a ctypes client on the same library."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class RawPluginClient(RawClient):
 
 
 def nothing() -> None:
-    """An empty Python call."""
+    """Do nothing: an empty Python call."""
 
 
 def ours(library: Path) -> dict[str, Call]:
-    """What we do with the plugin, by what it is."""
+    """Return our calls into the plugin, by what they do."""
     client = pjrt.load_plugin(library).client()
     executable = client.compile(PROGRAM)
     buffer, device = client.buffer_from_host(X), client.devices[0]
@@ -65,7 +65,7 @@ def ours(library: Path) -> dict[str, Call]:
 
 
 def raw(library: Path) -> dict[str, Call]:
-    """The same with jaxlib."""
+    """Return the same calls with jaxlib."""
     from jaxlib import xla_client
 
     client = RawPluginClient(library)
@@ -84,7 +84,7 @@ def raw(library: Path) -> dict[str, Call]:
 
 
 def ctypes_client(library: Path, stack: contextlib.ExitStack) -> dict[str, Call]:
-    """The same with pypjrt, a client in pure Python; nothing where it is not installed. It always waits."""
+    """Return the same calls with pypjrt, a client in pure Python that always waits; none if it is not installed."""
     if importlib.util.find_spec("pypjrt") is None:
         return {}
     client, device = _ctypes_device(library, stack)
@@ -108,10 +108,10 @@ def _ctypes_device(library: Path, stack: contextlib.ExitStack) -> tuple:
 
 
 def transfers(client: pjrt.Client, rival: RawPluginClient, pure: tuple | None, size: int) -> dict[str, dict[str, Call]]:
-    """An array of so many bytes to the device, and there and back; each call ends when the last copy has.
+    """Return calls that copy an array of `size` bytes to the device, and there and back; each waits for its last copy.
 
-    Back alone cannot be compared, for jaxlib's array keeps what it has read once. It shares the memory of a plugin on
-    the host, and is made to copy where the others do.
+    The way back cannot be compared alone: jaxlib's array keeps the value that it has read once. It shares the memory
+    of a plugin on the host, and is made to copy where the others copy.
     """
     array = np.arange(size // 4, dtype=np.float32)
     there = {
@@ -137,7 +137,7 @@ def transfers(client: pjrt.Client, rival: RawPluginClient, pure: tuple | None, s
 
 
 def measure(quick: bool) -> Report:
-    """Execution, buffers, metadata and transfers through the C API: ours and our rivals' on the same plugins."""
+    """Compare ours with our rivals' on the same plugins: execution, buffers, metadata and transfers."""
     from tiny import build
 
     about = (
@@ -184,7 +184,7 @@ def _measure_calls(
 
 
 def _beyond(timings: dict[str, Timing], name: str) -> float:
-    """What a call takes beyond an empty one, in the round where other work disturbed both least."""
+    """Return the time of a call less that of an empty one, in the round where other work disturbed both least."""
     return max(min(timings[name].rounds) - min(timings[EMPTY].rounds), 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The rival below us: XLA's CPU client as `jaxlib` offers it, called directly and in its fastest known way."""
+"""XLA's CPU client as `jaxlib` offers it, called directly and in its fastest known way: the rival below us."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxlib import _jax, xla_client
 
 
 class Aval:
-    """What jaxlib wants to know of an array to be."""
+    """The shape and dtype of a future array, as jaxlib takes them."""
 
     weak_type = False
 
@@ -33,7 +33,7 @@ class RawClient:
         self.sharding = _jax.GSPMDSharding(self.devices, xla_client.HloSharding.replicate())
 
     def put(self, array: np.ndarray, *, copy: bool = True) -> _jax.ArrayImpl:
-        """An array on the device; without `copy` it shares the memory of a suitably aligned one."""
+        """Put an array on the device; without `copy` the result shares the memory of a suitably aligned array."""
         semantics = xla_client.HostBufferSemantics
         return _jax.batched_device_put(
             Aval(array.shape, array.dtype),

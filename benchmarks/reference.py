@@ -1,6 +1,7 @@
-"""The reference device beside the StableHLO project's own interpreter, in C++: realistic programs, the same inputs.
+"""Time the reference device against the StableHLO project's interpreter in C++: realistic programs, the same inputs.
 
-Both have one thread: numpy's BLAS would take more, and on a busy machine wait for them longer than it computes.
+Both have one thread: numpy's BLAS would start more, and on a busy machine it would wait for them longer than it
+computes.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def function(arguments: dict[str, str], result: str, body: str, value: str = "%r") -> str:
-    given = ", ".join(f"%{name}: {type_}" for name, type_ in arguments.items())
-    return f"func.func @main({given}) -> {result} {{\n{body}\n  return {value} : {result}\n}}"
+    parameters = ", ".join(f"%{name}: {type_}" for name, type_ in arguments.items())
+    return f"func.func @main({parameters}) -> {result} {{\n{body}\n  return {value} : {result}\n}}"
 
 
 def elementwise(side: int) -> Case:
@@ -179,7 +180,7 @@ def cases(quick: bool) -> list[Case]:
 
 
 def ours(case: Case) -> Callable[[], object]:
-    """The program on our device, up to the result on the host."""
+    """Return a call that runs the program on our device, up to the result on the host."""
     client = pjrt.client("reference")
     executable = client.compile(case.text)
     buffers = [client.buffer_from_host(array) for array in case.arguments]
@@ -193,7 +194,7 @@ def ours(case: Case) -> Callable[[], object]:
 
 
 def theirs(case: Case) -> Callable[[], object]:
-    """The program in the C++ interpreter; parsing it and converting the arguments do not count."""
+    """Return a call that runs the program in the C++ interpreter; parsing and converting arguments are not timed."""
     with to_module(read(case.text), trusted=True) as module, ir.Location.unknown():
         attributes = [ir.DenseElementsAttr.get(np.ascontiguousarray(array)) for array in case.arguments]
 
@@ -205,15 +206,15 @@ def theirs(case: Case) -> Callable[[], object]:
 
 
 def check(case: Case) -> None:
-    """Refuses to compare what does not compute the same: 1e-3 leaves room for sums in another order."""
-    found = np.asarray(ours(case)())
+    """Check that both compute the same; the tolerance of 1e-3 allows sums in another order."""
+    result = np.asarray(ours(case)())
     expected = np.asarray(theirs(case)()[0])
-    if not np.allclose(found, expected, rtol=1e-3, atol=1e-3):
-        raise RuntimeError(f"{case.name}: the results differ by {np.abs(found - expected).max()}")
+    if not np.allclose(result, expected, rtol=1e-3, atol=1e-3):
+        raise RuntimeError(f"{case.name}: the results differ by {np.abs(result - expected).max()}")
 
 
 def measure(quick: bool) -> Report:
-    """The reference device against the StableHLO project's interpreter."""
+    """Compare the reference device with the StableHLO project's interpreter."""
     report = Report(
         "Reference device",
         'Each program on `pjrt.client("reference")`, from buffers to a ready result, and in `stablehlo.eval_module`, '
@@ -237,7 +238,7 @@ def measure(quick: bool) -> Report:
 
 
 def seconds_a_step() -> float:
-    """Seconds a step in loops of scalar ops: everything is overhead there."""
+    """Return the seconds for each step in loops of scalar ops, where everything is overhead."""
     body = "\n".join(f"      %b{i + 1} = stablehlo.add %b{i}, %b{i} : tensor<f32>" for i in range(20))
     text = f"""
 func.func @main(%x: tensor<f32>) -> tensor<f32> {{

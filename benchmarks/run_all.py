@@ -1,4 +1,4 @@
-"""Run every benchmark, each in a process of its own, and write `RESULTS.md` with a description of the machine."""
+"""Run every benchmark, each in a subprocess, and write `RESULTS.md` with a description of the machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def run(name: str, quick: bool) -> dict:
-    """One benchmark's report as `side_by_side.main` writes it; its output goes to the terminal meanwhile."""
+    """Run one benchmark and return the report that `side_by_side.main` wrote; its output goes to the terminal."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "report.json"
         command = [sys.executable, "-m", f"benchmarks.{name}", "--json", str(path), *(["--quick"] if quick else [])]
@@ -59,7 +59,7 @@ def run(name: str, quick: bool) -> dict:
 
 
 def document(reports: list[dict], busy: list[float]) -> str:
-    """All of `RESULTS.md`: the machine, the aims in short, and each report."""
+    """Return the text of `RESULTS.md`: the machine, the aims in short, and each report."""
     aims = [f"- {report['title']}: {aim['text']}" for report in reports for aim in report["aims"]]
     met = sum(aim["met"] for report in reports for aim in report["aims"])
     head = [
@@ -81,7 +81,7 @@ def recorded(results: Path) -> str:
 
 
 def machine() -> list[str]:
-    """The machine and the versions, without anything that names the machine."""
+    """Describe the machine and the versions, without anything that names the machine."""
     model = next(
         (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
         platform.processor() or "unknown",

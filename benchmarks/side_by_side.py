@@ -1,4 +1,4 @@
-"""What every benchmark shares: timing several contestants in turn, and saying the result as Markdown.
+"""The frame of every benchmark: time several contestants in turn, and print the result as Markdown.
 
 A benchmark is a module with a function `measure(quick: bool) -> Report` and the last line `main(measure)`. Contestants
 are calls without arguments. They take turns in short rounds, so that whatever else the machine does meets all of them
@@ -40,7 +40,7 @@ class Timing:
         return low, high
 
     def ratio_to(self, other: Timing) -> float:
-        """The median, over the rounds, of this contestant's time divided by the other's time in the same round."""
+        """Return the median of this contestant's time divided by the other's in the same round."""
         return statistics.median(mine / theirs for mine, theirs in zip(self.rounds, other.rounds, strict=True))
 
     def __str__(self) -> str:
@@ -66,13 +66,13 @@ def take_turns(contestants: Mapping[str, Call], *, rounds: int = 15, round_secon
 
 
 def _calls_that_fill(seconds: float, call: Call) -> int:
-    """How many calls take about `seconds`; the first calls, which may compile, do not count."""
+    """Return how many calls take about `seconds`; the first calls, which may compile, do not count."""
     call()
     count = 1
     while True:
-        taken = _mean_seconds(call, count) * count
-        if taken >= seconds / 4 or count >= 1 << 20:
-            return max(1, round(count * seconds / taken))
+        elapsed = _mean_seconds(call, count) * count
+        if elapsed >= seconds / 4 or count >= 1 << 20:
+            return max(1, round(count * seconds / elapsed))
         count *= 4
 
 
@@ -90,7 +90,7 @@ def _mean_seconds(call: Call, count: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Aim:
-    """What a benchmark is meant to show, and what it showed.
+    """An aim of a benchmark, and the number that was measured for it.
 
     Attributes:
         text: the aim, such as "within 1.3x of raw jaxlib".
@@ -132,7 +132,7 @@ class Report:
 
 
 def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A Markdown table, padded so that it also reads well in a terminal; all columns but the first align right."""
+    """Return a Markdown table, padded to read well in a terminal; all columns but the first align right."""
     cells = [list(header), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
@@ -147,7 +147,7 @@ def table(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def timing_table(timings: Mapping[str, Timing], *, ours: str) -> str:
-    """Each contestant's median and quartiles, and how the first of them, `ours`, compares with it."""
+    """Return a table of each contestant's median and quartiles, and of the ratio of `ours` to it."""
     rows = [
         (
             name,
@@ -161,14 +161,14 @@ def timing_table(timings: Mapping[str, Timing], *, ours: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with a fitting unit and three digits."""
+    """Write seconds with a fitting unit and three digits."""
     units = ((1, "s"), (1e-3, "ms"), (1e-6, "µs"))
     scale, unit = next((unit for unit in units if seconds >= unit[0]), (1e-9, "ns"))
     return f"{seconds / scale:.3g} {unit}"
 
 
 def main(measure: Callable[[bool], Report]) -> None:
-    """The command line of a benchmark: measure, print the report, and on request write it as JSON for `run_all`."""
+    """Run the command line of a benchmark: measure, print the report, and on request write it as JSON for `run_all`."""
     parser = argparse.ArgumentParser(description=measure.__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes, to see that it works")
     parser.add_argument("--json", type=Path, help="also write the report's Markdown and aims to this file")

@@ -1,4 +1,4 @@
-"""Every call of a serving loop, 100,000 times: do the process's memory and Python's blocks stay flat, without jax?"""
+"""Repeat each call of a serving loop 100,000 times and measure the growth of memory, where jax cannot be imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 DEVICES = ("cpu", "reference", "exported-cpu", "exported-reference", "tiny")
 TIMES = 100_000
 BATCH = 500
-"""So many calls are made before their work is waited for, as a server does that limits what is under way."""
+"""The number of calls between two waits, as in a server that limits the work in progress."""
 
 FLAT_BLOCKS = 0.05
 """The most of Python's blocks that a call may leave: jaxlib and Python keep some dropped objects for a while."""
@@ -38,32 +38,32 @@ class Growth(NamedTuple):
 
 
 def measure(quick: bool) -> Report:
-    """Each call of a serving loop so many times, on each device, in processes that cannot import jax."""
+    """Repeat each call of a serving loop on each device, in processes that cannot import jax."""
     return report(DEVICES, 2_000 if quick else TIMES)
 
 
 def report(devices: tuple[str, ...], times: int) -> Report:
-    """Run each device's calls in a process of its own, and say what they left behind."""
-    noted = {device: in_fresh_process(device, times) for device in devices}
-    names = list(dict.fromkeys(name for found in noted.values() for name in found))
-    rows = [(name, *(_cell(noted[device].get(name)) for device in devices)) for name in names]
-    made = Report(
+    """Run each device's calls in a subprocess, and report what they left behind."""
+    by_device = {device: in_fresh_process(device, times) for device in devices}
+    names = list(dict.fromkeys(name for growths in by_device.values() for name in growths))
+    rows = [(name, *(_cell(by_device[device].get(name)) for device in devices)) for name in names]
+    result = Report(
         "Soak",
         f"What a call leaves behind, on average of {times:,} calls: of Python's blocks, and of resident memory in "
         "bytes. The processes cannot import jax. An exported device is loaded back through the C API; *tiny* is a "
         "functional plugin in C. A dash is for what a device does not have.",
         [table(["call", *devices], rows)],
     )
-    for device, found in noted.items():
-        blocks = max(found, key=lambda name: found[name].blocks)
-        size = max(found, key=lambda name: found[name].bytes)
-        made.aims.append(
-            Aim(f"{device}: blocks left by a call flat", found[blocks].blocks, FLAT_BLOCKS, reason=f"It is {blocks}.")
+    for device, growths in by_device.items():
+        blocks = max(growths, key=lambda name: growths[name].blocks)
+        size = max(growths, key=lambda name: growths[name].bytes)
+        result.aims.append(
+            Aim(f"{device}: blocks left by a call flat", growths[blocks].blocks, FLAT_BLOCKS, reason=f"It is {blocks}.")
         )
-        made.aims.append(
-            Aim(f"{device}: bytes left by a call flat", found[size].bytes, FLAT_BYTES, reason=f"It is {size}.")
+        result.aims.append(
+            Aim(f"{device}: bytes left by a call flat", growths[size].bytes, FLAT_BYTES, reason=f"It is {size}.")
         )
-    return made
+    return result
 
 
 def _cell(growth: Growth | None) -> str:
@@ -71,7 +71,7 @@ def _cell(growth: Growth | None) -> str:
 
 
 def in_fresh_process(device: str, times: int) -> dict[str, Growth]:
-    """The growth by each call on a device, in a process of its own."""
+    """Measure the growth by each call on a device, in a subprocess."""
     command = [sys.executable, "-m", "benchmarks.soak", "--contestant", device, str(times)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     if done.returncode:
@@ -80,7 +80,7 @@ def in_fresh_process(device: str, times: int) -> dict[str, Growth]:
 
 
 def steps(client: Any, program: Any) -> tuple[dict[str, Step], Step]:
-    """The calls of a serving loop by name, and what waits until the work of all of them is done."""
+    """Return the calls of a serving loop by name, and a function that waits until the work of all of them is done."""
     import numpy as np
 
     import pjrt
@@ -95,8 +95,8 @@ def steps(client: Any, program: Any) -> tuple[dict[str, Step], Step]:
     launched = pjrt.ExecuteOptions(launch_id=7)
     named = pjrt.HostBufferSemantics
 
-    def put(semantics: pjrt.HostBufferSemantics, told: Callable[[], object] | None) -> Step:
-        return lambda: client.buffer_from_host(x, semantics=semantics, on_done_with_host_buffer=told)
+    def put(semantics: pjrt.HostBufferSemantics, on_done: Callable[[], object] | None) -> Step:
+        return lambda: client.buffer_from_host(x, semantics=semantics, on_done_with_host_buffer=on_done)
 
     def alias() -> object:
         buffer, fulfillment = client.create_alias_buffer(spec)
@@ -162,7 +162,7 @@ def steps(client: Any, program: Any) -> tuple[dict[str, Step], Step]:
 
 
 def growth_of(step: Step, settle: Step, times: int) -> Growth:
-    """Return what a call adds, measured after as many calls as fill the caches that are kept on purpose."""
+    """Measure what a call adds, after so many calls that the caches that are kept on purpose are full."""
     _repeat(step, settle, max(times // 5, BATCH))
     before = sys.getallocatedblocks(), _resident_bytes()
     _repeat(step, settle, times)
@@ -187,14 +187,14 @@ def _contestant(device: str, times: int) -> None:
 
     client = client_of(device, num_devices=2)
     calls, settle = steps(client, doubling_program(device, SIZE))
-    found = {}
+    growths = {}
     for name, step in calls.items():
         try:
             step()
         except pjrt.UnimplementedError:
             continue
-        found[name] = growth_of(step, settle, times)
-    print(json.dumps(found))
+        growths[name] = growth_of(step, settle, times)
+    print(json.dumps(growths))
 
 
 def _resident_bytes() -> int:
@@ -209,7 +209,7 @@ if __name__ == "__main__":
         main(measure)
     else:
         parser = argparse.ArgumentParser(description=measure.__doc__)
-        parser.add_argument("--device", action="append", choices=DEVICES, help="all if none is said")
-        parser.add_argument("--times", type=int, default=TIMES, help="how often each call is made")
+        parser.add_argument("--device", action="append", choices=DEVICES, help="default: all")
+        parser.add_argument("--times", type=int, default=TIMES, help="how often to repeat each call")
         arguments = parser.parse_args()
         print(report(tuple(arguments.device or DEVICES), arguments.times))

@@ -1,4 +1,4 @@
-"""From the first import to the first result of the digits example, each contestant in fresh processes."""
+"""Time the way from the first import to the first result of the digits example, each contestant in fresh processes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ PHASES = ("import", "client", "arguments", "compile", "run")
 
 
 def measure(quick: bool) -> Report:
-    """Import, client and first result of the digits example in fresh processes: ours, and the same through jax."""
+    """Compare ours with jax: import, client and first result of the digits example in fresh processes."""
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "digits.jax_export"
         _write_jax_export(exported)
@@ -176,14 +176,14 @@ def _run(script: str, exported: Path) -> Mapping[str, float]:
     )
     if done.returncode:
         raise RuntimeError(f"a contestant failed:\n{done.stderr}")
-    said = json.loads(done.stdout)
-    if said["accuracy"] < 0.97:
-        raise RuntimeError(f"a contestant is wrong: accuracy {said['accuracy']}")
-    return said["marks"]
+    result = json.loads(done.stdout)
+    if result["accuracy"] < 0.97:
+        raise RuntimeError(f"a contestant is wrong: accuracy {result['accuracy']}")
+    return result["marks"]
 
 
 def _write_jax_export(path: Path) -> None:
-    """The example's function as `jax.export` saves it, made in a process of its own."""
+    """Write the example's function as `jax.export` saves it, in a subprocess."""
     script = JAX_SOURCE.partition("compiled =")[0] + (
         "import jax.export\n"
         "open(sys.argv[2], 'wb').write(jax.export.export(jax.jit(classify))(weights, images).serialize())"

@@ -1,4 +1,4 @@
-"""Host to device and back, 4 KiB to 256 MiB: with a copy where memory cannot be shared, and without."""
+"""Time transfers of 4 KiB to 256 MiB from host to device and back, with a copy and in shared memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Case = dict[str, Call]
 
 
 def host_array(size: int, *, offset: int) -> np.ndarray:
-    """An f32 array of `size` bytes that starts `offset` bytes past a multiple of `ALIGNMENT`."""
+    """Return an f32 array of `size` bytes that starts `offset` bytes past a multiple of `ALIGNMENT`."""
     memory = np.empty(size + 2 * ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % ALIGNMENT + offset
     array = memory[start : start + size].view(np.float32)
@@ -24,7 +24,7 @@ def host_array(size: int, *, offset: int) -> np.ndarray:
 
 
 def cases(client: pjrt.Client, size: int) -> dict[str, Case]:
-    """Ours and jax's for each way of a transfer; each call ends when the transfer has."""
+    """Return our call and jax's for each kind of transfer; each call waits for the end of the transfer."""
     aligned, unaligned = host_array(size, offset=0), host_array(size, offset=4)
     semantics = pjrt.HostBufferSemantics
     ours = client.buffer_from_host(aligned)
@@ -53,7 +53,7 @@ def cases(client: pjrt.Client, size: int) -> dict[str, Case]:
 
 
 def check(way: str, case: Case, size: int) -> None:
-    """What comes out is right, and shares memory where it says so."""
+    """Check that the values are right, and that memory is shared exactly where the case is called shared."""
     if not way.startswith("out"):
         return
     for name, call in case.items():
@@ -65,7 +65,7 @@ def check(way: str, case: Case, size: int) -> None:
 
 
 def measure(quick: bool) -> Report:
-    """Transfers between host and device, ours against jax.device_put and np.asarray."""
+    """Compare transfers between host and device: ours against jax.device_put and np.asarray."""
     client = pjrt.client("cpu")
     sizes = SIZES[:3] if quick else SIZES
     timings: dict[str, dict[int, dict[str, Timing]]] = {}

@@ -1,6 +1,6 @@
-"""Writes the coverage page: which Python name reaches each function of the C API.
+"""Generate the coverage page: which Python name reaches each function of the C API.
 
-``python tools/gen_coverage.py`` writes docs/coverage.md; with ``--check`` it writes nothing and fails if the page is
+``python tools/gen_coverage.py`` writes docs/coverage.md. With ``--check`` it writes nothing, and fails if the page is
 out of date. The page is made from the code: a call stands in a method (its class and name are the Python name), in a
 function whose docstring begins with the name, or beside a comment that says it.
 """
@@ -70,7 +70,7 @@ _DOCSTRING_NAME = re.compile(r'"""``([A-Z]\w+\.\w+)``')
 
 
 def main() -> int:
-    """Writes the page, or checks it."""
+    """Write the page, or check it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
     text = page()
@@ -84,19 +84,19 @@ def main() -> int:
 
 
 def reached() -> dict[str, list[str]]:
-    """For each function of the table the Python names that reach it, in the order of the code."""
+    """Return for each function of the table the Python names that reach it, in the order of the code."""
     sources = [path.read_text() for path in sorted(CAPI.glob("*.pyx"))]
     public = dict(pair for text in sources for pair in _JOINED.findall(text))
-    found: dict[str, list[str]] = {name: [] for name, _ in table()}
+    names: dict[str, list[str]] = {name: [] for name, _ in table()}
     for text in sources:
         for function, name in _calls(text, public):
-            if function in found and name not in found[function]:
-                found[function].append(name)
-    return found
+            if function in names and name not in names[function]:
+                names[function].append(name)
+    return names
 
 
 def _calls(text: str, public: dict[str, str]) -> list[tuple[str, str]]:
-    """The calls of one module: the C function, and the Python name that it belongs to."""
+    """Return the calls of one module: the C function, and the Python name that it belongs to."""
     calls: list[tuple[str, str]] = []
     core = function = documented = ""
     for line in text.splitlines():
@@ -120,14 +120,14 @@ def _listed(names: list[str]) -> str:
 
 
 def _used(extension: str, is_stated: bool) -> str:
-    """Return what of Python uses an extension of a loaded plugin, or how much is known of it."""
+    """Return the Python names that use an extension of a loaded plugin, or how much of it the headers state."""
     if names := EXTENSIONS.get(extension):
         return _listed(names)
     return "layout stated" if is_stated else "known by name"
 
 
 def page() -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     names = reached()
     covered = sum(1 for reaching in names.values() if reaching)
     rows = "".join(

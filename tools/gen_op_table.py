@@ -1,7 +1,7 @@
-"""Writes the table of ops of the reference device: op by element type, tested or not.
+"""Generate the table of ops of the reference device: op by element type, tested or not.
 
-``python tools/gen_op_table.py`` runs the device's tests and writes docs/devices/reference_ops.md; with ``--check`` it
-writes nothing and fails if the page is out of date. A cell is filled if a test that passed compiled the op with that
+``python tools/gen_op_table.py`` runs the device's tests and writes docs/devices/reference_ops.md. With ``--check`` it
+writes nothing, and fails if the page is out of date. A cell is filled if a test that passed compiled the op with that
 element type (of its first operand, or of its first result where it has none). Whether StableHLO allows the op on a type
 is asked of its own verifier: an op that was tested on another type is written down with this one, and parsed.
 """
@@ -64,7 +64,7 @@ class Recorder:
             self._now.append((operation.name, type_.element.name, quantized, text))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keeps what a test compiled, or drops it."""
+        """Keep the operations that a test compiled if it passed, or drop them."""
         if report.when == "setup":
             self._now.clear()
         elif report.when == "call" and report.passed:
@@ -77,7 +77,7 @@ class Recorder:
 
 
 def written_down(operation: Any) -> str:
-    """An operation as a function of its own, with its operands as arguments; empty if it needs its surroundings."""
+    """Write an operation as a function whose arguments are its operands; empty if it needs its surroundings."""
     text = operation.get_asm(print_generic_op_form=True)
     if "callee" in text or "@" in text:
         return ""
@@ -105,7 +105,7 @@ def is_defined(recorder: Recorder, name: str, element: ElementType) -> bool:
 
 
 def page(recorder: Recorder) -> str:
-    """The page as Markdown."""
+    """Return the page as Markdown."""
     Evaluator(mlir.parse("func.func @main() { return }"))  # registers the ops
     chapters: defaultdict[str, list[str]] = defaultdict(list)
     for rule in rules():
@@ -130,7 +130,7 @@ def page(recorder: Recorder) -> str:
 
 
 def row(recorder: Recorder, name: str, counts: dict[str, int]) -> str:
-    """One op's row."""
+    """Return one op's row of the table."""
     cells = []
     for element in TYPES:
         cell = NOT_DEFINED
@@ -145,7 +145,7 @@ def row(recorder: Recorder, name: str, counts: dict[str, int]) -> str:
 
 
 def main() -> int:
-    """Runs the tests and writes the page, or checks it."""
+    """Run the tests and write the page, or check it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
     check = parser.parse_args().check
