@@ -1,4 +1,4 @@
-"""Fixtures that every test may use: each room's own lie beside its tests. And what makes two runs alike."""
+"""Fixtures that every test may use (each package's own lie beside its tests), and settings that make two runs alike."""
 
 import gc
 import os
@@ -26,6 +26,6 @@ settings.load_profile("same")
 
 
 def pytest_collection_finish() -> None:
-    """Many tests collect garbage to see what is left. The thousands of tests that wait for their turn are none."""
+    """Keep the collected tests out of the garbage collector, which many tests run to see what is left."""
     gc.collect()
     gc.freeze()

@@ -22,7 +22,7 @@ def plugin(tiny_library: Path) -> pjrt.Plugin:
 
 @pytest.fixture
 def client(plugin: pjrt.Plugin, tiny_control: Control) -> Iterator[Client]:
-    """A client with two devices, closed after the test; a rule of the ABI that was broken meanwhile fails the test."""
+    """A client with two devices, closed after the test; a broken rule of the ABI fails the test."""
     before = tiny_control.violations
     with plugin.client(num_devices=2) as made:
         yield made
@@ -41,5 +41,5 @@ def adder() -> pjrt.Program:
 
 @pytest.fixture
 def program() -> Callable[[TinyProgram], pjrt.Program]:
-    """Wraps a tiny program for the compiler."""
+    """Wrap a tiny program for the compiler."""
     return lambda tiny: pjrt.Program(tiny.code, format="tiny")

@@ -1,5 +1,5 @@
-"""Fixtures of the device API tests: each test runs on every device, and is skipped where a device says that it does
-not have what the test is about.
+"""Fixtures of the device API tests: each test runs on every device, and is skipped where the device lacks
+what the test is about.
 
 The devices are those of `anydevice.backend.BACKENDS`. To run the tests on another, name it in the environment as
 `pjrt.client` takes it: `PJRT_TEST_DEVICES=cuda pytest tests/device_api` on a machine with a GPU.
@@ -61,7 +61,7 @@ def second(client: Client) -> Device:
 
 @pytest.fixture
 def host_memory(client: Client) -> None:
-    """For tests that look into a device's memory from the host: where an address of the one is one of the other."""
+    """Skip a test that reads a device's memory by its address on the host, where the host cannot."""
     if not client.buffer_from_host(np.float32(0)).is_on_cpu:
         pytest.skip("the host cannot look into the memory of this device")
 
@@ -74,8 +74,8 @@ def device(client: Client) -> Device:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Skip a test where the device says itself that it does not have what is asked for: by `Absent`, or by an
-    `UnimplementedError` that nobody expected. The tiny plugin has everything: there that is a failure."""
+    """Skip a test where the device lacks a feature: it raised `Absent`, or an `UnimplementedError` that the test does
+    not expect. The tiny plugin has every feature: there both are failures."""
     try:
         return (yield)
     except (Absent, UnimplementedError) as error:

@@ -1,4 +1,4 @@
-"""Runs one case of ``bad_luck.c`` against an exported device: ``bad_luck.py LIBRARY DEVICE CASE``.
+"""Run one case of ``bad_luck.c`` against an exported device: ``bad_luck.py LIBRARY DEVICE CASE``.
 
 The functions are called without the GIL, as a framework calls them.
 """
@@ -18,7 +18,7 @@ import pjrt
 
 
 def make_storing_client(key_value_store: pjrt.KeyValueStore | None = None) -> pjrt.Client:
-    """A client that uses the framework's store first."""
+    """Make a client that uses the framework's store first."""
     assert key_value_store is not None
     key_value_store.put("key", b"value")
     assert key_value_store.get("key", 1.0) == b"value"
@@ -29,7 +29,7 @@ def make_storing_client(key_value_store: pjrt.KeyValueStore | None = None) -> pj
 
 
 def leak(library: ctypes.CDLL) -> None:
-    """By how much three hundred lives of a caller make the process grow: of several rounds, the one that added least.
+    """Return by how much three hundred lives of a caller make the process grow, in the round that added least.
 
     A leak adds to each of them; what an allocator or a thread takes at times does not.
     """
@@ -46,7 +46,7 @@ def leak(library: ctypes.CDLL) -> None:
 
 
 def be_interrupted(library: ctypes.CDLL) -> None:
-    """Waits in C for what never comes, until Ctrl-C."""
+    """Wait in C for an event that never comes, until Ctrl-C."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     library.make_client()
     try:
@@ -57,7 +57,7 @@ def be_interrupted(library: ctypes.CDLL) -> None:
 
 
 def main() -> None:
-    """Runs the case; a case that fails ends the process with 1."""
+    """Run the case; a case that fails ends the process with 1."""
     path, device, case = sys.argv[1:]
     library = ctypes.CDLL(path)
     library.use_table.argtypes = [ctypes.c_void_p]

@@ -1,7 +1,6 @@
-"""A device that offers next to nothing: what is abstract in the device API, and nothing else.
+"""A device that has only the abstract members of the device API.
 
-The generous one hands out an object of each kind, and these then do nothing either: ``UNIMPLEMENTED`` is all that their
-methods say.
+The generous one returns an object of each kind, but these do nothing either: every method raises ``UNIMPLEMENTED``.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ NAME = "bare"
 
 
 def _hollow(face: type, **more: Any) -> Any:
-    """An object of a class of the device API, all of whose abstract members are not offered."""
+    """Make an object of a class of the device API, all of whose abstract members are unimplemented."""
 
     def method(name: str) -> Any:
         def refuse(*_: Any, **__: Any) -> Any:
@@ -121,11 +120,11 @@ class BareLoadedExecutable(BareExecutable, pjrt.LoadedExecutable):
 
 
 class BareClient(pjrt.Client):
-    """What a framework gets.
+    """The client that a framework gets.
 
     Attributes:
-        pending: when its buffers are ready: never, if nobody settles it.
-        is_generous: whether it hands out objects of each kind.
+        pending: its buffers are ready when this future is; never, if nobody completes it.
+        is_generous: whether it returns objects of each kind.
     """
 
     platform_name, platform_version, topology = NAME, "1", BareTopology()
@@ -171,5 +170,5 @@ class BareClient(pjrt.Client):
 
 
 def make(generous: bool = False) -> BareClient:
-    """A client."""
+    """Make a client."""
     return BareClient(generous)

@@ -1,4 +1,4 @@
-"""Calls every function of an exported table through the loader, and prints what each answered, as JSON.
+"""Call every function of an exported table through the loader, and print the answer of each, as JSON.
 
 The table that is loaded is a copy whose functions note that they were called, and go on to the exported ones.
 """
@@ -51,10 +51,10 @@ class Noted:
         return new(ctypes.addressof(self._memory), name, None)
 
     def call(self, name: str, arguments: Arguments) -> None:
-        """Calls a function that no Python name reaches.
+        """Call a function that no Python name reaches.
 
         Raises:
-            PjrtError: of the code that it answers.
+            PjrtError: the function returned an error; it has the same code.
         """
         error = self._function(name)(arguments.address)
         if error:
@@ -91,7 +91,7 @@ class Arguments:
 
 
 def outcome(call: Callable[[], object]) -> str:
-    """``works``, or the error."""
+    """Return ``works``, or the error."""
     try:
         call()
     except pjrt.PjrtError as error:
@@ -100,7 +100,7 @@ def outcome(call: Callable[[], object]) -> str:
 
 
 class Caller:
-    """Calls the functions, by what reaches them in Python; those of one client after the other."""
+    """Calls of the functions, by what reaches them in Python; of one client after the other."""
 
     def __init__(self, noted: Noted, made: list[BareClient]) -> None:
         self.noted = noted
@@ -108,7 +108,8 @@ class Caller:
         self.plugin = pjrt.capi.load_capsule(noted.capsule, NAME)
 
     def calls(self) -> dict[str, Callable[[], object]]:
-        """What reaches each function: of a client that hands out nothing, and of one that hands out what is hollow."""
+        """Return the call that reaches each function: on a client that returns nothing, and on one that returns hollow
+        objects."""
         client = self.plugin.client()
         device, space, topology = client.devices[0], client.memory_spaces[0], client.topology
         executable = client.compile("module {}")
@@ -132,7 +133,7 @@ class Caller:
             assert future.exception() is None
 
         def on_event(name: str, **more: int) -> Callable[[], object]:
-            """Of the functions for callers that make events, and the one for waiting in C."""
+            """Return the calls of the functions for callers that make events, and of the one that waits in C."""
             return lambda: self.noted.call(name, Arguments(f"{name}_Args", {"event": event["event"], **more}))
 
         def failing() -> None:
@@ -289,7 +290,7 @@ class Caller:
 
 
 def main() -> None:
-    """Calls them all; prints, by function, whether it was called and what came of it."""
+    """Call all functions; print for each whether it was called, and the outcome."""
     made: list[BareClient] = []
 
     def make(generous: bool = False) -> BareClient:

@@ -1,4 +1,4 @@
-"""Waits with the GIL held for threads that need it, in a process that whoever started it ends where that hangs."""
+"""Wait with the GIL held for threads that need it; the parent process ends this one if that hangs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def in_library(path: str, ways: list[str]) -> None:
-    """Calls functions of ``waits.cpp``."""
+    """Call functions of ``waits.cpp``."""
     from pjrt.capi.export import release_gil_in_waits
 
     library = ctypes.PyDLL(path)  # its functions are called with the GIL
@@ -26,7 +26,7 @@ def in_library(path: str, ways: list[str]) -> None:
 
 
 def for_event() -> None:
-    """``PJRT_Event_Await`` of an event that a thread of Python sets."""
+    """Call ``PJRT_Event_Await`` on an event that a thread of Python sets."""
     from every_function import FUNCTIONS, HEADER
 
     import pjrt

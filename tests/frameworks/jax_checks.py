@@ -1,8 +1,9 @@
-"""What JAX must do on a device of ours: run as a script in a process of its own, prints one JSON object.
+"""Check what JAX must do on a device of ours: a script for a subprocess, which prints one JSON object.
 
     python jax_checks.py DEVICE
 
-Each check is a function; its result is null, or what went wrong. Numbers are compared with JAX's own CPU backend.
+Each check is a function; its result is null, or a message about the failure. Numbers are compared with those of JAX's
+own CPU backend.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def check(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def on_cpu(function: Callable[..., Any], *arguments: Any) -> Any:
-    """The same computation on JAX's own CPU backend."""
+    """Run the same computation on JAX's own CPU backend."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         return jax.tree.map(np.asarray, function(*arguments))
 
@@ -270,7 +271,8 @@ def debug_print_and_callbacks() -> None:
 
 @check
 def callbacks_in_partitioned_programs() -> None:
-    """The callback of a whole program is called once, with the whole value; that of a shard on each device."""
+    """Check that the callback of a whole program is called once, with the whole value, and that of a shard on each
+    device."""
     split = NamedSharding(mesh(4), P("x"))
     x = jax.device_put(np.arange(8.0, dtype=np.float32), split)
     seen: list[Any] = []

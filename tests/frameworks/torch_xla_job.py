@@ -4,7 +4,7 @@
     torchxla/bin/pip install ".[xla]"
     torchxla/bin/python tests/frameworks/torch_xla_job.py
 
-Each part runs in a process of its own, exits with tensors alive, and must end cleanly.
+Each part runs in a subprocess, exits with tensors alive, and must end cleanly.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def compiled(torch: Any, torch_xla: Any) -> None:
 
 
 def scalars(torch: Any, torch_xla: Any) -> None:
-    """Numbers that the device computes, where PyTorch waits for them with the GIL held."""
+    """Use numbers that the device computes where PyTorch waits for them with the GIL held."""
     device = torch_xla.device()
     x = torch.arange(6.0).to(device)
     start = torch.tensor(1).to(device)
@@ -140,7 +140,7 @@ def scalars(torch: Any, torch_xla: Any) -> None:
 
 
 def optimizers(torch: Any, torch_xla: Any) -> None:
-    """Optimizers whose count of steps is a tensor, on the device where they are capturable."""
+    """Run optimizers whose count of steps is a tensor, on the device if they are capturable."""
     device = torch_xla.device()
     for capturable in (False, True):
         losses = []
@@ -160,7 +160,7 @@ def optimizers(torch: Any, torch_xla: Any) -> None:
 
 
 def threads(torch: Any, torch_xla: Any) -> None:
-    """Several threads of Python at once, each of which waits for numbers of the device."""
+    """Run several threads of Python at once, each of which waits for numbers of the device."""
     device = torch_xla.device()
     x = torch.arange(6.0).to(device)
 
@@ -179,7 +179,7 @@ def threads(torch: Any, torch_xla: Any) -> None:
 
 
 def each_process(index: int) -> None:
-    """What each of the processes runs that PyTorch/XLA starts: it has a device of its own."""
+    """Run in each process that PyTorch/XLA starts: each has its own device."""
     import torch
     import torch_xla
     import torch_xla.runtime
@@ -192,7 +192,7 @@ def each_process(index: int) -> None:
 
 
 def reduce_in_each_process(index: int) -> None:
-    """Adds up over all devices: on ``cpu`` its threads meet; processes do not, and are told so."""
+    """Add up over all devices: the threads of ``cpu`` meet; processes do not, and get an error."""
     import torch
     import torch_xla
     import torch_xla.core.xla_model

@@ -1,4 +1,4 @@
-"""Scripts that run in a process of their own."""
+"""Run scripts in a subprocess."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 
 
 def run_python(source: str, *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """Run a script that can import the toys in a process of its own."""
+    """Run a script that can import the toys, in a subprocess."""
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", "-W", "error", "-c", textwrap.dedent(source)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},

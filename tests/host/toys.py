@@ -1,6 +1,6 @@
 """Toy devices: small clients of the host runtime with one behaviour each, to test with.
 
-Programs are not looked at: ``client`` takes the function that computes them. Types are written as XLA spells them, such
+Programs are not read: ``client`` takes the function that computes them. Types are written as XLA spells them, such
 as ``f32[2,3]``.
 """
 
@@ -21,7 +21,7 @@ TIMEOUT = 60.0
 
 
 def spec(text: str) -> pjrt.ShapeSpec:
-    """``f32[2,3]`` as a ``ShapeSpec``."""
+    """Parse ``f32[2,3]`` into a ``ShapeSpec``."""
     found = re.fullmatch(r"(\w+)\[([\d,]*)\]", text)
     assert found, text
     shape = tuple(int(size) for size in found[2].split(",") if size)
@@ -31,7 +31,7 @@ def spec(text: str) -> pjrt.ShapeSpec:
 def compiled(
     run: Callable[..., Any], parameters: str = "f32[4]", outputs: str | None = "f32[4]", **facts: Any
 ) -> Compiled:
-    """A ``Compiled`` with types separated by spaces; ``outputs=None`` declares none."""
+    """Make a ``Compiled`` with types separated by spaces; ``outputs=None`` declares none."""
     return Compiled(
         run=run,
         parameters=[spec(text) for text in parameters.split()],
@@ -49,17 +49,17 @@ def client(
     name: str = "toy",
     **options: Any,
 ) -> HostClient:
-    """A client that computes every program with one function."""
+    """Make a client that computes every program with one function."""
     return HostClient(name, compile=lambda program, _: compiled(run, parameters, outputs, **(facts or {})), **options)
 
 
 def negate(**options: Any) -> HostClient:
-    """A device that negates four floats."""
+    """Make a client of a device that negates four floats."""
     return client(lambda x: -x, name="negate", **options)
 
 
 class Gate:
-    """Holds a device up: the function enters, says so, and waits until the test opens."""
+    """A gate in a device's function: the function enters, sets an event, and waits until the test opens the gate."""
 
     def __init__(self) -> None:
         self.entered = threading.Semaphore(0)
@@ -71,22 +71,22 @@ class Gate:
         return x + 1
 
     def wait_entered(self) -> None:
-        """Returns when the device has begun."""
+        """Wait until the device has begun."""
         assert self.entered.acquire(timeout=TIMEOUT)
 
     def open(self, times: int = 1) -> None:
-        """Lets that many executions go on."""
+        """Let that many executions go on."""
         self._open.release(times)
 
 
 def gated(**options: Any) -> tuple[HostClient, Gate]:
-    """A device that adds one when it is let."""
+    """Make a client of a device that adds one when its gate opens."""
     gate = Gate()
     return client(gate, name="gated", **options), gate
 
 
 def failing(error: BaseException, **options: Any) -> HostClient:
-    """A device that always fails."""
+    """Make a client of a device that always fails."""
 
     def fail(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise error
@@ -95,7 +95,7 @@ def failing(error: BaseException, **options: Any) -> HostClient:
 
 
 def collective(num_devices: int, **options: Any) -> HostClient:
-    """Devices that add up what each of them has."""
+    """Make a client of devices that add up their arguments."""
 
     def all_reduce(context: ExecutionContext, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.sum(context.rendezvous("all_reduce", x), axis=0, dtype=x.dtype)
@@ -109,5 +109,5 @@ def replicas(count: int) -> pjrt.CompileOptions:
 
 
 def floats(*values: float) -> np.ndarray[Any, Any]:
-    """Four floats: those given, or 0, 1, 2, 3."""
+    """Return four floats: the arguments, or 0, 1, 2, 3."""
     return np.array(values or (0, 1, 2, 3), np.float32)

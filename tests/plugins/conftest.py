@@ -1,4 +1,4 @@
-"""Plugins are found as they are where nothing is configured, whatever the settings of whoever runs the tests."""
+"""Fixtures that hide the settings of the user who runs the tests: plugins are found as where nothing is configured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pjrt.plugins.discovery import wheels
 
 
 def with_hardware(vendor: wheels.Vendor, file: Path) -> wheels.Vendor:
-    """A vendor's plugin whose hardware is known by a file."""
+    """Declare a vendor's plugin whose hardware is known by a file."""
     return replace(vendor, facts={**vendor.facts, "hardware": (str(file),)})
 
 

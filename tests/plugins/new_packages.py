@@ -25,7 +25,7 @@ Install = Callable[[Path, Path], None]
 
 
 def python(*command: str, path: Path | None = None, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-    """Runs Python with a folder on its search path."""
+    """Run Python with a folder on its search path."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PJRT_CONFIG": os.devnull}
     if path is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(path), os.environ.get("PYTHONPATH", ""))))
@@ -35,7 +35,7 @@ def python(*command: str, path: Path | None = None, timeout: float = 240) -> sub
 
 
 def make(folder: Path, install: Install) -> Path:
-    """Makes and installs the three packages; gives the folder that they are installed in."""
+    """Make and install the three packages, and return the folder that they are installed in."""
     site = folder / "site"
     site.mkdir()
     for name in NAMES:
@@ -50,7 +50,7 @@ def make(folder: Path, install: Install) -> Path:
 
 
 def lay_out(package: Path, site: Path) -> None:
-    """What installing leaves behind: the package's files, and its metadata beside them."""
+    """Write what an installation leaves behind: the package's files, and its metadata beside them."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     name = project["name"]
     (package / "src" / name).rename(site / name)
@@ -64,7 +64,7 @@ def lay_out(package: Path, site: Path) -> None:
 
 
 def ask(site: Path, *command: str, codes: Sequence[int] = (0,), timeout: float = 240) -> Any:
-    """What a command of ``pjrt`` prints as JSON."""
+    """Return what a command of ``pjrt`` prints as JSON."""
     done = python("-m", "pjrt", *command, "--json", path=site, timeout=timeout)
     assert done.returncode in codes, (done.returncode, done.stdout, done.stderr)
     return json.loads(done.stdout)
@@ -87,7 +87,7 @@ VERDICTS = {
 
 
 def write_programs(folder: Path) -> dict[str, Path]:
-    """The programs as files, by name."""
+    """Write the programs to files, and return the paths by name."""
     found = {}
     for name, body in PROGRAMS.items():
         found[name] = folder / f"{name}.mlir"

@@ -13,7 +13,7 @@ def install(
     files: Mapping[str, str | bytes | Path] | None = None,
     version: str = "1.0",
 ) -> None:
-    """Puts a package into a folder.
+    """Put a package into a folder.
 
     Args:
         folder: the folder, to be put on ``sys.path``.

@@ -1,4 +1,4 @@
-"""Small StableHLO programs as text, values to run them on, and comparison by bits: what tests of single ops share."""
+"""Small StableHLO programs as text, values to run them on, and comparison by bits, for the tests of single ops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTEGERS = [t for t in TYPES if t.is_integer]
 
 
 def tensor(shape: Iterable[int], t: ElementType = T.S32) -> str:
-    """The spelling of a tensor type."""
+    """Return the spelling of a tensor type."""
     return f"tensor<{''.join(f'{size}x' for size in shape)}{t.mlir}>"
 
 
@@ -29,7 +29,7 @@ def program(
     attributes: str = "",
     regions: str | Sequence[str] = (),
 ) -> str:
-    """A function that runs one StableHLO op on its arguments.
+    """Return a function that runs one StableHLO op on its arguments.
 
     Args:
         op: the op's name without its dialect.
@@ -50,20 +50,20 @@ def program(
 
 
 def binary_body(op: str, t: ElementType) -> str:
-    """A region of two scalars that gives what one op makes of them."""
+    """Return a region that applies one op to two scalars."""
     s = tensor((), t)
     call = f'%b = "stablehlo.{op}"(%x, %y) : ({s}, {s}) -> {s}'
     return f'^bb0(%x: {s}, %y: {s}): {call} "stablehlo.return"(%b) : ({s}) -> ()'
 
 
 def array(numbers: Iterable[int]) -> str:
-    """The spelling of an attribute that is a list of integers."""
+    """Return the spelling of an attribute that is a list of integers."""
     numbers = list(numbers)
     return f"array<i64: {', '.join(map(str, numbers))}>" if numbers else "array<i64>"
 
 
 def sample(t: ElementType, shape: tuple[int, ...], seed: int = 0) -> Any:
-    """Random bits as values of a type, so that NaN and all else are among them."""
+    """Return random bits as values of a type, so that NaN and every other value can be among them."""
     random = np.random.default_rng(seed)
     raw = random.integers(0, 256, (math.prod(shape), t.dtype.itemsize), np.uint8)
     if t is T.PRED:
@@ -76,7 +76,7 @@ def sample(t: ElementType, shape: tuple[int, ...], seed: int = 0) -> Any:
 
 
 def same(found: Any, expected: Any) -> None:
-    """Shape, type and every bit."""
+    """Whether shape, type and every bit are the same."""
     expected = np.asarray(expected)
     assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
     assert found.tobytes() == expected.tobytes()

@@ -1,4 +1,4 @@
-"""Programs that the tests of this room look at, in every encoding."""
+"""Programs for the tests of ``pjrt.stablehlo``, in every encoding."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Real vendors' plugins, without their hardware: the wheels of the extra ``vendor``.
 
-They run with ``pytest -m vendor``, and fail where a wheel is not installed: whoever asks for them means them. Plugins
-are loaded in processes of their own, for such a library handles signals and starts threads.
+They run with ``pytest -m vendor``, and fail where a wheel is not installed. Plugins are
+loaded in subprocesses, for such a library handles signals and starts threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tests need to run on any device: how to make its clients, and how to say a program to it."""
+"""Tools for tests that run on any device: make its clients, and write programs in its format."""
 
 from anydevice.arrays import aligned
 from anydevice.backend import Absent, Backend

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def aligned(shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Zeros, f32, whose memory begins at a multiple of 64 bytes: what devices ask for that use an array in place."""
+    """Return zeros (f32) whose memory begins at a multiple of 64 bytes, so that a device may use it in place."""
     size = math.prod(shape) * 4
     raw = np.zeros(size + 64, np.uint8)
     start = -raw.ctypes.data % 64

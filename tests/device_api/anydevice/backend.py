@@ -30,7 +30,7 @@ __all__ = ["BACKENDS", "Absent", "Backend", "TinyBackend", "make_backend"]
 
 
 class Backend(abc.ABC):
-    """One kind of device: how to make its clients, how to say programs, and what it leaves out."""
+    """One kind of device: how to make its clients, how to write programs, and what it lacks."""
 
     name: str
     programs: Programs
@@ -41,7 +41,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
-        """A new client. With a memory limit the default memory of each device holds that many bytes."""
+        """Make a new client. With a memory limit the default memory of each device holds that many bytes."""
 
     @contextmanager
     def held(self, client: Client) -> Iterator[None]:
@@ -233,7 +233,7 @@ BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", _USUAL).split(","))
 
 @cache
 def make_backend(name: str, library: Path) -> Backend:
-    """The device of a name; library is the tiny plugin's."""
+    """Return the backend of this name; ``library`` is the tiny plugin's."""
     if name.startswith("exported-"):
         return ExportedBackend(make_backend(name.removeprefix("exported-"), library))
     if name.startswith("tiny-0."):

@@ -1,6 +1,6 @@
-"""The few programs that the tests are made of, for devices that read the tiny format and for those that read StableHLO.
+"""The programs of the tests, for devices that read the tiny format and for those that read StableHLO.
 
-Shapes are tuples, elements are f32 unless an element type is given. A device that cannot say a program raises
+Shapes are tuples, elements are f32 unless an element type is given. A device that cannot run a program raises
 `Absent`, which skips the test.
 """
 
@@ -19,54 +19,54 @@ class Absent(Exception):  # noqa: N818 - it is no error
 
 
 class Programs(abc.ABC):
-    """Programs by what they do; p0, p1, … are the parameters."""
+    """Programs, each made by a method; p0, p1, … are the parameters."""
 
     @abc.abstractmethod
     def identity(self, shape: tuple[int, ...], element_type: ElementType = ElementType.F32) -> Program:
-        """p0."""
+        """Return p0."""
 
     @abc.abstractmethod
     def add(self, shape: tuple[int, ...]) -> Program:
-        """p0 + p1; the program's name is "adder"."""
+        """Return p0 + p1; the program's name is "adder"."""
 
     @abc.abstractmethod
     def double(self, shape: tuple[int, ...], *, donate: bool = False) -> Program:
-        """p0 + p0, into the memory of p0 if it is donated."""
+        """Return p0 + p0, in the memory of p0 if it is donated."""
 
     @abc.abstractmethod
     def itself_and_negative(self, shape: tuple[int, ...]) -> Program:
-        """Two outputs: p0 and -p0."""
+        """Return two outputs: p0 and -p0."""
 
     @abc.abstractmethod
     def all_reduce(self, shape: tuple[int, ...], num_replicas: int) -> Program:
-        """The sum of p0 over all replicas."""
+        """Return the sum of p0 over all replicas."""
 
     @abc.abstractmethod
     def replica_id(self) -> Program:
-        """The number of the replica, u32[]."""
+        """Return the number of the replica, u32[]."""
 
     @abc.abstractmethod
     def partition_id(self) -> Program:
-        """The number of the partition, u32[]."""
+        """Return the number of the partition, u32[]."""
 
     def fail(self, code: int, message: str, payload: tuple[str, str] | None = None) -> Program:
-        """No parameters, one output f32[2], which fails."""
+        """Fail: a program without parameters whose one output, f32[2], is an error."""
         raise Absent("a program that fails")
 
     def send(self, shape: tuple[int, ...], channel: int, chunks: int = 1) -> Program:
-        """Sends p0 to the host and returns it."""
+        """Send p0 to the host and returns it."""
         raise Absent("a program that sends to the host")
 
     def receive(self, shape: tuple[int, ...], channel: int) -> Program:
-        """Returns what it receives from the host."""
+        """Return the value that the host sends."""
         raise Absent("a program that receives from the host")
 
     def tell(self, shape: tuple[int, ...], callback_id: int) -> Program:
-        """Hands p0 to an HLO output callback and returns it."""
+        """Pass p0 to an HLO output callback, and return it."""
         raise Absent("a program with an HLO output callback")
 
     def to_memory(self, shape: tuple[int, ...], source: str, target: str) -> Program:
-        """p0, which lies in memory of one kind, in memory of another."""
+        """Return p0 in memory of another kind."""
         raise Absent("a program that says its memory kinds")
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the reference device share: running a text, and two independent ways to know the answer."""
+"""Fixtures of the tests of the reference device: run a text, and compute the answer in two independent ways."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def interpret() -> Run:
 
 
 def dense(array: Any) -> str:
-    """An array as the text of a dense constant, by its raw bytes."""
+    """Write an array as the text of a dense constant, by its raw bytes."""
     array = np.asarray(array)
     shape = "".join(f"{size}x" for size in array.shape)
     type_ = f"tensor<{shape}{ElementType.of(array.dtype).mlir}>"
@@ -87,7 +87,7 @@ _TABLES: dict[Any, Any] = {}
 
 
 def _values_of(dtype: Any) -> tuple[Any, Any]:
-    """All finite values from zero up, with their bit patterns."""
+    """Return all finite values from zero up, with their bit patterns."""
     if dtype not in _TABLES:
         bits = ElementType.of(dtype).bits
         patterns = np.arange(1 << bits, dtype=np.uint16 if dtype.itemsize == 2 else np.uint8)

@@ -1,4 +1,4 @@
-"""What the tests of the ``cpu`` device share: clients, and the programs they run."""
+"""Fixtures of the tests of the ``cpu`` device: clients, and the programs that they run."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ func.func public @main(%x: tensor<4xf32>) -> (tensor<4xf32>, tensor<ui32>) {
 
 
 class Held:
-    """An execution that does not come to its end before it is let go.
+    """An execution that does not end before the test releases it.
 
     Attributes:
-        result: the argument, once it is let go.
-        entered: set when the device is at work on it.
+        result: the argument, once it is released.
+        entered: set when the device works on it.
     """
 
     # Nothing hangs for ever, whatever goes wrong.
@@ -93,7 +93,7 @@ class Held:
 
 
 class Holder:
-    """Starts executions that take as long as the test wants; there is one in a process.
+    """Start executions that take as long as the test wants; there is one in a process.
 
     A test that needs a result that is not there yet must not count on the device being slow.
     """
@@ -104,7 +104,7 @@ class Holder:
         self._executable = client.compile(HOLD)
 
     def __call__(self, x: pjrt.Buffer | np.ndarray | None = None) -> Held:  # type: ignore[type-arg]
-        """Starts one, with an argument that equals its own square: the unit matrix by default."""
+        """Start one, with an argument that equals its own square: the unit matrix by default."""
         held = Held()
         self._held.append(held)
         argument = np.eye(512, dtype=np.float32) if x is None else x
@@ -130,12 +130,12 @@ class Programs:
 
     @staticmethod
     def identity(kind: str) -> str:
-        """Returns its argument of a type such as ``4xf32``."""
+        """Return its argument of a type such as ``4xf32``."""
         return f"func.func public @main(%x: tensor<{kind}>) -> tensor<{kind}> {{ return %x : tensor<{kind}> }}"
 
     @staticmethod
     def call(target: str, attributes: str = "") -> str:
-        """Calls an FFI handler with four floats, for four floats."""
+        """Call an FFI handler that takes and returns four floats."""
         return f"""
         func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {{
           %0 = stablehlo.custom_call @{target}(%x) {{api_version = 4 : i32, backend_config = {{{attributes}}}}}
@@ -146,7 +146,7 @@ class Programs:
 
 @pytest.fixture(autouse=True)
 def _jax_is_left_alone() -> Iterator[None]:
-    """jaxlib imports jax, where it is installed, for whoever does not keep it from doing so; these tests do not."""
+    """Check that the tests leave jax alone: jaxlib imports it, where it is installed, unless it is kept from that."""
     before = "jax" in sys.modules
     yield
     assert ("jax" in sys.modules) == before
@@ -177,14 +177,14 @@ def _holder(client: pjrt.Client) -> Holder:
 
 @pytest.fixture
 def hold(_holder: Holder) -> Iterator[Callable[..., Held]]:
-    """Starts executions on the first device that are held until the test lets them go, or ends."""
+    """Start executions on the first device that last until the test releases them, or ends."""
     yield _holder
     _holder.let_all_go()
 
 
 @pytest.fixture(scope="session")
 def run_script() -> Callable[..., str]:
-    """Runs Python source in a process of its own, which must end well, and returns what it printed."""
+    """Run Python source in a subprocess, which must exit with 0, and return what it printed."""
     preamble = "\n".join(
         [
             "from __future__ import annotations",

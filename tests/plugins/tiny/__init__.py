@@ -1,4 +1,4 @@
-"""The tiny plugin: a functional PJRT plugin in C for the tests. README.md tells how it is used."""
+"""The tiny plugin: a functional PJRT plugin in C for the tests. README.md describes its use."""
 
 from tiny.control import Control
 from tiny.program import TinyProgram

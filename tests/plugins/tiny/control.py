@@ -1,4 +1,4 @@
-"""Switch the faults of a loaded tiny plugin and read its counts, by ctypes, from the very file that was loaded."""
+"""Switch the faults of a loaded tiny plugin and read its counts, by ctypes, in the same file that was loaded."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Control:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold all queues: whatever is asked for meanwhile stays pending."""
+        """Hold all queues: all new work stays pending."""
         self._library.tiny_plugin_hold(True)
         try:
             yield

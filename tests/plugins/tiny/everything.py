@@ -11,7 +11,7 @@ SPEC = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
 
 
 def everything(plugin: pjrt.Plugin, adder: pjrt.Program) -> dict[str, object]:
-    """A client with one of everything that can be made from it."""
+    """Make a client with one of everything that can be made from it."""
     client = plugin.client(num_devices=2)
     loaded = client.compile(adder)
     buffer = client.buffer_from_host(X)

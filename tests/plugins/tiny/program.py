@@ -1,4 +1,4 @@
-"""Build programs of the tiny format. README.md tells the format."""
+"""Build programs of the tiny format. README.md describes the format."""
 
 from __future__ import annotations
 

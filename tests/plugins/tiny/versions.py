@@ -1,4 +1,4 @@
-"""How many functions the table of an older plugin has: what `Control.configure(functions=…)` is given."""
+"""The number of functions in the table of an older plugin, for `Control.configure(functions=…)`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FIRST_MISSING = {
 
 @cache
 def function_names() -> tuple[str, ...]:
-    """The functions of PJRT_Api in table order, without the PJRT_ prefix."""
+    """Return the functions of PJRT_Api in table order, without the PJRT_ prefix."""
     return tuple(
         re.findall(r"\bX\((\w+)\)", (HERE / "functions.h").read_text().partition("#define TINY_FUNCTIONS(X)")[0])
     )
 
 
 def number_of_functions(minor: int) -> int:
-    """The length of the table at a minor version that is in `FIRST_MISSING`."""
+    """Return the length of the table at a minor version that is in `FIRST_MISSING`."""
     return function_names().index(FIRST_MISSING[minor])

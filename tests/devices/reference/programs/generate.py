@@ -1,4 +1,4 @@
-"""Writes the programs of this folder: what JAX makes of some functions, as StableHLO text. Needs jax; tests do not.
+"""Write the programs of this folder: some functions as JAX lowers them to StableHLO text. Needs jax; tests do not.
 
 ``python tests/devices/reference/programs/generate.py``
 """
@@ -33,7 +33,7 @@ def loss(parameters: Any, x: Any, y: Any) -> Any:
 
 
 def training(parameters: Any, x: Any, y: Any) -> Any:
-    """Ten steps of gradient descent, in a loop."""
+    """Do ten steps of gradient descent, in a loop."""
 
     def step(current: Any, _: Any) -> Any:
         value, slope = jax.value_and_grad(loss)(current, x, y)
@@ -120,7 +120,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 
 
 def main() -> None:
-    """Writes each program to a file of its name."""
+    """Write each program to a file of its name."""
     for name, (function, arguments) in PROGRAMS.items():
         lowered = jax.jit(function, keep_unused=True).trace(*arguments).lower(lowering_platforms=("reference",))
         (HERE / f"{name}.mlir").write_text(lowered.as_text())
