@@ -19,14 +19,15 @@ PACKAGE = Path(pjrt.__file__).parent
 FLOORS = {
     "system": 0,
     "api": 1,
-    "host": 2,
+    "host_memory": 2,
     "stablehlo": 2,
-    "devices": 3,
-    "capi": 4,
-    "artifacts": 5,
-    "plugins": 5,
-    "frameworks": 6,
-    "cli": 7,
+    "host": 3,
+    "devices": 4,
+    "capi": 5,
+    "artifacts": 6,
+    "plugins": 6,
+    "frameworks": 7,
+    "cli": 8,
 }
 
 

@@ -196,7 +196,7 @@ def test_transfers_refuse_what_does_not_fit(client: HostClient) -> None:
         manager.buffer_size(1)
     with pytest.raises(pjrt.OutOfRangeError, match="no buffer -1"):
         manager.retrieve_buffer(-1)
-    with pytest.raises(pjrt.OutOfRangeError, match="has 16"):
+    with pytest.raises(pjrt.OutOfRangeError, match="the buffer's 16 bytes"):
         manager.transfer_data(0, bytes(8), 12)
     with pytest.raises(pjrt.InvalidArgumentError, match=r"f32\[4\]"):
         manager.transfer_literal(0, np.zeros(4, np.int32))

@@ -137,9 +137,9 @@ def test_raw_bytes_to_the_host(client: HostClient) -> None:
     buffer.copy_raw_to_host(array, 10, 2).result(toys.TIMEOUT)
     assert array.tobytes() == as_it_lies[10:] + bytes(6)
     for out, offset, size in ((bytearray(13), 0, None), (bytearray(4), -1, None), (bytearray(4), 10, 4)):
-        with pytest.raises(pjrt.OutOfRangeError, match="the buffer has 12"):
+        with pytest.raises(pjrt.OutOfRangeError, match="the buffer's 12 bytes"):
             buffer.copy_raw_to_host(out, offset, size)
-    with pytest.raises(pjrt.InvalidArgumentError, match="4 bytes were asked for"):
+    with pytest.raises(pjrt.InvalidArgumentError, match="room for 4 bytes to copy to, found 2"):
         buffer.copy_raw_to_host(bytearray(2), 0, 4)
     with pytest.raises(pjrt.InvalidArgumentError, match="read-only"):
         buffer.copy_raw_to_host(b"1234")
@@ -355,7 +355,7 @@ def test_dlpack_refuses_what_cannot_be_shared(client: HostClient) -> None:
             return 2, 0
 
     buffer = client.buffer_from_host(toys.floats())
-    with pytest.raises(pjrt.InvalidArgumentError, match="type 2"):
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"found memory of the device \(2, 0\)"):
         client.buffer_from_dlpack(Elsewhere(None))
     with pytest.raises(pjrt.InvalidArgumentError, match="__dlpack__"):
         client.buffer_from_dlpack([1, 2])
@@ -365,7 +365,7 @@ def test_dlpack_refuses_what_cannot_be_shared(client: HostClient) -> None:
         client.buffer_from_host(np.zeros(2, ml_dtypes.int4)).__dlpack__()
     with pytest.raises(BufferError, match="no streams"):
         buffer.__dlpack__(stream=1)
-    with pytest.raises(BufferError, match="not on"):
+    with pytest.raises(BufferError, match="wants it on"):
         buffer.__dlpack__(dl_device=(2, 0))
     used = buffer.__dlpack__()
     np.from_dlpack(_Capsule(used))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from pjrt.frameworks import _jax_lowering
-from pjrt.host.dlpack import from_capsule
+from pjrt.host_memory.dlpack import from_capsule
 
 
 def install() -> None:

@@ -11,9 +11,9 @@ from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
-from pjrt.host.layout import order_of, tiled
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.storage import Storage
+from pjrt.host_memory.layout import order_of, tiled
 
 
 class HostAliasFulfillment(AliasFulfillment):

@@ -16,15 +16,16 @@ from pjrt.api.future import Future, Promise
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
-from pjrt.host import dlpack
 from pjrt.host.copying import copy_between, schedule
 from pjrt.host.derived_storage import depend, reinterpret
-from pjrt.host.external_reference import HostExternalReference
-from pjrt.host.foreign import ForeignMemory
-from pjrt.host.layout import array_dtype, order_of, tiled
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.raw_buffer import HostRawBuffer, copy_raw
-from pjrt.host.storage import Array, Storage, copied
+from pjrt.host.storage import Storage
+from pjrt.host_memory import dlpack
+from pjrt.host_memory.aligned import HostArray, aligned_copy
+from pjrt.host_memory.external import ExternalMemory
+from pjrt.host_memory.external_reference import HostExternalReference
+from pjrt.host_memory.layout import array_dtype, order_of, tiled
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
@@ -121,7 +122,7 @@ class HostBuffer(Buffer):
 
     # To the host.
 
-    def to_host(self, out: Array | None = None, *, layout: Layout | None = None) -> Future[Array]:
+    def to_host(self, out: HostArray | None = None, *, layout: Layout | None = None) -> Future[HostArray]:
         storage = self.use()
         order = None if layout is None else order_of(layout, self._shape, self._element_type)
         if out is not None:
@@ -132,9 +133,9 @@ class HostBuffer(Buffer):
                 return Future.completed(_view(_value(storage)))
             return schedule(self._device, storage, _view, 0)
         dtype = array_dtype(self._element_type)
-        return schedule(self._device, storage, lambda array: copied(array, dtype, order), self.on_device_size)
+        return schedule(self._device, storage, lambda array: aligned_copy(array, dtype, order), self.on_device_size)
 
-    def _copy_out(self, storage: Storage, out: Array) -> Future[Array]:
+    def _copy_out(self, storage: Storage, out: HostArray) -> Future[HostArray]:
         dtype = array_dtype(self._element_type)
         if out.shape != self._shape or out.dtype != dtype or not out.flags.writeable:
             writable = "" if out.flags.writeable else " read-only"
@@ -143,7 +144,7 @@ class HostBuffer(Buffer):
                 f"{out.dtype}{list(out.shape)}"
             )
 
-        def copy(array: Array) -> Array:
+        def copy(array: HostArray) -> HostArray:
             np.copyto(out, array)
             return out
 
@@ -210,11 +211,11 @@ class HostBuffer(Buffer):
         return HostBuffer(self._device, self._space, self._shape, self._element_type, storage, self._layout)
 
     def external_reference(self) -> HostExternalReference:
-        return HostExternalReference(self.use())
+        storage = self.use()
+        return HostExternalReference(storage.value(), storage)
 
     def unsafe_pointer(self) -> int:
-        with HostExternalReference(self.use()) as reference:
-            return reference.pointer
+        return int(self.use().value().ctypes.data)
 
     def raw(self) -> HostRawBuffer:
         return HostRawBuffer(self._device, self._space, self.use(), self.on_device_size)
@@ -224,16 +225,12 @@ class HostBuffer(Buffer):
     ) -> Any:
         if stream is not None:
             raise BufferError(f"memory of the host has no streams: expected stream=None, found {stream!r}")
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"the buffer is on DLPack's device {self.__dlpack_device__()}, not on {dl_device}")
-        storage = self.use()
-        storage.definition.result()
-        assert storage.array is not None
-        array = storage.array.copy(order="K") if copy else ForeignMemory.over(storage.array)
-        return dlpack.to_capsule(array)
+        dlpack.check_device(dl_device)
+        array = self.use().value()
+        return dlpack.to_capsule(array.copy(order="K") if copy else ExternalMemory.over(array))
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return dlpack.CPU, 0
+        return dlpack.HOST_DEVICE
 
     @property
     def _order(self) -> tuple[int, ...]:
@@ -246,11 +243,11 @@ class HostBuffer(Buffer):
         return f"{self._element_type.name.lower()}[{','.join(map(str, self._shape))}]"
 
 
-def _value(storage: Storage) -> Array:
+def _value(storage: Storage) -> HostArray:
     assert storage.array is not None
     return storage.array
 
 
-def _view(array: Array) -> Array:
+def _view(array: HostArray) -> HostArray:
     # A view, not the array itself: of a read-only array's view nobody can make a writable one.
     return array.view()

@@ -21,7 +21,7 @@ from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
-from pjrt.host import dlpack, from_host
+from pjrt.host import from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion, PlatformVersion
 from pjrt.host.alias import HostAliasFulfillment, alias
 from pjrt.host.buffer import HostBuffer
@@ -40,6 +40,7 @@ from pjrt.host.platform import MEMORY_KINDS, HostPlatform
 from pjrt.host.process_life import forked, generation
 from pjrt.host.topology import HostTopology
 from pjrt.host.transfer import HostTransferManager
+from pjrt.host_memory.dlpack import from_source
 
 
 class HostClient(Client):
@@ -258,7 +259,7 @@ class HostClient(Client):
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> HostBuffer:
         self.check_open()
         place, space = self.choose_place(device, None)
-        return from_host.share(dlpack.from_source(source), place, space, None)
+        return from_host.zero_copy(from_source(source), place, space, None)
 
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> HostBuffer:
         self.check_open()

@@ -10,7 +10,8 @@ from pjrt.api.element_type import AnyDType
 from pjrt.api.future import Future
 from pjrt.host.device_errors import clean
 from pjrt.host.queue import Call
-from pjrt.host.storage import TOKEN, Array, Storage, copied, freeze
+from pjrt.host.storage import TOKEN, Storage, freeze
+from pjrt.host_memory.aligned import HostArray, aligned_copy
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
@@ -22,7 +23,7 @@ INLINE_BYTES = 64 * 1024
 """Copies up to this size are made at once where they stand; handing them to a thread would take longer."""
 
 
-def schedule(device: HostDevice, storage: Storage, function: Callable[[Array], T], size: int) -> Future[T]:
+def schedule(device: HostDevice, storage: Storage, function: Callable[[HostArray], T], size: int) -> Future[T]:
     """A future of ``function(array)``, called when the storage has its array.
 
     Args:
@@ -47,7 +48,7 @@ class Copy(Call):
 
     __slots__ = ("_device", "_size", "source")
 
-    def __init__(self, device: HostDevice, source: Storage, function: Callable[[Array], T], size: int) -> None:
+    def __init__(self, device: HostDevice, source: Storage, function: Callable[[HostArray], T], size: int) -> None:
         self._device = device
         self._size = size
         self.source: Storage | None = source
@@ -105,8 +106,8 @@ def copy_between(
     made = Storage(source.definition)
     made.charge(space.account, size)
 
-    def copy(array: Array) -> None:
-        made.array = TOKEN if array is TOKEN else freeze(copied(array, dtype, order))
+    def copy(array: HostArray) -> None:
+        made.array = TOKEN if array is TOKEN else freeze(aligned_copy(array, dtype, order))
 
     made.definition = schedule(device, source, copy, size)
     return made

@@ -9,7 +9,8 @@ import numpy as np
 from pjrt.api.element_type import AnyDType
 from pjrt.api.future import Future
 from pjrt.host.queue import after
-from pjrt.host.storage import Array, Storage, freeze
+from pjrt.host.storage import Storage, freeze
+from pjrt.host_memory.aligned import HostArray
 
 
 def depend(source: Storage, dependency: Future[Any]) -> Storage:
@@ -58,8 +59,8 @@ def reinterpret(
 
 
 def _read_as(
-    array: Array, source_order: tuple[int, ...], dtype: AnyDType, shape: tuple[int, ...], order: tuple[int, ...]
-) -> Array:
-    laid: Array = array.transpose(source_order).reshape(-1).view(np.uint8).view(dtype)
+    array: HostArray, source_order: tuple[int, ...], dtype: AnyDType, shape: tuple[int, ...], order: tuple[int, ...]
+) -> HostArray:
+    laid: HostArray = array.transpose(source_order).reshape(-1).view(np.uint8).view(dtype)
     laid = laid.reshape([shape[d] for d in order])
     return laid.transpose(np.argsort(order)) if order else laid

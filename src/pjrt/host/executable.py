@@ -15,8 +15,8 @@ from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.abi_version import HostExecutableAbiVersion, PlatformVersion
 from pjrt.host.compiled import Compiled
-from pjrt.host.layout import array_dtype, order_of_spec
 from pjrt.host.serialization import pack
+from pjrt.host_memory.layout import array_dtype, order_of_spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,10 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.compiled import Compiled
 from pjrt.host.demand import wanted
 from pjrt.host.device_errors import clean
-from pjrt.host.layout import array_dtype, is_laid_out, order_of_spec
 from pjrt.host.process_life import is_exiting
-from pjrt.host.storage import TOKEN, Array, Storage, copied, freeze, is_sole_base, take_writable
+from pjrt.host.storage import TOKEN, Storage, freeze, is_sole_base, take_writable
+from pjrt.host_memory.aligned import HostArray, aligned_copy
+from pjrt.host_memory.layout import array_dtype, is_laid_out, order_of_spec
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
@@ -164,10 +165,10 @@ class Execution:
             outputs[number].array = adopt(results, number, spec, exclusive)
         return None
 
-    def _arrays(self) -> list[Array | None]:
+    def _arrays(self) -> list[HostArray | None]:
         """What the function is called with; of donated arguments arrays that it may write to."""
         inputs = self.inputs
-        arrays: list[Array | None] = [None if s.is_token else s.array for s in inputs]
+        arrays: list[HostArray | None] = [None if s.is_token else s.array for s in inputs]
         for number in self._donated:
             if number < len(inputs) and not inputs[number].is_token:
                 arrays[number] = None
@@ -208,7 +209,7 @@ def as_sequence(results: Any) -> Any:
     return [results]
 
 
-def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) -> Array:
+def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) -> HostArray:
     """A result as the array of an output: taken over without a copy if nobody else can see its memory, else copied.
 
     Args:
@@ -220,7 +221,7 @@ def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) ->
     if spec is not None and spec.element_type is ElementType.TOKEN:
         return TOKEN
     result = results[number]
-    array: Array = result if type(result) is np.ndarray else np.asarray(result)
+    array: HostArray = result if type(result) is np.ndarray else np.asarray(result)
     if spec is None:
         ElementType.of(array.dtype)
     elif array.shape != spec.shape or array.dtype.newbyteorder("=") != array_dtype(spec.element_type):
@@ -236,8 +237,8 @@ def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) ->
     if spec is not None and spec.layout is not None:
         order = order_of_spec(spec)
         if not (mine and owned and is_laid_out(array, order) and is_sole_base(array)):
-            array = copied(array, array.dtype.newbyteorder("="), order)
+            array = aligned_copy(array, array.dtype.newbyteorder("="), order)
         return freeze(array)
     if not (mine and owned and flags.c_contiguous and flags.aligned and array.dtype.isnative and is_sole_base(array)):
-        array = copied(array, array.dtype.newbyteorder("="))
+        array = aligned_copy(array, array.dtype.newbyteorder("="))
     return freeze(array)

@@ -12,7 +12,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import host_callbacks
 from pjrt.host.execute_context import HostExecuteContext
 from pjrt.host.launch import Launch
-from pjrt.host.storage import Array
+from pjrt.host_memory.aligned import HostArray
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
@@ -128,7 +128,7 @@ class ExecutionContext:
         """Takes the value that another share left under a key; waits for it as ``rendezvous`` does."""
         return self.launch.take(key, self.device.client.collective_timeout if timeout is None else timeout)
 
-    def send(self, channel_id: int, array: Array) -> None:
+    def send(self, channel_id: int, array: HostArray) -> None:
         """Sends an array to the host: calls the caller's ``SendCallback`` of the channel.
 
         Raises:
@@ -136,7 +136,7 @@ class ExecutionContext:
         """
         host_callbacks.send(self._mine(self.options.send_callbacks), channel_id, array)
 
-    def receive(self, channel_id: int, spec: ShapeSpec) -> Array:
+    def receive(self, channel_id: int, spec: ShapeSpec) -> HostArray:
         """Receives an array from the host: calls the caller's ``RecvCallback`` of the channel and waits until it, or
         whoever it gave the stream to, has put in all bytes.
 
@@ -146,7 +146,7 @@ class ExecutionContext:
         """
         return host_callbacks.receive(self._mine(self.options.recv_callbacks), channel_id, spec, self.check)
 
-    def hand_out(self, callback_id: int, operands: Sequence[Array]) -> None:
+    def hand_out(self, callback_id: int, operands: Sequence[HostArray]) -> None:
         """Hands intermediate values to the caller's ``HloOutputCallback`` with this number, if there is one."""
         for entry in self.options.hlo_output_callbacks:
             if entry.callback_id == callback_id:

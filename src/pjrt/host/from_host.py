@@ -15,10 +15,11 @@ from pjrt.api.layout import Layout, StridedLayout, TiledLayout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copying import INLINE_BYTES
-from pjrt.host.foreign import ForeignMemory, tell
-from pjrt.host.layout import array_dtype, is_laid_out, order_of, tiled
 from pjrt.host.queue import Call
-from pjrt.host.storage import READY, TOKEN, Array, Storage, aligned_empty, copied, freeze
+from pjrt.host.storage import READY, TOKEN, Storage, freeze
+from pjrt.host_memory.aligned import HostArray, aligned_copy, aligned_empty
+from pjrt.host_memory.external import ExternalMemory, notify_owner
+from pjrt.host_memory.layout import array_dtype, is_laid_out, order_of, tiled
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
@@ -36,7 +37,7 @@ def place(
     on_done: Callable[[], object] | None,
 ) -> HostBuffer:
     """The buffer for a host array, with copies only where they are due."""
-    source: Array = array if type(array) is np.ndarray else expect_array(array)
+    source: HostArray = array if type(array) is np.ndarray else expect_array(array)
     if type(semantics) is not HostBufferSemantics:
         raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
     if on_done is not None:
@@ -54,14 +55,14 @@ def place(
     if semantics in _ZERO_COPY and _fits(source, order, device):
         storage = Storage(READY, mutable=semantics is HostBufferSemantics.MUTABLE_ZERO_COPY)
         storage.charge(space.account, source.nbytes)
-        storage.array = ForeignMemory.over(source, on_done)
+        storage.array = ExternalMemory.over(source, on_done)
         storage.array.setflags(write=False)
     else:
         storage = _copy(source, element_type, order, device, space, semantics, on_done)
     return HostBuffer(device, space, shape, element_type, storage, made_layout)
 
 
-def _fits(source: Array, order: tuple[int, ...] | None, device: HostDevice) -> bool:
+def _fits(source: HostArray, order: tuple[int, ...] | None, device: HostDevice) -> bool:
     """Whether the device can use the array where it lies."""
     if not source.size or not is_laid_out(source, order):
         return False
@@ -69,7 +70,7 @@ def _fits(source: Array, order: tuple[int, ...] | None, device: HostDevice) -> b
 
 
 def _copy(
-    source: Array,
+    source: HostArray,
     element_type: ElementType,
     order: tuple[int, ...] | None,
     device: HostDevice,
@@ -81,17 +82,17 @@ def _copy(
     storage = Storage(READY)
     storage.charge(space.account, source.size * dtype.itemsize)
     if semantics is HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL or source.nbytes <= INLINE_BYTES:
-        storage.array = freeze(copied(source, dtype, order))
+        storage.array = freeze(aligned_copy(source, dtype, order))
         if on_done is not None:
-            tell(on_done)
+            notify_owner(on_done)
         return storage
 
     def copy() -> None:
         try:
-            made = copied(source, dtype, order)
+            made = aligned_copy(source, dtype, order)
         finally:
             if on_done is not None:
-                tell(on_done)
+                notify_owner(on_done)
         storage.array = freeze(made)
 
     call = Call(copy)
@@ -100,7 +101,9 @@ def _copy(
     return storage
 
 
-def share(array: Array, device: HostDevice, space: HostMemorySpace, on_done: Callable[[], object] | None) -> HostBuffer:
+def zero_copy(
+    array: HostArray, device: HostDevice, space: HostMemorySpace, on_done: Callable[[], object] | None
+) -> HostBuffer:
     """A buffer over an array where it lies, in its own layout.
 
     Raises:
@@ -118,7 +121,7 @@ def share(array: Array, device: HostDevice, space: HostMemorySpace, on_done: Cal
         )
     storage = Storage(READY, mutable=False)
     storage.charge(space.account, array.nbytes)
-    storage.array = ForeignMemory.over(array, on_done)
+    storage.array = ExternalMemory.over(array, on_done)
     storage.array.setflags(write=False)
     return HostBuffer(device, space, array.shape, element_type, storage, tiled(order))
 
@@ -141,7 +144,7 @@ def view(
     dtype = array_dtype(spec.element_type)
     storage = Storage(READY, mutable=False)
     storage.charge(space.account, spec.size_in_bytes)
-    memory = ForeignMemory(pointer, spec.size_in_bytes, None, on_delete)
+    memory = ExternalMemory(pointer, spec.size_in_bytes, None, on_delete)
     laid = spec.shape if order is None else tuple(spec.shape[d] for d in order)
     array = memory.array(laid, dtype)
     storage.array = array if order is None else array.transpose(np.argsort(order))

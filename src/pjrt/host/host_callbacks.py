@@ -14,14 +14,14 @@ from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.transfer import CopyToDeviceStream
 from pjrt.host import process_life
-from pjrt.host.layout import array_dtype
-from pjrt.host.raw_buffer import readable
-from pjrt.host.storage import Array, aligned_empty
+from pjrt.host_memory.aligned import HostArray, aligned_empty
+from pjrt.host_memory.byte_range import bytes_of
+from pjrt.host_memory.layout import array_dtype
 
 _WAIT_SLICE_SECONDS = 0.2
 
 
-def send(callbacks: Sequence[SendCallback], channel_id: int, array: Array) -> None:
+def send(callbacks: Sequence[SendCallback], channel_id: int, array: HostArray) -> None:
     """Hands the bytes of an array to the callback of a channel, in one chunk."""
     for entry in callbacks:
         if entry.channel_id == channel_id:
@@ -31,7 +31,9 @@ def send(callbacks: Sequence[SendCallback], channel_id: int, array: Array) -> No
     raise _no_callback("send", channel_id, [entry.channel_id for entry in callbacks])
 
 
-def receive(callbacks: Sequence[RecvCallback], channel_id: int, spec: ShapeSpec, check: Callable[[], object]) -> Array:
+def receive(
+    callbacks: Sequence[RecvCallback], channel_id: int, spec: ShapeSpec, check: Callable[[], object]
+) -> HostArray:
     """The array that the callback of a channel gives; waits until all of its bytes are there.
 
     Args:
@@ -84,7 +86,7 @@ class HostCopyToDeviceStream(CopyToDeviceStream):
         return self._current
 
     def add_chunk(self, data: Any) -> Future[None]:
-        chunk = readable(data)
+        chunk = bytes_of(data)
         with process_life.lock:
             left = self.total_bytes - self._current
             if chunk.nbytes % self._granule or chunk.nbytes > left:
@@ -103,7 +105,7 @@ class HostCopyToDeviceStream(CopyToDeviceStream):
             self._complete.set()
         return Future.completed(None)
 
-    def wait(self, check: Callable[[], object]) -> Array:
+    def wait(self, check: Callable[[], object]) -> HostArray:
         """The array, when all of its bytes are there."""
         while not self._complete.wait(_WAIT_SLICE_SECONDS):
             check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pjrt.api.errors import AlreadyExistsError, NotFoundError
-from pjrt.host.raw_buffer import readable
+from pjrt.host_memory.byte_range import bytes_of
 
 
 class MappedMemory:
@@ -22,7 +22,7 @@ class MappedMemory:
         Raises:
             AlreadyExistsError: it is mapped already.
         """
-        view = readable(memory)
+        view = bytes_of(memory)
         address = int(view.ctypes.data)
         if self._by_address.setdefault(address, view) is not view:
             raise AlreadyExistsError(f"the memory at {address:#x} is mapped already; unmap it first")
@@ -33,6 +33,6 @@ class MappedMemory:
         Raises:
             NotFoundError: it is not mapped.
         """
-        address = int(readable(memory).ctypes.data)
+        address = int(bytes_of(memory).ctypes.data)
         if self._by_address.pop(address, None) is None:
             raise NotFoundError(f"the memory at {address:#x} is not mapped")

@@ -15,8 +15,8 @@ from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
 from pjrt.host.execution import Execution
-from pjrt.host.layout import order_of_spec, tiled
 from pjrt.host.memory_space import HostMemorySpace
+from pjrt.host_memory.layout import order_of_spec, tiled
 
 Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None]
 """The memory space, the type and the layout of an output; the layout is ``None`` if it is row-major."""

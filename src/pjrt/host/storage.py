@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pjrt.api.element_type import AnyDType
-from pjrt.api.errors import ResourceExhaustedError
 from pjrt.api.future import Future
+from pjrt.host_memory.aligned import HostArray, aligned_copy
 
 if TYPE_CHECKING:
     from pjrt.host.accounting import MemoryAccount
     from pjrt.host.queue import WorkQueue
 
-Array = np.ndarray[Any, Any]
-"""Any numpy array."""
-
-ALIGNMENT = 64
-"""The alignment in bytes of the memory that the runtime allocates: what compilers for CPUs like."""
-
-TOKEN: Array = np.empty(0, np.bool_)
+TOKEN: HostArray = np.empty(0, np.bool_)
 """What stands for the value of every token."""
 
 READY: Future[None] = Future.completed(None)
@@ -45,7 +38,7 @@ class Storage:
 
     __slots__ = ("__weakref__", "_account", "_charged", "array", "definition", "keep", "mutable", "queue")
 
-    def __init__(self, definition: Future[None], array: Array | None = None, *, mutable: bool = True) -> None:
+    def __init__(self, definition: Future[None], array: HostArray | None = None, *, mutable: bool = True) -> None:
         self.definition = definition
         self.array = array
         self.queue: WorkQueue | None = None
@@ -58,6 +51,16 @@ class Storage:
     def is_token(self) -> bool:
         """Whether this is the value of a token, which has none."""
         return self.array is TOKEN
+
+    def value(self) -> HostArray:
+        """Wait for the value and return it.
+
+        Raises:
+            PjrtError: the value has failed.
+        """
+        self.definition.result()
+        assert self.array is not None
+        return self.array
 
     def charge(self, account: MemoryAccount, size: int) -> None:
         """Takes bytes from an account until the storage is gone.
@@ -86,7 +89,7 @@ class Storage:
             account.release(self._charged)
 
 
-def take_writable(storages: list[Storage], number: int) -> Array | None:
+def take_writable(storages: list[Storage], number: int) -> HostArray | None:
     """The array of a storage in a list, to be written to: its own memory if nobody else can see it, otherwise a copy.
 
     References tell who can see it. Whoever uses a value holds its storage or its array: buffers, work that waits,
@@ -102,11 +105,11 @@ def take_writable(storages: list[Storage], number: int) -> Array | None:
         # The local variable's and the call's.
         if sys.getrefcount(array) == 2 and is_sole_base(array):
             return thaw(array)
-        return copied(array, array.dtype)
-    return None if storage.array is None else copied(storage.array, storage.array.dtype)
+        return aligned_copy(array, array.dtype)
+    return None if storage.array is None else aligned_copy(storage.array, storage.array.dtype)
 
 
-def is_sole_base(array: Array) -> bool:
+def is_sole_base(array: HostArray) -> bool:
     """Whether an array's memory cannot be seen through any other array than this one."""
     base = array.base
     if type(base) is not np.ndarray:
@@ -115,7 +118,7 @@ def is_sole_base(array: Array) -> bool:
     return sys.getrefcount(base) == 3 and is_sole_base(base)
 
 
-def freeze(array: Array) -> Array:
+def freeze(array: HostArray) -> HostArray:
     """Makes an array read-only, and the arrays below it that own its memory, so that nobody can make its views
     writable either; returns it.
     """
@@ -126,43 +129,10 @@ def freeze(array: Array) -> Array:
     return array
 
 
-def thaw(array: Array) -> Array:
+def thaw(array: HostArray) -> HostArray:
     """Undoes ``freeze``."""
     base = array.base
     if type(base) is np.ndarray and not base.flags.writeable:
         thaw(base)
     array.setflags(write=True)
     return array
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: AnyDType, order: tuple[int, ...] | None = None) -> Array:
-    """A new array without particular values, aligned to ``ALIGNMENT``.
-
-    Args:
-        shape: its shape.
-        dtype: its dtype.
-        order: the dimensions from the slowest to the fastest varying; row-major if not said.
-
-    Raises:
-        ResourceExhaustedError: the process gets no more memory.
-    """
-    size = dtype.itemsize
-    for extent in shape:
-        size *= extent
-    try:
-        raw = np.empty(size + ALIGNMENT, np.uint8)
-    except (MemoryError, ValueError) as error:  # the latter where no address space is as large
-        raise ResourceExhaustedError(
-            f"there is no memory for {size} bytes of {dtype}{list(shape)}; delete buffers, or use a smaller shape"
-        ) from error
-    start = -raw.ctypes.data % ALIGNMENT
-    laid = shape if order is None else tuple(shape[d] for d in order)
-    array: Array = np.ndarray(laid, dtype, raw, start)
-    return array if order is None else array.transpose(np.argsort(order))
-
-
-def copied(array: Any, dtype: AnyDType, order: tuple[int, ...] | None = None) -> Array:
-    """A copy of an array in new aligned memory."""
-    made = aligned_empty(np.shape(array), dtype, order)
-    np.copyto(made, array)
-    return made

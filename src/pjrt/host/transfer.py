@@ -25,11 +25,12 @@ from pjrt.host import process_life
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copying import INLINE_BYTES
 from pjrt.host.device_errors import clean
-from pjrt.host.foreign import writable_bytes
-from pjrt.host.layout import array_dtype, order_of, tiled
 from pjrt.host.queue import Call
-from pjrt.host.raw_buffer import check_range, readable
-from pjrt.host.storage import Array, Storage, aligned_empty, freeze
+from pjrt.host.storage import Storage, freeze
+from pjrt.host_memory.aligned import HostArray, aligned_empty
+from pjrt.host_memory.byte_range import source_bytes
+from pjrt.host_memory.external import memory_of
+from pjrt.host_memory.layout import array_dtype, order_of, tiled
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
@@ -67,10 +68,9 @@ class HostTransferManager(AsyncHostToDeviceTransferManager):
 
     def transfer_data(self, index: int, data: Any, offset: int = 0, *, is_last_transfer: bool = True) -> Future[None]:
         filling = self._filling(index)
-        source = readable(data)
-        check_range(offset, source.nbytes, filling.size)
+        source = source_bytes(data, offset, filling.size)
 
-        def copy(_: Array, memory: Array) -> None:
+        def copy(_: HostArray, memory: HostArray) -> None:
             memory[offset : offset + source.nbytes] = source
 
         return filling.transfer(copy, source.nbytes, is_last_transfer)
@@ -83,7 +83,7 @@ class HostTransferManager(AsyncHostToDeviceTransferManager):
                 f"buffer {index} is a {filling.spec}, found an array of {source.dtype}{list(source.shape)}"
             )
 
-        def copy(target: Array, _: Array) -> None:
+        def copy(target: HostArray, _: HostArray) -> None:
             np.copyto(target, source)
 
         return filling.transfer(copy, source.nbytes, True)
@@ -144,8 +144,8 @@ class _Filling:
         storage.charge(space.account, self.size)
         # Given up when the value is there, so that the buffer alone has the memory then.
         self._storage: Storage | None = storage
-        self._array: Array | None = aligned_empty(spec.shape, array_dtype(spec.element_type), order)
-        self._bytes: Array | None = writable_bytes(self._array)
+        self._array: HostArray | None = aligned_empty(spec.shape, array_dtype(spec.element_type), order)
+        self._bytes: HostArray | None = memory_of(self._array)
         self._under_way = 0
         self._ended = False
         self._buffer: HostBuffer | None = HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
@@ -158,7 +158,7 @@ class _Filling:
             raise FailedPreconditionError("the buffer was retrieved already; it can be taken once")
         return buffer
 
-    def transfer(self, copy: Callable[[Array, Array], object], size: int, is_last: bool) -> Future[None]:
+    def transfer(self, copy: Callable[[HostArray, HostArray], object], size: int, is_last: bool) -> Future[None]:
         """Copies, at once or on the thread for transfers; with the last copy, and all before it, the value is there.
 
         Args:
@@ -199,7 +199,7 @@ class _Filling:
             self._ended = True
         self._definition._complete(None, error)
 
-    def _work(self, copy: Callable[[Array, Array], object], array: Array, memory: Array) -> None:
+    def _work(self, copy: Callable[[HostArray, HostArray], object], array: HostArray, memory: HostArray) -> None:
         try:
             copy(array, memory)
         except BaseException as error:

@@ -100,7 +100,7 @@ def test_raw_bytes(client: pjrt.Client) -> None:
     later.set_result(memory)
     done.result()
     assert np.frombuffer(memory, np.float32).tolist() == [2, 0, 0, 0]
-    with pytest.raises(pjrt.OutOfRangeError, match="bytes 20 to 28 were asked for, the buffer has 24"):
+    with pytest.raises(pjrt.OutOfRangeError, match="the buffer's 24 bytes, found bytes 20 to 28"):
         client.buffer_from_host(X).copy_raw_to_host(out, offset=20)
     with pytest.raises(pjrt.InvalidArgumentError, match="read-only"):
         client.buffer_from_host(X).copy_raw_to_host(b"12345678")

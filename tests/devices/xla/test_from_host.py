@@ -197,9 +197,9 @@ def test_a_release_callback_that_raises_goes_no_further(client: pjrt.Client, cap
 @pytest.mark.parametrize(
     ("layout", "message"),
     [
-        (pjrt.TiledLayout((1, 0), ((8, 128),)), "not tiled"),
-        (pjrt.TiledLayout((2, 1, 0)), "is for 3 dimensions"),
-        (pjrt.StridedLayout((100, 4)), "leave gaps"),
+        (pjrt.TiledLayout((1, 0), ((8, 128),)), "without tiles"),
+        (pjrt.TiledLayout((2, 1, 0)), r"found \{2,1,0\} of 3"),
+        (pjrt.StridedLayout((100, 4)), "with gaps"),
     ],
 )
 def test_layouts_that_do_not_fit(client: pjrt.Client, layout: pjrt.Layout, message: str) -> None:

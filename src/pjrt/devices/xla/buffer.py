@@ -21,6 +21,8 @@ from pjrt.devices.xla._jaxlib import TURNS, collect_released
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.future import READY, ArrayFuture, nothing
+from pjrt.host_memory.dlpack import HOST_DEVICE
+from pjrt.host_memory.external_reference import HostExternalReference
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -194,8 +196,8 @@ class XlaBuffer(Buffer):
     def donate_with_control_dependency(self, dependency: Future[Any]) -> Buffer:
         return buffer_views.depend(self, dependency)
 
-    def external_reference(self) -> buffer_views.XlaExternalReference:
-        return buffer_views.XlaExternalReference(self)
+    def external_reference(self) -> HostExternalReference:
+        return HostExternalReference(self.when_there(to_host.raw_bytes).result())
 
     def unsafe_pointer(self) -> int:
         self.check_usable()
@@ -214,7 +216,7 @@ class XlaBuffer(Buffer):
         return self.when_there(to_host.dlpack(dl_device, copy)).result()
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return to_host.DLPACK_DEVICE
+        return HOST_DEVICE
 
 
 def waiting(array: _jaxlib.Array, client: XlaClient, take: Callable[[_jaxlib.Array], T]) -> Future[T]:

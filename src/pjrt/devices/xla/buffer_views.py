@@ -1,11 +1,10 @@
-"""A buffer's memory in other hands: references from outside, raw bytes, other types over the same bytes."""
+"""Other views of a buffer's memory: raw bytes, other types over the same bytes."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.buffer import ExternalReference
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
 from pjrt.api.expecting import expect
@@ -15,32 +14,11 @@ from pjrt.api.raw_buffer import RawBuffer
 from pjrt.devices.xla import _jaxlib, to_host
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.future import flattened
+from pjrt.host_memory.byte_range import source_bytes
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.buffer import XlaBuffer
     from pjrt.devices.xla.memory_space import XlaMemorySpace
-
-
-class XlaExternalReference(ExternalReference):
-    """A reference to a buffer's memory from outside; waits for the value when it is taken.
-
-    While it is there the runtime neither frees the memory nor lets a donation write to it.
-    """
-
-    __slots__ = ("_bytes",)
-
-    def __init__(self, buffer: XlaBuffer) -> None:
-        self._bytes: Any = buffer.when_there(to_host.raw_bytes).result()
-
-    @property
-    def pointer(self) -> int:
-        if self._bytes is None:
-            raise FailedPreconditionError("the external reference was released; take a new one")
-        address: int = self._bytes.ctypes.data
-        return address
-
-    def release(self) -> None:
-        self._bytes = None
 
 
 class XlaRawBuffer(RawBuffer):
@@ -65,10 +43,7 @@ class XlaRawBuffer(RawBuffer):
         return self._held().unsafe_pointer()
 
     def copy_from_host(self, source: Any, offset: int = 0) -> Future[None]:
-        from pjrt.host.raw_buffer import check_range, readable
-
-        data = readable(source)
-        check_range(offset, data.nbytes, self._size)
+        data = source_bytes(source, offset, self._size)
 
         def write(array: _jaxlib.Array) -> None:
             to_host.raw_bytes(array)[offset : offset + data.nbytes] = data

@@ -38,6 +38,7 @@ from pjrt.devices.xla.relayout import compile_relayout
 from pjrt.devices.xla.rendezvous import Rendezvous
 from pjrt.devices.xla.topology import XlaTopology
 from pjrt.devices.xla.transfer import XlaTransferManager
+from pjrt.host_memory.dlpack import from_source
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.portable_executable import XlaPortableExecutable
@@ -205,8 +206,6 @@ class XlaClient(Client):
         return from_host.buffer_from_host(self, array, space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> XlaBuffer:
-        from pjrt.host.dlpack import from_source
-
         space = self._space(device, None)
         array = from_source(source)
         return special_buffers.over(self, array, self.array_type(array.shape, ElementType.of(array.dtype), space), None)

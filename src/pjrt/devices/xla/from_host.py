@@ -18,12 +18,13 @@ from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer, waiting
 from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.future import nothing
+from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.external import notify_owner
+from pjrt.host_memory.layout import order_of
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
     from pjrt.devices.xla.memory_space import XlaMemorySpace
-
-_HostArray = np.ndarray[Any, Any]
 
 ALIGNMENT = 64
 """XLA uses memory of the host in place only if it begins at a multiple of this many bytes; otherwise it copies."""
@@ -55,7 +56,7 @@ def buffer_from_host(
     if on_done is not None:
         expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
     if layout is not None:
-        order = TiledLayout(_order_of(layout, given, kind)[::-1])
+        order = TiledLayout(order_of(layout, given.shape, kind.element_type)[::-1])
         if not order.is_row_major:
             buffer = client.relaid(_put(given, kind, _jaxlib.COPY_DURING_CALL), order)
             _tell(on_done)
@@ -105,7 +106,7 @@ class Release(Future[None]):
 
     __slots__ = ("_client",)
 
-    def __init__(self, client: XlaClient, lent: _HostArray, on_done: Callable[[], object]) -> None:
+    def __init__(self, client: XlaClient, lent: HostArray, on_done: Callable[[], object]) -> None:
         super().__init__()
         self._client = client
         weakref.finalize(lent, self._released, on_done).atexit = False
@@ -123,7 +124,7 @@ class Release(Future[None]):
         self._complete(None)
 
 
-def _lent(client: XlaClient, given: _HostArray, kind: ArrayType, on_done: Callable[[], object]) -> XlaBuffer:
+def _lent(client: XlaClient, given: HostArray, kind: ArrayType, on_done: Callable[[], object]) -> XlaBuffer:
     lent = given.view()
     release = Release(client, lent, on_done)
     buffer = LentBuffer(_put_array(lent, kind, _jaxlib.ZERO_COPY), kind, release)
@@ -134,29 +135,23 @@ def _lent(client: XlaClient, given: _HostArray, kind: ArrayType, on_done: Callab
     return buffer
 
 
-def shares_memory(buffer: XlaBuffer, array: _HostArray) -> bool:
+def shares_memory(buffer: XlaBuffer, array: HostArray) -> bool:
     """Whether a buffer uses an array's memory in place."""
     return buffer.array is not None and _jaxlib.pointer(buffer.array) == array.ctypes.data
 
 
-def _host_array(array: Any) -> _HostArray:
-    given: _HostArray = array if type(array) is np.ndarray else expect_array(array)
+def _host_array(array: Any) -> HostArray:
+    given: HostArray = array if type(array) is np.ndarray else expect_array(array)
     if not given.dtype.isnative:
         given = given.astype(given.dtype.newbyteorder("="))
     return given
 
 
-def _order_of(layout: Layout, given: _HostArray, kind: ArrayType) -> tuple[int, ...]:
-    from pjrt.host.layout import order_of
-
-    return order_of(layout, given.shape, kind.element_type)
-
-
-def _put(given: _HostArray, kind: ArrayType, semantics: Any) -> XlaBuffer:
+def _put(given: HostArray, kind: ArrayType, semantics: Any) -> XlaBuffer:
     return XlaBuffer(_put_array(given, kind, semantics), kind)
 
 
-def _put_array(given: _HostArray, kind: ArrayType, semantics: Any) -> _jaxlib.Array:
+def _put_array(given: HostArray, kind: ArrayType, semantics: Any) -> _jaxlib.Array:
     try:
         return _jaxlib.put(given, kind.aval, kind.memory_space, semantics)
     except Exception as error:
@@ -165,6 +160,4 @@ def _put_array(given: _HostArray, kind: ArrayType, semantics: Any) -> _jaxlib.Ar
 
 def _tell(on_done: Callable[[], object] | None) -> None:
     if on_done is not None:
-        from pjrt.host.foreign import tell
-
-        tell(on_done)
+        notify_owner(on_done)

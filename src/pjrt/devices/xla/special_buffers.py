@@ -19,6 +19,8 @@ from pjrt.devices.xla.buffer import Source, XlaBuffer
 from pjrt.devices.xla.from_host import ALIGNMENT, LentBuffer, Release, shares_memory
 from pjrt.devices.xla.pending_buffer import PendingBuffer
 from pjrt.devices.xla.transfer import spec_type
+from pjrt.host_memory.aligned import aligned_empty
+from pjrt.host_memory.external import ExternalMemory
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
 
 def uninitialized(client: XlaClient, spec: ShapeSpec, space: XlaMemorySpace) -> XlaBuffer:
     """A buffer with memory and no particular value."""
-    from pjrt.host.storage import aligned_empty
-
     kind = spec_type(client, spec, space)
     memory = aligned_empty(kind.shape, kind.aval.dtype)
     if kind.is_packed or kind.aval.dtype == bool:
@@ -98,8 +98,6 @@ def view(
     stream: int | None,
 ) -> XlaBuffer:
     """A buffer over memory that somebody else owns."""
-    from pjrt.host.foreign import ForeignMemory
-
     kind = spec_type(client, spec, space)
     expect_int(pointer, "the address of memory as a whole number")
     if on_delete is not None:
@@ -114,7 +112,7 @@ def view(
             "with client.buffer_from_host"
         )
     size = math.prod(kind.shape) * kind.aval.dtype.itemsize
-    return over(client, ForeignMemory(pointer, size).array(kind.shape, kind.aval.dtype), kind, on_delete)
+    return over(client, ExternalMemory(pointer, size).array(kind.shape, kind.aval.dtype), kind, on_delete)
 
 
 def over(client: XlaClient, array: Any, kind: ArrayType, on_done: Callable[[], object] | None) -> XlaBuffer:

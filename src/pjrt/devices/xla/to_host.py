@@ -8,35 +8,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, unimplemented
-from pjrt.api.expecting import expect, expect_int
+from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.future import flattened
+from pjrt.host_memory.aligned import HostArray, aligned_empty
+from pjrt.host_memory.byte_range import target_bytes
+from pjrt.host_memory.dlpack import check_device
+from pjrt.host_memory.external import ExternalMemory
+from pjrt.host_memory.layout import order_of
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.buffer import XlaBuffer
 
-DLPACK_DEVICE = (1, 0)
-"""DLPack's device of the host's memory."""
 
-_HostArray = np.ndarray[Any, Any]
-
-
-def copy_array(buffer: XlaBuffer, out: _HostArray | None, layout: Layout | None) -> Future[_HostArray]:
+def copy_array(buffer: XlaBuffer, out: HostArray | None, layout: Layout | None) -> Future[HostArray]:
     """Copies a buffer's value into an array: the caller's, or a new one with a layout."""
     if out is not None:
         _check_out(buffer, out)
         target = out
     else:
-        from pjrt.host.layout import order_of
-        from pjrt.host.storage import aligned_empty
-
         if layout is None:
             raise InvalidArgumentError("expected an array to copy to or a layout for a new one, found neither")
         target = aligned_empty(buffer.shape, buffer.dtype, order_of(layout, buffer.shape, buffer.element_type))
 
-    def copy(array: _jaxlib.Array) -> _HostArray:
+    def copy(array: _jaxlib.Array) -> HostArray:
         np.copyto(target, _jaxlib.view(array))
         return target
 
@@ -45,16 +42,10 @@ def copy_array(buffer: XlaBuffer, out: _HostArray | None, layout: Layout | None)
 
 def copy_raw(buffer: XlaBuffer, out: Any, offset: int, size: int | None) -> Future[None]:
     """Copies bytes as they lie in the buffer's memory."""
-    from pjrt.host.raw_buffer import check_range, writable
-
-    target = writable(out)
-    count = target.nbytes if size is None else expect_int(size, "a number of bytes, or None, as size")
-    if count > target.nbytes:
-        raise InvalidArgumentError(f"{count} bytes were asked for, the place to put them has {target.nbytes}")
-    check_range(offset, count, buffer.on_device_size)
+    target = target_bytes(out, offset, size, buffer.on_device_size)
 
     def copy(array: _jaxlib.Array) -> None:
-        target[:count] = raw_bytes(array)[offset : offset + count]
+        target[:] = raw_bytes(array)[offset : offset + target.nbytes]
 
     return _carried_out(buffer, copy)
 
@@ -66,14 +57,12 @@ def copy_raw_later(buffer: XlaBuffer, out: Future[Any], offset: int, size: int |
     return flattened(out, lambda memory: copy_raw(kept, memory, offset, size))
 
 
-def raw_bytes(array: _jaxlib.Array) -> _HostArray:
+def raw_bytes(array: _jaxlib.Array) -> HostArray:
     """The memory of an array that is ready, as bytes that keep it alive."""
-    from pjrt.host.foreign import ForeignMemory
-
     size = _jaxlib.size_on_device(array)
     if not size:
         return np.empty(0, np.uint8)
-    return ForeignMemory(_jaxlib.pointer(array), size, (array, _jaxlib.view(array))).bytes()
+    return ExternalMemory(_jaxlib.pointer(array), size, (array, _jaxlib.view(array))).bytes()
 
 
 def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_jaxlib.Array], Any]:
@@ -82,8 +71,7 @@ def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_jaxlib.Array], Any]:
     Raises:
         BufferError: the consumer wants it elsewhere, as DLPack's protocol has it.
     """
-    if dl_device is not None and tuple(dl_device) != DLPACK_DEVICE:
-        raise BufferError(f"the memory is on DLPack's device {DLPACK_DEVICE}, it was asked for on {tuple(dl_device)}")
+    check_device(dl_device)
     if copy:
         raise unimplemented("cpu", "Buffer.__dlpack__ with copy=True", "copy with numpy.array(buffer)")
     return _jaxlib.capsule
@@ -96,7 +84,7 @@ def _carried_out(buffer: XlaBuffer, copy: Callable[[_jaxlib.Array], Any]) -> Fut
     return future
 
 
-def _check_out(buffer: XlaBuffer, out: _HostArray) -> None:
+def _check_out(buffer: XlaBuffer, out: HostArray) -> None:
     if not isinstance(out, np.ndarray) or not out.flags.writeable:
         raise InvalidArgumentError(f"expected a writable numpy array to copy to, found {type(out).__name__}, read-only")
     if out.shape != buffer.shape or out.dtype != buffer.dtype:

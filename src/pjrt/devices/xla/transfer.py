@@ -28,6 +28,8 @@ from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import Source
 from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.pending_buffer import PendingBuffer
+from pjrt.host_memory.aligned import aligned_empty
+from pjrt.host_memory.byte_range import source_bytes
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -59,11 +61,8 @@ class XlaTransferManager(AsyncHostToDeviceTransferManager):
         return self._filling(index).retrieve()
 
     def transfer_data(self, index: int, data: Any, offset: int = 0, *, is_last_transfer: bool = True) -> Future[None]:
-        from pjrt.host.raw_buffer import check_range, readable
-
         filling = self._filling(index)
-        source = readable(data)
-        check_range(offset, source.nbytes, filling.memory.nbytes)
+        source = source_bytes(data, offset, filling.memory.nbytes)
         if filling.kind.is_packed:
             raise unimplemented(
                 "cpu", "transfer_data of elements of less than a byte", "use transfer_literal with the whole array"
@@ -104,8 +103,6 @@ class _Filling:
     """One buffer to be: its memory, and the promise of its array."""
 
     def __init__(self, kind: ArrayType) -> None:
-        from pjrt.host.storage import aligned_empty
-
         self.kind = kind
         self.memory = aligned_empty(kind.shape, kind.aval.dtype)
         self._promise: Promise[Source] = Promise()

@@ -1,7 +1,7 @@
-"""DLPack: buffers shared with other array libraries without a copy.
+"""DLPack: arrays shared with other libraries without a copy.
 
-numpy makes and reads the capsules. It knows no bfloat16 and no types of eight bits, so those travel through it as
-unsigned integers of the same size, and the type in the capsule is written over.
+numpy makes and reads the capsules. It knows neither bfloat16 nor the floating-point types of eight bits, so those pass
+through it as unsigned integers of the same size, and the type in the capsule is overwritten.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.host.storage import Array
+from pjrt.host_memory.aligned import HostArray
 
-CPU = 1
-"""DLPack's device type of memory of the host."""
+HOST_DEVICE = (1, 0)
+"""DLPack's device of the host's memory: its device type, ``kDLCPU``, and number."""
 
 # DLPack's type codes for what numpy lacks: (code, bits) by dtype.
 _CODES: dict[AnyDType, tuple[int, int]] = {
@@ -44,19 +44,19 @@ class _DLDataType(ctypes.Structure):
 # capsule has a version, two pointers and flags before the tensor.
 _TYPE_OFFSET = {b"dltensor": 20, b"dltensor_versioned": 32 + 20}
 
-# Prototypes of our own: ``ctypes.pythonapi.PyCapsule_GetName`` is one object for all packages of the process, and types
-# that are set on it are set for all of them.
+# Prototypes of our own: ``ctypes.pythonapi.PyCapsule_GetName`` is one object for all packages of the process, and its
+# types, once set, would be set for all of them.
 _capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
 _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
 
-def to_capsule(array: Array) -> Any:
-    """A DLPack capsule over a writable array.
+def to_capsule(array: HostArray) -> Any:
+    """Return a DLPack capsule over a writable array.
 
     Raises:
-        UnimplementedError: DLPack has no way to hold the array's dtype as it lies.
+        UnimplementedError: DLPack has no type for elements as the array holds them.
     """
     row = _CODES.get(array.dtype)
     if row is None:
@@ -66,27 +66,38 @@ def to_capsule(array: Array) -> Any:
             )
         return array.__dlpack__()
     capsule = array.view(_CARRIERS[row[1]]).__dlpack__()
-    found = _data_type(capsule)
-    found.code, found.bits = row
+    data_type = _data_type(capsule)
+    data_type.code, data_type.bits = row
     return capsule
 
 
-def from_source(source: Any) -> Array:
-    """The array of another library, shared by its ``__dlpack__``.
+def check_device(dl_device: Any) -> None:
+    """Check the device on which a consumer wants a capsule; ``None`` leaves the choice to the producer.
 
     Raises:
-        InvalidArgumentError: it has none, or its memory is not the host's.
+        BufferError: the device is not the host, as DLPack's protocol demands it.
+    """
+    if dl_device is not None and tuple(dl_device) != HOST_DEVICE:
+        raise BufferError(f"the memory is on DLPack's device {HOST_DEVICE}, the consumer wants it on {dl_device}")
+
+
+def from_source(source: Any) -> HostArray:
+    """Return the array of another library, shared by its ``__dlpack__``.
+
+    Raises:
+        InvalidArgumentError: the object has no ``__dlpack__``, or its memory is not the host's.
         UnimplementedError: numpy cannot express its elements.
     """
     try:
-        kind, _ = source.__dlpack_device__()
+        device = source.__dlpack_device__()
     except AttributeError as error:
         raise InvalidArgumentError(
             f"expected an object with __dlpack__, found {type(source).__name__}; use buffer_from_host"
         ) from error
-    if kind != CPU:
+    if device[0] != HOST_DEVICE[0]:
         raise InvalidArgumentError(
-            f"the memory is on a device of DLPack's type {kind}, expected the host's ({CPU}); copy it there first"
+            f"expected memory of the host, DLPack's device {HOST_DEVICE}, found memory of the device {device}; copy it "
+            "to the host first"
         )
     try:
         capsule = source.__dlpack__()
@@ -95,19 +106,19 @@ def from_source(source: Any) -> Array:
     return from_capsule(capsule)
 
 
-def from_capsule(capsule: Any) -> Array:
+def from_capsule(capsule: Any) -> HostArray:
     """Return the array in a DLPack capsule of the host's memory; the capsule is used up.
 
     Raises:
-        InvalidArgumentError: it is no unused DLPack capsule.
+        InvalidArgumentError: the object is not an unused DLPack capsule.
         UnimplementedError: numpy cannot express its elements.
     """
-    found = _data_type(capsule)
-    dtype = _DTYPES.get((found.code, found.bits))
+    data_type = _data_type(capsule)
+    dtype = _DTYPES.get((data_type.code, data_type.bits))
     if dtype is not None:
-        found.code = _UNSIGNED
+        data_type.code = _UNSIGNED
     try:
-        array: Array = np.from_dlpack(_Capsule(capsule))
+        array: HostArray = np.from_dlpack(_Capsule(capsule))
     except (BufferError, RuntimeError, TypeError) as error:
         raise _not_shared(error) from error
     return array if dtype is None else array.view(dtype)
@@ -120,7 +131,7 @@ def _not_shared(error: Exception) -> UnimplementedError:
 def _data_type(capsule: Any) -> _DLDataType:
     name = _capsule_name(capsule)
     if name not in _TYPE_OFFSET:
-        raise InvalidArgumentError(f"expected an unused DLPack capsule, found one named {name!r}")
+        raise InvalidArgumentError(f"expected an unused DLPack capsule, found a capsule named {name!r}")
     return _DLDataType.from_address(_capsule_pointer(capsule, name) + _TYPE_OFFSET[name])
 
 
@@ -134,4 +145,4 @@ class _Capsule:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return CPU, 0
+        return HOST_DEVICE
