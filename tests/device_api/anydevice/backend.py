@@ -225,9 +225,11 @@ def _exported(inner: Backend) -> ExportedPlugin:
     return pjrt.export(inner.client, name=inner.name, abi_versions=inner.name == "tiny")
 
 
-_USUAL = "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,cpu,reference,exported-tiny,exported-host,exported-cpu"
+DEFAULT_DEVICES = (
+    "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,cpu,reference,exported-tiny,exported-host,exported-cpu"
+)
 
-BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", _USUAL).split(","))
+BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", DEFAULT_DEVICES).split(","))
 """The devices under test; the environment may name others, separated by commas."""
 
 
