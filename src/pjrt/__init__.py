@@ -7,10 +7,11 @@ class on ``pjrt.host`` and export it. The nouns are those of PJRT; their documen
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.buffer import Buffer, ExternalReference
 from pjrt.api.capability import Capabilities, Feature
-from pjrt.api.client import AliasFulfillment, Client, ProcessInfo, ProcessState
+from pjrt.api.client import Client
 from pjrt.api.compatibility import Effort, Reason, ReasonKind, SourceLocation, Support, Verdict
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
@@ -46,6 +47,7 @@ from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 from pjrt.api.multi_slice import MultiSliceConfig
 from pjrt.api.phase_compiler import PartialProgram, PhaseCompiler
 from pjrt.api.plugin import Plugin
+from pjrt.api.process_info import ProcessInfo, ProcessState
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.raw_buffer import RawBuffer
 from pjrt.api.shape_spec import ShapeSpec

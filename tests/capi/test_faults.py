@@ -12,7 +12,8 @@ from tiny import TinyProgram
 from tiny.control import Control
 
 import pjrt
-from pjrt.api.client import Client, ProcessInfo, ProcessState
+from pjrt.api.client import Client
+from pjrt.api.process_info import ProcessInfo, ProcessState
 
 X = np.arange(4, dtype=np.float32)
 SPEC = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pjrt
-from pjrt.api.client import AliasFulfillment
+from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.device import AsyncTrackingEvent, DeviceDescription
 from pjrt.api.errors import unimplemented
 from pjrt.api.execute_options import ExecuteContext

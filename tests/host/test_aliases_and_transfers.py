@@ -12,7 +12,7 @@ import toys
 
 import pjrt
 from pjrt.host import HostClient
-from pjrt.host.queue import Call
+from pjrt.host.work_queue import Call
 
 
 @pytest.fixture(name="client")

@@ -36,7 +36,7 @@ def test_work_that_nobody_waits_for_any_more_is_given_up() -> None:
     told: list[str] = []
     begun = threading.Semaphore(0)
 
-    def run(context: pjrt.host.ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: pjrt.host.RunContext, x: np.ndarray) -> np.ndarray:
         begun.release()
         try:
             while x[0] == 0:

@@ -121,7 +121,7 @@ def test_callbacks_say_where_they_raise() -> None:
     def take(data: bytes, total: int, done: bool) -> None:
         raise LookupError("nobody is there")
 
-    def run(context: pjrt.host.ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: pjrt.host.RunContext, x: np.ndarray) -> np.ndarray:
         context.send(7, x)
         return x
 

@@ -325,7 +325,7 @@ def test_poison_fails_the_launch_under_way_and_no_other() -> None:
 def test_a_context_lets_long_work_see_that_it_was_poisoned() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def run(context: pjrt.host.ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: pjrt.host.RunContext, x: np.ndarray) -> np.ndarray:
         begun.set()
         assert go_on.wait(toys.TIMEOUT)
         try:

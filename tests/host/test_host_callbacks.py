@@ -10,7 +10,7 @@ import pytest
 import toys
 
 import pjrt
-from pjrt.host import ExecutionContext, HostClient
+from pjrt.host import HostClient, RunContext
 
 
 def run_with(client: HostClient, options: pjrt.ExecuteOptions) -> pjrt.Buffer:
@@ -23,7 +23,7 @@ def with_context(run: Any, **options: Any) -> HostClient:
 
 
 def test_send_gives_the_host_the_bytes() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         context.send(5, x[::-1])
         return x
 
@@ -38,7 +38,7 @@ def test_send_gives_the_host_the_bytes() -> None:
 
 
 def test_an_exception_in_a_callback_fails_the_execution() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         context.send(5, x)
         return x
 
@@ -51,7 +51,7 @@ def test_an_exception_in_a_callback_fails_the_execution() -> None:
             np.asarray(out)
 
 
-def receiving(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+def receiving(context: RunContext, x: np.ndarray) -> np.ndarray:
     return x + context.receive(9, toys.spec("f32[4]"))
 
 
@@ -99,7 +99,7 @@ def test_a_receive_that_gets_nothing_ends_when_the_execution_is_poisoned() -> No
 
 
 def test_each_device_has_its_own_callbacks() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         context.send(1, np.int32(context.device.id))
         return x
 
@@ -118,7 +118,7 @@ def test_each_device_has_its_own_callbacks() -> None:
 
 
 def test_feeds_go_both_ways_in_order() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         context.outfeed(x.copy())
         return x + context.infeed() + 10 * context.infeed()
 
@@ -135,7 +135,7 @@ def test_feeds_go_both_ways_in_order() -> None:
 
 
 def test_intermediate_values_are_handed_out_read_only() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         context.hand_out(3, [x + 1, x + 2])
         context.hand_out(4, [x])
         return x
@@ -154,7 +154,7 @@ def test_intermediate_values_are_handed_out_read_only() -> None:
 
 
 def test_user_data_of_an_execute_context_reaches_the_function() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         seen.append(dict(context.user_data))
         return x
 

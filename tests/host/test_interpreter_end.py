@@ -57,11 +57,11 @@ def test_an_error_during_the_end_of_the_interpreter_is_not_lost() -> None:
 
         def run(x):
             begun.set()
-            while not process_life.is_exiting():
+            while not shutdown.is_exiting():
                 threading.Event().wait(0.01)
             raise ValueError("too late to be seen")
 
-        from pjrt.host import process_life
+        from pjrt.host import shutdown
         begun = threading.Event()
         client = toys.client(run)
         out = client.compile("program")(toys.floats())

@@ -10,7 +10,7 @@ import pytest
 import toys
 
 import pjrt
-from pjrt.host import ExecutionContext, HostClient
+from pjrt.host import HostClient, RunContext
 from pjrt.host.launch import Launch
 
 
@@ -37,7 +37,7 @@ def test_all_devices_of_a_launch_meet() -> None:
 def test_shares_that_are_run_one_by_one_are_one_launch() -> None:
     run_ids: dict[int, list[int]] = {0: [], 1: []}
 
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         run_ids[context.device.id].append(context.run_id)
         return np.sum(context.rendezvous("all_reduce", x), axis=0, dtype=x.dtype)
 
@@ -84,7 +84,7 @@ def test_what_a_context_says() -> None:
     seen: dict[int, tuple[Any, ...]] = {}
     run_ids: list[int] = []
 
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         facts = (context.replica_id, context.partition_id, context.logical_id, context.launch_id)
         seen[context.device.id] = facts
         run_ids.append(context.run_id)
@@ -106,7 +106,7 @@ def test_what_a_context_says() -> None:
 
 
 def test_groups_meet_apart_and_keys_can_be_used_again() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         group = [(r, 0) for r in range(4) if r % 2 == context.replica_id % 2]
         for _ in range(3):
             x = np.sum(context.rendezvous("sum", x, participants=group), axis=0, dtype=x.dtype)
@@ -126,7 +126,7 @@ def test_a_collective_that_cannot_complete_is_an_error() -> None:
 
 
 def test_a_share_that_fails_fails_the_others_at_once() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         if context.replica_id == 1:
             raise ValueError("out of paper")
         context.rendezvous("meet", x)
@@ -150,7 +150,7 @@ def test_a_share_whose_argument_failed_fails_the_others_at_once() -> None:
 
 
 def test_poison_on_one_device_ends_the_wait_of_the_others() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         if context.replica_id == 0:
             gate.entered.release()
             context.rendezvous("never", x)
@@ -195,7 +195,7 @@ def test_launches_from_two_threads_do_not_wait_for_each_other_in_a_circle() -> N
 
 
 def test_posts_are_taken_in_order_without_waiting() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         other = 1 - context.replica_id
         context.post(("to", other), x)
         context.post(("to", other), x + 1)
@@ -208,7 +208,7 @@ def test_posts_are_taken_in_order_without_waiting() -> None:
 
 
 def test_taking_what_nobody_posts_is_an_error() -> None:
-    def run(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def run(context: RunContext, x: np.ndarray) -> np.ndarray:
         context.take("nothing", timeout=0.01)
         return x
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.host import Compiled, ExecutionContext, HostClient
+from pjrt.host import Compiled, HostClient, RunContext
 
 SPEC = toys.spec("f32[4]")
 
@@ -30,7 +30,7 @@ def compile_named(program: pjrt.Program, options: pjrt.CompileOptions) -> Compil
         x += 1
         return x
 
-    def all_sum(context: ExecutionContext, x: np.ndarray) -> np.ndarray:
+    def all_sum(context: RunContext, x: np.ndarray) -> np.ndarray:
         return np.sum(context.rendezvous("sum", x), axis=0, dtype=x.dtype)
 
     match program.code:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import pjrt
-from pjrt.host import Compiled, ExecutionContext, HostClient
+from pjrt.host import Compiled, HostClient, RunContext
 
 TIMEOUT = 60.0
 """How long a test waits for what should come at once, in seconds."""
@@ -97,7 +97,7 @@ def failing(error: BaseException, **options: Any) -> HostClient:
 def collective(num_devices: int, **options: Any) -> HostClient:
     """Make a client of devices that add up their arguments."""
 
-    def all_reduce(context: ExecutionContext, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def all_reduce(context: RunContext, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.sum(context.rendezvous("all_reduce", x), axis=0, dtype=x.dtype)
 
     return client(all_reduce, name="collective", num_devices=num_devices, facts={"takes_context": True}, **options)

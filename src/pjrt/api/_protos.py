@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
 
+from pjrt.api.checks import expect_bytes
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect_bytes
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.phase_compiler import PartialProgram
 

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import abc
-import enum
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
 from pjrt.api.abi_version import RuntimeAbiVersion
+from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.attributes import Attributes
 from pjrt.api.buffer import Buffer
 from pjrt.api.capability import Capabilities
+from pjrt.api.checks import expect_int
 from pjrt.api.compatibility import Effort, Support, decide, only_format, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.cross_host import CrossHostReceive
-from pjrt.api.device import Device, default_device
+from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, unimplemented
+from pjrt.api.errors import FailedPreconditionError, NotFoundError, PjrtError, unimplemented
 from pjrt.api.executable import Executable
 from pjrt.api.execute_options import ExecuteContext
-from pjrt.api.expecting import expect, expect_int
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
+from pjrt.api.process_info import ProcessInfo
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.topology import TopologyDescription
@@ -390,90 +390,3 @@ def _finalizer(client: Client, callback: Callable[[], object]) -> weakref.finali
     made = weakref.finalize(client, callback)
     made.atexit = False
     return made
-
-
-class AliasFulfillment(abc.ABC):
-    """Says what an alias buffer is an alias of, once (``PJRT_FulfillAliasBufferCallback``)."""
-
-    __slots__ = ("__weakref__",)
-
-    @abc.abstractmethod
-    def fulfill(self, buffer: Buffer) -> None:
-        """The alias has the value of this buffer (``PJRT_Client_FulfillAliasBuffer``)."""
-
-    @abc.abstractmethod
-    def fail(self, error: PjrtError) -> None:
-        """The alias has failed: the error arrives where its value would have."""
-
-
-class ProcessState(enum.IntEnum):
-    """The state of a process of a job (``PJRT_ProcessState``)."""
-
-    UNSPECIFIED = 0
-    UNINITIALIZED = 1
-    DISCONNECTED = 2
-    CONNECTED = 3
-    ERROR = 4
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessInfo:
-    """What is known of one process of a job (``PJRT_ProcessInfo``).
-
-    Attributes:
-        task_id: its number.
-        incarnation_id: a number that is new each time it is started.
-        state: how it is.
-        error: what ails it, where ``state`` says that something does.
-    """
-
-    task_id: int
-    incarnation_id: int
-    state: ProcessState
-    error: PjrtError | None = None
-
-
-def choose_place(client: Client, device: Device | None, memory_space: MemorySpace | None) -> tuple[Device, MemorySpace]:
-    """The device and memory space meant by a caller who may have named either, both or none.
-
-    Raises:
-        InvalidArgumentError: they do not belong together or to this client, or this process cannot address them.
-        FailedPreconditionError: neither is named, and this process can address no device of the client.
-    """
-    if memory_space is not None:
-        expect(memory_space, MemorySpace, "a memory space of this client, one of client.memory_spaces")
-    if device is None:
-        if memory_space is None:
-            device = default_device(client)
-        else:
-            device = next((d for d in memory_space.devices if d.is_addressable), None)
-            if device is None:
-                raise InvalidArgumentError(f"no device of this process can address the memory space {memory_space}")
-    expect(device, Device, "a device of this client, one of client.addressable_devices")
-    if device.client is not client:
-        raise InvalidArgumentError(
-            f"{device} belongs to another client ({device.client!r}); use one of client.addressable_devices"
-        )
-    if not device.is_addressable:
-        raise InvalidArgumentError(
-            f"{device} belongs to process {device.process_index}; use one of client.addressable_devices"
-        )
-    if memory_space is None:
-        return device, device.default_memory_space
-    if memory_space not in device.memory_spaces:
-        known = ", ".join(str(space) for space in device.memory_spaces)
-        raise InvalidArgumentError(f"{device} cannot address the memory space {memory_space}; it has {known}")
-    return device, memory_space
-
-
-def check_option_names(platform: str, options: Mapping[str, object], known: Sequence[str]) -> None:
-    """Refuses options that a client does not know.
-
-    Raises:
-        InvalidArgumentError: names the unknown option and the known ones.
-    """
-    for name in options:
-        if name not in known:
-            raise InvalidArgumentError(
-                f"the device '{platform}' has no option {name!r}; it has {', '.join(known) or 'none'}"
-            )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pjrt.api.checks import expect, expect_all, expect_int, expect_sequence
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect, expect_all, expect_int, expect_sequence
 from pjrt.api.partitioning import Partitioning
 
 OptionValue = str | bool | int | float

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from pjrt.api.attributes import Attributes
-from pjrt.api.errors import FailedPreconditionError, NotFoundError, PjrtError, unimplemented
+from pjrt.api.errors import NotFoundError, PjrtError, unimplemented
 from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 
 if TYPE_CHECKING:
@@ -202,18 +202,3 @@ class AllocatorStats:
     pool_bytes: int | None = None
     peak_pool_bytes: int | None = None
     peak_allocated_bytes: int | None = None
-
-
-def default_device(client: Client) -> Device:
-    """Return the device that is meant where a caller names none: the client's first addressable one.
-
-    Raises:
-        FailedPreconditionError: This process can address no device of the client.
-    """
-    devices = client.addressable_devices
-    if not devices:
-        raise FailedPreconditionError(
-            f"this process can address none of the {len(client.devices)} devices of '{client.platform_name}', so there "
-            "is nowhere to put a buffer; use a process that has devices, one of the process_index of client.devices"
-        )
-    return devices[0]

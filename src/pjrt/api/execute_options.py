@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.expecting import expect, expect_all, expect_int, expect_sequence
+from pjrt.api.checks import expect, expect_all, expect_int, expect_sequence
 
 if TYPE_CHECKING:
     import numpy as np

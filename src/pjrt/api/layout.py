@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pjrt.api.checks import expect, expect_int, expect_sequence
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect, expect_int, expect_sequence
 
 
 @dataclass(frozen=True, slots=True)

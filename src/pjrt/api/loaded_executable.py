@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.compile_options import DeviceAssignment
-from pjrt.api.device import default_device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.executable import Executable
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
+from pjrt.api.placement import default_device
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client

@@ -6,9 +6,9 @@ import abc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pjrt.api.checks import expect, expect_all, expect_bytes
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect, expect_all, expect_bytes
 from pjrt.api.program import Program
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pjrt.api.checks import expect, expect_int, expect_sequence, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect, expect_int, expect_sequence, unexpected
 from pjrt.api.layout import Layout, expect_layout
 
 

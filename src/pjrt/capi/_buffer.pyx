@@ -21,7 +21,7 @@ from pjrt.capi._values cimport read_shape, read_layout, whole
 from pjrt.api.buffer import Buffer, ExternalReference
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.expecting import expect
+from pjrt.api.checks import expect
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import expect_shape
 from pjrt.capi._documented import documented

@@ -21,10 +21,11 @@ from pjrt.capi._values cimport Block, NamedValues, whole
 
 import weakref
 
-from pjrt.api.client import Client, ProcessInfo
+from pjrt.api.client import Client
+from pjrt.api.process_info import ProcessInfo
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
-from pjrt.api.expecting import expect, expect_all, expect_bytes, expect_sequence
+from pjrt.api.checks import expect, expect_all, expect_bytes, expect_sequence
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.capi._capabilities import of_devices

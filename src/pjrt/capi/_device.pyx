@@ -11,7 +11,7 @@ from pjrt.capi._values cimport NamedValues, read_named_values, whole
 
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.expecting import expect
+from pjrt.api.checks import expect
 from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 from pjrt.capi._documented import documented
 

@@ -9,7 +9,7 @@ from pjrt.capi._buffer cimport BufferCore
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._scope cimport ClientScope
 
-from pjrt.api.device import default_device
+from pjrt.api.placement import default_device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
 from pjrt.api.layout import TiledLayout

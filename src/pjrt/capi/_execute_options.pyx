@@ -21,7 +21,7 @@ import numpy as np
 from pjrt.api.author_errors import from_author
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.execute_options import ExecuteContext, ExecuteOptions
-from pjrt.api.expecting import expect, expect_int
+from pjrt.api.checks import expect, expect_int
 from pjrt.api.transfer import CopyToDeviceStream
 from pjrt.capi._documented import documented
 

@@ -8,7 +8,7 @@ from pjrt.capi._scope cimport Handle, Scope
 from pjrt.capi._values cimport Block, int64_block
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.expecting import expect
+from pjrt.api.checks import expect
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import expect_shape
 

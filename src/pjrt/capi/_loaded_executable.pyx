@@ -17,7 +17,7 @@ from pjrt.capi._values cimport Block
 
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.expecting import expect, expect_sequence, unexpected
+from pjrt.api.checks import expect, expect_sequence, unexpected
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.capi._documented import documented
 

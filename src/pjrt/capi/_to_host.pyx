@@ -12,7 +12,7 @@ from pjrt.capi._values cimport NativeLayout, native_layout, whole
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
-from pjrt.api.expecting import expect
+from pjrt.api.checks import expect
 from pjrt.api.future import Future
 from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
 

@@ -13,7 +13,7 @@ from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, na
 from pjrt.api.capability import Feature
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
-from pjrt.api.expecting import expect, expect_bytes
+from pjrt.api.checks import expect, expect_bytes
 from pjrt.api.shape_spec import expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._capabilities import of_devices

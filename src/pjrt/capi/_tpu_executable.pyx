@@ -5,7 +5,7 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._scope cimport Scope, free_scope
 from pjrt.capi._values cimport read_named_values
 
-from pjrt.api.expecting import expect, expect_bytes
+from pjrt.api.checks import expect, expect_bytes
 from pjrt.api.program import Program
 from pjrt.api.tpu_executable import TpuExecutable
 from pjrt.capi._documented import documented

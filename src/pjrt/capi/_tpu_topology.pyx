@@ -9,7 +9,7 @@ from pjrt.capi._topology cimport TopologyCore, own_topology
 from pjrt.capi._values cimport Block, whole
 
 from pjrt.api.errors import InternalError, InvalidArgumentError
-from pjrt.api.expecting import expect_int, expect_sequence
+from pjrt.api.checks import expect_int, expect_sequence
 from pjrt.api.tpu_topology import TpuTopology
 from pjrt.capi._documented import documented
 

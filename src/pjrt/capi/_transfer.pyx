@@ -15,10 +15,10 @@ from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, na
 
 import numpy as np
 
-from pjrt.api.device import default_device
+from pjrt.api.placement import default_device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
-from pjrt.api.expecting import expect, expect_array
+from pjrt.api.checks import expect, expect_array
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 from pjrt.capi._documented import documented
 

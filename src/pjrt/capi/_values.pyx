@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError
-from pjrt.api.expecting import expect, expect_int
+from pjrt.api.checks import expect, expect_int
 from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
 
 cdef object _LIMIT = 1 << 63

@@ -5,13 +5,13 @@ complete, asynchronous, many-device client of it. This room must not know Stable
 
 - ``HostClient``: the client; its arguments are all that an author configures.
 - ``Compiled``: what ``compile`` may return instead of a bare function, to say more about it.
-- ``ExecutionContext``: what such a function can ask about its run: device, replica, partition, and a rendezvous with
+- ``RunContext``: what such a function can ask about its run: device, replica, partition, and a rendezvous with
   the other devices of the launch.
 """
 
 from pjrt.host.client import HostClient
 from pjrt.host.compiled import Compiled
-from pjrt.host.execution_context import ExecutionContext
-from pjrt.host.platform import MEMORY_KINDS
+from pjrt.host.platform_spec import MEMORY_KINDS
+from pjrt.host.run_context import RunContext
 
-__all__ = ["MEMORY_KINDS", "Compiled", "ExecutionContext", "HostClient"]
+__all__ = ["MEMORY_KINDS", "Compiled", "HostClient", "RunContext"]

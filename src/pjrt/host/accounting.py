@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pjrt.api.device import AllocatorStats
 from pjrt.api.errors import ResourceExhaustedError
-from pjrt.host import process_life
+from pjrt.host.fork_safety import runtime_lock
 
 
 class MemoryAccount:
@@ -41,7 +41,7 @@ class MemoryAccount:
         Raises:
             ResourceExhaustedError: that would be more than the limit; nothing was taken.
         """
-        with process_life.lock:
+        with runtime_lock:
             used = self._in_use + size
             if self._limit is not None and used > self._limit:
                 raise self._exhausted(size)
@@ -54,12 +54,12 @@ class MemoryAccount:
 
     def release(self, size: int) -> None:
         """Gives ``size`` bytes back."""
-        with process_life.lock:
+        with runtime_lock:
             self._in_use -= size
 
     def stats(self) -> AllocatorStats:
         """The state of the account, in PJRT's terms."""
-        with process_life.lock:
+        with runtime_lock:
             return AllocatorStats(
                 bytes_in_use=self._in_use,
                 peak_bytes_in_use=self._peak,
@@ -71,7 +71,7 @@ class MemoryAccount:
 
     def clear_peak(self) -> None:
         """Sets the peak back to what is in use now, and the largest allocation to none."""
-        with process_life.lock:
+        with runtime_lock:
             self._peak = self._in_use
             self._largest = 0
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect_sequence
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect_sequence
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host import process_life
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
+from pjrt.host.fork_safety import runtime_lock
 from pjrt.host.storage import TOKEN, Storage
 
 
@@ -45,7 +45,7 @@ class Arguments:
         rows = [expect_sequence(row, "the arguments as a list of buffers") for row in arguments]
         if not donated:
             return [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
-        with process_life.lock:  # of two calls that use an argument up, one comes too late
+        with runtime_lock:  # of two calls that use an argument up, one comes too late
             taken = [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
             for row in rows:
                 self._check_used_once(row, donated)

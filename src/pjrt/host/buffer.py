@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.api.expecting import expect
 from pjrt.api.future import Future, Promise
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
-from pjrt.host.copying import copy_between, schedule
-from pjrt.host.derived_storage import depend, reinterpret
+from pjrt.host.copies import copy_between, schedule
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.raw_buffer import HostRawBuffer, copy_raw
 from pjrt.host.storage import Storage
+from pjrt.host.storage_aliases import depend, reinterpret
 from pjrt.host_memory import dlpack
 from pjrt.host_memory.aligned import HostArray, aligned_copy
 from pjrt.host_memory.external import ExternalMemory

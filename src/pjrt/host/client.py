@@ -6,38 +6,41 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
-from pjrt.api.client import AliasFulfillment, Client, ProcessInfo, choose_place
+from pjrt.api.checks import expect, expect_all, expect_int
+from pjrt.api.client import Client
 from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
-from pjrt.api.expecting import expect, expect_all, expect_int
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
+from pjrt.api.placement import choose_place
+from pjrt.api.process_info import ProcessInfo
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.host import from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion, PlatformVersion
-from pjrt.host.alias import HostAliasFulfillment, alias
+from pjrt.host.alias_buffer import HostAliasFulfillment, alias
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import CompileFunction
 from pjrt.host.compiler import HostCompiler, PartitioningFunction, StaticCheckFunction
 from pjrt.host.device import HostDevice
 from pjrt.host.dispatch import Dispatcher
+from pjrt.host.dma import DmaMappings
 from pjrt.host.executable import HostExecutable
 from pjrt.host.execute_context import HostExecuteContext
 from pjrt.host.execution import Execution
 from pjrt.host.ffi_handlers import FfiHandlers
+from pjrt.host.fork_safety import forked_error, generation
 from pjrt.host.loaded_executable import HostLoadedExecutable
-from pjrt.host.mapped_memory import MappedMemory
 from pjrt.host.memory_space import HostMemorySpace
-from pjrt.host.platform import MEMORY_KINDS, HostPlatform
-from pjrt.host.process_life import forked, generation
+from pjrt.host.platform_spec import MEMORY_KINDS, PlatformSpec
 from pjrt.host.topology import HostTopology
 from pjrt.host.transfer import HostTransferManager
 from pjrt.host_memory.dlpack import from_source
@@ -114,7 +117,7 @@ class HostClient(Client):
     ) -> None:
         self._closed = False
         self._generation = generation()
-        self._platform = HostPlatform(
+        self._platform = PlatformSpec(
             name=name,
             version=platform_version,
             num_devices=num_devices,
@@ -148,7 +151,7 @@ class HostClient(Client):
         self._topology = HostTopology(self._compiler, descriptions, self._platform.attributes)
         self._dispatcher = Dispatcher([q for d in self._local_devices for q in (d.compute, d.transfers)])
         self._handlers = FfiHandlers()
-        self._mapped = MappedMemory()
+        self._mapped = DmaMappings()
         # What somebody still has to say, for ``close`` to end the wait for it.
         self._unfulfilled: weakref.WeakSet[HostAliasFulfillment | HostTransferManager] = weakref.WeakSet()
 
@@ -367,7 +370,7 @@ class HostClient(Client):
         if self._closed:
             raise FailedPreconditionError(f"the client '{self.platform_name}' was closed; make a new one")
         if self._generation != generation():
-            raise forked()
+            raise forked_error()
 
     def close(self) -> None:
         if self._closed:

@@ -29,7 +29,7 @@ class Compiled:
         parameters: shape and element type of each parameter; arguments are checked against them. A layout is what
             frameworks are told to give; arrays of every layout are taken.
         name: the program's name.
-        takes_context: ``run`` takes an ``ExecutionContext`` before the arrays: it says on which device and for which
+        takes_context: ``run`` takes an ``RunContext`` before the arrays: it says on which device and for which
             replica and partition it runs, and lets the devices of one launch meet.
         aliases: result number by parameter number: these parameters are donated, and their memory goes to that
             result. Their arrays arrive writable and are ``run``'s to overwrite and return.

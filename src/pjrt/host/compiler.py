@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pjrt.api.capability import Capabilities
+from pjrt.api.checks import expect_bytes
 from pjrt.api.compatibility import Effort, StaticCheck, Support, decide, only_format
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.api.expecting import expect_bytes
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.host.compiled import Compiled, CompileFunction
-from pjrt.host.device_errors import clean
+from pjrt.host.device_errors import without_traceback
 from pjrt.host.executable import HostExecutable, Origin
 from pjrt.host.serialization import unpack
 
@@ -134,6 +134,6 @@ class HostCompiler:
         except PjrtError:
             raise
         except Exception as error:
-            raise clean(error) from None
+            raise without_traceback(error) from None
         origin = Origin(self.platform_name, self.platform_version, self._default_memory_kind, program, options)
         return HostExecutable(compiled, origin)

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pjrt.host.copying import Copy
+from pjrt.host.copies import Copy
 
 if TYPE_CHECKING:
     from pjrt.host.execution import Execution

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pjrt.api.attributes import Attributes
+from pjrt.api.checks import expect, expect_int
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
 from pjrt.api.errors import FailedPreconditionError, PjrtError
-from pjrt.api.expecting import expect, expect_int
 from pjrt.api.memory_space import MemorySpaceDescription
-from pjrt.host import process_life
-from pjrt.host.feed import Feed
+from pjrt.host.fork_safety import runtime_lock
+from pjrt.host.infeed import Feed
 from pjrt.host.memory_space import HostMemorySpace
-from pjrt.host.queue import WorkQueue
+from pjrt.host.work_queue import WorkQueue
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
     from pjrt.host.execution import Execution
-    from pjrt.host.platform import HostPlatform
+    from pjrt.host.platform_spec import PlatformSpec
 
 
 class HostDeviceDescription(DeviceDescription):
@@ -81,7 +81,7 @@ class HostDevice(Device):
         "transfers",
     )
 
-    def __init__(self, client: HostClient, description: HostDeviceDescription, platform: HostPlatform) -> None:
+    def __init__(self, client: HostClient, description: HostDeviceDescription, platform: PlatformSpec) -> None:
         self._client = client
         self._description = description
         self._addressable = description.process_index == platform.process_index
@@ -188,12 +188,12 @@ class Launches:
 
     def add(self, launch_id: int, execution: Execution) -> None:
         """An execution begins."""
-        with process_life.lock:
+        with runtime_lock:
             self._by_id.setdefault(launch_id, set()).add(execution)
 
     def discard(self, launch_id: int, execution: Execution) -> None:
         """An execution has ended; may be said again."""
-        with process_life.lock:
+        with runtime_lock:
             running = self._by_id.get(launch_id)
             if running is not None:
                 running.discard(execution)
@@ -202,5 +202,5 @@ class Launches:
 
     def find(self, launch_id: int) -> list[Execution]:
         """The executions with a launch id."""
-        with process_life.lock:
+        with runtime_lock:
             return list(self._by_id.get(launch_id, ()))

@@ -8,7 +8,7 @@ from pjrt.api.author_errors import from_author
 from pjrt.api.errors import PjrtError
 
 
-def clean(error: BaseException) -> PjrtError:
+def without_traceback(error: BaseException) -> PjrtError:
     """An exception of a device's code as a ``PjrtError`` that keeps no frames alive.
 
     A traceback holds the frames, and those hold the arrays they worked on: memory of the device, for as long as

@@ -11,8 +11,8 @@ from pjrt.api.future import Future
 from pjrt.api.interpreter_end import time_left
 from pjrt.host.device import HostDevice
 from pjrt.host.execution import Execution
-from pjrt.host.process_life import is_exiting
-from pjrt.host.queue import WorkQueue, after
+from pjrt.host.shutdown import is_exiting
+from pjrt.host.work_queue import WorkQueue, after
 
 
 class Dispatcher:
@@ -32,9 +32,9 @@ class Dispatcher:
 
     def __init__(self, queues: Sequence[WorkQueue]) -> None:
         self._queues = tuple(queues)
-        self._waiting: set[_Shares] = set()
+        self._waiting: set[_PendingLaunch] = set()
         # Launches on several devices that are ready to be put, in the one order for all queues, and whoever puts them.
-        self._ready: deque[_Shares] = deque()
+        self._ready: deque[_PendingLaunch] = deque()
         self._putting = threading.Lock()
 
     def enqueue(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
@@ -53,7 +53,7 @@ class Dispatcher:
                 executions[0].fail(error)
                 raise
             return
-        shares = _Shares(executions, devices)
+        shares = _PendingLaunch(executions, devices)
         if missing:
             for execution in executions:
                 execution.definition.need(*missing)
@@ -112,14 +112,14 @@ class Dispatcher:
                 elif not queue.drain(time_left()):
                     queue.abandon(CancelledError("the interpreter ended before the work was done"))
 
-    def _stop_waiting(self, shares: _Shares) -> None:
+    def _stop_waiting(self, shares: _PendingLaunch) -> None:
         try:
             self._waiting.remove(shares)
         except KeyError:
             return  # cancelled
         self._release(shares)
 
-    def _release(self, shares: _Shares) -> None:
+    def _release(self, shares: _PendingLaunch) -> None:
         """Puts the executions of a launch on their queues.
 
         It never waits for another who does that: the garbage collector may run while executions are being put, drop a
@@ -136,7 +136,7 @@ class Dispatcher:
                 self._putting.release()
 
 
-class _Shares:
+class _PendingLaunch:
     """The executions of one launch.
 
     Attributes:

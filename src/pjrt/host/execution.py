@@ -15,17 +15,17 @@ from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.compiled import Compiled
 from pjrt.host.demand import wanted
-from pjrt.host.device_errors import clean
-from pjrt.host.process_life import is_exiting
+from pjrt.host.device_errors import without_traceback
+from pjrt.host.shutdown import is_exiting
 from pjrt.host.storage import TOKEN, Storage, freeze, is_sole_base, take_writable
 from pjrt.host_memory.aligned import HostArray, aligned_copy
 from pjrt.host_memory.layout import array_dtype, is_laid_out, order_of_spec
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
-    from pjrt.host.execution_context import ExecutionContext
     from pjrt.host.launch import Launch
     from pjrt.host.memory_space import HostMemorySpace
+    from pjrt.host.run_context import RunContext
 
 _log = logging.getLogger("pjrt")
 
@@ -50,7 +50,7 @@ class Execution:
         donated: frozenset[int],
         spaces: Sequence[HostMemorySpace],
         launch: Launch | None,
-        context: ExecutionContext | None,
+        context: RunContext | None,
     ) -> None:
         self._compiled = compiled
         self._device = device
@@ -80,7 +80,7 @@ class Execution:
         except PjrtError as raised:
             error = raised.with_traceback(None)
         except BaseException as raised:
-            error = clean(raised)
+            error = without_traceback(raised)
         if error is None:
             error = self._finish()
         if error is not None:
@@ -146,7 +146,7 @@ class Execution:
         try:
             results = compiled.run(*arrays) if self._context is None else compiled.run(self._context, *arrays)
         except BaseException as error:
-            return clean(error)
+            return without_traceback(error)
         # From here on the results alone hold on to donated arrays that they reuse.
         arrays.clear()
         self.inputs = []

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
-from pjrt.api.expecting import expect, expect_int
 
 
 class FfiHandler(NamedTuple):

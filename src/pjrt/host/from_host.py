@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pjrt.api.checks import expect_array, expect_callable, expect_int, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.expecting import expect_array, expect_callable, expect_int, unexpected
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, StridedLayout, TiledLayout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.host.buffer import HostBuffer
-from pjrt.host.copying import INLINE_BYTES
-from pjrt.host.queue import Call
+from pjrt.host.copies import INLINE_BYTES
 from pjrt.host.storage import READY, TOKEN, Storage, freeze
+from pjrt.host.work_queue import Call
 from pjrt.host_memory.aligned import HostArray, aligned_copy, aligned_empty
 from pjrt.host_memory.external import ExternalMemory, notify_owner
 from pjrt.host_memory.layout import array_dtype, is_laid_out, order_of, tiled

@@ -13,7 +13,7 @@ from pjrt.api.execute_options import RecvCallback, SendCallback
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.transfer import CopyToDeviceStream
-from pjrt.host import process_life
+from pjrt.host.fork_safety import runtime_lock
 from pjrt.host_memory.aligned import HostArray, aligned_empty
 from pjrt.host_memory.byte_range import bytes_of
 from pjrt.host_memory.layout import array_dtype
@@ -87,7 +87,7 @@ class HostCopyToDeviceStream(CopyToDeviceStream):
 
     def add_chunk(self, data: Any) -> Future[None]:
         chunk = bytes_of(data)
-        with process_life.lock:
+        with runtime_lock:
             left = self.total_bytes - self._current
             if chunk.nbytes % self._granule or chunk.nbytes > left:
                 raise InvalidArgumentError(
@@ -97,7 +97,7 @@ class HostCopyToDeviceStream(CopyToDeviceStream):
             offset = self._current
             self._current += chunk.nbytes
         self._bytes[offset : offset + chunk.nbytes] = chunk
-        with process_life.lock:
+        with runtime_lock:
             self._copied += chunk.nbytes
             is_complete = self._copied == self.total_bytes
         if is_complete:

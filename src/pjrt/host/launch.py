@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pjrt.api import interruption
 from pjrt.api.errors import AbortedError, CancelledError, DeadlineExceededError, InvalidArgumentError, PjrtError
-from pjrt.host import process_life
+from pjrt.host.fork_safety import runtime_lock
 
 _run_ids = itertools.count(1)
 
@@ -34,7 +34,7 @@ class Launch:
     def __init__(self, launch_id: int = 0) -> None:
         self.run_id = next(_run_ids)
         self.launch_id = launch_id
-        self._changed = threading.Condition(process_life.lock)
+        self._changed = threading.Condition(runtime_lock)
         self._meetings: dict[Hashable, _Meeting] = {}
         self._mail: dict[Hashable, deque[Any]] = {}
         self._error: PjrtError | None = None

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect, expect_sequence
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.expecting import expect, expect_sequence
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.host import process_life
 from pjrt.host.arguments import Arguments
 from pjrt.host.device import HostDevice
+from pjrt.host.device_run import DeviceRun, device_runs
 from pjrt.host.executable import HostExecutable
 from pjrt.host.execution import Execution
-from pjrt.host.execution_context import ExecutionContext
+from pjrt.host.fork_safety import runtime_lock
 from pjrt.host.launch import Launch
-from pjrt.host.share import Share, shares_of
+from pjrt.host.run_context import RunContext
 from pjrt.host.storage import Storage
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         self._deleted = False
         portable = executable.origin.options.compile_portable_executable
         devices = () if portable else client.addressable_devices
-        self._shares = shares_of(executable.compiled, assignment, devices)
+        self._shares = device_runs(executable.compiled, assignment, devices)
         # For shares that are run one by one: how many each device has run, and launches that are not complete.
         self._started: dict[Device, int] = dict.fromkeys(self._shares, 0)
         self._launches: dict[int, Launch] = {}
@@ -147,7 +147,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             )
         if not isinstance(device, HostDevice) or device.client is not self._client:
             raise InvalidArgumentError(f"{device} is no device of this client; use one of client.addressable_devices")
-        share = Share.of(self.compiled, device)
+        share = DeviceRun.of(self.compiled, device)
         return self._run_one(share, arguments, ExecuteOptions.of(options), returned_futures)
 
     # Its end.
@@ -161,7 +161,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
 
     def _run_one(
         self,
-        share: Share,
+        share: DeviceRun,
         arguments: Sequence[Buffer],
         options: ExecuteOptions,
         returned_futures: list[Future[None]] | None,
@@ -183,20 +183,18 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         return share.buffers(execution)
 
     def _execution(
-        self, share: Share, inputs: list[Storage], options: ExecuteOptions, launch: Launch | None, place: int
+        self, share: DeviceRun, inputs: list[Storage], options: ExecuteOptions, launch: Launch | None, place: int
     ) -> Execution:
         compiled = self.compiled
         context = None
         if compiled.takes_context and launch is not None:
-            context = ExecutionContext(
-                share.device, share.replica, share.partition, self._assignment, options, launch, place
-            )
+            context = RunContext(share.device, share.replica, share.partition, self._assignment, options, launch, place)
         donated = self._arguments.donated(options.non_donatable_input_indices)
         return Execution(compiled, share.device, inputs, donated, share.spaces, launch, context)
 
     def _join_launch(self, device: Device, launch_id: int) -> Launch:
         """The launch that a share belongs to which is run alone: the n-th share of each device are one launch."""
-        with process_life.lock:
+        with runtime_lock:
             number = self._started[device]
             self._started[device] = number + 1
             launch = self._launches.get(number)

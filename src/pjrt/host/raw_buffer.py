@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future
 from pjrt.api.raw_buffer import RawBuffer
-from pjrt.host.copying import schedule
+from pjrt.host.copies import schedule
 from pjrt.host.storage import Storage
 from pjrt.host_memory.aligned import HostArray
 from pjrt.host_memory.byte_range import source_bytes, target_bytes

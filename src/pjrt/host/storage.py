@@ -12,7 +12,7 @@ from pjrt.host_memory.aligned import HostArray, aligned_copy
 
 if TYPE_CHECKING:
     from pjrt.host.accounting import MemoryAccount
-    from pjrt.host.queue import WorkQueue
+    from pjrt.host.work_queue import WorkQueue
 
 TOKEN: HostArray = np.empty(0, np.bool_)
 """What stands for the value of every token."""

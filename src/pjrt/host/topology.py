@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
+from pjrt.api.checks import expect
 from pjrt.api.client import Client
 from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.device_options import topology_options
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect
+from pjrt.api.errors import InvalidArgumentError, unimplemented
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import expect_shape
@@ -127,3 +128,26 @@ class HostTopology(TopologyDescription):
 def _attributes(values: dict[str, Any]) -> Attributes:
     """Attributes from JSON, which has lists where they have tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+
+
+def named_topology(platform: str, make: Callable[..., Client], name: str, options: Mapping[str, Any]) -> HostTopology:
+    """Return the topology of a new client, which is closed again: a topology describes devices and needs no client.
+
+    Args:
+        platform: the device's name, for messages.
+        make: a function that makes a client of the options.
+        name: the number of devices, such as ``8``; empty for the default number.
+        options: those of the client; ``num_devices`` may stand there instead of in the name.
+
+    Raises:
+        InvalidArgumentError: the name is not a number, or the options have ``num_devices`` too.
+        UnimplementedError: the clients are not host clients, or have another number of devices than the name.
+    """
+    with make(**topology_options(platform, name, options)) as client:
+        topology = client.topology
+        if not isinstance(topology, HostTopology):
+            raise unimplemented(platform, "Plugin.topology")
+        count = len(client.addressable_devices)
+        if name and count != int(name):
+            raise unimplemented(platform, f"the topology {name!r}", f"it always has {count} devices")
+        return topology

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.attributes import Attributes
+from pjrt.api.checks import expect, expect_all, expect_array, expect_int
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     CancelledError,
@@ -17,16 +18,15 @@ from pjrt.api.errors import (
     OutOfRangeError,
     PjrtError,
 )
-from pjrt.api.expecting import expect, expect_all, expect_array, expect_int
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
-from pjrt.host import process_life
 from pjrt.host.buffer import HostBuffer
-from pjrt.host.copying import INLINE_BYTES
-from pjrt.host.device_errors import clean
-from pjrt.host.queue import Call
+from pjrt.host.copies import INLINE_BYTES
+from pjrt.host.device_errors import without_traceback
+from pjrt.host.fork_safety import runtime_lock
 from pjrt.host.storage import Storage, freeze
+from pjrt.host.work_queue import Call
 from pjrt.host_memory.aligned import HostArray, aligned_empty
 from pjrt.host_memory.byte_range import source_bytes
 from pjrt.host_memory.external import memory_of
@@ -152,7 +152,7 @@ class _Filling:
 
     def retrieve(self) -> HostBuffer:
         """The buffer, once."""
-        with process_life.lock:
+        with runtime_lock:
             buffer, self._buffer = self._buffer, None
         if buffer is None:
             raise FailedPreconditionError("the buffer was retrieved already; it can be taken once")
@@ -166,7 +166,7 @@ class _Filling:
             size: how many bytes it copies.
             is_last: whether no further one comes.
         """
-        with process_life.lock:
+        with runtime_lock:
             array, memory = self._array, self._bytes
             if self._ended or array is None or memory is None:
                 raise FailedPreconditionError(
@@ -186,14 +186,14 @@ class _Filling:
 
     def fail(self, error: PjrtError) -> None:
         """The buffer fails with this error."""
-        with process_life.lock:
+        with runtime_lock:
             self._ended = True
         if not self._definition._complete(None, error):
             raise FailedPreconditionError("the buffer has its value or an error already")
 
     def abandon(self, error: PjrtError) -> None:
         """No more data will come: the buffer fails unless its last transfer was begun."""
-        with process_life.lock:
+        with runtime_lock:
             if self._ended:
                 return
             self._ended = True
@@ -203,14 +203,14 @@ class _Filling:
         try:
             copy(array, memory)
         except BaseException as error:
-            self._definition._complete(None, clean(error))
+            self._definition._complete(None, without_traceback(error))
             raise
         finally:
             del array, memory
             self._one_done()
 
     def _one_done(self) -> None:
-        with process_life.lock:
+        with runtime_lock:
             self._under_way -= 1
             if not self._ended or self._under_way:
                 return

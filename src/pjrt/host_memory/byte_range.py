@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.api.checks import expect_int
 from pjrt.api.errors import InvalidArgumentError, OutOfRangeError
-from pjrt.api.expecting import expect_int
 from pjrt.host_memory.aligned import HostArray
 
 

@@ -12,7 +12,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host import Compiled, ExecutionContext, HostClient
+from pjrt.host import Compiled, HostClient, RunContext
 
 
 def compile_tiny(program: Program, options: CompileOptions) -> Compiled:
@@ -88,7 +88,7 @@ class _TinyProgram:
                 return self.specs[words[1]]
         raise InvalidArgumentError(f"unknown operation {words[0]!r}")
 
-    def _run(self, context: ExecutionContext, *arguments: Any) -> tuple[Any, ...]:
+    def _run(self, context: RunContext, *arguments: Any) -> tuple[Any, ...]:
         values = dict(zip(self.parameters, arguments, strict=True))
         payloads: dict[str, bytes] = {}
         for number, words in enumerate(self.statements):
@@ -103,7 +103,7 @@ class _TinyProgram:
                 results[output] = arguments[parameter]
         return tuple(results)
 
-    def _value(self, context: ExecutionContext, number: int, words: list[str], values: dict[str, Any]) -> Any:
+    def _value(self, context: RunContext, number: int, words: list[str], values: dict[str, Any]) -> Any:
         operands = [values.get(word) for word in words[1:]]
         match words[0]:
             case "identity":
@@ -129,9 +129,7 @@ class _TinyProgram:
                 return np.uint32(context.partition_id)
 
     @staticmethod
-    def _effect(
-        context: ExecutionContext, words: list[str], values: dict[str, Any], payloads: dict[str, bytes]
-    ) -> None:
+    def _effect(context: RunContext, words: list[str], values: dict[str, Any], payloads: dict[str, bytes]) -> None:
         match words[0]:
             case "payload":
                 payloads[words[1]] = " ".join(words[2:]).encode()

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 import pjrt
-from pjrt.api.client import Client, ProcessInfo, ProcessState
+from pjrt.api.client import Client
+from pjrt.api.process_info import ProcessInfo, ProcessState
 from tiny.program import TinyProgram
 
 X = np.arange(4, dtype=np.float32)

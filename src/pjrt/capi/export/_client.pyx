@@ -9,7 +9,8 @@ from pjrt.capi.export._trampolines cimport drop, trampoline, notice_trampoline, 
 from pjrt.capi.export._host_memory cimport host_memory
 from pjrt.capi.export._strings cimport Strings
 
-from pjrt.api.client import Client, ProcessInfo, ProcessState
+from pjrt.api.client import Client
+from pjrt.api.process_info import ProcessInfo, ProcessState
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import (
     FailedPreconditionError, InternalError, InvalidArgumentError, NotFoundError, UnimplementedError

@@ -19,7 +19,7 @@ from pjrt.devices.reference.cost_analysis import costs
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.memory_stats import memory_stats
 from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
-from pjrt.host import Compiled, ExecutionContext
+from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo import read, to_module
 from pjrt.stablehlo.layouts import with_asked_layouts
 from pjrt.stablehlo.outline import Outline
@@ -66,7 +66,7 @@ def compile_program(
         whole = GatheredProgram(evaluator, partitions)
         execute, parameter_specs, result_specs = whole.run, whole.parameters, whole.results
 
-    def run(execution: ExecutionContext, *arrays: Any) -> list[Any]:
+    def run(execution: RunContext, *arrays: Any) -> list[Any]:
         context = Context(
             loop,
             replica_id=execution.replica_id,

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.api_version import API_VERSION
 from pjrt.api.attributes import Attributes
-from pjrt.api.client import check_option_names
+from pjrt.api.device_options import check_num_devices, check_option_names
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
 
 if TYPE_CHECKING:
     from pjrt.devices.reference.client import ReferenceClient
     from pjrt.host.topology import HostTopology
-
-MOST_DEVICES = 4096
-"""More virtual devices than this are taken for a slip of the pen."""
 
 
 class ReferencePlugin(Plugin):
@@ -46,12 +43,7 @@ class ReferencePlugin(Plugin):
 
         known = list(inspect.signature(ReferenceClient.__init__).parameters)[1:]
         check_option_names(self.name, options, known)
-        count = options.get("num_devices", 1)
-        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_DEVICES:
-            raise InvalidArgumentError(
-                f"the option num_devices of the device 'reference' is a number from 1 to {MOST_DEVICES}, "
-                f"found {count!r}"
-            )
+        check_num_devices(self.name, options)
         for name in ("debug_nans", "fold", "vet"):
             if not isinstance(options.get(name, False), bool | None):
                 raise InvalidArgumentError(
@@ -70,7 +62,7 @@ class ReferencePlugin(Plugin):
             name: the number of devices, such as ``8``; may be left out.
             options: those of ``client``; ``num_devices`` is the number too.
         """
-        from pjrt.host.named_topology import named_topology
+        from pjrt.host.topology import named_topology
 
         return named_topology(self.name, self.client, name, options)
 

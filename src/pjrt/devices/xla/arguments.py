@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect_sequence
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect_sequence
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.checks import expect
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
-from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout, TiledLayout, expect_layout
 from pjrt.api.raw_buffer import RawBuffer

@@ -9,21 +9,23 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
-from pjrt.api.client import AliasFulfillment, Client, choose_place
+from pjrt.api.checks import expect, expect_all, expect_int
+from pjrt.api.client import Client
 from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
-from pjrt.api.expecting import expect, expect_all, expect_int
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.partitioning import Partitioning
+from pjrt.api.placement import choose_place
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.devices.xla import _jaxlib, compilation, ffi, from_host, shutdown, special_buffers

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.checks import expect_bytes
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
-from pjrt.api.expecting import expect_bytes
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _jaxlib, custom_calls, trial_compilation

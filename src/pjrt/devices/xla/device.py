@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.checks import expect, expect_int
 from pjrt.api.device import AllocatorStats, Device, DeviceDescription
 from pjrt.api.errors import PjrtError, unimplemented
-from pjrt.api.expecting import expect, expect_int
 from pjrt.api.memory_space import MemorySpaceDescription
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.errors import converted

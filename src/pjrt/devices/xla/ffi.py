@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect, expect_int
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.errors import converted
 

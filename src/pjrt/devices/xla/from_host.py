@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.expecting import expect_array, expect_callable, unexpected
+from pjrt.api.checks import expect_array, expect_callable, unexpected
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout

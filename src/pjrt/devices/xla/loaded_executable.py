@@ -8,11 +8,11 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect, expect_sequence
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
 from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.expecting import expect, expect_sequence
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument
 from pjrt.devices.xla._jaxlib import TURNS, collect_released

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.api_version import API_VERSION
 from pjrt.api.attributes import Attributes
-from pjrt.api.client import check_option_names
+from pjrt.api.device_options import check_num_devices, check_option_names, topology_options
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
 
@@ -58,7 +57,7 @@ class XlaPlugin(Plugin):
             )
         from pjrt.devices.xla.client import XlaClient
 
-        return XlaClient(_number_of_devices(options), asynchronous)
+        return XlaClient(check_num_devices(self.name, options), asynchronous)
 
     def topology(self, name: str = "", /, **options: Any) -> XlaTopology:
         """A number of virtual devices.
@@ -68,17 +67,11 @@ class XlaPlugin(Plugin):
             options: ``num_devices``, the same by its name as an option of ``client``.
         """
         check_option_names(self.name, options, ("num_devices",))
-        if name:
-            if not name.isdecimal() or "num_devices" in options:
-                raise InvalidArgumentError(
-                    "a topology of the device 'cpu' is named by the number of its devices, such as '8', or has the "
-                    f"option num_devices instead; found the name {name!r} and the options {options}"
-                )
-            options = {"num_devices": int(name)}
+        options = topology_options(self.name, name, options)
         from pjrt.devices.xla.client import version
         from pjrt.devices.xla.topology import XlaTopology
 
-        return XlaTopology(_number_of_devices(options), version())
+        return XlaTopology(check_num_devices(self.name, options), version())
 
     def deserialize_topology(self, serialized: bytes) -> XlaTopology:
         from pjrt.devices.xla.client import version
@@ -90,16 +83,3 @@ class XlaPlugin(Plugin):
         from pjrt.devices.xla.profiler import XlaProfiler
 
         return XlaProfiler(options)
-
-
-MOST_DEVICES = 4096
-"""More virtual devices than this are taken for a slip of the pen."""
-
-
-def _number_of_devices(options: Mapping[str, Any]) -> int:
-    count = options.get("num_devices", 1)
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST_DEVICES:
-        raise InvalidArgumentError(
-            f"the option num_devices of the device 'cpu' is a number from 1 to {MOST_DEVICES}, found {count!r}"
-        )
-    return count

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument
 from pjrt.devices.xla.compilation import deserialize

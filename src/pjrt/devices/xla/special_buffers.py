@@ -7,10 +7,10 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.buffer import Buffer
-from pjrt.api.client import AliasFulfillment
+from pjrt.api.checks import expect, expect_callable, expect_int
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
-from pjrt.api.expecting import expect, expect_callable, expect_int
 from pjrt.api.future import Future, Promise
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.xla import _jaxlib

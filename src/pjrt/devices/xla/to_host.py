@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pjrt.api.checks import expect
 from pjrt.api.errors import InvalidArgumentError, unimplemented
-from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout
 from pjrt.devices.xla import _jaxlib

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pjrt.api.capability import Capabilities
+from pjrt.api.checks import expect
 from pjrt.api.client import Client
 from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.expecting import expect
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import expect_shape

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.attributes import Attributes
+from pjrt.api.checks import expect, expect_array, expect_int
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     CancelledError,
@@ -18,7 +19,6 @@ from pjrt.api.errors import (
     PjrtError,
     unimplemented,
 )
-from pjrt.api.expecting import expect, expect_array, expect_int
 from pjrt.api.future import Future, Promise
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec

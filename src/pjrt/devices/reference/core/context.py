@@ -15,7 +15,7 @@ class Context:
         loop: what runs a block's steps (``run_fast``, or one that ``observers.loop_for`` returns).
         replica_id, partition_id: the device's place.
         num_replicas, num_partitions: how many there are of each.
-        host: what the host runtime gives a running program (``pjrt.host.ExecutionContext``): meetings with the other
+        host: what the host runtime gives a running program (``pjrt.host.RunContext``): meetings with the other
             devices of the launch, channels to the host, feeds; None where the program runs without a client.
         values: a place for what a chapter needs to keep during the run, by the chapter's own key.
     """

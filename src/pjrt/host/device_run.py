@@ -22,7 +22,7 @@ Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None
 """The memory space, the type and the layout of an output; the layout is ``None`` if it is row-major."""
 
 
-class Share(NamedTuple):
+class DeviceRun(NamedTuple):
     """The place of one device in a program's device assignment.
 
     Attributes:
@@ -40,7 +40,7 @@ class Share(NamedTuple):
     outputs: tuple[Output, ...] | None
 
     @staticmethod
-    def of(compiled: Compiled, device: HostDevice, replica: int = 0, partition: int = 0) -> Share:
+    def of(compiled: Compiled, device: HostDevice, replica: int = 0, partition: int = 0) -> DeviceRun:
         """A device's share of a program.
 
         Raises:
@@ -49,7 +49,7 @@ class Share(NamedTuple):
         kinds = compiled.output_memory_kinds
         spaces = tuple(map(device.memory_space, kinds)) if kinds else (device.default_memory_space,)
         specs = compiled.outputs
-        return Share(device, replica, partition, spaces, None if specs is None else _outputs(spaces, specs))
+        return DeviceRun(device, replica, partition, spaces, None if specs is None else _outputs(spaces, specs))
 
     def buffers(self, execution: Execution) -> list[Buffer]:
         """The buffers of the outputs of an execution; waits for it if nobody declared what they will be.
@@ -81,13 +81,13 @@ def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) ->
     )
 
 
-def shares_of(
+def device_runs(
     compiled: Compiled, assignment: DeviceAssignment, devices: Sequence[HostDevice]
-) -> Mapping[Device, Share]:
+) -> Mapping[Device, DeviceRun]:
     """The shares of these devices, in the order of the assignment."""
     by_id = {device.id: device for device in devices}
     return {
-        by_id[device_id]: Share.of(compiled, by_id[device_id], replica, partition)
+        by_id[device_id]: DeviceRun.of(compiled, by_id[device_id], replica, partition)
         for replica, row in enumerate(assignment.device_ids)
         for partition, device_id in enumerate(row)
         if device_id in by_id

@@ -14,7 +14,7 @@ MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostPlatform:
+class PlatformSpec:
     """The facts of a platform; ``HostClient`` says what each of them means."""
 
     name: str

@@ -9,7 +9,7 @@ import pytest
 import toys
 
 import pjrt
-from pjrt.host.queue import Call, WorkQueue
+from pjrt.host.work_queue import Call, WorkQueue
 
 
 def test_putting_tasks_while_threads_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ExecutionContext:
+class RunContext:
     """One device's share of a launch, as the function that computes it sees it.
 
     Attributes:

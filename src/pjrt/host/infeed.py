@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pjrt.api.errors import DeadlineExceededError
-from pjrt.host import process_life
+from pjrt.host.fork_safety import runtime_lock
 
 _WAIT_SLICE_SECONDS = 0.2
 
@@ -26,7 +26,7 @@ class Feed:
     def __init__(self, name: str) -> None:
         self._name = name
         self._values: deque[Any] = deque()
-        self._changed = threading.Condition(process_life.lock)
+        self._changed = threading.Condition(runtime_lock)
 
     def put(self, value: Any) -> None:
         """Adds a value at the end; never waits."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType
 from pjrt.api.future import Future
-from pjrt.host.queue import after
 from pjrt.host.storage import Storage, freeze
+from pjrt.host.work_queue import after
 from pjrt.host_memory.aligned import HostArray
 
 

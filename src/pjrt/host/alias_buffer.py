@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.buffer import Buffer
-from pjrt.api.client import AliasFulfillment
+from pjrt.api.checks import expect
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError
-from pjrt.api.expecting import expect
 from pjrt.api.future import Future
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec

@@ -8,7 +8,7 @@ from pjrt.api.errors import AlreadyExistsError, NotFoundError
 from pjrt.host_memory.byte_range import bytes_of
 
 
-class MappedMemory:
+class DmaMappings:
     """The pieces of memory that are mapped, kept alive until they are unmapped."""
 
     __slots__ = ("_by_address",)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pjrt.api.element_type import AnyDType
 from pjrt.api.future import Future
-from pjrt.host.device_errors import clean
-from pjrt.host.queue import Call
+from pjrt.host.device_errors import without_traceback
 from pjrt.host.storage import TOKEN, Storage, freeze
+from pjrt.host.work_queue import Call
 from pjrt.host_memory.aligned import HostArray, aligned_copy
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Copy(Call):
                 self.future.need(self._device.transfers.server)
                 self._device.transfers.put(self)
             except Exception as refused:
-                self.fail(clean(refused))
+                self.fail(without_traceback(refused))
 
 
 def copy_between(

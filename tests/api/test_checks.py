@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt.api.checks import expect, expect_array, expect_bytes, expect_callable, expect_int, expect_sequence
 from pjrt.api.execute_options import ExecuteOptions, SendCallback
-from pjrt.api.expecting import expect, expect_array, expect_bytes, expect_callable, expect_int, expect_sequence
 from pjrt.api.layout import StridedLayout, TiledLayout
 
 F32 = pjrt.ElementType.F32

@@ -13,8 +13,9 @@ from typing import Any, Protocol
 from pjrt.api.errors import FailedPreconditionError, PjrtError, UnavailableError
 from pjrt.api.future import Future, Promise
 from pjrt.api.waits import Server
-from pjrt.host import process_life
-from pjrt.host.device_errors import clean
+from pjrt.host import shutdown
+from pjrt.host.device_errors import without_traceback
+from pjrt.host.fork_safety import forked_error, generation, runtime_lock
 
 _log = logging.getLogger("pjrt")
 
@@ -35,7 +36,7 @@ class Task(Protocol):
 class WorkQueue:
     """Runs tasks in the order in which they were put, on a thread of its own.
 
-    The thread starts with the first task and ends when the queue is closed or dropped; ``process_life`` says what
+    The thread starts with the first task and ends when the queue is closed or dropped; ``shutdown`` says what
     becomes of it at a fork and at the end of the interpreter.
     """
 
@@ -53,9 +54,9 @@ class WorkQueue:
         self._started = False
         self._unserved = False
         self._finalizer: weakref.finalize[Any, Any] | None = None
-        self._generation = process_life.generation()
+        self._generation = generation()
         self._closed = False
-        process_life.register(self)
+        shutdown.register(self)
 
     def put(self, task: Task) -> None:
         """Adds a task; never blocks.
@@ -64,8 +65,8 @@ class WorkQueue:
             FailedPreconditionError: the queue was closed, or made before a fork, by the parent process.
             UnavailableError: no thread can be started.
         """
-        if self._generation != process_life.generation():
-            raise process_life.forked()
+        if self._generation != generation():
+            raise forked_error()
         if self._closed or sys.is_finalizing():
             raise FailedPreconditionError(f"the work queue {self._name} was closed, or the interpreter has ended")
         if not self._started:
@@ -86,7 +87,7 @@ class WorkQueue:
     @property
     def is_busy(self) -> bool:
         """Whether something was put that is not finished, and the caller may wait for it."""
-        return bool(self._pending) and self._generation == process_life.generation() and not self.is_current_thread
+        return bool(self._pending) and self._generation == generation() and not self.is_current_thread
 
     @property
     def is_current_thread(self) -> bool:
@@ -95,7 +96,7 @@ class WorkQueue:
 
     def drain(self, timeout: float | None = None) -> bool:
         """Waits until everything put before is finished; returns whether it is."""
-        if self._generation != process_life.generation() or not self._pending or self.is_current_thread:
+        if self._generation != generation() or not self._pending or self.is_current_thread:
             return not self._pending
         fence = _Fence()
         self.put(fence)
@@ -132,7 +133,7 @@ class WorkQueue:
 
     def _start(self) -> None:
         try:
-            with process_life.lock:
+            with runtime_lock:
                 if self._started:
                     return
                 self._started = True
@@ -145,7 +146,7 @@ class WorkQueue:
                 target=_serve, args=(self._items, self._pending, self._server), name=f"pjrt {self._name}", daemon=True
             ).start()
         except RuntimeError as error:
-            if process_life.is_exiting() or "interpreter shutdown" in str(error):
+            if shutdown.is_exiting() or "interpreter shutdown" in str(error):
                 # From Python 3.12 on no thread starts any more. Whoever waits for the end of the work does it then.
                 self._unserved = True
                 return
@@ -194,7 +195,7 @@ class Call:
             value = function()
         except BaseException as error:
             function = None
-            self.future._complete(None, clean(error))
+            self.future._complete(None, without_traceback(error))
         else:
             function = None
             self.future._complete(value)
@@ -210,7 +211,7 @@ class Call:
 
 def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Server) -> None:
     # Holds neither the queue nor its client, so that both can go away while the thread waits.
-    with process_life.lock:
+    with runtime_lock:
         if server.thread:
             return
         server.begin()  # the first that came
@@ -261,6 +262,6 @@ def after(futures: Iterable[Future[Any]], function: Callable[[], object]) -> Non
 
 
 def _take_last(tickets: list[None]) -> bool:
-    with process_life.lock:
+    with runtime_lock:
         tickets.pop()
         return not tickets

@@ -1,0 +1,96 @@
+"""Shutdown: what becomes of work under way when the interpreter ends, and in the child of a fork.
+
+The threads of the work queues are daemons that the end of the interpreter waits for, but not for ever. If Python joined
+them, one device function that hangs would keep the process from ending. If nobody waited for them, work that is nearly
+done would be lost, and a thread might be stopped inside foreign C code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import time
+import weakref
+from typing import Protocol
+
+from pjrt.api import interpreter_end
+from pjrt.api.errors import CancelledError, PjrtError
+from pjrt.host.fork_safety import forked_error
+from pjrt.system import after_fork_in_child
+
+_log = logging.getLogger("pjrt")
+
+_GRACE_SECONDS = 0.2
+"""How long work may go on when the interpreter ends, before functions that ask are asked to end."""
+
+
+class Worker(Protocol):
+    """An object that has work under way on its own thread."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has work under way."""
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait until its work is done; return whether it is."""
+
+    def ask_to_end(self, error: PjrtError) -> None:
+        """Ask the work to end, because nobody waits for it any more; it may go on all the same."""
+
+    def abandon(self, error: PjrtError) -> None:
+        """Fail the work, because it will never be done."""
+
+
+_workers: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def register(worker: Worker) -> None:
+    """Have a worker's work ended at the end of the interpreter and in the child of a fork."""
+    _workers.add(worker)
+
+
+def is_exiting() -> bool:
+    """Whether the interpreter is ending, so that nobody will see an error any more."""
+    return interpreter_end.has_begun()
+
+
+def _after_fork_in_child() -> None:
+    for worker in list(_workers):
+        worker.abandon(forked_error())
+
+
+def _at_exit() -> None:
+    _drain(min(_GRACE_SECONDS, interpreter_end.time_left()))
+    for worker in _busy_workers():
+        worker.ask_to_end(CancelledError("the interpreter is ending"))
+    for worker in _drain(interpreter_end.time_left()):
+        _log.warning(
+            "the interpreter ends although %s is still at work after %g s; the work is abandoned",
+            worker.name,
+            interpreter_end.PATIENCE_SECONDS,
+        )
+        worker.abandon(CancelledError("the interpreter ended before the work was done"))
+
+
+def _drain(seconds: float) -> list[Worker]:
+    """Wait for the work under way and for what it starts, at most so long; return the workers that are still busy."""
+    deadline = time.monotonic() + seconds
+    busy = _busy_workers()
+    while busy and time.monotonic() < deadline:
+        for worker in busy:
+            worker.drain(max(deadline - time.monotonic(), 0))
+        busy = _busy_workers()
+    return busy
+
+
+def _busy_workers() -> list[Worker]:
+    return [worker for worker in list(_workers) if worker.is_busy]
+
+
+# After the lock was made anew: pjrt.host.fork_safety registered its function when it was imported.
+after_fork_in_child(_after_fork_in_child)
+atexit.register(_at_exit)
