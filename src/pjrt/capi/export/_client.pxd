@@ -1,31 +1,16 @@
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block
 from pjrt.capi.export._device cimport DeviceRecord, MemoryRecord
-from pjrt.capi.export._strings cimport String, Strings
-
-cdef struct ClientHandle:
-    void *record
-    String platform_name
-    String platform_version
-    int process_index
-    void **devices
-    size_t num_devices
-    void **addressable_devices
-    size_t num_addressable_devices
-    void **memories
-    size_t num_memories
+from pjrt.capi.export._gen_handles cimport ClientHandle
+from pjrt.capi.export._handle_data cimport HandleData
 
 
 cdef class ClientRecord:
     cdef ClientHandle handle
     cdef readonly object client
     cdef str platform_name
-    cdef Strings strings
+    cdef HandleData data
     cdef dict devices
     cdef dict memories
-    cdef Block device_pointers
-    cdef Block addressable_pointers
-    cdef Block memory_pointers
     cdef object topology
     cdef dict mapped
 

@@ -3,11 +3,11 @@
 from libc.stdint cimport uintptr_t
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block
-from pjrt.capi.export._device cimport DeviceRecord, MemoryRecord, pointers
-from pjrt.capi.export._trampolines cimport drop, trampoline, notice_trampoline, put, python_error, quiet_trampoline
+from pjrt.capi.export._device cimport DeviceRecord, MemoryRecord
+from pjrt.capi.export._gen_handles cimport ClientHandle
+from pjrt.capi.export._handle_data cimport HandleData
 from pjrt.capi.export._host_memory cimport host_memory
-from pjrt.capi.export._strings cimport Strings
+from pjrt.capi.export._trampolines cimport drop, notice_trampoline, put, python_error, quiet_trampoline, trampoline
 
 from pjrt.api.client import Client
 from pjrt.api.process_info import ProcessInfo, ProcessState
@@ -22,101 +22,61 @@ cdef class ClientRecord:
     @staticmethod
     cdef ClientRecord of(client, str platform_name):
         cdef ClientRecord record = ClientRecord.__new__(ClientRecord)
+        cdef ClientHandle *handle = &record.handle
+        cdef HandleData data = HandleData()
         record.client = client
         record.platform_name = platform_name
-        record.strings = Strings()
+        record.data = data
         record.mapped = {}
         record._read_places()
         working.add(client)
-        cdef ClientHandle *handle = &record.handle
         handle.record = <void *>record
-        handle.platform_name = record.strings.add(platform_name or client.platform_name)
-        handle.platform_version = record.strings.add(client.platform_version)
+        data.add_string(platform_name or client.platform_name, &handle.platform_name, &handle.platform_name_size)
+        data.add_string(client.platform_version, &handle.platform_version, &handle.platform_version_size)
         handle.process_index = client.process_index
         return record
 
     def _read_places(self):
-        cdef DeviceRecord device
-        cdef MemoryRecord memory
-        self.devices = {one: DeviceRecord.of(one) for one in self.client.devices}
-        self.memories = {one: MemoryRecord.of(one) for one in self.client.memory_spaces}
-        for memory in self.memories.values():
-            memory.connect(self.devices)
-        for device in self.devices.values():
-            device.connect(self.memories)
-        every = [<uintptr_t>&(<DeviceRecord>d).handle for d in self.devices.values()]
-        here = [<uintptr_t>&self.device(d).handle for d in self.client.addressable_devices]
-        memories = [<uintptr_t>&(<MemoryRecord>m).handle for m in self.memories.values()]
-        self.device_pointers, self.handle.num_devices = pointers(every), len(every)
-        self.addressable_pointers, self.handle.num_addressable_devices = pointers(here), len(here)
-        self.memory_pointers, self.handle.num_memories = pointers(memories), len(memories)
-        self.handle.devices = <void **>self.device_pointers.data
-        self.handle.addressable_devices = <void **>self.addressable_pointers.data
-        self.handle.memories = <void **>self.memory_pointers.data
+        cdef ClientHandle *handle = &self.handle
+        self.devices = {device: DeviceRecord.of(device) for device in self.client.devices}
+        self.memories = {space: MemoryRecord.of(space) for space in self.client.memory_spaces}
+        for record in self.memories.values():
+            record.connect(self.devices)
+        for record in self.devices.values():
+            record.connect(self.memories)
+        every = [<uintptr_t>&(<DeviceRecord>record).handle for record in self.devices.values()]
+        addressable = [<uintptr_t>&self.device(device).handle for device in self.client.addressable_devices]
+        memories = [<uintptr_t>&(<MemoryRecord>record).handle for record in self.memories.values()]
+        self.data.add_pointers(every, &handle.devices, &handle.num_devices)
+        self.data.add_pointers(addressable, &handle.addressable_devices, &handle.num_addressable_devices)
+        self.data.add_pointers(memories, &handle.addressable_memories, &handle.num_addressable_memories)
 
     cdef DeviceRecord device(self, device):
-        found = self.devices.get(device)
-        if found is None:
-            raise InternalError(f"the client gave {device}, which is none of its devices")
-        return <DeviceRecord>found
+        record = self.devices.get(device)
+        if record is None:
+            raise InternalError(f"the client returned {device}, which is none of its devices")
+        return <DeviceRecord>record
 
     cdef MemoryRecord memory(self, memory_space):
-        found = self.memories.get(memory_space)
-        if found is None:
-            raise InternalError(f"the client gave {memory_space}, which is none of its memory spaces")
-        return <MemoryRecord>found
+        record = self.memories.get(memory_space)
+        if record is None:
+            raise InternalError(f"the client returned {memory_space}, which is none of its memory spaces")
+        return <MemoryRecord>record
 
 
 cdef ClientRecord client_record(PJRT_Client *client):
-    """The record behind a client's handle."""
+    """Return the record behind a client's handle."""
     if client == NULL:
         raise InvalidArgumentError("expected a client, found a null pointer")
     return <ClientRecord>(<ClientHandle *>client).record
 
 
-cdef PJRT_Error *_platform_name(PJRT_Client_PlatformName_Args *args) noexcept nogil:
-    args.platform_name = (<ClientHandle *>args.client).platform_name.data
-    args.platform_name_size = (<ClientHandle *>args.client).platform_name.size
-    return NULL
-
-
-cdef PJRT_Error *_platform_version(PJRT_Client_PlatformVersion_Args *args) noexcept nogil:
-    args.platform_version = (<ClientHandle *>args.client).platform_version.data
-    args.platform_version_size = (<ClientHandle *>args.client).platform_version.size
-    return NULL
-
-
-cdef PJRT_Error *_process_index(PJRT_Client_ProcessIndex_Args *args) noexcept nogil:
-    args.process_index = (<ClientHandle *>args.client).process_index
-    return NULL
-
-
-cdef PJRT_Error *_devices(PJRT_Client_Devices_Args *args) noexcept nogil:
-    args.devices = <PJRT_Device **>(<ClientHandle *>args.client).devices
-    args.num_devices = (<ClientHandle *>args.client).num_devices
-    return NULL
-
-
-cdef PJRT_Error *_addressable_devices(PJRT_Client_AddressableDevices_Args *args) noexcept nogil:
-    args.addressable_devices = <PJRT_Device **>(<ClientHandle *>args.client).addressable_devices
-    args.num_addressable_devices = (<ClientHandle *>args.client).num_addressable_devices
-    return NULL
-
-
-cdef PJRT_Error *_memories(PJRT_Client_AddressableMemories_Args *args) noexcept nogil:
-    args.addressable_memories = <PJRT_Memory **>(<ClientHandle *>args.client).memories
-    args.num_addressable_memories = (<ClientHandle *>args.client).num_memories
-    return NULL
-
-
 cdef int _destroy(void *raw) except -1:
     args = <PJRT_Client_Destroy_Args *>raw
-    if args.client == NULL:
-        return 0
-    client = client_record(args.client).client
-    drop((<ClientHandle *>args.client).record)
-    client.close()
-    return 0
+    if args.client != NULL:
+        client = client_record(args.client).client
+        drop((<ClientHandle *>args.client).record)
+        client.close()
 
 
 cdef int _lookup_device(void *raw) except -1:
@@ -124,10 +84,9 @@ cdef int _lookup_device(void *raw) except -1:
     cdef ClientRecord record = client_record(args.client)
     try:
         device = record.client.lookup_device(args.id)
-    except NotFoundError as error:  # which has another code in XLA, and other words, that frameworks look for
+    except NotFoundError as error:  # XLA has another code and message for this, which frameworks look for
         raise InvalidArgumentError(f"No matching device found for device_id {args.id}") from error
     args.device = <PJRT_Device *>&record.device(device).handle
-    return 0
 
 
 cdef int _lookup_addressable_device(void *raw) except -1:
@@ -136,11 +95,8 @@ cdef int _lookup_addressable_device(void *raw) except -1:
     try:
         device = record.client.lookup_addressable_device(args.local_hardware_id)
     except NotFoundError as error:
-        raise InvalidArgumentError(
-            f"No matching device found for local_hardware_id {args.local_hardware_id}"
-        ) from error
+        raise InvalidArgumentError(f"No matching device found for local_hardware_id {args.local_hardware_id}") from error
     args.addressable_device = <PJRT_Device *>&record.device(device).handle
-    return 0
 
 
 cdef int _default_device_assignment(void *raw) except -1:
@@ -161,17 +117,16 @@ cdef int _default_device_assignment(void *raw) except -1:
     for row in _default_assignment(client, replicas, partitions).device_ids:
         for device_id in row:
             if index == args.default_assignment_size:
-                raise InternalError(f"{client!r} gave a device assignment of more than the {wanted} devices asked for")
+                raise InternalError(f"{client!r} returned a device assignment of more devices than the {wanted} requested")
             args.default_assignment[index] = device_id
             index += 1
-    return 0
 
 
 def _default_assignment(client, replicas, partitions):
-    """Return the client's assignment, or, where it has too few devices for one, ids in order.
+    """Return the client's assignment, or, where the client has too few devices for one, ids in order.
 
-    XLA answers this question of any number, also of more devices than there are: it says how devices would be counted.
-    Compiling for devices that are not there fails.
+    XLA answers for any number of devices, also for more than the client has: the answer is how they would be numbered.
+    Only compiling for missing devices fails.
     """
     try:
         return client.default_device_assignment(replicas, partitions)
@@ -187,7 +142,6 @@ cdef int _dma_map(void *raw) except -1:
     memory = host_memory(args.data, args.size, False)
     record.client.dma_map(memory)
     record.mapped[<uintptr_t>args.data] = memory
-    return 0
 
 
 cdef int _dma_unmap(void *raw) except -1:
@@ -196,13 +150,12 @@ cdef int _dma_unmap(void *raw) except -1:
     memory = record.mapped.get(<uintptr_t>args.data)
     if memory is None:
         if type(record.client).dma_unmap is Client.dma_unmap:
-            record.client.dma_unmap(None)  # it says that it does not offer this
+            record.client.dma_unmap(None)  # raises UnimplementedError in the client's words
         raise InvalidArgumentError(
             f"the memory at {<uintptr_t>args.data:#x} is not mapped; map it with PJRT_Client_DmaMap first"
         )
     record.client.dma_unmap(memory)
     del record.mapped[<uintptr_t>args.data]
-    return 0
 
 
 cdef int _update_global_process_info(void *raw) except -1:
@@ -219,18 +172,11 @@ cdef int _update_global_process_info(void *raw) except -1:
     try:
         client_record(args.client).client.update_global_process_info(processes)
     except UnimplementedError:
-        pass  # a device that knows no other processes has nothing to note; XLA ends the process on any error
-    return 0
+        pass  # the device knows no other processes; XLA ends the process on any error
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
-    """The functions of clients, but for those that make buffers, executables and topologies."""
-    table.PJRT_Client_PlatformName = _platform_name
-    table.PJRT_Client_PlatformVersion = _platform_version
-    table.PJRT_Client_ProcessIndex = _process_index
-    table.PJRT_Client_Devices = _devices
-    table.PJRT_Client_AddressableDevices = _addressable_devices
-    table.PJRT_Client_AddressableMemories = _memories
+    """Set the functions of clients, but for those that make buffers, executables and topologies."""
     put(table, SLOT_PJRT_Client_Destroy, quiet_trampoline(_destroy))
     put(table, SLOT_PJRT_Client_LookupDevice, trampoline(_lookup_device))
     put(table, SLOT_PJRT_Client_LookupAddressableDevice, trampoline(_lookup_addressable_device))
@@ -238,4 +184,3 @@ cdef int fill_table(PJRT_Api *table) except -1:
     put(table, SLOT_PJRT_Client_DmaMap, trampoline(_dma_map))
     put(table, SLOT_PJRT_Client_DmaUnmap, trampoline(_dma_unmap))
     put(table, SLOT_PJRT_Client_UpdateGlobalProcessInfo, notice_trampoline(_update_global_process_info))
-    return 0

@@ -1,85 +1,82 @@
 """Devices, their descriptions and their memory spaces, shown to a framework.
 
-All that can be asked of them without work is read once, when the client is made, so that the getters answer from C.
+All that can be asked of them without work is read once, when the client is made, so that the getters need no Python.
 """
 
 from libc.stdint cimport int64_t, uintptr_t
-from libc.string cimport memcpy
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block, NamedValues, read_named_values
-from pjrt.capi.export._trampolines cimport drop, trampoline, has_field, keep, put, python_error, quiet_trampoline
-from pjrt.capi.export._strings cimport Strings
+from pjrt.capi._values cimport Block, NamedValues
+from pjrt.capi.export._gen_handles cimport DeviceDescriptionHandle, DeviceHandle, MemoryDescriptionHandle, MemoryHandle
+from pjrt.capi.export._handle_data cimport HandleData
+from pjrt.capi.export._trampolines cimport (
+    drop, has_field, keep, put, python_error, quiet_trampoline, trampoline, with_payloads
+)
 
-from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.api.errors import UnimplementedError
 
 cdef extern from "pjrt_support/user_data.h" nogil:
     const PJRT_Memory_FunctionTable *pjrt_memory_table()
     void pjrt_user_data_free(void **list)
 
 
-cdef class DescriptionRecord:
+cdef class DeviceDescriptionRecord:
     @staticmethod
-    cdef DescriptionRecord of(description):
-        cdef DescriptionRecord record = DescriptionRecord.__new__(DescriptionRecord)
-        record.description = description
-        record.strings = Strings()
-        record.attributes = NamedValues(dict(description.attributes), f"the attributes of {description}")
-        cdef DescriptionHandle *handle = &record.handle
+    cdef DeviceDescriptionRecord of(description):
+        cdef DeviceDescriptionRecord record = DeviceDescriptionRecord.__new__(DeviceDescriptionRecord)
+        cdef DeviceDescriptionHandle *handle = &record.handle
+        cdef HandleData data = HandleData()
+        record.data = data
         handle.record = <void *>record
         handle.id = description.id
         handle.process_index = description.process_index
-        handle.kind = record.strings.add(description.kind)
-        handle.debug_string = record.strings.add(description.debug_string)
-        handle.to_string = record.strings.add(str(description))
-        handle.attributes = record.attributes.data
-        handle.num_attributes = record.attributes.size
-        record._describe_memories()
+        data.add_string(description.kind, &handle.device_kind, &handle.device_kind_size)
+        data.add_string(description.debug_string, &handle.debug_string, &handle.debug_string_size)
+        data.add_string(str(description), &handle.to_string, &handle.to_string_size)
+        what = f"the attributes of {description}"
+        data.add_named_values(description.attributes, what, &handle.attributes, &handle.num_attributes)
+        record._describe_memories(description)
         return record
 
-    def _describe_memories(self):
+    def _describe_memories(self, description):
         cdef MemoryDescriptionHandle *handles
+        cdef DeviceDescriptionHandle *handle = &self.handle
+        cdef size_t index
         try:
-            found = list(self.description.memory_space_descriptions)
+            spaces = list(description.memory_space_descriptions)
         except UnimplementedError:
-            found = []
-        self.memory_handles = Block.of(len(found) * sizeof(MemoryDescriptionHandle))
+            spaces = []
+        self.memory_handles = Block.of(len(spaces) * sizeof(MemoryDescriptionHandle))
         handles = <MemoryDescriptionHandle *>self.memory_handles.data
-        for index, one in enumerate(found):
-            handles[<size_t>index].kind = self.strings.add(one.kind)
-            handles[<size_t>index].kind_id = shown_kind_id(one.kind_id)
-        self.memory_pointers = pointers([<uintptr_t>&handles[<size_t>i] for i in range(len(found))])
-        self.handle.memory_descriptions = <void **>self.memory_pointers.data
-        self.handle.num_memory_descriptions = len(found)
+        for index in range(<size_t>len(spaces)):
+            self.data.add_string(spaces[index].kind, &handles[index].kind, &handles[index].kind_size)
+            handles[index].kind_id = shown_kind_id(spaces[index].kind_id)
+        addresses = [<uintptr_t>&handles[index] for index in range(<size_t>len(spaces))]
+        self.data.add_pointers(addresses, &handle.memory_descriptions, &handle.num_memory_descriptions)
+        handle.default_memory_index = 0 if spaces else <size_t>-1
 
 
 cdef class MemoryRecord:
     @staticmethod
     cdef MemoryRecord of(memory_space):
         cdef MemoryRecord record = MemoryRecord.__new__(MemoryRecord)
-        record.memory_space = memory_space
-        record.strings = Strings()
         cdef MemoryHandle *handle = &record.handle
+        cdef HandleData data = HandleData()
+        record.memory_space = memory_space
+        record.data = data
         handle.vtable = pjrt_memory_table()
         handle.record = <void *>record
         handle.id = memory_space.id
         handle.kind_id = shown_kind_id(memory_space.kind_id)
-        handle.kind = record.strings.add(memory_space.kind)
-        handle.debug_string = record.strings.add(memory_space.debug_string)
-        handle.to_string = record.strings.add(str(memory_space))
+        data.add_string(memory_space.kind, &handle.kind, &handle.kind_size)
+        data.add_string(memory_space.debug_string, &handle.debug_string, &handle.debug_string_size)
+        data.add_string(str(memory_space), &handle.to_string, &handle.to_string_size)
         return record
 
     def connect(self, dict devices):
-        """Notes the devices that can address it, of those that have a handle."""
-        cdef DeviceRecord device
-        addresses = []
-        for one in self.memory_space.devices:
-            device = devices.get(one)
-            if device is not None:
-                addresses.append(<uintptr_t>&device.handle)
-        self.devices = pointers(addresses)
-        self.handle.devices = <void **>self.devices.data
-        self.handle.num_devices = len(addresses)
+        """Set the devices that can address it, of those that have a handle."""
+        addresses = [<uintptr_t>&(<DeviceRecord>devices[d]).handle for d in self.memory_space.devices if d in devices]
+        self.data.add_pointers(addresses, &self.handle.devices, &self.handle.num_devices)
 
     def __dealloc__(self):
         pjrt_user_data_free(&self.handle.user_data)
@@ -90,41 +87,25 @@ cdef class DeviceRecord:
     cdef DeviceRecord of(device):
         cdef DeviceRecord record = DeviceRecord.__new__(DeviceRecord)
         record.device = device
-        record.description = DescriptionRecord.of(device.description)
+        record.description = DeviceDescriptionRecord.of(device.description)
+        record.data = HandleData()
         record.handle.record = <void *>record
-        record.handle.description = &record.description.handle
+        record.handle.device_description = <PJRT_DeviceDescription *>&record.description.handle
         record.handle.is_addressable = device.is_addressable
         record.handle.local_hardware_id = device.local_hardware_id
         return record
 
-    cdef int connect(self, dict memories) except -1:
-        """Notes the memory spaces that it can address."""
-        cdef MemoryRecord memory
-        addresses = []
-        if self.device.is_addressable:
-            default = self.device.default_memory_space
-            for one in self.device.memory_spaces:
-                memory = memories[one]
-                addresses.append(<uintptr_t>&memory.handle)
-                if one is default or one == default:
-                    self.handle.default_memory = &memory.handle
-        self.memories = pointers(addresses)
-        self.handle.memories = <void **>self.memories.data
-        self.handle.num_memories = len(addresses)
-        return 0
-
-
-cdef Block pointers(list addresses):
-    """An array of pointers."""
-    cdef Block block = Block.of(len(addresses) * sizeof(void *))
-    cdef size_t index
-    for index in range(<size_t>len(addresses)):
-        (<void **>block.data)[index] = <void *><uintptr_t>addresses[index]
-    return block
+    def connect(self, dict memories):
+        """Set the memory spaces that it can address."""
+        spaces = self.device.memory_spaces if self.device.is_addressable else ()
+        addresses = [<uintptr_t>&(<MemoryRecord>memories[space]).handle for space in spaces]
+        self.data.add_pointers(addresses, &self.handle.memories, &self.handle.num_memories)
+        if spaces and (default := memories.get(self.device.default_memory_space)) is not None:
+            self.handle.memory = <PJRT_Memory *>&(<MemoryRecord>default).handle
 
 
 cdef int shown_kind_id(kind_id) except? -1:
-    """Return the number by which frameworks know a kind of memory: never 0, which means none to XLA."""
+    """Return the number by which frameworks know a kind of memory: never 0, which XLA takes for no kind."""
     return kind_id + 1 if kind_id >= 0 else kind_id
 
 
@@ -134,163 +115,62 @@ cdef object own_kind_id(int shown):
 
 
 cdef object device_of(PJRT_Device *device):
-    """The device behind a handle; ``None`` for a null one."""
+    """Return the device behind a handle; ``None`` for a null one."""
     return None if device == NULL else (<DeviceRecord>(<DeviceHandle *>device).record).device
 
 
 cdef object memory_space_of(PJRT_Memory *memory):
-    """The memory space behind a handle; ``None`` for a null one."""
+    """Return the memory space behind a handle; ``None`` for a null one."""
     return None if memory == NULL else (<MemoryRecord>(<MemoryHandle *>memory).record).memory_space
 
 
-# Getters: from C, without the GIL.
+cdef struct _OptionalStat:  # how the optional numbers lie in PJRT_Device_MemoryStats_Args, one behind the other
+    int64_t value
+    c_bool is_set
 
-cdef PJRT_Error *_description_id(PJRT_DeviceDescription_Id_Args *args) noexcept nogil:
-    args.id = (<DescriptionHandle *>args.device_description).id
-    return NULL
-
-
-cdef PJRT_Error *_description_process_index(PJRT_DeviceDescription_ProcessIndex_Args *args) noexcept nogil:
-    args.process_index = (<DescriptionHandle *>args.device_description).process_index
-    return NULL
-
-
-cdef PJRT_Error *_description_attributes(PJRT_DeviceDescription_Attributes_Args *args) noexcept nogil:
-    args.attributes = (<DescriptionHandle *>args.device_description).attributes
-    args.num_attributes = (<DescriptionHandle *>args.device_description).num_attributes
-    return NULL
-
-
-cdef PJRT_Error *_description_kind(PJRT_DeviceDescription_Kind_Args *args) noexcept nogil:
-    args.device_kind = (<DescriptionHandle *>args.device_description).kind.data
-    args.device_kind_size = (<DescriptionHandle *>args.device_description).kind.size
-    return NULL
-
-
-cdef PJRT_Error *_description_debug_string(PJRT_DeviceDescription_DebugString_Args *args) noexcept nogil:
-    args.debug_string = (<DescriptionHandle *>args.device_description).debug_string.data
-    args.debug_string_size = (<DescriptionHandle *>args.device_description).debug_string.size
-    return NULL
-
-
-cdef PJRT_Error *_description_to_string(PJRT_DeviceDescription_ToString_Args *args) noexcept nogil:
-    args.to_string = (<DescriptionHandle *>args.device_description).to_string.data
-    args.to_string_size = (<DescriptionHandle *>args.device_description).to_string.size
-    return NULL
-
-
-cdef PJRT_Error *_description(PJRT_Device_GetDescription_Args *args) noexcept nogil:
-    args.device_description = <PJRT_DeviceDescription *>(<DeviceHandle *>args.device).description
-    return NULL
-
-
-cdef PJRT_Error *_is_addressable(PJRT_Device_IsAddressable_Args *args) noexcept nogil:
-    args.is_addressable = (<DeviceHandle *>args.device).is_addressable
-    return NULL
-
-
-cdef PJRT_Error *_local_hardware_id(PJRT_Device_LocalHardwareId_Args *args) noexcept nogil:
-    args.local_hardware_id = (<DeviceHandle *>args.device).local_hardware_id
-    return NULL
-
-
-cdef PJRT_Error *_memories(PJRT_Device_AddressableMemories_Args *args) noexcept nogil:
-    args.memories = <PJRT_Memory **>(<DeviceHandle *>args.device).memories
-    args.num_memories = (<DeviceHandle *>args.device).num_memories
-    return NULL
-
-
-cdef PJRT_Error *_default_memory(PJRT_Device_DefaultMemory_Args *args) noexcept nogil:
-    args.memory = <PJRT_Memory *>(<DeviceHandle *>args.device).default_memory
-    return NULL
-
-
-cdef PJRT_Error *_memory_id(PJRT_Memory_Id_Args *args) noexcept nogil:
-    args.id = (<MemoryHandle *>args.memory).id
-    return NULL
-
-
-cdef PJRT_Error *_memory_kind(PJRT_Memory_Kind_Args *args) noexcept nogil:
-    args.kind = (<MemoryHandle *>args.memory).kind.data
-    args.kind_size = (<MemoryHandle *>args.memory).kind.size
-    return NULL
-
-
-cdef PJRT_Error *_memory_kind_id(PJRT_Memory_Kind_Id_Args *args) noexcept nogil:
-    args.kind_id = (<MemoryHandle *>args.memory).kind_id
-    return NULL
-
-
-cdef PJRT_Error *_memory_debug_string(PJRT_Memory_DebugString_Args *args) noexcept nogil:
-    args.debug_string = (<MemoryHandle *>args.memory).debug_string.data
-    args.debug_string_size = (<MemoryHandle *>args.memory).debug_string.size
-    return NULL
-
-
-cdef PJRT_Error *_memory_to_string(PJRT_Memory_ToString_Args *args) noexcept nogil:
-    args.to_string = (<MemoryHandle *>args.memory).to_string.data
-    args.to_string_size = (<MemoryHandle *>args.memory).to_string.size
-    return NULL
-
-
-cdef PJRT_Error *_memory_devices(PJRT_Memory_AddressableByDevices_Args *args) noexcept nogil:
-    args.devices = <PJRT_Device **>(<MemoryHandle *>args.memory).devices
-    args.num_devices = (<MemoryHandle *>args.memory).num_devices
-    return NULL
-
-
-# What the device itself must answer.
 
 cdef int _memory_stats(void *raw) except -1:
     args = <PJRT_Device_MemoryStats_Args *>raw
+    cdef _OptionalStat *target = <_OptionalStat *>&args.peak_bytes_in_use
     stats = device_of(args.device).memory_stats()
     args.bytes_in_use = stats.bytes_in_use
-    _stat(args, &args.peak_bytes_in_use, &args.peak_bytes_in_use_is_set, stats.peak_bytes_in_use)
-    _stat(args, &args.num_allocs, &args.num_allocs_is_set, stats.num_allocs)
-    _stat(args, &args.largest_alloc_size, &args.largest_alloc_size_is_set, stats.largest_alloc_size)
-    _stat(args, &args.bytes_limit, &args.bytes_limit_is_set, stats.bytes_limit)
-    _stat(args, &args.bytes_reserved, &args.bytes_reserved_is_set, stats.bytes_reserved)
-    _stat(args, &args.peak_bytes_reserved, &args.peak_bytes_reserved_is_set, stats.peak_bytes_reserved)
-    _stat(args, &args.bytes_reservable_limit, &args.bytes_reservable_limit_is_set, stats.bytes_reservable_limit)
-    _stat(args, &args.largest_free_block_bytes, &args.largest_free_block_bytes_is_set, stats.largest_free_block_bytes)
-    _stat(args, &args.pool_bytes, &args.pool_bytes_is_set, stats.pool_bytes)
-    _stat(args, &args.peak_pool_bytes, &args.peak_pool_bytes_is_set, stats.peak_pool_bytes)
-    _stat(args, &args.peak_allocated_bytes, &args.peak_allocated_bytes_is_set, stats.peak_allocated_bytes)
-    return 0
-
-
-cdef int _stat(void *args, int64_t *target, c_bool *is_set, value) except -1:
-    if not has_field(args, is_set, sizeof(c_bool)):
-        return 0
-    is_set[0] = value is not None
-    target[0] = 0 if value is None else value
-    return 0
+    for value in (
+        stats.peak_bytes_in_use,
+        stats.num_allocs,
+        stats.largest_alloc_size,
+        stats.bytes_limit,
+        stats.bytes_reserved,
+        stats.peak_bytes_reserved,
+        stats.bytes_reservable_limit,
+        stats.largest_free_block_bytes,
+        stats.pool_bytes,
+        stats.peak_pool_bytes,
+        stats.peak_allocated_bytes,
+    ):
+        # The struct has grown over the years, and an older caller's ends earlier.
+        if not has_field(args, &target.is_set, sizeof(c_bool)):
+            break
+        target.is_set = value is not None
+        target.value = 0 if value is None else value
+        target += 1
 
 
 cdef int _clear_memory_stats(void *raw) except -1:
     device_of((<PJRT_Device_ClearMemoryStats_Args *>raw).device).clear_memory_stats()
-    return 0
 
 
 cdef int _poison_execution(void *raw) except -1:
     args = <PJRT_Device_PoisonExecution_Args *>raw
     error = python_error(args.error_code, args.error_message, args.error_message_size)
-    if has_field(args, &args.num_payload, sizeof(size_t)) and args.num_payload:
-        payloads = read_named_values(args.payload, args.num_payload, "payloads")
-        error = PjrtError.of(int(error.code), error.message, {name: _payload(value) for name, value in payloads.items()})
+    if has_field(args, &args.num_payload, sizeof(size_t)):
+        error = with_payloads(error, args.payload, args.num_payload)
     args.poisoned = device_of(args.device).poison_execution(args.launch_id, error)
-    return 0
-
-
-cdef bytes _payload(value):
-    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 cdef int _create_async_tracking_event(void *raw) except -1:
     args = <PJRT_Device_CreateAsyncTrackingEvent_Args *>raw
     text = args.description[:args.description_size].decode("utf-8", "replace") if args.description_size else ""
     args.event = <PJRT_AsyncTrackingEvent *>keep(device_of(args.device).create_async_tracking_event(text))
-    return 0
 
 
 cdef int _destroy_async_tracking_event(void *raw) except -1:
@@ -298,7 +178,6 @@ cdef int _destroy_async_tracking_event(void *raw) except -1:
     event = <object><void *>args.event
     drop(<void *>args.event)
     event.close()
-    return 0
 
 
 cdef int _get_attributes(void *raw) except -1:
@@ -309,32 +188,13 @@ cdef int _get_attributes(void *raw) except -1:
     args.num_attributes = values.size
     args.device_attributes = <PJRT_Device_Attributes *>keep(values)
     args.attributes_deleter = <void (*)(PJRT_Device_Attributes *) noexcept nogil>drop
-    return 0
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
-    """The functions of devices, descriptions and memories."""
-    table.PJRT_DeviceDescription_Id = _description_id
-    table.PJRT_DeviceDescription_ProcessIndex = _description_process_index
-    table.PJRT_DeviceDescription_Attributes = _description_attributes
-    table.PJRT_DeviceDescription_Kind = _description_kind
-    table.PJRT_DeviceDescription_DebugString = _description_debug_string
-    table.PJRT_DeviceDescription_ToString = _description_to_string
-    table.PJRT_Device_GetDescription = _description
-    table.PJRT_Device_IsAddressable = _is_addressable
-    table.PJRT_Device_LocalHardwareId = _local_hardware_id
-    table.PJRT_Device_AddressableMemories = _memories
-    table.PJRT_Device_DefaultMemory = _default_memory
+    """Set the functions of devices, but for their getters."""
     put(table, SLOT_PJRT_Device_MemoryStats, trampoline(_memory_stats))
     put(table, SLOT_PJRT_Device_ClearMemoryStats, trampoline(_clear_memory_stats))
     put(table, SLOT_PJRT_Device_PoisonExecution, trampoline(_poison_execution))
     put(table, SLOT_PJRT_Device_CreateAsyncTrackingEvent, trampoline(_create_async_tracking_event))
     put(table, SLOT_PJRT_AsyncTrackingEvent_Destroy, quiet_trampoline(_destroy_async_tracking_event))
     put(table, SLOT_PJRT_Device_GetAttributes, trampoline(_get_attributes))
-    table.PJRT_Memory_Id = _memory_id
-    table.PJRT_Memory_Kind = _memory_kind
-    table.PJRT_Memory_Kind_Id = _memory_kind_id
-    table.PJRT_Memory_DebugString = _memory_debug_string
-    table.PJRT_Memory_ToString = _memory_to_string
-    table.PJRT_Memory_AddressableByDevices = _memory_devices
-    return 0

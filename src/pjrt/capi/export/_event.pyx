@@ -226,4 +226,3 @@ cdef int fill_table(PJRT_Api *table) except -1:
     table.PJRT_Event_OnReady = _on_ready
     table.PJRT_Event_Create = _create
     table.PJRT_Event_Set = _set
-    return 0

@@ -1,26 +1,23 @@
-from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block, NamedValues
-from pjrt.capi.export._strings cimport String, Strings
+from libc.stdint cimport int64_t
 
-cdef struct ExecutableHandle:
-    void *record
-    String name
-    size_t num_replicas
-    size_t num_partitions
-    size_t num_outputs
+from pjrt.capi._gen_abi cimport *
+from pjrt.capi._values cimport NamedValues
+from pjrt.capi.export._gen_handles cimport ExecutableHandle
+from pjrt.capi.export._handle_data cimport HandleData
 
 
 cdef class ExecutableRecord:
     cdef ExecutableHandle handle
     cdef readonly object executable
-    cdef Strings strings
-    cdef String fingerprint
+    cdef HandleData data
+    cdef bytes fingerprint
     cdef object optimized
-    cdef String optimized_format
+    cdef bytes optimized_format
     cdef NamedValues costs
-    cdef Block element_types
-    cdef Block dimensions
-    cdef Block ranks
+    cdef const int *output_types
+    cdef size_t num_output_types
+    cdef const int64_t *output_dims
+    cdef const int64_t *output_ranks
     cdef dict lists
 
     @staticmethod
@@ -30,6 +27,6 @@ cdef class ExecutableRecord:
 
 cdef ExecutableRecord executable_record(const PJRT_Executable *executable)
 cdef int string_list(
-    ExecutableRecord record, str attribute, size_t *length, const char *const **starts, const size_t **sizes
+    ExecutableRecord record, str attribute, size_t *number, const char *const **starts, const size_t **sizes
 ) except -1
 cdef int fill_table(PJRT_Api *table) except -1

@@ -1,13 +1,13 @@
 """Execute options as a framework gives them: launch ids, donation, callbacks to and from its memory, contexts.
 
-A caller's struct may end before ours does; what lies behind its end is not looked at.
+An older caller's struct ends before ours does; fields behind its end are not read.
 """
 
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi.export._trampolines cimport drop, trampoline, has_field, keep, pjrt_error_new, put, take_error
+from pjrt.capi.export._trampolines cimport drop, has_field, keep, pjrt_error_new, put, take_error, trampoline
 
 import dataclasses
 
@@ -21,48 +21,54 @@ cdef extern from "pjrt_support/error.h" nogil:
 
 
 cdef object read_execute_options(PJRT_ExecuteOptions *options, size_t num_devices, client):
-    """The options; ``None`` where they say nothing that is not the default."""
-    cdef size_t index
+    """Return the options; ``None`` if all of them are the default."""
+    cdef size_t device, index
     cdef int launch_id = 0
-    cdef dict found = {}
+    cdef dict named = {}
     if options == NULL:
         return None
     if has_field(options, &options.launch_id, sizeof(int)):
         launch_id = options.launch_id
     if has_field(options, &options.num_non_donatable_input_indices, sizeof(size_t)):
         if options.num_non_donatable_input_indices and options.non_donatable_input_indices != NULL:
-            found["non_donatable_input_indices"] = frozenset(
+            named["non_donatable_input_indices"] = frozenset(
                 [options.non_donatable_input_indices[index] for index in range(options.num_non_donatable_input_indices)]
             )
     if options.num_send_ops and options.send_callbacks != NULL:
-        found["send_callbacks"] = [_sends(options.send_callbacks[i], options.num_send_ops) for i in range(num_devices)]
+        named["send_callbacks"] = [
+            [_send(&options.send_callbacks[device][index]) for index in range(options.num_send_ops)]
+            for device in range(num_devices)
+        ]
     if options.num_recv_ops and options.recv_callbacks != NULL:
-        found["recv_callbacks"] = [_recvs(options.recv_callbacks[i], options.num_recv_ops) for i in range(num_devices)]
+        named["recv_callbacks"] = [
+            [_recv(&options.recv_callbacks[device][index]) for index in range(options.num_recv_ops)]
+            for device in range(num_devices)
+        ]
     if has_field(options, &options.context, sizeof(void *)) and options.context != NULL:
         context = (<object><void *>options.context).of_client(client)
         if context is not None:
-            found["context"] = context
+            named["context"] = context
     if has_field(options, &options.call_location, sizeof(void *)) and options.call_location != NULL:
         if options.call_location[0]:
-            found["call_location"] = options.call_location.decode("utf-8", "replace")
+            named["call_location"] = options.call_location.decode("utf-8", "replace")
     if has_field(options, &options.incarnation_ids, sizeof(void *)) and options.num_tasks:
-        found["task_incarnations"] = {
+        named["task_incarnations"] = {
             options.task_ids[index]: options.incarnation_ids[index] for index in range(options.num_tasks)
         }
-    if found and ("send_callbacks" in found or "recv_callbacks" in found):  # it is about them
+    if "send_callbacks" in named or "recv_callbacks" in named:  # the field is about their data
         if has_field(options, &options.use_major_to_minor_data_layout_for_callbacks, sizeof(c_bool)):
             if options.use_major_to_minor_data_layout_for_callbacks:
-                found["use_major_to_minor_data_layout_for_callbacks"] = True
+                named["use_major_to_minor_data_layout_for_callbacks"] = True
     if has_field(options, &options.num_hlo_output_callbacks, sizeof(size_t)) and options.num_hlo_output_callbacks:
-        found["hlo_output_callbacks"] = [
+        named["hlo_output_callbacks"] = [
             _hlo_output(&options.hlo_output_callbacks[index]) for index in range(options.num_hlo_output_callbacks)
         ]
-    if not found:
+    if not named:
         return _of_launch_id(launch_id) if launch_id else None
-    return ExecuteOptions(launch_id=launch_id, **found)
+    return ExecuteOptions(launch_id=launch_id, **named)
 
 
-# JAX gives each execution a launch id and nothing else; a frozen class takes a microsecond to make one of.
+# JAX gives each execution a launch id and nothing else, and the constructor of a frozen dataclass takes a microsecond.
 cdef object _DEFAULT_OPTIONS = ExecuteOptions()
 cdef list _FIELDS = [
     (getattr(ExecuteOptions, field.name).__set__, getattr(_DEFAULT_OPTIONS, field.name))
@@ -79,29 +85,24 @@ cdef object _of_launch_id(object launch_id):
     return options
 
 
-cdef list _sends(PJRT_SendCallbackInfo *infos, size_t number):
-    cdef _Send send
-    cdef size_t index
-    callbacks = []
-    for index in range(number):
-        send = _Send()
-        send.info = infos[index]
-        callbacks.append(SendCallback(infos[index].channel_id, send))
-    return callbacks
+cdef object _send(PJRT_SendCallbackInfo *info):
+    cdef _Send send = _Send()
+    send.info = info[0]
+    return SendCallback(info.channel_id, send)
 
 
 cdef class _Send:
-    """A framework's callback that takes what a program sends."""
+    """A framework's callback that takes the data that a program sends."""
 
     cdef PJRT_SendCallbackInfo info
 
     def __call__(self, bytes data, size_t total_size, bint done):
         cdef PJRT_Chunk chunk
-        cdef PJRT_CallbackError make_error = _make_error
+        cdef PJRT_CallbackError make_error = pjrt_error_new
         cdef PJRT_Error *error
         chunk.data = pjrt_copy_bytes(data, len(data))
         if chunk.data == NULL:
-            raise MemoryError(f"no {len(data)} bytes of memory for what the program sends")
+            raise MemoryError(f"no {len(data)} bytes of memory for the data that the program sends")
         chunk.size = len(data)
         chunk.deleter = _free_chunk
         chunk.deleter_arg = NULL
@@ -111,27 +112,18 @@ cdef class _Send:
             raise take_error(error)
 
 
-cdef PJRT_Error *_make_error(PJRT_Error_Code code, const char *message, size_t size) noexcept nogil:
-    return pjrt_error_new(code, message, size)
-
-
 cdef void _free_chunk(void *data, void *arg) noexcept nogil:
     free(data)
 
 
-cdef list _recvs(PJRT_RecvCallbackInfo *infos, size_t number):
-    cdef _Recv recv
-    cdef size_t index
-    callbacks = []
-    for index in range(number):
-        recv = _Recv()
-        recv.info = infos[index]
-        callbacks.append(RecvCallback(infos[index].channel_id, recv))
-    return callbacks
+cdef object _recv(PJRT_RecvCallbackInfo *info):
+    cdef _Recv recv = _Recv()
+    recv.info = info[0]
+    return RecvCallback(info.channel_id, recv)
 
 
 cdef class _Recv:
-    """A framework's callback that gives what a program receives; the stream becomes the framework's."""
+    """A framework's callback that fills a stream with the data that a program receives; the framework owns the stream."""
 
     cdef PJRT_RecvCallbackInfo info
 
@@ -166,7 +158,7 @@ cdef class _HloOutput:
 
 
 class _Context:
-    """A context that a framework makes, before it is known for which client: what the framework hangs on it."""
+    """The data that a framework adds to an execute context before it runs anything: the client is not known yet."""
 
     def __init__(self):
         self._user_data = []
@@ -175,8 +167,9 @@ class _Context:
         self._user_data.append((type_id, address))
 
     def of_client(self, client):
-        """The client's own context with the same data; none where there is no data, or where the client has no contexts:
-        JAX hangs data of its own on every execution, and no handler inside such a client could ask for it.
+        """Return a context of the client with the same data; ``None`` if there is no data or the client has no contexts.
+
+        JAX adds data of its own to every execution; in a client without contexts no handler could ask for it.
         """
         if not self._user_data:
             return None
@@ -191,7 +184,6 @@ class _Context:
 
 cdef int _create_context(void *raw) except -1:
     (<PJRT_ExecuteContext_Create_Args *>raw).context = <PJRT_ExecuteContext *>keep(_Context())
-    return 0
 
 
 cdef PJRT_Error *_destroy_context(PJRT_ExecuteContext_Destroy_Args *args) noexcept nogil:
@@ -200,7 +192,6 @@ cdef PJRT_Error *_destroy_context(PJRT_ExecuteContext_Destroy_Args *args) noexce
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
-    """The functions of execute contexts."""
+    """Set the functions of execute contexts."""
     put(table, SLOT_PJRT_ExecuteContext_Create, trampoline(_create_context))
     table.PJRT_ExecuteContext_Destroy = _destroy_context
-    return 0

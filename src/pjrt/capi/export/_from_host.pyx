@@ -1,23 +1,23 @@
-"""New buffers for a framework: from its memory, over memory of the device, or without a value yet."""
+"""New buffers for a framework: of its memory, over memory of the device, or without a value yet."""
 
 from libc.stdint cimport int64_t, uintptr_t
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport element_type, read_int64s, read_layout, read_named_values
-from pjrt.capi.export._buffer cimport BufferRecord, buffer_record
+from pjrt.capi._values cimport element_type, read_int64s, read_layout
+from pjrt.capi.export._buffer cimport buffer_record, give_buffer
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport device_of, memory_space_of
-from pjrt.capi.export._trampolines cimport drop, trampoline, has_field, keep, put, python_error
 from pjrt.capi.export._event cimport event_of, loan_event_of
 from pjrt.capi.export._host_memory cimport host_array
+from pjrt.capi.export._trampolines cimport drop, has_field, keep, put, python_error, trampoline, with_payloads
 
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.future import Promise
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.shape_spec import ShapeSpec
 
 cdef list _SEMANTICS = [HostBufferSemantics(number) for number in range(4)]
-# With these the device may use the host's memory for as long as the buffer lives.
+# The semantics by which the device may use the host's memory for as long as the buffer lives.
 cdef tuple _LOANS = (HostBufferSemantics.IMMUTABLE_ZERO_COPY, HostBufferSemantics.MUTABLE_ZERO_COPY)
 
 
@@ -37,7 +37,7 @@ cdef int _buffer_from_host_buffer(void *raw) except -1:
     if args.byte_strides != NULL and args.num_byte_strides:
         strides = read_int64s(args.byte_strides, args.num_byte_strides, "the strides of a host buffer")
         if len(strides) != len(shape):
-            raise InvalidArgumentError(f"a host buffer of {len(shape)} dimensions has as many strides, found {len(strides)}")
+            raise InvalidArgumentError(f"expected {len(shape)} strides, one a dimension, found {len(strides)}")
     if not 0 <= <int>args.host_buffer_semantics < 4:
         raise InvalidArgumentError(f"host buffer semantics are 0 to 3, found {<int>args.host_buffer_semantics}")
     semantics = _SEMANTICS[<int>args.host_buffer_semantics]
@@ -53,8 +53,7 @@ cdef int _buffer_from_host_buffer(void *raw) except -1:
         on_done_with_host_buffer=lambda: done.set_result(None),
     )
     args.done_with_host_buffer = loan_event_of(done.future) if semantics in _LOANS else event_of(done.future)
-    args.buffer = BufferRecord.of(record, buffer, None).give()
-    return 0
+    args.buffer = give_buffer(record, buffer)
 
 
 cdef int _create_uninitialized_buffer(void *raw) except -1:
@@ -64,8 +63,7 @@ cdef int _create_uninitialized_buffer(void *raw) except -1:
     space = memory_space_of(args.memory)
     if space is None and args.device != NULL:
         space = device_of(args.device).default_memory_space
-    args.buffer = BufferRecord.of(record, record.client.create_uninitialized_buffer(spec, memory_space=space), None).give()
-    return 0
+    args.buffer = give_buffer(record, record.client.create_uninitialized_buffer(spec, memory_space=space))
 
 
 cdef int _create_error_buffer(void *raw) except -1:
@@ -73,12 +71,10 @@ cdef int _create_error_buffer(void *raw) except -1:
     cdef ClientRecord record = client_record(args.client)
     spec = _spec(args.shape_dims, args.shape_num_dims, args.shape_element_type, args.shape_layout)
     error = python_error(args.error_code, args.error_message, args.error_message_size)
-    if has_field(args, &args.num_payload, sizeof(size_t)) and args.num_payload:
-        payloads = read_named_values(args.payload, args.num_payload, "payloads")
-        error = PjrtError.of(int(error.code), error.message, {name: str(v).encode() for name, v in payloads.items()})
+    if has_field(args, &args.num_payload, sizeof(size_t)):
+        error = with_payloads(error, args.payload, args.num_payload)
     buffer = record.client.create_error_buffer(error, spec, memory_space=memory_space_of(args.memory))
-    args.buffer = BufferRecord.of(record, buffer, None).give()
-    return 0
+    args.buffer = give_buffer(record, buffer)
 
 
 cdef int _create_alias_buffer(void *raw) except -1:
@@ -86,9 +82,8 @@ cdef int _create_alias_buffer(void *raw) except -1:
     cdef ClientRecord record = client_record(args.client)
     spec = _spec(args.shape_dims, args.shape_num_dims, args.shape_element_type, args.shape_layout)
     buffer, fulfillment = record.client.create_alias_buffer(spec, memory_space=memory_space_of(args.memory))
-    args.alias_buffer = BufferRecord.of(record, buffer, None).give()
+    args.alias_buffer = give_buffer(record, buffer)
     args.fulfill_alias_buffer_cb = <PJRT_FulfillAliasBufferCallback *>keep(fulfillment)
-    return 0
 
 
 cdef int _fulfill_alias_buffer(void *raw) except -1:
@@ -101,11 +96,10 @@ cdef int _fulfill_alias_buffer(void *raw) except -1:
         fulfillment.fulfill(buffer_record(args.buffer).buffer)
     else:
         fulfillment.fail(python_error(args.status_code, args.error_message, args.error_message_size))
-    return 0
 
 
 cdef class _OnDelete:
-    """A framework's callback for the end of a view; called once, without the GIL."""
+    """A framework's callback for the end of a view; it is called once, without the GIL."""
 
     cdef void (*function)(void *pointer, void *user_arg) noexcept nogil
     cdef void *pointer
@@ -137,16 +131,14 @@ cdef int _create_view_of_device_buffer(void *raw) except -1:
         on_delete=on_delete,
         stream=args.stream or None,
     )
-    args.buffer = BufferRecord.of(record, buffer, None).give()
-    return 0
+    args.buffer = give_buffer(record, buffer)
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
-    """The functions that make buffers."""
+    """Set the functions that make buffers."""
     put(table, SLOT_PJRT_Client_BufferFromHostBuffer, trampoline(_buffer_from_host_buffer))
     put(table, SLOT_PJRT_Client_CreateUninitializedBuffer, trampoline(_create_uninitialized_buffer))
     put(table, SLOT_PJRT_Client_CreateErrorBuffer, trampoline(_create_error_buffer))
     put(table, SLOT_PJRT_Client_CreateAliasBuffer, trampoline(_create_alias_buffer))
     put(table, SLOT_PJRT_Client_FulfillAliasBuffer, trampoline(_fulfill_alias_buffer))
     put(table, SLOT_PJRT_Client_CreateViewOfDeviceBuffer, trampoline(_create_view_of_device_buffer))
-    return 0

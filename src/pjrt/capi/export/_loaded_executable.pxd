@@ -2,13 +2,8 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._executable cimport ExecutableRecord
-from pjrt.capi.export._strings cimport String, Strings
-
-cdef struct LoadedExecutableHandle:
-    void *record
-    void **devices
-    size_t num_devices
-    bint is_deleted
+from pjrt.capi.export._gen_handles cimport LoadedExecutableHandle
+from pjrt.capi.export._handle_data cimport HandleData
 
 
 cdef class LoadedExecutableRecord:
@@ -21,15 +16,14 @@ cdef class LoadedExecutableRecord:
     cdef object first
     cdef ExecutableRecord executable
     cdef size_t num_outputs
-    cdef Block devices
+    cdef HandleData data
     cdef Block logical_ids
-    cdef list facts
-    cdef Strings strings
-    cdef String fingerprint
+    cdef list templates
+    cdef bytes fingerprint
 
     @staticmethod
     cdef LoadedExecutableRecord of(ClientRecord client, object loaded)
-    cdef void *give(self) noexcept
+    cdef PJRT_LoadedExecutable *give(self) noexcept
 
 
 cdef int fill_table(PJRT_Api *table) except -1

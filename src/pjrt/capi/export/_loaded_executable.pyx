@@ -4,16 +4,17 @@ from libc.stdint cimport uintptr_t
 
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport Block
-from pjrt.capi.export._buffer cimport BufferRecord, Facts, buffer_record
+from pjrt.capi.export._buffer cimport BufferRecord, BufferTemplate, buffer_record
 from pjrt.capi.export._client cimport ClientRecord, client_record
-from pjrt.capi.export._device cimport device_of, pointers
-from pjrt.capi.export._trampolines cimport drop, trampoline, has_field, keep, put, quiet_trampoline
+from pjrt.capi.export._device cimport device_of
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._executable cimport ExecutableRecord, executable_record
 from pjrt.capi.export._execute_options cimport read_execute_options
+from pjrt.capi.export._gen_handles cimport LoadedExecutableHandle
+from pjrt.capi.export._handle_data cimport HandleData
 from pjrt.capi.export._owned_bytes cimport give_bytes
 from pjrt.capi.export._program cimport read_options, read_program
-from pjrt.capi.export._strings cimport Strings
+from pjrt.capi.export._trampolines cimport has_field, keep, put, quiet_trampoline, trampoline
 
 from pjrt.api.errors import InternalError, InvalidArgumentError
 
@@ -22,25 +23,26 @@ cdef class LoadedExecutableRecord:
     @staticmethod
     cdef LoadedExecutableRecord of(ClientRecord client, loaded):
         cdef LoadedExecutableRecord record = LoadedExecutableRecord.__new__(LoadedExecutableRecord)
+        cdef LoadedExecutableHandle *handle = &record.handle
+        devices = loaded.addressable_devices
         record.client = client
         record.loaded = loaded
         record.run_all = loaded.execute
         record.run_one = loaded.execute_sharded
         record.run_portable = loaded.execute_portable
+        record.first = devices[0] if devices else None
         record.num_outputs = loaded.num_outputs
-        record.strings = Strings()
-        record.devices = pointers([<uintptr_t>&client.device(d).handle for d in loaded.addressable_devices])
-        record.first = loaded.addressable_devices[0] if loaded.addressable_devices else None
-        record.handle.record = <void *>record
-        record.handle.devices = <void **>record.devices.data
-        record.handle.num_devices = len(loaded.addressable_devices)
-        record.facts = [None] * (record.num_outputs * max(record.handle.num_devices, 1))
+        record.templates = [None] * (record.num_outputs * max(len(devices), 1))
+        record.data = HandleData()
+        addresses = [<uintptr_t>&client.device(device).handle for device in devices]
+        record.data.add_pointers(addresses, &handle.addressable_devices, &handle.num_addressable_devices)
+        handle.record = <void *>record
         return record
 
-    cdef void *give(self) noexcept:
-        """The handle, which now is the framework's until it destroys it."""
+    cdef PJRT_LoadedExecutable *give(self) noexcept:
+        """Return the handle, which is the framework's from now on until it destroys it."""
         keep(self)
-        return &self.handle
+        return <PJRT_LoadedExecutable *>&self.handle
 
 
 cdef LoadedExecutableRecord _record(PJRT_LoadedExecutable *executable):
@@ -61,19 +63,19 @@ cdef int _execute(void *raw) except -1:
     if args.num_args and args.num_devices and args.argument_lists == NULL:
         raise InvalidArgumentError("expected lists of arguments, found a null pointer")
     if target != NULL and args.num_devices != 1:
-        raise InvalidArgumentError(f"to run on one device takes the arguments of one, found those of {args.num_devices}")
+        raise InvalidArgumentError(f"running on one device takes the arguments of one, found those of {args.num_devices}")
     if target != NULL:
         device = device_of(target)
-        run = record.run_one if record.handle.num_devices else record.run_portable
+        run = record.run_one if record.handle.num_addressable_devices else record.run_portable
         results = [run(_arguments(args.argument_lists[0], args.num_args), device, options, returned_futures=futures)]
-    elif args.num_devices == 1 and record.handle.num_devices == 1:
+    elif args.num_devices == 1 and record.handle.num_addressable_devices == 1:
         arguments = _arguments(args.argument_lists[0], args.num_args)
         results = [record.run_one(arguments, record.first, options, returned_futures=futures)]
     else:
         lists = [_arguments(args.argument_lists[index], args.num_args) for index in range(args.num_devices)]
         results = record.run_all(lists, options, returned_futures=futures)
-    _note_donations(args)
-    return _hand_over(record, args, results, futures, target)
+    _refresh_arguments(args)
+    _hand_over(record, args, results, futures, target)
 
 
 cdef list _arguments(PJRT_Buffer *const *handles, size_t number):
@@ -86,33 +88,37 @@ cdef list _arguments(PJRT_Buffer *const *handles, size_t number):
     return arguments
 
 
-cdef int _note_donations(PJRT_LoadedExecutable_Execute_Args *args) except -1:
-    """Arguments that the program donated are deleted from here on."""
+cdef int _refresh_arguments(PJRT_LoadedExecutable_Execute_Args *args) except -1:
+    """Mark the arguments that the program donated as deleted."""
     cdef size_t device, index
     for device in range(args.num_devices):
         for index in range(args.num_args):
             buffer_record(args.argument_lists[device][index]).refresh()
-    return 0
 
 
 cdef int _hand_over(
     LoadedExecutableRecord record, PJRT_LoadedExecutable_Execute_Args *args, results, futures, PJRT_Device *target
 ) except -1:
-    """Gives results and events to the framework: all of them, or none if one cannot be given."""
+    """Give results and events to the framework: all of them, or none if one fails."""
     cdef size_t device, index, place
-    cdef BufferRecord made
+    cdef BufferRecord buffer
+    cdef bint is_known_place
+    cdef BufferTemplate template
     cdef list records = []
     if <size_t>len(results) != args.num_devices or (futures is not None and <size_t>len(futures) != args.num_devices):
-        raise InternalError(f"{record.loaded!r} ran on {args.num_devices} devices and gave results for {len(results)}")
+        raise InternalError(f"{record.loaded!r} ran on {args.num_devices} devices and returned results for {len(results)}")
     for device in range(args.num_devices):
         if <size_t>len(results[device]) != record.num_outputs:
-            raise InternalError(f"{record.loaded!r} has {record.num_outputs} outputs and gave {len(results[device])}")
+            raise InternalError(f"{record.loaded!r} has {record.num_outputs} outputs and returned {len(results[device])}")
         for index in range(record.num_outputs):
             place = device * record.num_outputs + index
-            made = BufferRecord.of(record.client, results[device][index], _facts_for(record, place, target))
-            if target == NULL and place < <size_t>len(record.facts):
-                record.facts[place] = made.facts
-            records.append(made)
+            # A portable executable's outputs are on another device each time.
+            is_known_place = target == NULL and place < <size_t>len(record.templates)
+            template = record.templates[place] if is_known_place else None
+            buffer = BufferRecord.of(record.client, results[device][index], template)
+            if is_known_place:
+                record.templates[place] = buffer.template
+            records.append(buffer)
     if futures is not None:
         for device in range(args.num_devices):
             args.device_complete_events[device] = event_of(futures[device])
@@ -121,36 +127,12 @@ cdef int _hand_over(
         for index in range(record.num_outputs):
             args.output_lists[device][index] = (<BufferRecord>records[place]).give()
             place += 1
-    return 0
-
-
-cdef Facts _facts_for(LoadedExecutableRecord record, size_t place, PJRT_Device *target):
-    # A portable executable's outputs are on another device each time.
-    return None if target != NULL or place >= <size_t>len(record.facts) else record.facts[place]
-
-
-cdef PJRT_Error *_devices(PJRT_LoadedExecutable_AddressableDevices_Args *args) noexcept nogil:
-    args.addressable_devices = <PJRT_Device **>(<LoadedExecutableHandle *>args.executable).devices
-    args.num_addressable_devices = (<LoadedExecutableHandle *>args.executable).num_devices
-    return NULL
-
-
-cdef PJRT_Error *_is_deleted(PJRT_LoadedExecutable_IsDeleted_Args *args) noexcept nogil:
-    args.is_deleted = (<LoadedExecutableHandle *>args.executable).is_deleted
-    return NULL
-
-
-cdef PJRT_Error *_destroy(PJRT_LoadedExecutable_Destroy_Args *args) noexcept nogil:
-    if args.executable != NULL:
-        drop((<LoadedExecutableHandle *>args.executable).record)
-    return NULL
 
 
 cdef int _delete(void *raw) except -1:
     cdef LoadedExecutableRecord record = _record((<PJRT_LoadedExecutable_Delete_Args *>raw).executable)
     record.loaded.delete()
     record.handle.is_deleted = True
-    return 0
 
 
 cdef int _get_executable(void *raw) except -1:
@@ -159,7 +141,6 @@ cdef int _get_executable(void *raw) except -1:
     if record.executable is None:
         record.executable = ExecutableRecord.of(record.loaded.executable)
     args.executable = <PJRT_Executable *>record.executable.give()
-    return 0
 
 
 cdef int _logical_ids(void *raw) except -1:
@@ -167,41 +148,33 @@ cdef int _logical_ids(void *raw) except -1:
     cdef LoadedExecutableRecord record = _record(args.executable)
     cdef PJRT_LogicalDeviceIds *ids
     cdef Block block
-    found = list(record.loaded.addressable_device_logical_ids)
+    pairs = list(record.loaded.addressable_device_logical_ids)
     if record.logical_ids is None:
-        block = Block.of(len(found) * sizeof(PJRT_LogicalDeviceIds))
+        block = Block.of(len(pairs) * sizeof(PJRT_LogicalDeviceIds))
         ids = <PJRT_LogicalDeviceIds *>block.data
-        for index, (replica, partition) in enumerate(found):
+        for index, (replica, partition) in enumerate(pairs):
             ids[<size_t>index].replica = replica
             ids[<size_t>index].partition = partition
         record.logical_ids = block
     args.addressable_device_logical_ids = <PJRT_LogicalDeviceIds *>record.logical_ids.data
-    args.num_addressable_device_logical_ids = len(found)
-    return 0
+    args.num_addressable_device_logical_ids = len(pairs)
 
 
 cdef int _device_assignment(void *raw) except -1:
     args = <PJRT_LoadedExecutable_GetDeviceAssignment_Args *>raw
-    return give_bytes(
-        _record(args.executable).loaded.device_assignment.to_proto(),
-        &args.serialized_bytes,
-        &args.serialized_bytes_size,
-        <void **>&args.serialized_device_assignment,
-        <void **>&args.serialized_device_assignment_deleter,
-    )
+    give_bytes(_record(args.executable).loaded.device_assignment.to_proto(), &args.serialized_bytes)
 
 
 cdef int _fingerprint(void *raw) except -1:
     args = <PJRT_LoadedExecutable_Fingerprint_Args *>raw
     cdef LoadedExecutableRecord record = _record(args.executable)
-    if record.fingerprint.data == NULL:
-        record.fingerprint = record.strings.add(bytes(record.loaded.fingerprint()))
-    args.executable_fingerprint = record.fingerprint.data
-    args.executable_fingerprint_size = record.fingerprint.size
-    return 0
+    if record.fingerprint is None:
+        record.fingerprint = bytes(record.loaded.fingerprint())
+    args.executable_fingerprint = record.fingerprint
+    args.executable_fingerprint_size = len(record.fingerprint)
 
 
-# Where they come from.
+# Making them.
 
 cdef int _compile(void *raw) except -1:
     args = <PJRT_Client_Compile_Args *>raw
@@ -209,8 +182,7 @@ cdef int _compile(void *raw) except -1:
     loaded = record.client.compile(
         read_program(args.program, record.client), read_options(args.compile_options, args.compile_options_size)
     )
-    args.executable = <PJRT_LoadedExecutable *>LoadedExecutableRecord.of(record, loaded).give()
-    return 0
+    args.executable = LoadedExecutableRecord.of(record, loaded).give()
 
 
 cdef int _load(void *raw) except -1:
@@ -218,8 +190,7 @@ cdef int _load(void *raw) except -1:
     cdef ClientRecord record = client_record(args.client)
     options = read_options(args.compile_options, args.compile_options_size) if args.compile_options_size else None
     loaded = record.client.load(executable_record(args.executable).executable, options)
-    args.loaded_executable = <PJRT_LoadedExecutable *>LoadedExecutableRecord.of(record, loaded).give()
-    return 0
+    args.loaded_executable = LoadedExecutableRecord.of(record, loaded).give()
 
 
 cdef int _deserialize(void *raw) except -1:
@@ -234,15 +205,11 @@ cdef int _deserialize(void *raw) except -1:
             args.overridden_serialized_compile_options, args.overridden_serialized_compile_options_size
         )
     loaded = record.client.deserialize(args.serialized_executable[: args.serialized_executable_size], options)
-    args.loaded_executable = <PJRT_LoadedExecutable *>LoadedExecutableRecord.of(record, loaded).give()
-    return 0
+    args.loaded_executable = LoadedExecutableRecord.of(record, loaded).give()
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
-    """The functions of loaded executables, and those that make them."""
-    table.PJRT_LoadedExecutable_AddressableDevices = _devices
-    table.PJRT_LoadedExecutable_IsDeleted = _is_deleted
-    table.PJRT_LoadedExecutable_Destroy = _destroy
+    """Set the functions of loaded executables, but for their getters, and those that make them."""
     put(table, SLOT_PJRT_LoadedExecutable_Execute, trampoline(_execute))
     put(table, SLOT_PJRT_LoadedExecutable_Delete, quiet_trampoline(_delete))
     put(table, SLOT_PJRT_LoadedExecutable_GetExecutable, trampoline(_get_executable))
@@ -252,4 +219,3 @@ cdef int fill_table(PJRT_Api *table) except -1:
     put(table, SLOT_PJRT_Client_Compile, trampoline(_compile))
     put(table, SLOT_PJRT_Client_Load, trampoline(_load))
     put(table, SLOT_PJRT_Executable_DeserializeAndLoad, trampoline(_deserialize))
-    return 0

@@ -1,1 +1,7 @@
-cdef int give_bytes(bytes data, const char **start, size_t *size, void **holder, void **deleter) except -1
+cdef struct OwnedBytes:
+    const char *start
+    size_t size
+    void *holder
+    void (*deleter)(void *holder) noexcept nogil
+
+cdef int give_bytes(bytes data, const char **fields) except -1

@@ -1,4 +1,4 @@
-"""Bytes that are handed over: the framework frees them, whenever it likes, without Python."""
+"""Bytes that a framework owns: it frees them when it likes, and without Python."""
 
 from libc.stdlib cimport free
 
@@ -6,14 +6,20 @@ cdef extern from "pjrt_support/error.h" nogil:
     char *pjrt_copy_bytes(const char *data, size_t size)
 
 
-cdef int give_bytes(bytes data, const char **start, size_t *size, void **holder, void **deleter) except -1:
-    """Bytes that the framework keeps until it calls the deleter with the holder, which is the start of the bytes."""
-    cdef size_t length = len(data)
-    cdef char *copy = pjrt_copy_bytes(data, length)
+cdef int give_bytes(bytes data, const char **fields) except -1:
+    """Copy bytes for the framework, which keeps the copy until it calls the deleter with the holder.
+
+    Args:
+        data: the bytes.
+        fields: the first of the four fields that every struct of the ABI that returns such bytes has in a row:
+            those of ``OwnedBytes``.
+    """
+    cdef OwnedBytes *owned = <OwnedBytes *>fields
+    cdef size_t size = len(data)
+    cdef char *copy = pjrt_copy_bytes(data, size)
     if copy == NULL:
-        raise MemoryError(f"no {length} bytes of memory to hand out")
-    start[0] = copy
-    size[0] = length
-    holder[0] = copy
-    deleter[0] = <void *>free
-    return 0
+        raise MemoryError(f"no {size} bytes of memory for serialized data")
+    owned.start = copy
+    owned.size = size
+    owned.holder = copy
+    owned.deleter = free

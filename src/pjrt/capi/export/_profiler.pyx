@@ -1,10 +1,12 @@
-"""Profiler: the sessions of a plugin that has a profiler. Its errors are ours, read by functions of its own."""
+"""Profiler: the sessions of a plugin that has a profiler. Its errors are ``PJRT_Error``s under another name."""
 
 from libc.stdint cimport uint8_t
 from libc.string cimport memcpy
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi.export._trampolines cimport define_plugin_trampoline, drop, trampoline, keep, pjrt_error_release, plugin_trampoline, put
+from pjrt.capi.export._trampolines cimport (
+    define_plugin_trampoline, drop, keep, pjrt_error_release, plugin_trampoline, put, trampoline
+)
 
 from pjrt.api.errors import InvalidArgumentError
 
@@ -43,7 +45,6 @@ cdef int _create(table, void *raw) except -1:
     cdef _Session session = _Session()
     session.profiler = table.plugin.profiler(args.options[: args.options_size] if args.options_size else b"")
     args.profiler = <PLUGIN_Profiler *>keep(session)
-    return 0
 
 
 cdef PLUGIN_Profiler_Error *_destroy(PLUGIN_Profiler_Destroy_Args *args) noexcept nogil:
@@ -53,27 +54,24 @@ cdef PLUGIN_Profiler_Error *_destroy(PLUGIN_Profiler_Destroy_Args *args) noexcep
 
 cdef int _start(void *raw) except -1:
     _session((<PLUGIN_Profiler_Destroy_Args *>raw).profiler).profiler.start()
-    return 0
 
 
 cdef int _stop(void *raw) except -1:
     _session((<PLUGIN_Profiler_Destroy_Args *>raw).profiler).profiler.stop()
-    return 0
 
 
 cdef int _collect(void *raw) except -1:
     args = <PLUGIN_Profiler_CollectData_Args *>raw
     cdef _Session session = _session(args.profiler)
+    # Called twice: for the size without memory, which collects anew, then with memory of that size.
     if args.buffer == NULL or session.collected is None:
         session.collected = session.profiler.collect()
-    if args.buffer == NULL:
-        args.buffer_size_in_bytes = len(session.collected)
-        return 0
-    if args.buffer_size_in_bytes < <size_t>len(session.collected):
-        raise InvalidArgumentError(f"the profile needs {len(session.collected)} bytes, found {args.buffer_size_in_bytes}")
-    args.buffer_size_in_bytes = len(session.collected)
-    memcpy(args.buffer, <const char *>session.collected, len(session.collected))
-    return 0
+    cdef bytes profile = session.collected
+    if args.buffer != NULL:
+        if args.buffer_size_in_bytes < <size_t>len(profile):
+            raise InvalidArgumentError(f"the profile needs {len(profile)} bytes, found {args.buffer_size_in_bytes}")
+        memcpy(args.buffer, <const char *>profile, len(profile))
+    args.buffer_size_in_bytes = len(profile)
 
 
 define_plugin_trampoline(_CREATE, _create)
@@ -89,11 +87,10 @@ cdef int fill_profiler(PLUGIN_Profiler_Api *api) except -1:
     put(&api.start, 0, trampoline(_start))
     put(&api.stop, 0, trampoline(_stop))
     put(&api.collect_data, 0, trampoline(_collect))
-    return 0
 
 
 cdef void own_profiler(PJRT_Profiler_Extension *extension, PLUGIN_Profiler_Api *api, int plugin) noexcept:
-    """Set the function of a profiler that one plugin has of its own, and point its extension at the functions."""
+    """Set the one function that each plugin has of its own, and point the extension at the functions."""
     put(&api.create, 0, plugin_trampoline(plugin, _CREATE))
     extension.profiler_api = api
     extension.traceme_context_id = -1

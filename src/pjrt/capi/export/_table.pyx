@@ -1,4 +1,4 @@
-"""The table of one exported plugin: all functions, and those that make something out of nothing."""
+"""The table of one exported plugin, and the functions that belong to a plugin, not to one of its objects."""
 
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdlib cimport calloc, free
@@ -6,17 +6,17 @@ from libc.stdlib cimport calloc, free
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport NamedValues, read_named_values
 from pjrt.capi.export cimport (
-    _buffer, _client, _device, _event, _executable, _execute_options, _from_host, _loaded_executable, _to_host, _topology, _transfer
+    _buffer, _client, _device, _event, _executable, _execute_options, _from_host, _loaded_executable, _to_host,
+    _topology, _transfer
 )
 from pjrt.capi.export._client cimport ClientRecord
-from pjrt.capi.export._trampolines cimport (
-    add_plugin, define_plugin_trampoline, keep, pjrt_error_of_text, pjrt_error_release, plugin_trampoline, put, remove_plugin
-)
 from pjrt.capi.export._extensions cimport chain
+from pjrt.capi.export._gen_handles cimport fill_getters
 from pjrt.capi.export._key_value_store cimport key_value_store
 from pjrt.capi.export._topology cimport TopologyRecord
-
-from pjrt.api.errors import UnimplementedError
+from pjrt.capi.export._trampolines cimport (
+    add_plugin, define_plugin_trampoline, keep, pjrt_error_release, plugin_trampoline, put, remove_plugin
+)
 
 cdef extern from "pjrt_support/error.h" nogil:
     void pjrt_error_read(const PJRT_Error *error, const char **message, size_t *size)
@@ -35,13 +35,13 @@ cdef bytes _capsule_name = CAPSULE_NAME.encode()
 
 
 cdef class Table:
-    """A ``PJRT_Api`` that is made of a plugin in Python; lives as long as the process, as the ABI says."""
+    """The ``PJRT_Api`` of a plugin in Python; it lives as long as the process, as the ABI wants."""
 
     cdef PJRT_Api *table
     cdef readonly object plugin
     cdef NamedValues attributes
-    cdef dict _said  # the same, as the plugin said them
-    cdef list _before  # those that callers may have pointers to
+    cdef dict _declared  # the same, as Python values
+    cdef list _earlier  # attributes that callers may have pointers to
 
     def __init__(self, plugin):
         cdef int number
@@ -49,7 +49,7 @@ cdef class Table:
         self.table = <PJRT_Api *>calloc(1, sizeof(PJRT_Api))
         if self.table == NULL:
             raise MemoryError("no memory for the table of a plugin")
-        self._said, self._before = None, []
+        self._declared, self._earlier = None, []
         try:
             self.renew_attributes()
             number = add_plugin(self)
@@ -64,12 +64,12 @@ cdef class Table:
             raise
 
     def renew_attributes(self):
-        """Read the plugin's attributes anew; callers have pointers to those that were read before."""
+        """Read the plugin's attributes again, and keep the earlier ones, which callers may have pointers to."""
         attributes = dict(self.plugin.attributes)
-        if attributes != self._said:
-            self._before.append(self.attributes)
+        if attributes != self._declared:
+            self._earlier.append(self.attributes)
             self.attributes = NamedValues(attributes, "the attributes of a plugin")
-            self._said = attributes
+            self._declared = attributes
 
     def _fill(self, int number):
         cdef PJRT_Api *table = self.table
@@ -96,7 +96,7 @@ cdef class Table:
         return <size_t>self.table
 
     def capsule(self):
-        """The table as a capsule, as JAX's ``register_plugin`` takes it."""
+        """Return the table as a capsule, as JAX's ``register_plugin`` takes it."""
         return PyCapsule_New(self.table, _capsule_name, NULL)
 
 
@@ -105,9 +105,10 @@ cdef bint _shared_is_filled = False
 
 
 cdef int _copy_shared_functions(PJRT_Api *table) except -1:
-    """The functions that are the same for all plugins, because their handles say whose they are."""
+    """Set the functions that are the same for all plugins, because their handles belong to one of them."""
     global _shared_is_filled
     if not _shared_is_filled:
+        fill_getters(&_shared)
         _buffer.fill_table(&_shared)
         _client.fill_table(&_shared)
         _device.fill_table(&_shared)
@@ -126,18 +127,16 @@ cdef int _copy_shared_functions(PJRT_Api *table) except -1:
     for slot in range(SLOT_PJRT_Error_Destroy // sizeof(void *), PJRT_Api_STRUCT_SIZE // sizeof(void *)):
         if target[slot] == NULL:
             target[slot] = source[slot]
-    return 0
 
 
 cdef int _initialize(plugin, void *raw) except -1:
-    return 0
+    pass
 
 
 cdef int _attributes(plugin, void *raw) except -1:
     args = <PJRT_Plugin_Attributes_Args *>raw
     args.attributes = (<Table>plugin).attributes.data
     args.num_attributes = (<Table>plugin).attributes.size
-    return 0
 
 
 cdef int _create_client(plugin, void *raw) except -1:
@@ -152,27 +151,20 @@ cdef int _create_client(plugin, void *raw) except -1:
         raise
     keep(record)
     args.client = <PJRT_Client *>&record.handle
-    return 0
 
 
 cdef int _create_topology(plugin, void *raw) except -1:
     args = <PJRT_TopologyDescription_Create_Args *>raw
     name = args.topology_name[: args.topology_name_size].decode("utf-8", "replace") if args.topology_name_size else ""
     options = read_named_values(args.create_options, args.num_options, "the create options")
-    return _give_topology(plugin, (<Table>plugin).plugin.topology(name, **options), &args.topology)
+    topology = (<Table>plugin).plugin.topology(name, **options)
+    args.topology = TopologyRecord.of(topology, (<Table>plugin).plugin.platform_name, None).give()
 
 
 cdef int _deserialize_topology(plugin, void *raw) except -1:
     args = <PJRT_TopologyDescription_Deserialize_Args *>raw
-    serialized = args.serialized_topology[: args.serialized_topology_size]
-    return _give_topology(plugin, (<Table>plugin).plugin.deserialize_topology(serialized), &args.topology)
-
-
-cdef int _give_topology(plugin, topology, PJRT_TopologyDescription **out) except -1:
-    record = TopologyRecord.of(topology, (<Table>plugin).plugin.platform_name, None)
-    keep(record)
-    out[0] = <PJRT_TopologyDescription *>&record.handle
-    return 0
+    topology = (<Table>plugin).plugin.deserialize_topology(args.serialized_topology[: args.serialized_topology_size])
+    args.topology = TopologyRecord.of(topology, (<Table>plugin).plugin.platform_name, None).give()
 
 
 define_plugin_trampoline(_INITIALIZE, _initialize)

@@ -1,14 +1,16 @@
-"""Values on their way to a framework's memory."""
+"""Copies of buffers to a framework's memory."""
 
 from libc.stdint cimport int64_t
 
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport read_layout
-from pjrt.capi.export._buffer cimport BufferRecord, buffer_record
-from pjrt.capi.export._trampolines cimport drop, trampoline, keep, put, python_error
+from pjrt.capi.export._buffer cimport buffer_record
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._host_memory cimport host_array, host_memory
+from pjrt.capi.export._trampolines cimport drop, keep, put, python_error, trampoline
+
+import math
 
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.future import Promise
@@ -19,31 +21,28 @@ cdef int _to_host_buffer(void *raw) except -1:
     args = <PJRT_Buffer_ToHostBuffer_Args *>raw
     buffer = buffer_record(args.src).buffer
     shape, dtype = buffer.unpadded_shape, buffer.dtype
-    needed = dtype.itemsize
-    for size in shape:
-        needed *= size
-    if args.dst == NULL and (needed or args.dst_size == 0):
-        args.dst_size = needed
+    cdef size_t size = dtype.itemsize * math.prod(shape)
+    if args.dst == NULL and (size or args.dst_size == 0):  # a framework asks for the size first
+        args.dst_size = size
         args.event = NULL
         return 0
-    if args.dst_size < <size_t>needed:
-        raise InvalidArgumentError(f"{needed} bytes of host memory are needed for the value, found {args.dst_size}")
+    if args.dst_size < size:
+        raise InvalidArgumentError(f"the value needs {size} bytes of host memory, found {args.dst_size}")
     strides = None
     if args.host_layout != NULL:
         strides = _strides(read_layout(args.host_layout), shape, dtype.itemsize)
     out = host_array(args.dst, shape, dtype, strides, True)
     args.event = event_of(buffer.to_host(out))
-    return 0
 
 
 cdef object _strides(layout, shape, itemsize):
-    """The byte strides of an array that is to lie in a layout."""
+    """Return the byte strides of an array of the shape in a layout."""
     if isinstance(layout, StridedLayout):
         return layout.byte_strides
     if layout.tiles:
-        raise UnimplementedError(f"a host buffer with tiles is not offered, found {layout}; ask for a layout without")
+        raise UnimplementedError(f"expected a host layout without tiles, found {layout}: tiles are unsupported")
     if len(layout.minor_to_major) != len(shape):
-        raise InvalidArgumentError(f"a layout for {len(shape)} dimensions names as many, found {layout}")
+        raise InvalidArgumentError(f"expected a layout of {len(shape)} dimensions, found {layout}")
     strides = [0] * len(shape)
     step = itemsize
     for dimension in layout.minor_to_major:
@@ -56,11 +55,10 @@ cdef int _copy_raw_to_host(void *raw) except -1:
     args = <PJRT_Buffer_CopyRawToHost_Args *>raw
     memory = host_memory(args.dst, args.transfer_size, True)
     args.event = event_of(buffer_record(args.buffer).buffer.copy_raw_to_host(memory, args.offset, args.transfer_size))
-    return 0
 
 
 cdef class _Destination:
-    """Memory that a framework gives later, for a copy of so many bytes."""
+    """Memory that a framework provides later, for a copy of ``size`` bytes."""
 
     cdef object promise
     cdef int64_t size
@@ -77,16 +75,15 @@ cdef int _copy_raw_to_host_future(void *raw) except -1:
     args.event = event_of(done)
     args.callback_data = keep(destination)
     args.future_ready_callback = _destination_ready
-    return 0
 
 
 cdef void _destination_ready(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args) noexcept nogil:
     if gate_enter():
-        _keep_destination(args)
+        _set_destination(args)
         gate_leave()
 
 
-cdef void _keep_destination(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args) noexcept with gil:
+cdef void _set_destination(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args) noexcept with gil:
     destination = <_Destination>args.callback_data
     drop(args.callback_data)
     if args.error_code == PJRT_Error_Code_OK:
@@ -96,8 +93,7 @@ cdef void _keep_destination(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args)
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
-    """The functions that bring values to the host."""
+    """Set the functions that copy buffers to the host."""
     put(table, SLOT_PJRT_Buffer_ToHostBuffer, trampoline(_to_host_buffer))
     put(table, SLOT_PJRT_Buffer_CopyRawToHost, trampoline(_copy_raw_to_host))
     put(table, SLOT_PJRT_Buffer_CopyRawToHostFuture, trampoline(_copy_raw_to_host_future))
-    return 0

@@ -1,28 +1,20 @@
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block, NamedValues
-from pjrt.capi.export._strings cimport String, Strings
-
-cdef struct TopologyHandle:
-    void *record
-    String platform_name
-    String platform_version
-    void **descriptions
-    size_t num_descriptions
-    PJRT_NamedValue *attributes
-    size_t num_attributes
+from pjrt.capi.export._gen_handles cimport TopologyDescriptionHandle
+from pjrt.capi.export._handle_data cimport HandleData
 
 
 cdef class TopologyRecord:
-    cdef TopologyHandle handle
+    cdef TopologyDescriptionHandle handle
     cdef readonly object topology
-    cdef Strings strings
+    cdef HandleData data
     cdef list descriptions
-    cdef Block pointers
-    cdef NamedValues attributes
-    cdef Block kind_ids
+    cdef const int *kind_ids
+    cdef size_t num_kind_ids
 
     @staticmethod
     cdef TopologyRecord of(object topology, str platform_name, object client)
+    cdef PJRT_TopologyDescription *give(self) noexcept
 
 
+cdef TopologyRecord topology_record(const PJRT_TopologyDescription *topology)
 cdef int fill_table(PJRT_Api *table) except -1

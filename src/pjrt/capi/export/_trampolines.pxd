@@ -1,4 +1,4 @@
-from pjrt.capi._gen_abi cimport PJRT_Error, PJRT_Error_Code
+from pjrt.capi._gen_abi cimport PJRT_Error, PJRT_Error_Code, PJRT_NamedValue
 
 ctypedef int (*implementation_t)(void *args) except -1
 ctypedef int (*plugin_implementation_t)(object plugin, void *args) except -1
@@ -22,4 +22,5 @@ cdef bint has_field(void *args, void *field, size_t size) noexcept nogil
 cdef void put(void *table, size_t slot, void *function) noexcept nogil
 cdef void *keep(object thing) noexcept
 cdef void drop(void *kept) noexcept nogil
+cdef object with_payloads(object error, const PJRT_NamedValue *payloads, size_t number)
 cdef object take_error(PJRT_Error *error)

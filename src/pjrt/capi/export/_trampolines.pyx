@@ -1,6 +1,6 @@
 """Trampolines: the way from the table's functions into Python, and of errors out of it.
 
-A function that needs Python has an *implementation*: it takes the argument struct, and may raise. The function in the
+A function that needs Python has an *implementation*: it takes the argument struct, returns nothing, and may raise. The function in the
 table is a trampoline: it passes the gate, takes the GIL, calls the implementation, and turns any exception into a
 ``PJRT_Error``. So no exception escapes into the framework, and once the interpreter has begun to end the framework gets
 an error, because Python cannot be called any more.
@@ -10,6 +10,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi._values cimport read_named_values
 
 import logging
 import threading
@@ -65,7 +66,6 @@ cdef int define_plugin_trampoline(int number, plugin_implementation_t implementa
     if not 0 <= number < PJRT_NUM_PLUGIN_TRAMPOLINES:
         raise InternalError(f"a plugin has {PJRT_NUM_PLUGIN_TRAMPOLINES} trampolines of its own, found the number {number}")
     _plugin_implementations[number] = implementation
-    return 0
 
 
 cdef int add_plugin(plugin) except -1:
@@ -87,7 +87,6 @@ cdef int remove_plugin(int number) except -1:
     """Take back the number of a plugin whose table could not be made."""
     _plugins[number] = None
     _free_plugins.append(number)
-    return 0
 
 
 cdef void *quiet_trampoline(implementation_t implementation) except NULL:
@@ -202,6 +201,15 @@ cdef object python_error(PJRT_Error_Code code, const char *message, size_t size)
     """Return an error that the framework describes by code and message."""
     text = message[:size].decode("utf-8", "replace") if message != NULL else ""
     return PjrtError.of(<int>code, text)
+
+
+cdef object with_payloads(error, const PJRT_NamedValue *payloads, size_t number):
+    """Return an error with the payloads that the framework adds to it."""
+    if not number:
+        return error
+    values = read_named_values(payloads, number, "payloads")
+    payloads_by_name = {name: v if isinstance(v, bytes) else str(v).encode() for name, v in values.items()}
+    return PjrtError.of(int(error.code), error.message, payloads_by_name)
 
 
 cdef object take_error(PJRT_Error *error):

@@ -1,15 +1,15 @@
-"""Transfers in pieces, both kinds: managers that a framework drives, and streams that a program receives from."""
+"""Transfers in pieces: managers that a framework drives, and streams that a program receives from."""
 
 from libc.stdint cimport int64_t, uintptr_t
 
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._values cimport element_type, read_int64s, read_layout, read_named_values
-from pjrt.capi.export._buffer cimport BufferRecord
+from pjrt.capi.export._buffer cimport give_buffer
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport memory_space_of
-from pjrt.capi.export._trampolines cimport drop, trampoline, keep, put, python_error, quiet_trampoline
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._host_memory cimport host_array, host_memory
+from pjrt.capi.export._trampolines cimport drop, keep, put, python_error, quiet_trampoline, trampoline
 
 from pjrt.api.shape_spec import ShapeSpec
 
@@ -19,7 +19,7 @@ cdef class _ManagerRecord:
     cdef object manager
 
 
-cdef _ManagerRecord _manager(PJRT_AsyncHostToDeviceTransferManager *handle):
+cdef _ManagerRecord _record(PJRT_AsyncHostToDeviceTransferManager *handle):
     return <_ManagerRecord><void *>handle
 
 
@@ -41,30 +41,26 @@ cdef int _create_buffers(void *raw) except -1:
         specs, memory_space=memory_space_of(args.memory)
     )
     args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>keep(record)
-    return 0
 
 
 cdef int _destroy(void *raw) except -1:
     args = <PJRT_AsyncHostToDeviceTransferManager_Destroy_Args *>raw
-    if args.transfer_manager == NULL:
-        return 0
-    manager = _manager(args.transfer_manager).manager
-    drop(<void *>args.transfer_manager)
-    manager.close()
-    return 0
+    if args.transfer_manager != NULL:
+        manager = _record(args.transfer_manager).manager
+        drop(<void *>args.transfer_manager)
+        manager.close()
 
 
 cdef int _transfer_data(void *raw) except -1:
     args = <PJRT_AsyncHostToDeviceTransferManager_TransferData_Args *>raw
     args.done_with_h2d_transfer = event_of(
-        _manager(args.transfer_manager).manager.transfer_data(
+        _record(args.transfer_manager).manager.transfer_data(
             args.buffer_index,
             host_memory(args.data, args.transfer_size, False),
             args.offset,
             is_last_transfer=args.is_last_transfer,
         )
     )
-    return 0
 
 
 cdef int _transfer_literal(void *raw) except -1:
@@ -72,53 +68,45 @@ cdef int _transfer_literal(void *raw) except -1:
     shape = read_int64s(args.shape_dims, args.shape_num_dims, "the dimensions of a literal")
     array = host_array(<void *>args.data, shape, element_type(args.shape_element_type).dtype, None, False)
     args.done_with_h2d_transfer = event_of(
-        _manager(args.transfer_manager).manager.transfer_literal(args.buffer_index, array)
+        _record(args.transfer_manager).manager.transfer_literal(args.buffer_index, array)
     )
-    return 0
 
 
 cdef int _retrieve_buffer(void *raw) except -1:
     args = <PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args *>raw
-    cdef _ManagerRecord record = _manager(args.transfer_manager)
-    buffer = record.manager.retrieve_buffer(args.buffer_index)
-    args.buffer_out = BufferRecord.of(record.client, buffer, None).give()
-    return 0
+    cdef _ManagerRecord record = _record(args.transfer_manager)
+    args.buffer_out = give_buffer(record.client, record.manager.retrieve_buffer(args.buffer_index))
 
 
 cdef int _device(void *raw) except -1:
     args = <PJRT_AsyncHostToDeviceTransferManager_Device_Args *>raw
-    cdef _ManagerRecord record = _manager(args.transfer_manager)
+    cdef _ManagerRecord record = _record(args.transfer_manager)
     args.device_out = <PJRT_Device *>&record.client.device(record.manager.device).handle
-    return 0
 
 
 cdef int _buffer_count(void *raw) except -1:
     args = <PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args *>raw
-    args.buffer_count = _manager(args.transfer_manager).manager.buffer_count
-    return 0
+    args.buffer_count = _record(args.transfer_manager).manager.buffer_count
 
 
 cdef int _buffer_size(void *raw) except -1:
     args = <PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args *>raw
-    args.buffer_size = _manager(args.transfer_manager).manager.buffer_size(args.buffer_index)
-    return 0
+    args.buffer_size = _record(args.transfer_manager).manager.buffer_size(args.buffer_index)
 
 
 cdef int _set_buffer_error(void *raw) except -1:
     args = <PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args *>raw
     error = python_error(args.error_code, args.error_message, args.error_message_size)
-    _manager(args.transfer_manager).manager.set_buffer_error(args.buffer_index, error)
-    return 0
+    _record(args.transfer_manager).manager.set_buffer_error(args.buffer_index, error)
 
 
 cdef int _add_metadata(void *raw) except -1:
     args = <PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args *>raw
     metadata = read_named_values(args.transfer_metadata, args.num_metadata, "the metadata of a transfer")
-    _manager(args.transfer_manager).manager.add_metadata(metadata)
-    return 0
+    _record(args.transfer_manager).manager.add_metadata(metadata)
 
 
-# Streams: the handle is the stream's own object.
+# Streams: the handle is the Python object itself.
 
 cdef object _stream(PJRT_CopyToDeviceStream *handle):
     return <object><void *>handle
@@ -137,29 +125,25 @@ cdef int _stream_add_chunk(void *raw) except -1:
     finally:
         if chunk.deleter != NULL:
             chunk.deleter(chunk.data, chunk.deleter_arg)
-    return 0
 
 
 cdef int _stream_total_bytes(void *raw) except -1:
     args = <PJRT_CopyToDeviceStream_TotalBytes_Args *>raw
     args.total_bytes = _stream(args.stream).total_bytes
-    return 0
 
 
 cdef int _stream_granule_size(void *raw) except -1:
     args = <PJRT_CopyToDeviceStream_GranuleSize_Args *>raw
     args.granule_size_in_bytes = _stream(args.stream).granule_size
-    return 0
 
 
 cdef int _stream_current_bytes(void *raw) except -1:
     args = <PJRT_CopyToDeviceStream_CurrentBytes_Args *>raw
     args.current_bytes = _stream(args.stream).current_bytes
-    return 0
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
-    """The functions of transfers in pieces."""
+    """Set the functions of transfers in pieces."""
     put(table, SLOT_PJRT_Client_CreateBuffersForAsyncHostToDevice, trampoline(_create_buffers))
     put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_Destroy, quiet_trampoline(_destroy))
     put(table, SLOT_PJRT_AsyncHostToDeviceTransferManager_TransferData, trampoline(_transfer_data))
@@ -175,4 +159,3 @@ cdef int fill_table(PJRT_Api *table) except -1:
     put(table, SLOT_PJRT_CopyToDeviceStream_TotalBytes, trampoline(_stream_total_bytes))
     put(table, SLOT_PJRT_CopyToDeviceStream_GranuleSize, trampoline(_stream_granule_size))
     put(table, SLOT_PJRT_CopyToDeviceStream_CurrentBytes, trampoline(_stream_current_bytes))
-    return 0
