@@ -4,6 +4,8 @@ promise is printed.
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import os
 import re
 import subprocess
@@ -167,3 +169,17 @@ def test_every_page_of_the_menu_is_there() -> None:
     pages = re.findall(r"^ +- .*: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert len(pages) > 10
     assert sorted(pages) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+
+
+@pytest.mark.parametrize("package", ["pjrt", "pjrt.host", "pjrt.plugins", "pjrt.stablehlo"])
+def test_the_api_page_has_every_public_name(package: str) -> None:
+    shown = set()
+    for entry in re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
+        package_name, _, name = entry.rpartition(".")
+        owner = importlib.import_module(package_name)
+        entity = getattr(owner, name) if hasattr(owner, name) else importlib.import_module(entry)
+        shown |= {id(member) for member in vars(entity).values()} if inspect.ismodule(entity) else {id(entity)}
+    module = importlib.import_module(package)
+    public = {name: getattr(module, name) for name in module.__all__ if not name.startswith("__")}
+    missing = [name for name, entity in public.items() if not inspect.ismodule(entity) and id(entity) not in shown]
+    assert not missing, "docs/api.md lacks these names"
