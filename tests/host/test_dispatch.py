@@ -27,11 +27,19 @@ class Recorder:
         self.happens()
 
 
-def launch(name: str, failures: list[Any] | None = None) -> list[Any]:
-    """Two executions without arguments."""
+def launch(name: str, queues: list[Any], failures: list[Any] | None = None) -> list[Any]:
+    """Make an execution without arguments for each queue."""
     noted = [] if failures is None else failures
     return [
-        SimpleNamespace(name=name, inputs=[], outputs=[], fail=noted.append, definition=pjrt.Future()) for _ in range(2)
+        SimpleNamespace(
+            name=name,
+            inputs=[],
+            outputs=[],
+            fail=noted.append,
+            definition=pjrt.Future(),
+            device=SimpleNamespace(compute=queue),
+        )
+        for queue in queues
     ]
 
 
@@ -43,24 +51,22 @@ def test_a_launch_that_becomes_ready_while_another_is_put_comes_after_it_on_ever
     def release_another() -> None:
         if not happened:
             happened.append(True)
-            dispatcher.enqueue(launch("second"), devices)
+            dispatcher.enqueue(launch("second", queues))
 
     queues = [Recorder(release_another), Recorder()]
-    devices: Any = [SimpleNamespace(compute=queue) for queue in queues]
-    dispatcher.enqueue(launch("first"), devices)
+    dispatcher.enqueue(launch("first", queues))
     assert [queue.given for queue in queues] == [["first", "second"]] * 2
 
 
 def test_threads_that_put_at_the_same_time_agree_on_the_order() -> None:
     dispatcher = Dispatcher([])
     queues = [Recorder(), Recorder()]
-    devices: Any = [SimpleNamespace(compute=queue) for queue in queues]
     start = threading.Barrier(4)
 
     def put(number: int) -> None:
         start.wait(toys.TIMEOUT)
         for step in range(200):
-            dispatcher.enqueue(launch(f"{number}.{step}"), devices)
+            dispatcher.enqueue(launch(f"{number}.{step}", queues))
 
     threads = [threading.Thread(target=put, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -76,7 +82,7 @@ def test_a_launch_that_cannot_be_put_fails_as_a_whole() -> None:
         raise pjrt.UnavailableError("no thread")
 
     dispatcher = Dispatcher([])
-    devices: Any = [SimpleNamespace(compute=queue) for queue in (Recorder(), Recorder(refuse))]
+    queues = [Recorder(), Recorder(refuse)]
     failures: list[Any] = []
-    dispatcher.enqueue(launch("first", failures), devices)
+    dispatcher.enqueue(launch("first", queues, failures))
     assert [str(error) for error in failures] == ["UNAVAILABLE: no thread"] * 2

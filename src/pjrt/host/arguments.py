@@ -31,7 +31,7 @@ class Arguments:
         return self._donated - kept if kept and self._donated else self._donated
 
     def take(
-        self, arguments: Sequence[Sequence[Buffer]], devices: Sequence[HostDevice], kept: frozenset[int]
+        self, arguments: Sequence[Sequence[Buffer]], devices: Sequence[HostDevice], donated: frozenset[int]
     ) -> list[list[Storage]]:
         """The storages of the arguments, one list a device; the buffers of donated ones are used up.
 
@@ -41,7 +41,6 @@ class Arguments:
             InvalidArgumentError: number, type or place of the arguments is wrong, or one is donated and used twice.
             FailedPreconditionError: an argument was deleted or donated before.
         """
-        donated = self.donated(kept)
         rows = [expect_sequence(row, "the arguments as a list of buffers") for row in arguments]
         if not donated:
             return [self._check(row, device) for row, device in zip(rows, devices, strict=True)]

@@ -80,7 +80,6 @@ class HostClient(Client):
         "_closed",
         "_compiler",
         "_devices",
-        "_dispatcher",
         "_generation",
         "_handlers",
         "_local_devices",
@@ -91,6 +90,7 @@ class HostClient(Client):
         "_unfulfilled",
         "alignment",
         "collective_timeout",
+        "dispatcher",
     )
 
     def __init__(
@@ -149,7 +149,7 @@ class HostClient(Client):
         self._local_devices = tuple(device for device in self._devices if device.is_addressable)
         self._memory_spaces = tuple(space for device in self._local_devices for space in device.memory_spaces)
         self._topology = HostTopology(self._compiler, descriptions, self._platform.attributes)
-        self._dispatcher = Dispatcher([q for d in self._local_devices for q in (d.compute, d.transfers)])
+        self.dispatcher = Dispatcher([q for d in self._local_devices for q in (d.compute, d.transfers)])
         self._handlers = FfiHandlers()
         self._mapped = DmaMappings()
         # What somebody still has to say, for ``close`` to end the wait for it.
@@ -377,24 +377,20 @@ class HostClient(Client):
             return
         self._closed = True
         if self._generation == generation():
-            self._dispatcher.finish(self._end_waiting)
+            self.dispatcher.finish(self._end_waiting)
         self._tell_closed()
 
     def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
-        self._dispatcher.give_up(expect(error, PjrtError, "an error as pjrt.PjrtError"), only_ask)
+        self.dispatcher.give_up(expect(error, PjrtError, "an error as pjrt.PjrtError"), only_ask)
 
     def unfinished(self) -> list[Execution]:
         """Return the executions that are not done, in no order."""
-        return self._dispatcher.unfinished()
+        return self.dispatcher.unfinished()
 
     def _end_waiting(self) -> None:
         """What waits for somebody to say or bring something does not wait any longer."""
         for promise in list(self._unfulfilled):
             promise.abandon(CancelledError(f"the client '{self.platform_name}' was closed"))
-
-    def enqueue(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
-        """Runs the executions of one launch, each on its device, when their inputs are there."""
-        self._dispatcher.enqueue(executions, devices)
 
     def _load(self, executable: HostExecutable) -> HostLoadedExecutable:
         options = executable.origin.options

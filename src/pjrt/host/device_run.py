@@ -1,4 +1,4 @@
-"""Shares: the places of a program's device assignment that are on devices of this process."""
+"""Device runs: a program on one device of its device assignment."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host_memory.layout import order_of_spec, tiled
 
 Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None]
-"""The memory space, the type and the layout of an output; the layout is ``None`` if it is row-major."""
+"""The memory space, shape, element type and layout of an output; the layout is ``None`` if it is row-major."""
 
 
 class DeviceRun(NamedTuple):
-    """The place of one device in a program's device assignment.
+    """A program on one device: what is the same in each execution there, worked out once.
 
     Attributes:
         device: the device.
-        replica: which replica it runs.
-        partition: which partition of that.
+        replica: the replica that it runs.
+        partition: the partition of the replica.
         spaces: the memory of each output; the last one serves for all further outputs.
-        outputs: the outputs; ``None`` where the program does not declare them.
+        outputs: the outputs; ``None`` if the program does not declare them.
     """
 
     device: HostDevice
@@ -41,10 +41,10 @@ class DeviceRun(NamedTuple):
 
     @staticmethod
     def of(compiled: Compiled, device: HostDevice, replica: int = 0, partition: int = 0) -> DeviceRun:
-        """A device's share of a program.
+        """Return the run of a program on a device.
 
         Raises:
-            NotFoundError: the device has no memory of a kind that the program's outputs go to.
+            NotFoundError: the device has no memory of a kind that the program declares for its outputs.
         """
         kinds = compiled.output_memory_kinds
         spaces = tuple(map(device.memory_space, kinds)) if kinds else (device.default_memory_space,)
@@ -52,10 +52,10 @@ class DeviceRun(NamedTuple):
         return DeviceRun(device, replica, partition, spaces, None if specs is None else _outputs(spaces, specs))
 
     def buffers(self, execution: Execution) -> list[Buffer]:
-        """The buffers of the outputs of an execution; waits for it if nobody declared what they will be.
+        """Return the output buffers of an execution; wait for it if the program does not declare its outputs.
 
         Raises:
-            PjrtError: it was waited for, and failed.
+            PjrtError: the execution was waited for and has failed.
         """
         outputs = self.outputs
         if outputs is None:
@@ -84,7 +84,7 @@ def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) ->
 def device_runs(
     compiled: Compiled, assignment: DeviceAssignment, devices: Sequence[HostDevice]
 ) -> Mapping[Device, DeviceRun]:
-    """The shares of these devices, in the order of the assignment."""
+    """Return the runs on these devices, in the order of the assignment."""
     by_id = {device.id: device for device in devices}
     return {
         by_id[device_id]: DeviceRun.of(compiled, by_id[device_id], replica, partition)

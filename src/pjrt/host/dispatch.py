@@ -1,4 +1,4 @@
-"""Dispatch: when an execution may go to its device's queue."""
+"""Dispatch: an execution goes to its device's queue when its inputs are ready."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from collections.abc import Callable, Sequence
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.api.future import Future
 from pjrt.api.interpreter_end import time_left
-from pjrt.host.device import HostDevice
 from pjrt.host.execution import Execution
 from pjrt.host.shutdown import is_exiting
 from pjrt.host.work_queue import WorkQueue, after
 
+_PendingLaunch = tuple[Execution, ...]
+"""The executions of one launch, which are put on their queues together."""
+
 
 class Dispatcher:
-    """Puts executions on their devices' queues as soon as their inputs are there, or sure to be there in time.
+    """Puts executions on their devices' queues as soon as their inputs are ready, or sure to be ready in time.
 
-    An input that is made by a task which the same queue was given earlier will be there when the queue comes to the
-    execution. Everything else is waited for outside of the queues: the head of a queue never waits for an input, so
-    whoever fulfils one late, be it by a program on the same device, finds the queue running. The executions of one
-    launch go to all of their queues at one moment, when the inputs of all are there. So any two launches are in the
-    same order on all devices that they share, and their collectives cannot wait for each other in a circle.
+    An input that an earlier task of the same queue makes will be ready when the queue comes to the execution. All other
+    inputs are waited for outside of the queues: the head of a queue never waits for an input, so an input may come
+    late, even from a program on the same device, and finds the queue running. The executions of one launch go to all of
+    their queues at one moment, when the inputs of all are ready. So any two launches are in the same order on all
+    devices that they share, and their collectives cannot wait for each other in a circle.
 
     Args:
         queues: all queues of the client.
@@ -33,66 +35,66 @@ class Dispatcher:
     def __init__(self, queues: Sequence[WorkQueue]) -> None:
         self._queues = tuple(queues)
         self._waiting: set[_PendingLaunch] = set()
-        # Launches on several devices that are ready to be put, in the one order for all queues, and whoever puts them.
+        # Launches that are ready to be put, in one order for all queues, and the lock of the caller that puts them.
         self._ready: deque[_PendingLaunch] = deque()
         self._putting = threading.Lock()
 
-    def enqueue(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
-        """Runs the executions of one launch, each on its device, when the time has come; returns at once."""
+    def enqueue(self, executions: Sequence[Execution]) -> None:
+        """Run the executions of one launch, each on its device, when their inputs are ready; do not wait for that."""
         missing: list[Future[None]] = []
-        for execution, device in zip(executions, devices, strict=True):
+        for execution in executions:
+            compute = execution.device.compute
             missing += [
                 storage.definition
                 for storage in execution.inputs
-                if not storage.definition._done and storage.queue is not device.compute
+                if not storage.definition._done and storage.queue is not compute
             ]
         if not missing and len(executions) == 1:
             try:
-                _put(executions[0], devices[0])
+                _put(executions[0])
             except PjrtError as error:
                 executions[0].fail(error)
                 raise
             return
-        shares = _PendingLaunch(executions, devices)
+        launch = tuple(executions)
         if missing:
-            for execution in executions:
+            for execution in launch:
                 execution.definition.need(*missing)
-            self._waiting.add(shares)
-            after(missing, lambda: self._stop_waiting(shares))
+            self._waiting.add(launch)
+            after(missing, lambda: self._stop_waiting(launch))
         else:
-            self._release(shares)
+            self._release(launch)
 
     def finish(self, end_waiting: Callable[[], object]) -> None:
-        """Waits for the work under way, cancels what waits for something that will not come, and ends the queues.
+        """Wait for the work under way, cancel executions whose inputs will never come, and close the queues.
 
         Args:
-            end_waiting: called when all that can run has run; ends waits that the caller knows of.
+            end_waiting: called when all that can run has run; it ends the waits that the caller knows of.
         """
         self._drain()
         end_waiting()
         self._drain()
         while self._waiting:
-            self._waiting.pop().fail(
-                CancelledError("the client was closed while the execution waited for its arguments")
-            )
+            error = CancelledError("the client was closed while the execution waited for its arguments")
+            _fail(self._waiting.pop(), error)
             self._drain()
         for queue in self._queues:
             queue.close()
 
     def give_up(self, error: PjrtError, only_ask: bool) -> None:
-        """Fail all executions that are not done; the functions of those under way are told, if they ask.
+        """Fail all executions that are not done, and ask the running functions to end.
 
         Args:
-            error: why.
-            only_ask: whether only to tell them.
+            error: the reason.
+            only_ask: ask the running functions only, and fail nothing.
         """
         if only_ask:
             for queue in self._queues:
                 queue.ask_to_end(error)
             return
-        for shares in list(self._waiting):
-            self._waiting.discard(shares)
-            shares.fail(error)
+        for launch in list(self._waiting):
+            self._waiting.discard(launch)
+            _fail(launch, error)
         for queue in self._queues:
             for task in queue.tasks():
                 if isinstance(task, Execution):
@@ -101,7 +103,7 @@ class Dispatcher:
     def unfinished(self) -> list[Execution]:
         """Return the executions that are not done, in no order."""
         tasks = [task for queue in self._queues for task in queue.tasks() if isinstance(task, Execution)]
-        return tasks + [execution for shares in list(self._waiting) for execution in shares.executions]
+        return tasks + [execution for launch in list(self._waiting) for execution in launch]
 
     def _drain(self) -> None:
         # Work on one queue may put more on another.
@@ -112,61 +114,49 @@ class Dispatcher:
                 elif not queue.drain(time_left()):
                     queue.abandon(CancelledError("the interpreter ended before the work was done"))
 
-    def _stop_waiting(self, shares: _PendingLaunch) -> None:
+    def _stop_waiting(self, launch: _PendingLaunch) -> None:
         try:
-            self._waiting.remove(shares)
+            self._waiting.remove(launch)
         except KeyError:
-            return  # cancelled
-        self._release(shares)
+            return  # It was cancelled.
+        self._release(launch)
 
-    def _release(self, shares: _PendingLaunch) -> None:
-        """Puts the executions of a launch on their queues.
+    def _release(self, launch: _PendingLaunch) -> None:
+        """Put the executions of a launch on their queues.
 
-        It never waits for another who does that: the garbage collector may run while executions are being put, drop a
-        promise, and by that release another launch on the same thread. Whoever is at it puts that one too.
+        It never waits for another caller that does so: the garbage collector may run while executions are being put,
+        drop a promise, and by that release another launch on the same thread. The caller that holds the lock puts that
+        one too.
         """
-        self._ready.append(shares)
+        self._ready.append(launch)
         while self._ready:
             if not self._putting.acquire(blocking=False):
                 return
             try:
                 while self._ready:
-                    self._ready.popleft().put()
+                    _put_all(self._ready.popleft())
             finally:
                 self._putting.release()
 
 
-class _PendingLaunch:
-    """The executions of one launch.
-
-    Attributes:
-        executions: one a device.
-    """
-
-    __slots__ = ("_devices", "executions")
-
-    def __init__(self, executions: Sequence[Execution], devices: Sequence[HostDevice]) -> None:
-        self.executions = executions
-        self._devices = devices
-
-    def put(self) -> None:
-        """Puts them on their queues; if that cannot be, they fail."""
-        try:
-            for execution, device in zip(self.executions, self._devices, strict=True):
-                _put(execution, device)
-        except PjrtError as error:
-            self.fail(error.with_traceback(None))
-
-    def fail(self, error: PjrtError) -> None:
-        """Fails them."""
-        for execution in self.executions:
-            execution.fail(error)
+def _put_all(launch: _PendingLaunch) -> None:
+    try:
+        for execution in launch:
+            _put(execution)
+    except PjrtError as error:
+        _fail(launch, error.with_traceback(None))
 
 
-def _put(execution: Execution, device: HostDevice) -> None:
-    outputs = execution.outputs
-    execution.definition.need(device.compute.server)
-    device.compute.put(execution)
-    # Only now: what others put because they see the queue here must come after the execution.
+def _fail(launch: _PendingLaunch, error: PjrtError) -> None:
+    for execution in launch:
+        execution.fail(error)
+
+
+def _put(execution: Execution) -> None:
+    # Read before the execution is put: it may be done, and its outputs gone, as soon as it is.
+    outputs, queue = execution.outputs, execution.device.compute
+    execution.definition.need(queue.server)
+    queue.put(execution)
+    # Only now: what other threads put because they see the queue here must come after the execution.
     for storage in outputs or ():
-        storage.queue = device.compute
+        storage.queue = queue

@@ -34,13 +34,14 @@ class Execution:
     """Calls the program's function when its turn comes, and hands its results, or its error, to the outputs.
 
     Attributes:
+        device: the device that runs it.
         definition: the definition event of all outputs: they come together.
-        inputs: what the function is called with; given up as soon as it has returned.
-        outputs: what is filled; ``None`` until it has run where the program does not declare them.
+        inputs: the arguments of the function; dropped as soon as it has returned.
+        outputs: the storages of the results; ``None`` until it has run if the program does not declare them.
         spaces: the memory of each output; the last one serves for all further outputs.
     """
 
-    __slots__ = ("_compiled", "_context", "_device", "_donated", "_launch", "definition", "inputs", "outputs", "spaces")
+    __slots__ = ("_compiled", "_context", "_donated", "_launch", "definition", "device", "inputs", "outputs", "spaces")
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Execution:
         context: RunContext | None,
     ) -> None:
         self._compiled = compiled
-        self._device = device
+        self.device = device
         self._donated = donated
         self._launch = launch
         self._context = context
@@ -70,7 +71,7 @@ class Execution:
     @property
     def is_wanted(self) -> bool:
         """Whether somebody may see its results, or what is computed from them."""
-        return self in wanted(self._device.client.unfinished())
+        return self in wanted(self.device.client.unfinished())
 
     def run(self) -> None:
         """Does the work, on the device's thread."""
@@ -127,7 +128,7 @@ class Execution:
         if self._launch is not None:
             self._launch.end(self)
             if self._launch.launch_id:
-                self._device.launches.discard(self._launch.launch_id, self)
+                self.device.launches.discard(self._launch.launch_id, self)
 
     def _input_error(self) -> PjrtError | None:
         for storage in self.inputs:

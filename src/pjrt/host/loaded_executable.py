@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pjrt.host.client import HostClient
 
 _MOST_OPEN_LAUNCHES = 1024
-"""How many launches whose shares are run one by one may lack some of them."""
+"""How many launches may lack devices, where ``execute_sharded`` starts them one device at a time."""
 
 
 class HostLoadedExecutable(HostExecutable, LoadedExecutable):
@@ -40,7 +40,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         "_deleted",
         "_executable",
         "_launches",
-        "_shares",
+        "_runs",
         "_started",
     )
 
@@ -53,9 +53,9 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         self._deleted = False
         portable = executable.origin.options.compile_portable_executable
         devices = () if portable else client.addressable_devices
-        self._shares = device_runs(executable.compiled, assignment, devices)
-        # For shares that are run one by one: how many each device has run, and launches that are not complete.
-        self._started: dict[Device, int] = dict.fromkeys(self._shares, 0)
+        self._runs = device_runs(executable.compiled, assignment, devices)
+        # For execute_sharded: how many runs each device has started, and the launches that lack devices.
+        self._started: dict[Device, int] = dict.fromkeys(self._runs, 0)
         self._launches: dict[int, Launch] = {}
 
     # What it is.
@@ -74,11 +74,11 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
 
     @property
     def addressable_devices(self) -> Sequence[HostDevice]:
-        return [share.device for share in self._shares.values()]
+        return [run.device for run in self._runs.values()]
 
     @property
     def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
-        return [(share.replica, share.partition) for share in self._shares.values()]
+        return [(run.replica, run.partition) for run in self._runs.values()]
 
     @property
     def device_assignment(self) -> DeviceAssignment:
@@ -95,27 +95,28 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
     ) -> list[list[Buffer]]:
         options = ExecuteOptions.of(options)
         arguments = expect_sequence(arguments, "one list of arguments a device")
-        shares = list(self._shares.values())
-        if len(arguments) != len(shares):
+        runs = list(self._runs.values())
+        if len(arguments) != len(runs):
             raise InvalidArgumentError(
-                f"{self.name!r} runs on {len(shares)} devices: expected as many lists of arguments, found "
+                f"{self.name!r} runs on {len(runs)} devices: expected as many lists of arguments, found "
                 f"{len(arguments)}"
             )
-        if len(shares) == 1:
-            return [self._run_one(shares[0], arguments[0], options, returned_futures)]
+        if len(runs) == 1:
+            return [self._run_one(runs[0], arguments[0], options, returned_futures)]
         self._check_usable()
         if returned_futures is not None:
             expect(returned_futures, list, "a list, or None, as returned_futures")
-        taken = self._arguments.take(arguments, [share.device for share in shares], options.non_donatable_input_indices)
+        donated = self._arguments.donated(options.non_donatable_input_indices)
+        inputs = self._arguments.take(arguments, [run.device for run in runs], donated)
         launch = Launch(options.launch_id)
         executions = [
-            self._execution(share, inputs, options, launch, place)
-            for place, (share, inputs) in enumerate(zip(shares, taken, strict=True))
+            self._execution(run, row, donated, options, launch, place)
+            for place, (run, row) in enumerate(zip(runs, inputs, strict=True))
         ]
-        self._client.enqueue(executions, [share.device for share in shares])
+        self._client.dispatcher.enqueue(executions)
         if returned_futures is not None:
             returned_futures.extend(execution.definition for execution in executions)
-        return [share.buffers(execution) for execution, share in zip(executions, shares, strict=True)]
+        return [run.buffers(execution) for execution, run in zip(executions, runs, strict=True)]
 
     def execute_sharded(
         self,
@@ -125,12 +126,12 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
-        share = self._shares.get(device)
-        if share is None:
+        run = self._runs.get(device)
+        if run is None:
             raise InvalidArgumentError(
-                f"{self.name!r} does not run on {device}; it runs on {', '.join(map(str, self._shares)) or 'any'}"
+                f"{self.name!r} does not run on {device}; it runs on {', '.join(map(str, self._runs)) or 'any'}"
             )
-        return self._run_one(share, arguments, ExecuteOptions.of(options), returned_futures)
+        return self._run_one(run, arguments, ExecuteOptions.of(options), returned_futures)
 
     def execute_portable(
         self,
@@ -140,15 +141,15 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
-        if self._shares:
+        if self._runs:
             raise InvalidArgumentError(
                 f"{self.name!r} was compiled for its own devices; compile it with compile_portable_executable, or use "
                 "execute_sharded"
             )
         if not isinstance(device, HostDevice) or device.client is not self._client:
             raise InvalidArgumentError(f"{device} is no device of this client; use one of client.addressable_devices")
-        share = DeviceRun.of(self.compiled, device)
-        return self._run_one(share, arguments, ExecuteOptions.of(options), returned_futures)
+        run = DeviceRun.of(self.compiled, device)
+        return self._run_one(run, arguments, ExecuteOptions.of(options), returned_futures)
 
     # Its end.
 
@@ -161,7 +162,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
 
     def _run_one(
         self,
-        share: DeviceRun,
+        run: DeviceRun,
         arguments: Sequence[Buffer],
         options: ExecuteOptions,
         returned_futures: list[Future[None]] | None,
@@ -169,31 +170,36 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         self._check_usable()
         if returned_futures is not None:
             expect(returned_futures, list, "a list, or None, as returned_futures")
-        device = share.device
-        (inputs,) = self._arguments.take((arguments,), (device,), options.non_donatable_input_indices)
+        device = run.device
+        donated = self._arguments.donated(options.non_donatable_input_indices)
+        (inputs,) = self._arguments.take((arguments,), (device,), donated)
         launch = None
-        if len(self._shares) > 1:
+        if len(self._runs) > 1:
             launch = self._join_launch(device, options.launch_id)
         elif self.compiled.takes_context or options.launch_id:
             launch = Launch(options.launch_id)
-        execution = self._execution(share, inputs, options, launch, 0)
-        self._client.enqueue((execution,), (device,))
+        execution = self._execution(run, inputs, donated, options, launch, 0)
+        self._client.dispatcher.enqueue((execution,))
         if returned_futures is not None:
             returned_futures.append(execution.definition)
-        return share.buffers(execution)
+        return run.buffers(execution)
 
     def _execution(
-        self, share: DeviceRun, inputs: list[Storage], options: ExecuteOptions, launch: Launch | None, place: int
+        self,
+        run: DeviceRun,
+        inputs: list[Storage],
+        donated: frozenset[int],
+        options: ExecuteOptions,
+        launch: Launch | None,
+        place: int,
     ) -> Execution:
-        compiled = self.compiled
         context = None
-        if compiled.takes_context and launch is not None:
-            context = RunContext(share.device, share.replica, share.partition, self._assignment, options, launch, place)
-        donated = self._arguments.donated(options.non_donatable_input_indices)
-        return Execution(compiled, share.device, inputs, donated, share.spaces, launch, context)
+        if self.compiled.takes_context and launch is not None:
+            context = RunContext(run, self._assignment, options, launch, place)
+        return Execution(self.compiled, run.device, inputs, donated, run.spaces, launch, context)
 
     def _join_launch(self, device: Device, launch_id: int) -> Launch:
-        """The launch that a share belongs to which is run alone: the n-th share of each device are one launch."""
+        """Return the launch of a run that is started alone: the n-th runs of all devices are one launch."""
         with runtime_lock:
             number = self._started[device]
             self._started[device] = number + 1
@@ -203,7 +209,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             if all(started > number for started in self._started.values()):
                 del self._launches[number]
             elif len(self._launches) > _MOST_OPEN_LAUNCHES:
-                # The oldest is not waited for any more: its other devices were never going to be run.
+                # Forget the oldest: its other devices will hardly be started any more.
                 del self._launches[next(iter(self._launches))]
             return launch
 

@@ -15,7 +15,7 @@ from pjrt.host.launch import Launch
 from pjrt.host_memory.aligned import HostArray
 
 if TYPE_CHECKING:
-    from pjrt.host.device import HostDevice
+    from pjrt.host.device_run import DeviceRun
 
 T = TypeVar("T")
 
@@ -37,17 +37,15 @@ class RunContext:
 
     def __init__(
         self,
-        device: HostDevice,
-        replica_id: int,
-        partition_id: int,
+        run: DeviceRun,
         device_assignment: DeviceAssignment,
         options: ExecuteOptions,
         launch: Launch,
         place: int,
     ) -> None:
-        self.device = device
-        self.replica_id = replica_id
-        self.partition_id = partition_id
+        self.device = run.device
+        self.replica_id = run.replica
+        self.partition_id = run.partition
         self.device_assignment = device_assignment
         self.options = options
         self.launch = launch
