@@ -32,7 +32,7 @@ PACKAGES = ["pjrt", "jaxlib", "jax", "numpy"]
 def main() -> None:
     """Run the named benchmarks, or all, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=BENCHMARKS, help=f"of {', '.join(BENCHMARKS)}; all if none is said")
+    parser.add_argument("names", nargs="*", default=BENCHMARKS, help=f"of {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument(
         "--quick", action="store_true", help="fewer rounds and smaller sizes, to see that everything works"
     )
