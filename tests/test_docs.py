@@ -1,6 +1,4 @@
-"""The pages that a newcomer reads first, as they stand: their Python is run, their commands are typed, and what they
-promise is printed.
-"""
+"""The pages that a newcomer reads first: their Python runs, and their commands print what the pages show."""
 
 from __future__ import annotations
 
@@ -24,20 +22,20 @@ ENVIRONMENT = {**os.environ, "COLUMNS": "100", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
 def blocks(page: str, language: str) -> list[str]:
-    """The blocks of code of a page, without the indentation of a list that they may stand in."""
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
-    return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in found]
+    """Return the blocks of code of a page, without the indentation of a list around them."""
+    matches = re.findall(rf"^( *)```{language}\n(.*?)^ *```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, code in matches]
 
 
-def promised(code: str) -> list[str]:
-    """What the comments behind ``print`` say that it prints."""
+def expected_lines(code: str) -> list[str]:
+    """Return the comments behind ``print``, which show the output."""
     return re.findall(r"\bprint\(.*\)+\s+# (.*)$", code, re.MULTILINE)
 
 
-def assert_like(found: str, said: str) -> None:
-    """The same text, where ``…`` stands for any."""
-    pattern = ".*".join(re.escape(part) for part in said.split("…"))
-    assert re.fullmatch(pattern, found), f"the page says {said!r}, found {found!r}"
+def assert_like(printed: str, expected: str) -> None:
+    """Compare two texts; ``…`` in the expected one stands for any."""
+    pattern = ".*".join(re.escape(part) for part in expected.split("…"))
+    assert re.fullmatch(pattern, printed), f"the page shows {expected!r}, the output is {printed!r}"
 
 
 PAGES = ["README.md", "docs/quickstart.md", "docs/programs.md", "docs/devices/cpu.md", "docs/reloading.md"]
@@ -53,32 +51,32 @@ def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     printed = done.stdout.splitlines()
-    said = promised(code)
+    expected = expected_lines(code)
     if page in ("docs/quickstart.md", "docs/reloading.md"):
-        assert len(printed) == len(said) == (5 if "quick" in page else 3)
-        for line, comment in zip(printed, said, strict=True):
+        assert len(printed) == len(expected) == (5 if "quick" in page else 3)
+        for line, comment in zip(printed, expected, strict=True):
             assert_like(line, comment)
 
 
 def sessions(page: str) -> list[tuple[str, list[str]]]:
-    """The commands of a page, each with the lines that it prints there."""
-    found = []
+    """Return the commands of a page, each with the lines that it prints there."""
+    commands = []
     for block in blocks(page, "console"):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             command, *output = part.splitlines()
-            found.append((command, [line for line in output if line.strip()]))
-    return found
+            commands.append((command, [line for line in output if line.strip()]))
+    return commands
 
 
 def shape_of(line: str) -> list[str]:
-    """A line without what differs from run to run: numbers, units of time, versions, the lengths of rules and bars."""
+    """Return a line without what differs from run to run: numbers, units, versions, lengths of rules and bars."""
     line = re.sub(r"-?\d[\w.+:-]*|\b(ms|s|µs|ns)\b|[─█░]+", "#", line)
     return re.sub(r"(# )+", "# ", line).split()
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What the page's commands find where they are typed."""
+    """The folder in which the page's commands are run, with the files that they use."""
     for name in ("digits.stablehlo", "weights.npz", "images.npy"):
         (tmp_path / name).write_bytes((DIGITS / name).read_bytes())
     (tmp_path / "add.mlir").write_text(blocks("docs/cli.md", "mlir")[0])
@@ -127,9 +125,9 @@ README = [
 @pytest.mark.parametrize(("command", "output"), README, ids=name_of)
 def test_a_command_of_the_readme(command: str, output: list[str]) -> None:
     program, *arguments = command.split()
-    started = [sys.executable, *(["-m", "pjrt"] if program == "pjrt" else [])]
+    launcher = [sys.executable, *(["-m", "pjrt"] if program == "pjrt" else [])]
     done = subprocess.run(
-        [*started, *arguments], capture_output=True, text=True, timeout=240, env=ENVIRONMENT, cwd=ROOT
+        [*launcher, *arguments], capture_output=True, text=True, timeout=240, env=ENVIRONMENT, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     assert [shape_of(line) for line in done.stdout.splitlines()] == [shape_of(line) for line in output]
@@ -155,8 +153,8 @@ def test_every_option_of_every_command_is_on_the_page() -> None:
             option for p in command.params if isinstance(p, click.Option) for option in (*p.opts, *p.secondary_opts)
         }
         rows = re.findall(r"^\| (`-.*?) \|", section[1], re.MULTILINE)
-        told = {option for row in rows for option in re.findall(r"(?<![\w-])--?[\w-]+", row)}
-        assert told == here, name
+        listed = {option for row in rows for option in re.findall(r"(?<![\w-])--?[\w-]+", row)}
+        assert listed == here, name
 
 
 def test_the_readme_has_two_commands() -> None:

@@ -35,7 +35,7 @@ STABLEHLO_VERSION = "1.0.0"
 
 
 def initial_weights(key: jax.Array) -> Weights:
-    """He-initialized kernels and zero biases; the names sort in the order in which the program takes them."""
+    """Return He-initialized kernels and zero biases; the names sort in the order in which the program takes them."""
     shapes = {"conv1": (3, 3, 1, 16), "conv2": (3, 3, 16, 32), "dense": (4 * 4 * 32, 10)}
     weights: Weights = {}
     for layer_key, (layer, shape) in zip(jax.random.split(key, len(shapes)), shapes.items(), strict=True):
@@ -46,7 +46,7 @@ def initial_weights(key: jax.Array) -> Weights:
 
 
 def classify(weights: Weights, images: jax.Array) -> jax.Array:
-    """The scores f32[n, 10] of the ten digits for images u8[n, 8, 8] whose pixels are 0 (paper) to 16 (ink)."""
+    """Return the scores f32[n, 10] of the ten digits for images u8[n, 8, 8] whose pixels are 0 (paper) to 16 (ink)."""
     x = images[..., None].astype(jnp.float32) / 16
     for layer in ("conv1", "conv2"):
         x = jax.lax.conv_general_dilated(
@@ -58,7 +58,7 @@ def classify(weights: Weights, images: jax.Array) -> jax.Array:
 
 
 def loss(weights: Weights, images: jax.Array, labels: jax.Array) -> jax.Array:
-    """The mean cross-entropy of a batch."""
+    """Return the mean cross-entropy of a batch."""
     log_probabilities = jax.nn.log_softmax(classify(weights, images))
     return -jnp.take_along_axis(log_probabilities, labels[:, None], axis=1).mean()
 
@@ -67,7 +67,7 @@ def loss(weights: Weights, images: jax.Array, labels: jax.Array) -> jax.Array:
 def train_step(
     weights: Weights, first: Weights, second: Weights, step: jax.Array, images: jax.Array, labels: jax.Array
 ) -> tuple[Weights, Weights, Weights]:
-    """One step of Adam: the new weights and the two running moments of the gradient."""
+    """Do one step of Adam; return the new weights and the two running moments of the gradient."""
     gradient = jax.grad(loss)(weights, images, labels)
     first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradient)
     second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, second, gradient)
@@ -79,7 +79,7 @@ def train_step(
 def batches(
     rng: np.random.Generator, images: np.ndarray, labels: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One epoch in random order, each image moved by up to one pixel so that the position matters less."""
+    """Yield one epoch in random order, each image moved by up to one pixel so that the position matters less."""
     order = rng.permutation(len(images))
     for start in range(0, len(order) - BATCH + 1, BATCH):
         chosen = order[start : start + BATCH]
@@ -89,7 +89,7 @@ def batches(
 
 
 def train(images: np.ndarray, labels: np.ndarray) -> Weights:
-    """The weights after `EPOCHS` passes over the training digits."""
+    """Return the weights after `EPOCHS` passes over the training digits."""
     weights = initial_weights(jax.random.key(SEED))
     first, second = jax.tree.map(jnp.zeros_like, weights), jax.tree.map(jnp.zeros_like, weights)
     rng = np.random.default_rng(SEED)
@@ -102,7 +102,7 @@ def train(images: np.ndarray, labels: np.ndarray) -> Weights:
 
 
 def export(weights: Weights, images: np.ndarray) -> bytes:
-    """The inference program for images of this shape, as a StableHLO portable artifact of `STABLEHLO_VERSION`."""
+    """Return the inference program for images of this shape: a portable artifact of `STABLEHLO_VERSION`."""
     jax.config.update("jax_traceback_in_locations_limit", 0)  # names of arguments, not the paths of this machine
     module = jax.jit(classify).lower(weights, images).compiler_ir("stablehlo")
     with module.context:
@@ -110,7 +110,7 @@ def export(weights: Weights, images: np.ndarray) -> bytes:
 
 
 def main() -> None:
-    """Train, say how good it is, and write the four files."""
+    """Train, print the accuracy, and write the four files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent, help="folder to write the files to")
     output: Path = parser.parse_args().output

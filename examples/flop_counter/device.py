@@ -34,7 +34,7 @@ DATA_MOVEMENT = {
 
 @dataclass
 class Count:
-    """What one kind of operation cost so far."""
+    """The cost of one kind of operation so far."""
 
     runs: int = 0
     flops: int = 0
@@ -75,7 +75,7 @@ def elements(value: Value) -> int:
 
 
 def flops(operation: Operation) -> int:
-    """Multiplications and additions of a contraction, one for each element of the rest that computes."""
+    """Count the multiplications and additions of a contraction, and one for each element of other operations."""
     name = operation.name.removeprefix("stablehlo.")
     if name in DATA_MOVEMENT or not operation.results:
         return 0
@@ -94,7 +94,7 @@ def flops(operation: Operation) -> int:
 
 
 def make_client(**options: Any) -> pjrt.Client:
-    """A client of the device; the factory that frameworks are given."""
+    """Make a client of the device; frameworks call it."""
     inner = pjrt.client("cpu")
 
     def compile(program: pjrt.Program, options: pjrt.CompileOptions) -> Compiled:

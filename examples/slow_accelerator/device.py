@@ -2,8 +2,8 @@
 
     python examples/slow_accelerator/device.py
 
-Copies over its bus and computations take time, in proportion; what does not fit into its memory is refused, as a real
-device does it. Programs learn nothing of the simulation: everything is asynchronous, and JAX can run on it.
+Copies over its bus and computations take time, in proportion. A buffer that does not fit into its memory is refused, as
+on a real device. Programs do not notice the simulation: everything is asynchronous, and JAX can run on it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pjrt.host import Compiled, HostClient
 
 @dataclass(frozen=True)
 class Machine:
-    """What is simulated.
+    """The simulated machine.
 
     Attributes:
         memory: bytes of memory of each device.
@@ -35,16 +35,16 @@ class Machine:
     launch: float = 1e-4
 
     def seconds(self, cost: dict[str, float]) -> float:
-        """How long a program of this cost takes: arithmetic and memory work side by side, the slower one counts."""
+        """Return how long a program takes: arithmetic and memory work side by side, and the slower one counts."""
         return self.launch + max(cost.get("flops", 0) / self.flops, cost.get("bytes accessed", 0) / self.bandwidth)
 
 
 def make_client(memory: int = Machine.memory, slowness: float = 1.0, **options: Any) -> pjrt.Client:
-    """A client of the device; the factory that frameworks are given.
+    """Make a client of the device; frameworks call it.
 
     Args:
         memory: bytes of memory of each device.
-        slowness: makes everything take so many times longer; 0 takes no simulated time at all.
+        slowness: the factor of all simulated times; 0 simulates no time.
         options: what ``pjrt.host.HostClient`` takes, such as ``num_devices``.
     """
     machine = Machine(memory=memory)

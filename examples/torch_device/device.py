@@ -46,7 +46,7 @@ def to_torch(array: Any) -> torch.Tensor:
 
 
 def evaluate(operation: Operation, *operands: torch.Tensor) -> torch.Tensor:
-    """One operation on tensors."""
+    """Run one operation on tensors."""
     name, result = operation.name.removeprefix("stablehlo."), operation.results[0].type
     if name in UNARY:
         return UNARY[name](*operands)
@@ -92,7 +92,7 @@ def compile(program: ParsedProgram, options: pjrt.CompileOptions) -> Any:
 
 
 def make_client(**options: Any) -> pjrt.Client:
-    """A client of the device; the factory that frameworks are given."""
+    """Make a client of the device; frameworks call it."""
     return pjrt.StableHloClient("torch_device", compile=compile, operations=OPERATIONS, **options)
 
 

@@ -61,7 +61,7 @@ class Layout:
 
 
 def statements() -> list[tuple[str, str, int]]:
-    """What to ask the compiler: a name, a C expression, the value that the facts have for it."""
+    """Return the questions for the compiler: a name, a C expression, and the expected value."""
     asked: list[tuple[str, str, int]] = []
     layout = Layout()
     for name, fields in FACTS["structs"].items():
@@ -117,7 +117,7 @@ UNSTATED = ["PJRT_Megascale_ClientContext_Initialize"]
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """What the C compiler says of the headers."""
+    """The values that the C compiler computes from the headers."""
     folder = tmp_path_factory.mktemp("layout")
     lines = "".join(f'  printf("%s\\t%lld\\n", "{name}", (long long)({code}));\n' for name, code, _ in statements())
     (folder / "ask.c").write_text(

@@ -1,4 +1,4 @@
-"""Whatever of a loaded plugin a user asks for help on has the docstring of the device API."""
+"""``help()`` on any object of a loaded plugin shows the docstring of the device API."""
 
 from __future__ import annotations
 

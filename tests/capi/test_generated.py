@@ -1,4 +1,4 @@
-"""What is generated is what the generators would write now, and every call is written as the funnel wants it."""
+"""Generated files are up to date, and every call of the C API has the form that the funnel needs."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pjrt
 
 
 def attributes(plugin: pjrt.Plugin, store: pjrt.KeyValueStore | None) -> dict[str, Any]:
-    """What the plugin's exercise of the store gave: it puts, gets and asks for what is missing."""
+    """Return the results of the plugin's exercise of the store: it puts, gets, and asks for a missing key."""
     with plugin.client(kv_exercise=True, key_value_store=store) as client:
         found = client.devices[0].attributes
         return {name: value for name, value in found.items() if name.startswith("kv_")}

@@ -1,4 +1,4 @@
-"""What a plugin is sent: programs written at its StableHLO version where that can be done."""
+"""Programs are sent to a plugin at its StableHLO version, if they can be written at it."""
 
 from __future__ import annotations
 

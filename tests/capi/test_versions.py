@@ -24,7 +24,7 @@ def run_adder(client: pjrt.Client, adder: pjrt.Program) -> None:
 
 
 def functions_at(minor: int) -> int:
-    """How many functions the table of a version has."""
+    """Return how many functions the table of a version has."""
     return sum(1 for _, since in FUNCTIONS if since is None or since <= minor)
 
 

@@ -205,7 +205,7 @@ def test_a_file_in_another_order_of_bytes(program: Path, tmp_path: Path) -> None
 
 
 class TestArraysOfAFileWithOtherNames:
-    """Which array is for which argument, where the names do not tell."""
+    """Matching arrays with arguments where the names do not decide."""
 
     PROGRAM = """
 func.func @main(%q: tensor<2xf32> loc("q"), %k: tensor<2xf32> loc("k"), %b: tensor<f32>) -> tensor<2xf32> {

@@ -29,7 +29,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def install(package: Path) -> None:
-    """What installing leaves behind, as far as entry points go: metadata beside the package."""
+    """Write what an installation leaves behind for entry points: metadata beside the package."""
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     metadata = package / "src" / "gadget-0.1.0.dist-info"
     metadata.mkdir()

@@ -59,7 +59,7 @@ class Watching:
             self._lines.put(line.rstrip("\n"))
 
     def until(self, words: str) -> list[str]:
-        """What it says up to a line with these words."""
+        """Return the output up to a line with these words."""
         said: list[str] = []
         while not said or words not in said[-1]:
             try:
@@ -69,7 +69,7 @@ class Watching:
         return said
 
     def run(self) -> list[str]:
-        """What it says up to where it waits for the next change."""
+        """Return the output up to the wait for the next change."""
         return self.until("watching ")
 
     def end(self) -> int:

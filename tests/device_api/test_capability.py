@@ -1,6 +1,6 @@
-"""What a client says that it can do, held against what it does.
+"""The capabilities that a client declares, compared with what it does.
 
-A feature that is said to be there is used; one that is said to be lacking refuses. What is not known may be either.
+A declared feature is used. A feature that is declared missing refuses. An unknown one may do either.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a device's allocator says, and what happens when it has nothing left."""
+"""The statistics of a device's allocator, and allocations when the memory is full."""
 
 from __future__ import annotations
 

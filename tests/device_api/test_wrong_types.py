@@ -24,7 +24,7 @@ X = np.arange(4, dtype=np.float32)
 SPEC = ShapeSpec((4,), ElementType.F32)
 ERROR = InternalError("of the test")
 OTHER: Any = object()
-"""What no function takes."""
+"""Objects that no function takes."""
 
 Call = Callable[[], object]
 
@@ -36,7 +36,7 @@ def check(calls: dict[str, Call]) -> None:
 
 
 def accepted(call: Call) -> str:
-    """How a call went wrong that was to be refused; empty if it was refused."""
+    """Describe the failure of a call that should be refused; empty if it was refused."""
     try:
         found = call()
     except InvalidArgumentError as error:

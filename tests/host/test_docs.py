@@ -1,4 +1,4 @@
-"""The page "Write a device in Python" does what it says."""
+"""The examples of the page "Write a device in Python" run, and print what it shows."""
 
 from __future__ import annotations
 
@@ -36,5 +36,5 @@ def test_jax_runs_on_the_first_device() -> None:
     script = examples()[0] + framework
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    (said,) = re.findall(r"print\(.*\) +# (\[.*)$", framework, re.MULTILINE)
-    assert done.stdout.strip() == said
+    (expected,) = re.findall(r"print\(.*\) +# (\[.*)$", framework, re.MULTILINE)
+    assert done.stdout.strip() == expected

@@ -1,4 +1,4 @@
-"""What running programs and the host hand to each other: send, receive, feeds, intermediate values, user data."""
+"""Values that running programs and the host exchange: send, receive, feeds, intermediate values, user data."""
 
 from __future__ import annotations
 

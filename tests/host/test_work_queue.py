@@ -13,7 +13,7 @@ from pjrt.host.work_queue import Call, WorkQueue
 
 
 def test_putting_tasks_while_threads_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever starts a thread waits for its first steps, in which it may collect garbage whose end puts tasks."""
+    """Starting a thread waits for its first steps, which may collect garbage whose end puts tasks."""
     queues = [WorkQueue("first"), WorkQueue("second")]
     others: list[threading.Thread] = []
     inner = [Call(lambda: 1), Call(lambda: 2)]

@@ -1,4 +1,4 @@
-"""What is said of a device that is asked, and is not here."""
+"""Capabilities of devices whose hardware is not on this machine, asked in a subprocess."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ def test_what_others_write_into_the_file_does_no_harm(
 def test_no_file_of_somebody_else_is_touched(
     chip: Callable[..., None], folder: Path, tmp_path_factory: pytest.TempPathFactory, name: str, trap: str
 ) -> None:
-    """Whoever may write to the folder can put anything there; nothing is written through it, and nothing hangs."""
+    """Every user may put anything into the folder; nothing is written through it, and nothing hangs."""
     chip(Sharing.ONE_CLIENT)
     precious = tmp_path_factory.mktemp("home") / "precious"
     precious.write_text("keep")

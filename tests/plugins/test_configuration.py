@@ -1,4 +1,4 @@
-"""What manifests, the configuration file and environment variables may say, and what they are told when it is wrong."""
+"""The keys of manifests, the configuration file and environment variables, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class TestTables:
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the configuration file is looked for."""
+    """The path of the configuration file."""
     path = tmp_path / "config.toml"
     monkeypatch.setenv("PJRT_CONFIG", str(path))
     return path

@@ -119,7 +119,7 @@ def test_whatever_is_found_no_library_and_no_name_is_lost_or_doubled(found: list
 
 
 def source(plugin: Declaration) -> str:
-    """Where a plugin is from, without what it is called there."""
+    """Return the origin of a plugin, without its name there."""
     return plugin.origin.split(" of ")[0].split(" /")[0]
 
 

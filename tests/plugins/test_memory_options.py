@@ -1,4 +1,4 @@
-"""When and how much memory a client takes: spelled alike for all plugins, handed to each in its own words."""
+"""Memory options: one spelling for all plugins, translated into the options of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plugin says of itself, asked where it can do no harm: plugins that crash, hang and print."""
+"""Plugins that crash, hang and print, asked for their facts in a subprocess."""
 
 from __future__ import annotations
 

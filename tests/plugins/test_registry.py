@@ -1,4 +1,4 @@
-"""What a name means to ``pjrt.client`` and ``pjrt.topology``: register, get, default."""
+"""The plugins behind the names of ``pjrt.client`` and ``pjrt.topology``: register, get, default."""
 
 from __future__ import annotations
 

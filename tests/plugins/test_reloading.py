@@ -83,7 +83,7 @@ def test_new_source_gives_new_answers(package: Package) -> None:
 
 
 def test_source_of_the_same_size_in_the_same_second(package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Python compiled beside the source cannot be told from what it is now by size and second."""
+    """The compiled file beside the source has the size and the second of the new source, but the old code."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     os.utime(package.folder / "amount.py", ns=(10**18, 10**18 + 1))
     assert package.answer() == 1

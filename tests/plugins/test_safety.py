@@ -1,4 +1,4 @@
-"""What is loaded is what its owner put there: whole paths, existing files, places that not everyone can write to."""
+"""Only safe files are loaded: whole paths, existing files, places that not everyone can write to."""
 
 from __future__ import annotations
 

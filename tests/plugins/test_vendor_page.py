@@ -1,4 +1,4 @@
-"""What the page "Use a vendor plugin" says about keeping what was compiled runs as it stands, with any device."""
+"""The code about saved executables on the page "Use a vendor plugin" runs as it is, with any device."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ WHEELS = [(name, wheel) for name, vendor in wheels.vendors().items() for wheel i
 
 
 def run(code: str, path: Path, **environment: str) -> str:
-    """What code prints in a process that finds packages in a folder first."""
+    """Run code in a subprocess that finds packages in a folder first, and return its output."""
     cleared = {name: value for name, value in os.environ.items() if not name.startswith(("TPU_", "PJRT_"))}
     done = subprocess.run(
         [sys.executable, "-c", code],

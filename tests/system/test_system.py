@@ -1,5 +1,5 @@
-"""What differs between operating systems. What only names things is tried for all of them; what asks the system is
-tried on the one that runs the tests.
+"""The differences between operating systems. Names are tested for all of them; calls of the system only for the one
+that runs the tests.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ UPDATES = ("stablehlo.dynamic_update_slice", "stablehlo.scatter")
 
 
 def addresses(text: str, *args: Any) -> tuple[list[int], list[Any]]:
-    """Where each update put its result, and the results of the program."""
+    """Return the address of each update's result, and the results of the program."""
     found: list[int] = []
 
     def loop(block: Block, slots: list[Any]) -> None:

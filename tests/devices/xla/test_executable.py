@@ -1,4 +1,4 @@
-"""What is known of an executable, and executables as bytes."""
+"""The facts about an executable, and executables as bytes."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_a_second_handler_of_a_name(client: pjrt.Client) -> None:
 
 
 def test_each_call_is_one_execution() -> None:
-    """Whichever path an execution takes, and also where there is no result to show it."""
+    """This holds for each path of an execution, and for programs without results."""
     client = pjrt.client("cpu", asynchronous=False)
     calls: list[float] = []
     client.register_ffi_handler("test_ffi.count", lambda x: calls.append(float(x[1])))

@@ -187,7 +187,7 @@ def test_more_is_noticed_than_there_are_threads_that_wait(hold: Callable[[], Any
 
 
 def test_watching_while_the_notifying_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever starts it waits for its first steps, in which it may collect garbage whose end somebody watches for."""
+    """Starting a thread waits for its first steps, which may collect garbage whose end is watched."""
     noticer = CompletionWatcher()
     promises: list[pjrt.Promise[None]] = [pjrt.Promise() for _ in range(3)]
     start = threading.Thread.start
