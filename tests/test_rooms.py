@@ -119,7 +119,7 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-LAZY = ["pjrt", "pjrt.frameworks", "pjrt.plugins", "pjrt.stablehlo"]
+LAZY = ["pjrt", "pjrt.frameworks", "pjrt.stablehlo"]
 """The packages whose names are imported when they are first asked for."""
 
 

@@ -65,7 +65,7 @@ class TestList:
         for word in ("entry point pjrt.plugins of py-abacus 3.2", "0.99", "0.9.0 to 1.2.3", " 2 ", "ready"):
             assert word in lines["abacus"]
         assert "ready" in lines["cpu"]
-        assert "in the box" in lines["reference"]
+        assert "built-in" in lines["reference"]
         assert lines["crash:"].endswith("ended without an answer: SIGABRT; it printed 'falling'")
         assert "names the module 'nothing_y', which is not there" in lines["nothing:"]
 

@@ -12,7 +12,7 @@ import pytest
 
 import pjrt
 from pjrt.frameworks._torch_xla_device import TorchXlaDevice
-from pjrt.plugins import Declaration, ProcessOptions, local_processes
+from pjrt.plugins import Declaration, ProcessOptions, visible_devices
 
 PROCESS = """
 import json, sys
@@ -41,8 +41,8 @@ except pjrt.FailedPreconditionError as error:
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_processes, "_shares", {})
-    monkeypatch.setattr(local_processes, "_started", set())
+    monkeypatch.setattr(visible_devices, "_assigned", {})
+    monkeypatch.setattr(visible_devices, "_started", set())
     for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "CUDA_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -98,7 +98,7 @@ def test_a_device_in_python_comes_through_a_library_of_ours() -> None:
 def test_a_single_process_has_one_device() -> None:
     device = TorchXlaDevice("reference", {"num_devices": 3})
     device.configure_single_process()
-    assert local_processes.assigned(pjrt.plugins.declaration("reference")).devices == (0,)  # type: ignore[union-attr]
+    assert visible_devices.assigned(pjrt.plugins.declaration("reference")).devices == (0,)  # type: ignore[union-attr]
 
 
 def test_a_vendors_plugin_is_its_own_library_with_its_own_options(vendors: str, tiny_library: Path) -> None:

@@ -82,7 +82,7 @@ class TestEntryPoints:
         [
             ("no_such_abacus:make", "names the module 'no_such_abacus', which is not there"),
             ("abacus_d.no_such:make", "names the module 'abacus_d.no_such', which is not there"),
-            ("abacus_d", "names the module 'abacus_d' and nothing in it"),
+            ("abacus_d", "names the module 'abacus_d' without an attribute"),
             ("what is this?", "is written 'what is this?'; expected module:attribute"),
         ],
     )
@@ -217,7 +217,7 @@ class TestManifest:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ("{", "is not written in JSON"),
+            ("{", "is not valid JSON"),
             ('{"colour": 1}', "unknown key 'colour': the keys are library, factory, options"),
             ('{"library": "gone.so"}', "gone.so: there is no such file"),
             ("[]", "expected a table"),
@@ -271,7 +271,7 @@ class TestNamesAndPaths:
             (f"abacus{os.pathsep}x.so", "abacus", "is a relative path"),
             (f"abacus{os.pathsep}/no/such/x.so", "abacus", "there is no such file"),
             (f"abacus{os.pathsep}/no/such/x.json", "abacus", "there is no such file"),
-            (f"abacus{os.pathsep}/usr", "abacus", "expected the file of a library, found a folder"),
+            (f"abacus{os.pathsep}/usr", "abacus", "expected a regular file, found a folder"),
         ],
     )
     def test_what_is_wrong_is_listed_with_its_reason(
@@ -330,7 +330,7 @@ class TestLibraryPath:
         assert "is a relative path" in problems["relative/folder"]
         assert "there is no such file" in problems["/no/such/folder"]
         assert "names no library, and there is no pjrt-plugin-alone.so beside it" in problems["alone"]
-        assert "is not written in JSON" in problems["bad"]
+        assert "is not valid JSON" in problems["bad"]
         assert "is cut off: it has 3000 bytes" in problems["cut"]
         assert "there is no such file" in problems["gone"]
         assert "cpu" in plugins.names()

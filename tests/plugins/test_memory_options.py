@@ -12,7 +12,7 @@ import pjrt
 from pjrt import plugins
 from pjrt.plugins import Declaration, MemoryOptions
 from pjrt.plugins.discovery import wheels
-from pjrt.plugins.memory import translated
+from pjrt.plugins.memory_options import translate
 
 GPU = MemoryOptions(on_demand={"preallocate": False}, preallocated={"preallocate": True}, fraction="memory_fraction")
 OTHER = MemoryOptions(on_demand={"allocator": "lazy", "grow": True}, preallocated=None, fraction="share")
@@ -40,7 +40,7 @@ def declared(memory: MemoryOptions | None, factory: Any = "nowhere:nothing") -> 
 def test_in_the_plugins_own_words(
     memory: MemoryOptions | None, given: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> None:
-    assert translated(declared(memory), given) == expected
+    assert translate(declared(memory), given) == expected
 
 
 @pytest.mark.parametrize(
@@ -52,37 +52,37 @@ def test_in_the_plugins_own_words(
         (GPU, {"memory_fraction": True}, pjrt.InvalidArgumentError, "found True"),
         (GPU, {"memory_fraction": "half"}, pjrt.InvalidArgumentError, "found 'half'"),
         (GPU, {"memory": "preallocated", "preallocate": False}, pjrt.InvalidArgumentError,
-         "memory='preallocated' means preallocate=True to 'mychip', and preallocate=False is given as well"),
+         "memory='preallocated' means preallocate=True to 'mychip', and preallocate=False is set as well"),
         (OTHER, {"memory": "preallocated"}, pjrt.UnimplementedError,
          "'mychip' has no memory preallocated: it has memory='on-demand', memory_fraction"),
         (MemoryOptions({}, {}), {"memory_fraction": 0.5}, pjrt.UnimplementedError,
          "no memory_fraction: it has memory='on-demand', memory='preallocated'"),
-        (None, {"memory": "on-demand"}, pjrt.UnimplementedError, "'mychip' has no option 'memory', and nothing"),
+        (None, {"memory": "on-demand"}, pjrt.UnimplementedError, "'mychip' has no option 'memory', and no options of memory are declared"),
     ],
 )  # fmt: skip
 def test_what_a_plugin_cannot_be_told(
     memory: MemoryOptions | None, given: Mapping[str, Any], error: type[pjrt.PjrtError], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        translated(declared(memory, lambda **options: None), given)
+        translate(declared(memory, lambda **options: None), given)
 
 
 def test_a_factory_with_such_parameters_of_its_own_gets_them() -> None:
     def make_client(memory: str = "", **options: Any) -> None: ...
 
-    assert translated(declared(None, make_client), {"memory": "any"}) == {"memory": "any"}
+    assert translate(declared(None, make_client), {"memory": "any"}) == {"memory": "any"}
     with pytest.raises(pjrt.UnimplementedError, match="'memory_fraction'"):
-        translated(declared(None, make_client), {"memory_fraction": 0.5})
+        translate(declared(None, make_client), {"memory_fraction": 0.5})
 
 
 def test_what_vendors_plugins_are_told() -> None:
-    cuda = wheels.known_library(Path("/somewhere/xla_cuda_plugin.so"))
-    assert translated(cuda, {"memory": "on-demand", "memory_fraction": 0.5}) == {
+    cuda = wheels.declare_library(Path("/somewhere/xla_cuda_plugin.so"))
+    assert translate(cuda, {"memory": "on-demand", "memory_fraction": 0.5}) == {
         "preallocate": False,
         "memory_fraction": 0.5,
     }
     with pytest.raises(pjrt.UnimplementedError, match="has no option 'memory'"):
-        translated(wheels.known_library(Path("/somewhere/libtpu.so")), {"memory": "preallocated"})
+        translate(wheels.declare_library(Path("/somewhere/libtpu.so")), {"memory": "preallocated"})
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pjrt import plugins
-from pjrt.plugins import configuration
+from pjrt.plugins import schema
 from pjrt.plugins.discovery import manifest, wheels
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
@@ -36,7 +36,7 @@ def test_the_python_runs() -> None:
 def test_the_configuration_is_understood() -> None:
     file, _ = blocks("toml")
     for table in tomllib.loads(file)["plugins"].values():
-        assert configuration.settings(table)
+        assert schema.read_table(table)
 
 
 def test_the_manifest_is_understood(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_the_manifest_is_understood(tmp_path: Path) -> None:
 
 
 def test_every_key_is_on_the_page() -> None:
-    assert sorted(key.strip("`") for key, _ in rows("what it says")) == sorted(configuration.KEYS)
+    assert sorted(key.strip("`") for key, _ in rows("what it says")) == sorted(schema.KEYS)
 
 
 def test_every_vendor_and_wheel_is_on_the_page() -> None:
@@ -59,10 +59,10 @@ def test_every_vendor_and_wheel_is_on_the_page() -> None:
 
 def test_the_priorities_are_those_of_the_page() -> None:
     said = {name.strip("`"): int(number) for name, number, _ in rows("its hardware is here") if name.startswith("`")}
-    here = {name: vendor.priority for name, vendor in wheels.vendors().items()}
+    here = {name: vendor.facts.get("priority", 0) for name, vendor in wheels.vendors().items()}
     assert said == here | {name: plugins.declaration(name).priority for name in ("cpu", "reference")}
 
 
 def test_all_names_of_the_registry_are_on_the_page_or_in_the_reference() -> None:
-    for name in ("names", "at_hand", "declaration", "declarations", "get", "loaded", "refresh", "register"):
+    for name in ("names", "available", "declaration", "declarations", "get", "loaded", "refresh", "register"):
         assert f"pjrt.plugins.{name}(" in PAGE

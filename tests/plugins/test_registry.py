@@ -107,7 +107,7 @@ class TestRegister:
         with pjrt.client("cpu") as client:
             assert client.platform_name == "reference"
         (kept,) = [plugin for plugin in plugins.declarations() if plugin.name == "cpu"]
-        assert [hidden.origin for hidden in kept.shadowed] == ["in the box"]
+        assert [hidden.origin for hidden in kept.shadowed] == ["built-in"]
 
     def test_unregister_gives_the_name_back(self) -> None:
         plugins.register(name="cpu", factory=two_devices)
@@ -241,8 +241,8 @@ class TestDefault:
     @pytest.mark.parametrize(
         ("path", "error", "reason"),
         [
-            (None, pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's path"),
-            (" ", pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's path"),
+            (None, pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's absolute path"),
+            (" ", pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's absolute path"),
             ("plugin.so", pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH=plugin.so: 'plugin.so' is a relative path"),
             ("/no/plugin.so", pjrt.NotFoundError, "PJRT_LIBRARY_PATH=/no/plugin.so: "),
         ],
@@ -267,8 +267,8 @@ class TestDefault:
         registered(name="b", factory=two_devices, priority=9, hardware=(str(tmp_path / "sand[0-9]"),))
         registered(name="c", factory=two_devices, priority=0)
         assert plugins.default() == "a"
-        assert plugins.at_hand()[:2] == ("a", "cpu")
-        assert "b" not in plugins.at_hand()
+        assert plugins.available()[:2] == ("a", "cpu")
+        assert "b" not in plugins.available()
         assert "b" in plugins.names()
 
     def test_a_plugin_without_priority_does_not_take_the_place_of_cpu(self, registered: Any) -> None:
@@ -285,7 +285,7 @@ def test_the_names_of_vendors_that_are_not_installed_say_what_to_install() -> No
 
 def test_an_unknown_device_is_told_each_name_once(registered: Any) -> None:
     registered(name="xpu", factory=two_devices)
-    with pytest.raises(pjrt.NotFoundError, match=r"'pjrt plugins' tells more") as caught:
+    with pytest.raises(pjrt.NotFoundError, match=r"'pjrt plugins' for details") as caught:
         pjrt.client("sand")
     assert re.findall(r"\w+", caught.value.message).count("xpu") == 1
 

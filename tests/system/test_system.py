@@ -4,8 +4,6 @@ that runs the tests.
 
 from __future__ import annotations
 
-import os
-import stat
 import subprocess
 import sys
 import sysconfig
@@ -15,14 +13,6 @@ import pytest
 
 from pjrt import system
 from pjrt.system import hardware
-
-HOLD = """
-import os, sys
-from pjrt import system
-file = os.open(sys.argv[1], os.O_RDWR)
-print(system.try_lock(file), flush=True)
-sys.stdin.readline()
-"""
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="modes and owners are those of POSIX")
 
@@ -89,32 +79,6 @@ def test_settings_lie_where_the_system_has_them(
     assert system.config_folder() == Path(expected.replace("HOME", str(tmp_path)))
 
 
-def test_a_lock_excludes_another_opening_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    with path.open("w+") as mine, path.open("r+") as theirs:
-        mine.write("held by a test")
-        mine.flush()
-        assert system.try_lock(mine.fileno())
-        assert not system.try_lock(theirs.fileno())
-        assert path.read_text() == "held by a test"
-    with path.open("r+") as theirs:
-        assert system.try_lock(theirs.fileno())
-
-
-def test_a_lock_excludes_other_processes_and_ends_with_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    path.touch()
-    command = [sys.executable, "-c", HOLD, str(path)]
-    holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    with holder, path.open("r+") as mine:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "True\n"
-        assert not system.try_lock(mine.fileno())
-        holder.kill()
-        holder.wait(timeout=60)
-        assert system.try_lock(mine.fileno())
-
-
 @posix
 def test_a_private_file_in_a_folder_for_everyone_is_safe_and_the_folder_is_not(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
@@ -161,9 +125,9 @@ def test_the_features_that_macos_prints_are_read(monkeypatch: pytest.MonkeyPatch
     intel = "machdep.cpu.features: FPU SSE4.2\nmachdep.cpu.leaf7_features: AVX2\nmachdep.cpu.family: 6\n"
     apple = "machdep.cpu.brand_string: Apple M1\nhw.optional.neon: 1\nhw.optional.arm.FEAT_BF16: 0\n"
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(hardware, "answer", lambda *command: intel)
+    monkeypatch.setattr(hardware, "program_output", lambda *command: intel)
     assert system.processor_features() == ("avx2", "fpu", "sse4.2")
-    monkeypatch.setattr(hardware, "answer", lambda *command: apple)
+    monkeypatch.setattr(hardware, "program_output", lambda *command: apple)
     assert system.processor_features() == ("neon",)
 
 
@@ -221,34 +185,3 @@ assert os.waitpid(child, 0)[1] == 0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
     assert done.stdout == b"in the child"
-
-
-def test_a_shared_file_is_for_every_user(tmp_path: Path) -> None:
-    path = tmp_path / "shared"
-    for _ in range(2):
-        descriptor = system.open_shared_file(path)
-        os.write(descriptor, b"x")
-        os.close(descriptor)
-    assert path.read_bytes() == b"x"
-    if sys.platform != "win32":
-        assert stat.S_IMODE(path.stat().st_mode) == 0o666
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs links and pipes")
-@pytest.mark.parametrize("trap", ["symlink", "dangling", "hard link", "pipe", "folder"])
-def test_a_shared_file_is_no_other_file(tmp_path: Path, trap: str) -> None:
-    path, other = tmp_path / "shared", tmp_path / "other"
-    if trap != "dangling":
-        other.touch()
-    match trap:
-        case "symlink" | "dangling":
-            path.symlink_to(other)
-        case "hard link":
-            os.link(other, path)
-        case "pipe":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
-    with pytest.raises(OSError, match="shared"):
-        system.open_shared_file(path)
-    assert other.exists() is (trap != "dangling")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from pjrt.api.errors import DataLossError, FailedPreconditionError
-from pjrt.system.library_file import is_library, missing_bytes
+from pjrt.system.elf import is_library, missing_bytes
 
 
 def check_library_file(path: Path) -> None:

@@ -12,7 +12,7 @@ import click
 
 from pjrt.api.attributes import NamedValue
 from pjrt.api.compile_options import CompileOptions
-from pjrt.plugins.configuration import option_value
+from pjrt.plugins.env_vars import option_value
 
 
 class _Seconds(click.FloatRange):

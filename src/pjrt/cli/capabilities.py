@@ -12,7 +12,7 @@ from pjrt import plugins
 from pjrt.cli._console import print_json, print_table, progress
 from pjrt.cli._options import client_options, topologies_option
 from pjrt.cli.check import targets_of
-from pjrt.plugins import capability
+from pjrt.plugins import subprocess_support
 
 _EXAMPLES = """
 \b
@@ -37,11 +37,11 @@ def capabilities(
     """Compare what the devices NAMES can do, or all that are here if none is named; * marks what differs, ? is not
     known.
     """
-    targets = targets_of(names, topologies, options) or targets_of(tuple(plugins.at_hand()), (), options)
+    targets = targets_of(names, topologies, options) or targets_of(tuple(plugins.available()), (), options)
     found: dict[str, pjrt.Capabilities] = {}
     for target in targets:
         with progress(f"asking {target}"):
-            found[str(target)] = capability.capabilities_of(target)
+            found[str(target)] = subprocess_support.capabilities_of(target)
     if as_json:
         print_json({name: each.as_dict() for name, each in found.items()})
         return

@@ -11,7 +11,7 @@ from pjrt import plugins, stablehlo
 from pjrt.cli._console import print_json, progress
 from pjrt.cli._failures import fail, one_line
 from pjrt.cli._options import client_options, partitioning_options, time_limit_option, topologies_option
-from pjrt.plugins import capability
+from pjrt.plugins import subprocess_support
 
 YES, NO, MAYBE = 0, 1, 3
 """The exit codes; 2 is an error, as everywhere."""
@@ -53,7 +53,7 @@ Exit code:
     help="Look at the names of operations, at types and attributes too, or compile; as much as is needed if not said.",
 )
 @partitioning_options
-@time_limit_option(capability.TIME_LIMIT, "each device may")
+@time_limit_option(subprocess_support.TIME_LIMIT, "each device may")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def check(
     program: str,
@@ -67,9 +67,11 @@ def check(
 ) -> None:
     """Tell whether devices can run PROGRAM: yes, no or maybe, and which operations, types or versions decide it."""
     read = stablehlo.read_file(program)
-    targets = targets_of(devices, topologies, options) or [capability.Target(plugins.default(), options=options)]
+    targets = targets_of(devices, topologies, options) or [
+        subprocess_support.Target(plugins.default(), options=options)
+    ]
     chosen = None if effort is None else pjrt.Effort(effort)
-    found: list[tuple[capability.Target, _Answer]] = []
+    found: list[tuple[subprocess_support.Target, _Answer]] = []
     for target in targets:
         with progress(f"asking {target}"):
             found.append((target, _asked(target, read, partitioning, chosen, time_limit)))
@@ -91,7 +93,7 @@ def check(
 
 
 def _asked(
-    target: capability.Target,
+    target: subprocess_support.Target,
     program: pjrt.Program,
     options: pjrt.CompileOptions,
     effort: pjrt.Effort | None,
@@ -99,19 +101,19 @@ def _asked(
 ) -> _Answer:
     """What a device answers; one that cannot be asked must not keep the others from it."""
     try:
-        return capability.support_of(target, program, options, effort=effort, time_limit=limit)
+        return subprocess_support.support_of(target, program, options, effort=effort, time_limit=limit)
     except pjrt.PjrtError as error:
         return error
 
 
 def targets_of(
     devices: tuple[str, ...], topologies: tuple[str, ...], options: dict[str, Any]
-) -> list[capability.Target]:
+) -> list[subprocess_support.Target]:
     """Whom to ask, by what the options ``--device`` and ``--topology`` name."""
     split = [place.partition(":") for place in topologies]
     return [
-        *(capability.Target(name, options=options) for name in devices),
-        *(capability.Target(plugin, name, options) for plugin, _, name in split),
+        *(subprocess_support.Target(name, options=options) for name in devices),
+        *(subprocess_support.Target(plugin, name, options) for plugin, _, name in split),
     ]
 
 
@@ -130,7 +132,7 @@ _FOUND_BY = {
 }
 
 
-def _print(target: capability.Target, support: _Answer, program: str) -> None:
+def _print(target: subprocess_support.Target, support: _Answer, program: str) -> None:
     if isinstance(support, pjrt.PjrtError):
         click.echo(f"{target}: error\n  {one_line(support)}")
         return
@@ -144,7 +146,7 @@ def _print(target: capability.Target, support: _Answer, program: str) -> None:
             click.echo(f"              at {places}{f' and {more} more' if more > 0 else ''}")
 
 
-def _as_dict(target: capability.Target, support: _Answer, program: str) -> dict[str, Any]:
+def _as_dict(target: subprocess_support.Target, support: _Answer, program: str) -> dict[str, Any]:
     if isinstance(support, pjrt.PjrtError):
         told = {"code": support.code.name, "message": support.message}
         return {"device": str(target), "verdict": None, "error": told}

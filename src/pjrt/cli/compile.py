@@ -17,7 +17,7 @@ from pjrt.cli._console import console, print_facts, print_json, print_table, pro
 from pjrt.cli._failures import error_as_dict, fail, naming, one_line
 from pjrt.cli._options import client_options, partitioning_options
 from pjrt.cli._timing import readable
-from pjrt.plugins.configuration import option_value
+from pjrt.plugins.env_vars import option_value
 
 _BAR_WIDTH = 40
 _BESIDE_BAR = 50

@@ -11,7 +11,7 @@ import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_json, print_table, problem_of, progress
 from pjrt.cli._options import client_options
-from pjrt.plugins import probing
+from pjrt.plugins import probe
 
 _EXAMPLES = """
 \b
@@ -32,7 +32,7 @@ def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> N
     failed: list[dict[str, str]] = []
     for name in names:
         with progress(f"asking {name}"), pjrt.client(name, **options) as client:
-            found += [{"name": name, **described} for described in probing.describe_devices(client)]
+            found += [{"name": name, **described} for described in probe.describe_devices(client)]
     for plugin in () if names else plugins.declarations():
         devices, reason = _devices_of(plugin, options)
         found += devices
@@ -49,8 +49,8 @@ def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> N
 
 def _devices_of(plugin: plugins.Declaration, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
     """The devices of a plugin that nobody named, or why it has none: it must not keep the others from being listed."""
-    if not plugin.problem and not plugins.has_hardware(plugin):
+    if not plugin.problem and not plugin.has_hardware:
         return [], "its hardware is not here"
     with progress(f"asking {plugin.name}"):
-        answers = probing.probe(plugin, devices=True, options=options)
+        answers = probe.probe(plugin, devices=True, options=options)
     return [{"name": plugin.name, **device} for device in answers.devices], " ".join(answers.problem.split())

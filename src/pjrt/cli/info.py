@@ -11,7 +11,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, problem_of
-from pjrt.plugins import probing
+from pjrt.plugins import probe
 
 _PACKAGES = ("numpy", "ml_dtypes", "protobuf", "jaxlib", "jax", "torch", "torch_xla", "libtpu", "safetensors")
 
@@ -50,9 +50,9 @@ def _version(package: str) -> str:
 
 
 def _state(plugin: plugins.Declaration) -> str:
-    if not plugin.problem and not plugins.has_hardware(plugin):
+    if not plugin.problem and not plugin.has_hardware:
         return f"its hardware is not here ({plugin.origin} {plugin.version})"
-    answers = probing.probe(plugin, devices=True)
+    answers = probe.probe(plugin, devices=True)
     if answers.problem:
         return f"not available: {problem_of(plugin.name, answers.problem)}"
     first = answers.devices[0]

@@ -14,7 +14,7 @@ from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress
 from pjrt.cli._failures import error_as_dict, fail, one_line
 from pjrt.cli._options import time_limit_option
-from pjrt.plugins import client_lock, configuration, probing
+from pjrt.plugins import device_lock, env_vars, probe, schema
 
 _EXAMPLES = """
 \b
@@ -28,7 +28,7 @@ Examples:
 @click.command("plugins", short_help="List the plugins that can be found, and their state.", epilog=_EXAMPLES)
 @click.argument("name", required=False)
 @click.option("--no-load", is_flag=True, help="Load nothing: leave out what only a loaded plugin can tell.")
-@time_limit_option(probing.TIME_LIMIT, "a plugin may")
+@time_limit_option(probe.TIME_LIMIT, "a plugin may")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def plugins_(name: str | None, no_load: bool, time_limit: float, as_json: bool) -> None:
     """List the plugins that can be found, or show everything about the one called NAME.
@@ -80,20 +80,20 @@ def _described(found: Sequence[plugins.Declaration], time_limit: float | None) -
     """All that is known of plugins, as JSON; with a time limit also what they say when they are loaded."""
 
     # Before any is asked: to answer, a plugin may make a client in its process.
-    busy = {plugin.name: client_lock.busy(plugin) for plugin in found if not plugin.problem}
+    busy = {plugin.name: device_lock.busy(plugin) for plugin in found if not plugin.problem}
 
     def describe(plugin: plugins.Declaration) -> dict[str, Any]:
-        answers = probing.Answers(problem=plugin.problem)
+        answers = probe.ProbeResult(problem=plugin.problem)
         if time_limit is not None:
-            answers = probing.probe(plugin, time_limit=time_limit)
+            answers = probe.probe(plugin, time_limit=time_limit)
         return _description(plugin, answers, busy.get(plugin.name, ""))
 
     with progress("asking the plugins"), ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(describe, found))
 
 
-def _description(plugin: plugins.Declaration, answers: probing.Answers, busy: str) -> dict[str, Any]:
-    hardware_is_here = plugins.has_hardware(plugin)
+def _description(plugin: plugins.Declaration, answers: probe.ProbeResult, busy: str) -> dict[str, Any]:
+    hardware_is_here = plugin.has_hardware
     attributes = answers.attributes or {}
     return {
         "name": plugin.name,
@@ -105,8 +105,8 @@ def _description(plugin: plugins.Declaration, answers: probing.Answers, busy: st
         "aliases": list(plugin.aliases),
         "distribution": plugin.distribution,
         "version": plugin.version,
-        **configuration.table(plugin),
-        "options_variable": configuration.options_variable(plugin.name),
+        **schema.to_table(plugin),
+        "options_variable": env_vars.options_variable(plugin.name),
         "hardware_is_here": hardware_is_here,
         "api_version": None if answers.api_version is None else ".".join(map(str, answers.api_version)),
         "stablehlo_version": _version(attributes.get("stablehlo_current_version")),
@@ -117,7 +117,7 @@ def _description(plugin: plugins.Declaration, answers: probing.Answers, busy: st
     }
 
 
-def _state(plugin: plugins.Declaration, answers: probing.Answers, hardware_is_here: bool, busy: str) -> str:
+def _state(plugin: plugins.Declaration, answers: probe.ProbeResult, hardware_is_here: bool, busy: str) -> str:
     if plugin.disabled:
         return "disabled"
     if answers.problem:
@@ -133,7 +133,7 @@ def _hidden(plugin: plugins.Declaration) -> dict[str, Any]:
         "distribution": plugin.distribution,
         "version": plugin.version,
         "problem": plugin.problem,
-        **configuration.table(plugin),
+        **schema.to_table(plugin),
     }
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from pjrt.api.attributes import NamedValue
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
-from pjrt.plugins import client_lock, local_processes, memory, registry
+from pjrt.plugins import device_lock, memory_options, registry, visible_devices
 from pjrt.plugins.declaration import Declaration, is_path
-from pjrt.plugins.environment import set_environment
+from pjrt.plugins.env_vars import set_environment
 
 JAX = "jax"
 TORCH_XLA = "torch_xla"
@@ -112,14 +112,14 @@ class Served:
             PjrtError: the plugin cannot be told an option.
         """
         declaration = self.declaration
-        defaults, share = registry.default_options(declaration), local_processes.start(declaration)
+        defaults, share = registry.default_options(declaration), visible_devices.start(declaration)
         # PyTorch/XLA is told of all devices of the machine, and of each process's share of them afterwards.
         said = {**self.options, **share} if self._framework == TORCH_XLA else {**share, **self.options}
-        options = memory.translated(declaration, {**defaults, **said})
+        options = memory_options.translate(declaration, {**defaults, **said})
         key = str(declaration.library)
         if key not in _handed_over:
             with contextlib.ExitStack() as stack:
-                stack.enter_context(client_lock.claimed(declaration, options))
+                stack.enter_context(device_lock.held(declaration, options))
                 _handed_over[key] = stack.pop_all()
         return in_framework_types(options)
 

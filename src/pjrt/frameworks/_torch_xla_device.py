@@ -15,7 +15,7 @@ import pjrt
 from pjrt import system
 from pjrt.capi.export import ExportedPlugin, export, write_library
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
-from pjrt.plugins import local_processes, registry
+from pjrt.plugins import registry, visible_devices
 
 PLAINLY_NAMED = "plainly_named"
 
@@ -53,7 +53,7 @@ class TorchXlaDevice:
 
     def host_index(self) -> int:
         """The number of this machine among those of the job."""
-        return local_processes.host_index(self._served.declaration)
+        return visible_devices.host_index(self._served.declaration)
 
     def configure_single_process(self) -> None:
         """Leaves one of the devices to this process, for debugging; before any client is made.
@@ -74,13 +74,13 @@ class TorchXlaDevice:
 
     def physical_chip_count(self) -> int:
         """How many devices this machine has, and so how many processes are started where nobody says."""
-        return local_processes.count_devices(self._served.declaration, self._options())
+        return visible_devices.count_devices(self._served.declaration, self._options())
 
     def client_create_options(self) -> dict[str, Any]:
         """The options of the client that PyTorch/XLA makes now; from now on the share of the devices is settled."""
         if not self._served.is_wrapped:
             return self._served.own_options()
-        share = local_processes.start(self._served.declaration)
+        share = visible_devices.start(self._served.declaration)
         return in_framework_types({"device": self._served.device, **self._served.options, **share})
 
     def requires_xla_coordinator(self) -> bool:
@@ -96,7 +96,7 @@ class TorchXlaDevice:
 
     def _assign(self, local_rank: int, local_world_size: int, devices: tuple[int, ...] | None = None) -> None:
         declaration = self._served.declaration
-        local_processes.assign(declaration, self._options(), local_rank, local_world_size, devices=devices)
+        visible_devices.assign(declaration, self._options(), local_rank, local_world_size, devices=devices)
 
 
 def make_client(device: str, **options: Any) -> pjrt.Client:

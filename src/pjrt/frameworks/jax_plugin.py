@@ -25,7 +25,7 @@ def initialize() -> None:
     meant = [
         plugin.name
         for plugin in registry.declarations()
-        if "jax" in plugin.frameworks and not plugin.disabled and registry.has_hardware(plugin)
+        if "jax" in plugin.frameworks and not plugin.disabled and plugin.has_hardware
     ]
     for name in dict.fromkeys((*named, *meant)):
         _register(name, quietly=name not in named)

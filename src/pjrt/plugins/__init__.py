@@ -1,22 +1,19 @@
-"""Plugins by name: how they are found, what is known of them before they are loaded, and the way from a name to a
-client (floor 5: must not know any one device).
+"""Plugins by name: discovery, declarations, and the way from a name to a client.
+
+Floor 5: it must not know any one device; the facts of each are data.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
-from pjrt.plugins.local_processes import Share
 from pjrt.plugins.registry import (
     assign_devices,
-    at_hand,
+    available,
     client,
     declaration,
     declarations,
     default,
     get,
-    has_hardware,
     load_plugin,
     loaded,
     names,
@@ -25,24 +22,22 @@ from pjrt.plugins.registry import (
     topology,
     unregister,
 )
-
-if TYPE_CHECKING:
-    from pjrt.plugins.reloading import reload
+from pjrt.plugins.reloading import reload
+from pjrt.plugins.visible_devices import VisibleDevices
 
 __all__ = [
     "Declaration",
     "MemoryOptions",
     "ProcessOptions",
-    "Share",
     "Sharing",
+    "VisibleDevices",
     "assign_devices",
-    "at_hand",
+    "available",
     "client",
     "declaration",
     "declarations",
     "default",
     "get",
-    "has_hardware",
     "load_plugin",
     "loaded",
     "names",
@@ -52,18 +47,3 @@ __all__ = [
     "topology",
     "unregister",
 ]
-
-
-if not TYPE_CHECKING:  # a type checker knows the names from above, and would take any other for granted here
-
-    def __getattr__(name: str) -> Any:
-        """Import ``reload`` when it is first asked for: most programs never do."""
-        if name == "reload":
-            from pjrt.plugins.reloading import reload
-
-            return reload
-        raise AttributeError(f"module 'pjrt.plugins' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

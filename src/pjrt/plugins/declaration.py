@@ -1,4 +1,4 @@
-"""Declarations: what is known of a plugin before anything of it is imported or loaded."""
+"""Declarations: the facts of a plugin before any of its code is imported or loaded."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Sharing(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """How a plugin's own options say what this package spells ``memory`` and ``memory_fraction``.
+    """A plugin's own client options for what this package calls ``memory`` and ``memory_fraction``.
 
     Attributes:
-        on_demand: the options that make a client take the device's memory as it needs it, none where it does so
-            without; ``None`` where it cannot.
-        preallocated: the options that make it take the memory at once, as above.
-        fraction: the name of the option for how much of the memory it may take, from 0 to 1; empty where there is none.
+        on_demand: the options with which a client allocates the device's memory as needed; empty where that is its
+            default, ``None`` where it is unsupported.
+        preallocated: the options with which it allocates the memory at once, likewise.
+        fraction: the name of the option for the part of the memory that it may allocate, from 0 to 1; empty for none.
     """
 
     on_demand: Mapping[str, NamedValue] | None
@@ -46,8 +46,7 @@ class MemoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProcessOptions:
-    """How a plugin's own options say which devices are for one of several processes. Each is the name of an option,
-    empty where there is none.
+    """The names of a plugin's client options for one of several processes; empty for an option that it lacks.
 
     Attributes:
         devices: the numbers of the process's devices on its machine.
@@ -64,38 +63,38 @@ class ProcessOptions:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One plugin, as it was found or registered. It has a ``library``, or a ``factory``, or a ``problem``.
+    """One plugin, discovered or registered. It has a ``library``, or a ``factory``, or a ``problem``.
 
     Attributes:
-        name: what ``pjrt.client`` knows it by.
-        origin: where it was found, for people, such as ``wheel libtpu`` or ``PJRT_NAMES_AND_LIBRARY_PATHS``.
+        name: its name for ``pjrt.client``.
+        origin: where it was found, human-readable, such as ``wheel libtpu`` or ``PJRT_NAMES_AND_LIBRARY_PATHS``.
         library: the absolute path of its shared library with ``GetPjrtApi``.
-        factory: what makes clients (or a ``pjrt.Plugin`` class): a function, or its place as ``module:attribute``,
+        factory: a function that makes clients, or a ``pjrt.Plugin`` class, or the place of one as ``module:attribute``,
             which is imported when the plugin is first loaded.
         distribution: the installed package that it comes from; empty if it comes from none.
         version: that package's version.
         options: the client's default options.
-        environment: environment variables to be set before it is loaded, unless they are set and not empty.
-        environment_without_hardware: further ones, for a machine where its hardware is not.
-        hardware: file name patterns of which one matches where the plugin's hardware is; empty where it needs none.
+        environment: environment variables to set before it is loaded, unless they are set and not empty.
+        environment_without_hardware: further ones, for a machine without its hardware.
+        hardware: file name patterns, one of which matches where the plugin's hardware is; empty if it needs none.
         priority: of the plugins that can be used here, the one with the highest is the default.
         sharing: who may have clients of it at one time.
-        partition: environment variables of which the first that is set lists the devices that a process may use,
-            separated by commas. Processes that use different ones do not keep each other out.
-        processes: how its options say which devices are for one of several processes; ``None`` where they cannot.
+        partition: environment variables, the first set one of which lists the devices that a process may use, separated
+            by commas. Processes with different devices do not exclude each other.
+        processes: its options for one of several processes; ``None`` where it has none.
         process_environment: the place, as ``module:attribute``, of a function that is called with the numbers of a
             process's devices, its number on the machine and how many there are, and returns further environment
             variables for it.
         host_variable: the environment variable with the number of this machine among those of the job.
         resident: why its library cannot be in a process twice, so that new code of it needs a new process; empty where
             it can.
-        topologies: the topologies that it can be asked for by name: for each generation of its devices the sizes that
-            there are, written for people; empty where that is not known.
-        memory: how it spells the options of memory; ``None`` where it has none.
-        frameworks: what JAX (``jax``) and PyTorch/XLA (``torch_xla``) need to be told of it.
-        problem: why it cannot be used; empty as long as nothing is known against it.
+        topologies: its topologies by name: for each generation of its devices the sizes, human-readable; empty if
+            unknown.
+        memory: its options of memory; ``None`` if they are unknown.
+        frameworks: facts for JAX (``jax``) and PyTorch/XLA (``torch_xla``).
+        problem: why it cannot be used; empty if no reason is known.
         disabled: whether the user's configuration turned it off; ``problem`` says where.
-        aliases: other names that it was found under, which it answers to where no other plugin is called so.
+        aliases: other names that it was found under, which mean it where no other plugin has them.
         other_origins: where else the same plugin was found.
         shadowed: other plugins of the same name, which it takes precedence over.
     """
@@ -126,16 +125,21 @@ class Declaration:
     other_origins: tuple[str, ...] = ()
     shadowed: tuple[Declaration, ...] = ()
 
+    @property
+    def has_hardware(self) -> bool:
+        """Whether this machine has the plugin's hardware; true for a plugin that needs none."""
+        return not self.hardware or system.any_file(self.hardware)
+
     def check_usable(self) -> None:
-        """Returns if nothing is known against the plugin.
+        """Return if no problem of the plugin is known.
 
         Raises:
-            FailedPreconditionError: something is; the message says what.
+            FailedPreconditionError: the plugin has a problem.
         """
         if self.problem:
             raise FailedPreconditionError(f"the plugin {self.name!r} ({self.origin}) cannot be used: {self.problem}")
 
 
 def is_path(name: str) -> bool:
-    """Whether what somebody calls a plugin is the path of its library."""
+    """Whether a name is the path of a plugin's library."""
     return os.sep in name or "/" in name or system.is_library_file_name(name)

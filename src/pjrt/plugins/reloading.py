@@ -12,9 +12,8 @@ from pathlib import Path
 
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.plugins import registry
-from pjrt.plugins._loading import Slot, open_plugin
 from pjrt.plugins.declaration import Declaration
-from pjrt.plugins.module_files import ModuleFiles, place_of
+from pjrt.plugins.loader import Slot, open_plugin
 
 
 def reload(name: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
@@ -36,17 +35,19 @@ def reload(name: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, 
             that no module has at its top, a package with a compiled module.
         NotFoundError: there is no such plugin.
     """
+    from pjrt.plugins.module_files import place_of  # here and below: a program that reloads nothing does without
+
     declaration = registry.declaration(name)
     slot = registry.slot(declaration)
+    place = place_of(declaration)
     with slot.lock:
         if slot.plugin is not None:
-            _check_reloadable(declaration)
+            _check_reloadable(declaration, place)
             changed = slot.changed_files()
             if not changed and not force:
                 return ()
         else:
             changed = ()
-        place = place_of(declaration)
         if place:
             _import_anew(declaration, slot, place, changed)
         else:
@@ -60,6 +61,8 @@ def files(name: str | os.PathLike[str]) -> frozenset[Path]:
     Raises:
         NotFoundError: there is no such plugin.
     """
+    from pjrt.plugins.module_files import ModuleFiles, place_of
+
     declaration = registry.declaration(name)
     if declaration.library is not None:
         return frozenset({declaration.library})
@@ -67,7 +70,7 @@ def files(name: str | os.PathLike[str]) -> frozenset[Path]:
     return frozenset(ModuleFiles.of(place).on_disk()) if place else frozenset()
 
 
-def _check_reloadable(declaration: Declaration) -> None:
+def _check_reloadable(declaration: Declaration, place: str) -> None:
     name = declaration.name
     if declaration.library is not None:
         if declaration.resident:
@@ -77,7 +80,7 @@ def _check_reloadable(declaration: Declaration) -> None:
             )
     elif str(declaration.factory).startswith("pjrt."):
         raise FailedPreconditionError(f"the device {name!r} is built in, a part of this package; it stays as it is")
-    elif not place_of(declaration):
+    elif not place:
         raise FailedPreconditionError(
             f"the device {name!r} was registered as an object that no module has at its top, so its source is not "
             "known; register it by its place, such as factory='mydevice:make_client'"
@@ -85,6 +88,8 @@ def _check_reloadable(declaration: Declaration) -> None:
 
 
 def _import_anew(declaration: Declaration, slot: Slot, place: str, changed: tuple[Path, ...]) -> None:
+    from pjrt.plugins.module_files import ModuleFiles
+
     with ModuleFiles.of(place).imported_anew():
         try:
             slot.fill(lambda _: open_plugin(replace(declaration, factory=place)))

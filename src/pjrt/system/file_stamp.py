@@ -9,7 +9,7 @@ FileStamp = tuple[int, int, int, int]
 
 
 def file_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
-    """Return the stamp of the file at a path; ``None`` if there is no file, or it cannot be looked at."""
+    """Return the stamp of the file at a path; ``None`` if there is no file, or it cannot be read."""
     try:
         status = os.stat(path)
     except OSError:

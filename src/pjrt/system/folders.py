@@ -1,16 +1,17 @@
-"""A user's folders."""
+"""The folders of a user, and of all users."""
 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from pathlib import Path
 
-_APPLICATION = "pjrt"  # what our folders are called among those of other programs
+_APPLICATION = "pjrt"  # the name of our folders among those of other programs
 
 
 def config_folder() -> Path:
-    """The folder of this user's settings for this package; it need not exist.
+    """Return the folder of this user's configuration of this package; it need not exist.
 
     ``$XDG_CONFIG_HOME/pjrt`` or ``~/.config/pjrt``; on macOS ``~/Library/Application Support/pjrt``; on Windows
     ``%APPDATA%\\pjrt``.
@@ -23,6 +24,28 @@ def config_folder() -> Path:
 
 
 def _folder_of(variable: str, otherwise: Path) -> Path:
-    """Our folder below the one that an environment variable names, if it names one by its whole path."""
-    named = os.environ.get(variable, "")
-    return (Path(named) if os.path.isabs(named) else otherwise) / _APPLICATION
+    """Return our folder below the one that an environment variable names, if its path is absolute."""
+    folder = os.environ.get(variable, "")
+    return (Path(folder) if os.path.isabs(folder) else otherwise) / _APPLICATION
+
+
+def shared_folder() -> Path:
+    """Return an existing folder in which every user of this machine may make files, and remove only their own.
+
+    ``/run/lock`` where it is such a folder, which is never cleaned up while the machine runs, and otherwise ``/tmp``.
+    On Windows it is ``%PROGRAMDATA%\\pjrt``.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    if sys.platform == "win32":
+        folder = Path(os.environ.get("PROGRAMDATA", "C:\\ProgramData")) / _APPLICATION
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    locks = Path("/run/lock")
+    try:
+        mode = locks.lstat().st_mode
+    except OSError:
+        return Path("/tmp")
+    for_everyone = stat.S_IWOTH | stat.S_ISVTX
+    return locks if stat.S_ISDIR(mode) and mode & for_everyone == for_everyone else Path("/tmp")

@@ -1,4 +1,4 @@
-"""What hardware there is: the files of drivers, and the processor."""
+"""The hardware of this machine: the files of drivers, and the processor."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from pjrt.system._programs import answer
+from pjrt.system.processes import program_output
 
 
 def any_file(patterns: Iterable[str]) -> bool:
-    """Whether there is a file that matches one of some file name patterns, as ``count_files`` takes them."""
+    """Whether a file matches one of some file name patterns, in the form of ``count_files``."""
     return any(map(_matching, patterns))
 
 
 def count_files(patterns: Iterable[str]) -> int:
-    """Return how many files match the first pattern that any file matches: one a device, as a rule.
+    """Return how many files match the first pattern that any file matches: usually one a device.
 
     Args:
         patterns: absolute file names with ``*``, ``?`` and ``[…]``. ``${NAME}`` is an environment variable; a pattern
-            whose variable is not set is for another system, and matches nothing.
+            with an unset variable is for another system, and matches nothing.
     """
-    return next((len(found) for found in map(_matching, patterns) if found), 0)
+    return next((len(files) for files in map(_matching, patterns) if files), 0)
 
 
 def _matching(pattern: str) -> list[str]:
@@ -32,7 +32,7 @@ def _matching(pattern: str) -> list[str]:
 
 
 def processor_features() -> tuple[str, ...]:
-    """What the processor can do, as the system names it, in alphabetical order: ``avx2``, ``asimd``, ``FEAT_BF16``.
+    """Return the processor's features by the system's names, in alphabetical order: ``avx2``, ``asimd``, ``FEAT_BF16``.
 
     On Windows it is the name of the processor's model alone, from which its features follow.
     """
@@ -41,20 +41,20 @@ def processor_features() -> tuple[str, ...]:
             lines = Path("/proc/cpuinfo").read_text().splitlines()
         except OSError:
             return ()
-        found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-        return tuple(sorted(found.partition(":")[2].split()))
+        features = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+        return tuple(sorted(features.partition(":")[2].split()))
     if sys.platform == "darwin":
-        return _features_of(answer("/usr/sbin/sysctl", "machdep.cpu", "hw.optional"))
+        return _parse_sysctl(program_output("/usr/sbin/sysctl", "machdep.cpu", "hw.optional"))
     return tuple(filter(None, [os.environ.get("PROCESSOR_IDENTIFIER", "")]))
 
 
-def _features_of(answer: str) -> tuple[str, ...]:
-    """The features in what ``sysctl`` prints: lists of words for Intel's processors, one line a feature for Apple's."""
-    found: set[str] = set()
-    for line in answer.splitlines():
+def _parse_sysctl(output: str) -> tuple[str, ...]:
+    """Return the features that ``sysctl`` prints: lists of words for Intel's processors, a line each for Apple's."""
+    features: set[str] = set()
+    for line in output.splitlines():
         name, _, value = line.partition(": ")
         if name.startswith("machdep.cpu.") and name.endswith("features"):
-            found.update(value.lower().split())
+            features.update(value.lower().split())
         elif name.startswith("hw.optional.") and value == "1":
-            found.add(name.rpartition(".")[2])
-    return tuple(sorted(found))
+            features.add(name.rpartition(".")[2])
+    return tuple(sorted(features))

@@ -1,4 +1,4 @@
-"""Who may write to a file."""
+"""Permissions of files."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 
 
 def writable_by_everyone(path: str | os.PathLike[str]) -> str:
-    """Why anyone on this machine could change what is at a path, or put something else there; empty if nobody could.
+    """Return why every user of this machine could change or replace the file at a path; empty if they cannot.
 
-    On POSIX the modes of the file or folder and of all folders above it are looked at, both of the path as it is
-    written and of what its links lead to. A folder such as ``/tmp``, where everyone may make files but remove only
-    their own, is no place to look for something; what lies in it is safe if it belongs to this user or to root.
-    On Windows nothing is looked at: permissions are lists there that Python does not read. It is always empty.
+    On POSIX the modes of the file or folder and of all folders above it are checked, both of the path as it is
+    written and of its links' target. A folder such as ``/tmp``, where everyone may make files but remove only their
+    own, is itself unsafe; a file in it is safe if it belongs to this user or to root.
+    On Windows nothing is checked, and the result is empty: Python does not read the lists of permissions there.
 
     Raises:
-        OSError: there is nothing at the path, or it cannot be looked at.
+        OSError: nothing is at the path, or it cannot be read.
     """
     if sys.platform == "win32":
         return ""
-    written = Path(os.path.abspath(path))
-    for way in (written, written.resolve(strict=True)):
+    absolute = Path(os.path.abspath(path))
+    for way in (absolute, absolute.resolve(strict=True)):
         if not way.is_symlink() and way.stat().st_mode & stat.S_IWOTH:
             return f"everyone may write to {way}"
         for entry, folder in zip((way, *way.parents), way.parents, strict=False):

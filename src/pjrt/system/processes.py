@@ -1,4 +1,4 @@
-"""Processes."""
+"""Processes, and the programs of the system."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pjrt.system._programs import answer
-
 
 def after_fork_in_child(function: Callable[[], object]) -> None:
-    """Has a function called in each child process that is made by fork; nothing where there is no fork."""
+    """Have a function called in each child process that is made by fork; nothing happens where there is no fork."""
     if sys.platform != "win32":
         os.register_at_fork(after_in_child=function)
 
 
 def process_command(pid: int) -> str:
-    """The command line of a running process, for people to know it by; empty where it cannot be learned.
+    """Return the command line of a running process, human-readable; empty if it is unknown.
 
-    On Windows it is not asked for: that needs libraries that this package does without.
+    On Windows it is always empty: it could be had only with libraries that this package does without.
     """
     if sys.platform == "win32":
         return ""
@@ -29,4 +27,14 @@ def process_command(pid: int) -> str:
         except OSError:
             return ""
         return raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
-    return answer("/bin/ps", "-o", "command=", "-p", str(pid)).strip()
+    return program_output("/bin/ps", "-o", "command=", "-p", str(pid)).strip()
+
+
+def program_output(*command: str) -> str:
+    """Return what one of the system's own programs prints; empty if it cannot be run."""
+    import subprocess
+
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""

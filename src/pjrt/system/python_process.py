@@ -1,4 +1,4 @@
-"""Code of this package run by a Python of its own, for what may crash, hang or print."""
+"""Code of this package in a Python subprocess, for what may crash, hang or print."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a process.
+    """The end of a subprocess.
 
     Attributes:
         status: its exit status; negative where a signal ended it.
-        output: what it wrote to its standard output.
-        errors: what it wrote to its standard error output.
+        output: its standard output.
+        errors: its standard error.
     """
 
     status: int
@@ -33,15 +35,15 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """Return its last words in one line: the failed check of native code, otherwise the last line."""
+        """The reason in what it printed, on one line: the failed check of native code, otherwise the last line."""
         lines = [line.strip() for line in self.errors.splitlines() if line.strip()]
-        told = next((line for line in lines if "Check failed" in line or line.startswith("F0")), "")
-        told = told or next((line for line in lines if line.startswith(("terminate called", "what():"))), "")
-        return (told or (lines[-1] if lines else ""))[:300]
+        reason = next((line for line in lines if "Check failed" in line or line.startswith("F0")), "")
+        reason = reason or next((line for line in lines if line.startswith(("terminate called", "what():"))), "")
+        return (reason or (lines[-1] if lines else ""))[:300]
 
     @property
     def how(self) -> str:
-        """Its end in words: the signal's name or the exit code."""
+        """The signal's name or the exit code."""
         try:
             return signal.Signals(-self.status).name if self.status < 0 else f"exit code {self.status}"
         except ValueError:
@@ -52,19 +54,19 @@ class Ended:
 
 
 def run_module(module: str, *arguments: str, given: bytes, time_limit: float | None) -> Ended | None:
-    """Run a module as a program in a process of its own, which finds modules where this one does.
+    """Run a module as a program in a subprocess, which finds modules where this process does.
 
     Args:
         module: the module's name.
         arguments: its arguments.
-        given: what its standard input has.
-        time_limit: the seconds that it may take; None for any number.
+        given: the bytes of its standard input.
+        time_limit: the seconds that it may take; ``None`` for no limit.
 
     Returns:
-        How it ended; None where no Python can be started (a program that embeds Python may have none at hand).
+        How it ended; ``None`` if no Python can be started, as in some programs that embed Python.
 
     Raises:
-        TimeoutError: it was not done in time, and was ended.
+        TimeoutError: the subprocess took too long, and was ended.
     """
     if not sys.executable:
         return None
@@ -81,40 +83,64 @@ def run_module(module: str, *arguments: str, given: bytes, time_limit: float | N
     return Ended(done.returncode, done.stdout, done.stderr.decode(errors="replace"))
 
 
-_CALL = """
+_ANSWER = """
 import json, sys
 from pathlib import Path
+from typing import Any
 folder = Path(sys.argv[1])
-sys.path[:] = json.loads((folder / "path").read_text(encoding="utf-8"))
+asked = json.loads((folder / "question").read_text(encoding="utf-8"))
+sys.path[:] = asked["path"]
 import importlib
-getattr(importlib.import_module(sys.argv[2]), sys.argv[3])(folder)
+answer = getattr(importlib.import_module(sys.argv[2]), sys.argv[3])(asked["question"])
+(folder / "partial").write_text(json.dumps(answer, default=str), encoding="utf-8")
+(folder / "partial").rename(folder / "answer")
 """
-_MOST_PRINTED = 20000
+_MAX_PRINTED = 20000
 
 
-def run_function(function: Callable[[Path], None], folder: Path, time_limit: float) -> Ended | None:
-    """Call a function in a process of its own with a folder, through which it is asked and answers.
+class NoAnswerError(Exception):
+    """A subprocess ended, or was ended, before it had an answer.
 
-    What is printed in its process goes to the file ``printed`` in the folder, and counts as its errors: a file, because
-    a pipe stays open for as long as anything lives that the function started.
+    Attributes:
+        end: how it ended; ``None`` if it was ended after the time limit.
+    """
+
+    def __init__(self, end: Ended | None) -> None:
+        super().__init__(str(end))
+        self.end = end
+
+
+def ask(function: Callable[[Any], Any], question: Any, time_limit: float) -> Any:
+    """Return ``function(question)``, called in a subprocess that finds modules where this process does.
+
+    An answer counts even if the subprocess crashes or hangs after it.
 
     Args:
-        function: a function at the top of a module; it is imported by its name there.
-        folder: the folder; the process finds modules where this one does.
-        time_limit: the seconds after which the process is ended.
+        function: a function at the top level of a module; it is imported by name.
+        question: its argument, of values that JSON has.
+        time_limit: the seconds after which the subprocess is ended.
 
-    Returns:
-        How the process ended; ``None`` if it had to be ended.
+    Raises:
+        NoAnswerError: the subprocess crashed, raised an error, or took too long.
     """
-    (folder / "path").write_text(json.dumps(sys.path), encoding="utf-8")
-    command = [sys.executable, "-c", _CALL, str(folder), function.__module__, function.__name__]
-    with (folder / "printed").open("wb") as printed:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed, stderr=printed)
-        try:
-            status = child.wait(time_limit)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            child.kill()
-            child.wait()
-    return Ended(status, b"", (folder / "printed").read_bytes()[-_MOST_PRINTED:].decode("utf-8", "replace"))
+    with tempfile.TemporaryDirectory(prefix="pjrt-ask-") as name:
+        folder = Path(name)
+        (folder / "question").write_text(json.dumps({"path": sys.path, "question": question}), encoding="utf-8")
+        command = [sys.executable, "-c", _ANSWER, name, function.__module__, function.__name__]
+        printed = folder / "printed"  # a file: a pipe would stay open as long as anything that the function started
+        with printed.open("wb") as output:
+            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+            status = None
+            try:
+                status = child.wait(time_limit)
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                child.kill()
+                child.wait()
+        if (folder / "answer").exists():
+            return json.loads((folder / "answer").read_text(encoding="utf-8"))
+        if status is None:
+            raise NoAnswerError(None)
+        text = printed.read_bytes()[-_MAX_PRINTED:].decode("utf-8", "replace")
+        raise NoAnswerError(Ended(status, b"", text))

@@ -1,7 +1,7 @@
-"""The configuration file, ``plugins.toml`` in the user's folder of settings or where ``PJRT_CONFIG`` says.
+"""The configuration file, ``plugins.toml`` in the user's configuration folder or at the path in ``PJRT_CONFIG``.
 
-A table ``[plugins.NAME]`` with a ``library`` or a ``factory`` is a plugin; one without says something of the plugin
-that is found by that name elsewhere.
+A table ``[plugins.NAME]`` with a ``library`` or a ``factory`` declares a plugin; one without changes the facts of the
+plugin that another source finds under that name.
 """
 
 from __future__ import annotations
@@ -13,42 +13,46 @@ import tomllib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError
-from pjrt.plugins import configuration
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.plugins import schema
 from pjrt.plugins.declaration import Declaration, is_path
-from pjrt.plugins.discovery import libraries
-from pjrt.plugins.discovery.settings import CONFIG, FileState, config_path, config_state
+from pjrt.plugins.discovery import manifest, safe_paths
+from pjrt.plugins.env_vars import CONFIG, FileState, config_path, config_state
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What the file says: plugins, further facts of plugins by name, and what is wrong with the file as a whole."""
+    """The content of the file.
+
+    Attributes:
+        plugins: the plugins that it declares.
+        facts: changes of plugins' facts by name; the key ``problem`` is the error in the plugin's table.
+        problems: errors outside of the tables, each as a plugin that is called by the file's path.
+    """
 
     plugins: tuple[Declaration, ...] = ()
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     problems: tuple[Declaration, ...] = ()
 
 
-def found() -> Iterator[Declaration]:
-    """The plugins that the file names, in its order."""
+def find() -> Iterator[Declaration]:
+    """Return the plugins that the file declares, in its order."""
     yield from _content(config_state()).plugins
 
 
 def problems() -> tuple[Declaration, ...]:
-    """What is wrong with the file as a whole, as a plugin that cannot be used and is called by its path."""
+    """Return the errors in the file as a whole, as a plugin that cannot be used and is called by the file's path."""
     return _content(config_state()).problems
 
 
-def applied(plugins: Iterable[Declaration], *, all_installed: bool) -> tuple[Declaration, ...]:
-    """Plugins with what the file says of them.
+def apply(plugins: Iterable[Declaration], *, all_installed: bool) -> tuple[Declaration, ...]:
+    """Return plugins with the changes that the file makes to their facts.
 
     Args:
-        plugins: those that were found.
-        all_installed: whether they are all there are, so that one that the file speaks of and that is not among them
-            is a mistake.
+        plugins: the plugins.
+        all_installed: whether these are all plugins, so that a table of any other name is an error.
     """
     facts = dict(_content(config_state()).facts)
     changed = []
@@ -60,16 +64,15 @@ def applied(plugins: Iterable[Declaration], *, all_installed: bool) -> tuple[Dec
     if all_installed:
         reason = "it is configured, but no plugin of that name is installed; install it, or name its library"
         changed += [
-            _with(Declaration(name, config_path()), {"problem": reason, **said}) for name, said in facts.items()
+            _with(Declaration(name, config_path()), {"problem": reason, **changes}) for name, changes in facts.items()
         ]
     return tuple(changed)
 
 
-def _with(plugin: Declaration, said: Mapping[str, Any]) -> Declaration:
-    plugin = configuration.amended(plugin, {key: value for key, value in said.items() if key != "problem"})
-    if "problem" in said:
-        return replace(plugin, problem=said["problem"])
-    return replace(plugin, disabled=True, problem=f"disabled in {config_path()}") if said.get("disabled") else plugin
+def _with(plugin: Declaration, changes: Mapping[str, Any]) -> Declaration:
+    plugin = schema.amend(plugin, changes)  # with the problem, if there is one
+    is_disabled = changes.get("disabled") and "problem" not in changes
+    return replace(plugin, disabled=True, problem=f"disabled in {config_path()}") if is_disabled else plugin
 
 
 @functools.lru_cache(maxsize=1)
@@ -89,44 +92,36 @@ def _origin() -> str:
     return CONFIG if os.environ.get(CONFIG) else "configuration file"
 
 
-def _read(written: str) -> _Content:
-    place = libraries.safe(written)
-    if not place.is_file() and str(place) != os.devnull:  # reading a pipe would wait for who writes to it
-        raise InvalidArgumentError(
-            f"{place}: expected the file of a configuration, found something that is no plain file"
-        )
-    try:
-        said = tomllib.loads(Path(place).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NotFoundError(f"{place} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{place} is not written in TOML: {error}") from error
-    tables, problems = said.pop("plugins", {}), []
+def _read(name: str) -> _Content:
+    path = safe_paths.safe_path(name)
+    content = schema.parse_file(path, tomllib.loads, "TOML")
+    tables, problems = content.pop("plugins", {}), []
     if not isinstance(tables, dict):
-        tables, said = {}, {"plugins": tables, **said}
-    if said:
-        unknown = ", ".join(map(repr, said))
-        reason = f"{place}: unknown key {unknown}: expected tables [plugins.NAME] alone"
-        problems.append(Declaration(written, _origin(), problem=reason))
+        tables, content = {}, {"plugins": tables, **content}
+    if content:
+        unknown = ", ".join(map(repr, content))
+        reason = f"{path}: unknown key {unknown}: expected tables [plugins.NAME] alone"
+        problems.append(Declaration(name, _origin(), problem=reason))
     plugins, facts = [], {}
-    for name, table in tables.items():
+    for plugin_name, table in tables.items():
         try:
-            if is_path(name):
+            if is_path(plugin_name):
                 raise InvalidArgumentError("expected a name that is no path")
-            settings = configuration.settings(table)
-            plugin = libraries.with_code(Declaration(name, f"{_origin()} {place}"), settings)
+            fields = schema.read_table(table)
+            plugin = manifest.with_code(Declaration(plugin_name, f"{_origin()} {path}"), fields)
             if plugin.library or plugin.factory:
                 plugins.append(plugin)
-            facts[name] = settings
+            facts[plugin_name] = fields
         except PjrtError as error:
-            facts[name] = {**_right(table), "problem": f"[plugins.{name}] in {place}: {error.message}"}
+            problem = f"[plugins.{plugin_name}] in {path}: {error.message}"
+            facts[plugin_name] = {**_valid_fields(table), "problem": problem}
     return _Content(tuple(plugins), facts, tuple(problems))
 
 
-def _right(table: object) -> dict[str, Any]:
-    """What is right in a table in which something is wrong, to be shown beside that."""
-    said: dict[str, Any] = {}
+def _valid_fields(table: object) -> dict[str, Any]:
+    """Return the valid fields of a table that has an invalid one, to be shown together with the error."""
+    fields: dict[str, Any] = {}
     for key, value in table.items() if isinstance(table, Mapping) else ():
         with contextlib.suppress(InvalidArgumentError):
-            said.update(configuration.settings({key: value}))
-    return said
+            fields.update(schema.read_table({key: value}))
+    return fields

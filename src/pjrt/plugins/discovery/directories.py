@@ -1,7 +1,7 @@
-"""Plugins in the folders that ``PJRT_PLUGIN_LIBRARY_PATH`` names, and libraries that it names one by one.
+"""Plugins in the folders, and libraries, that ``PJRT_PLUGIN_LIBRARY_PATH`` names.
 
-In a folder count files that are called ``pjrt-plugin-NAME`` and end as libraries do, and manifests
-``pjrt-plugin-NAME.json``, beside a library of that name or with the path of one.
+In a folder, plugins are the libraries ``pjrt-plugin-NAME.so`` (or the system's suffix) and the manifests
+``pjrt-plugin-NAME.json``, which belong to a library of the same name in the folder or contain a library's path.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from pathlib import Path
 
 from pjrt import system
 from pjrt.api.errors import PjrtError
+from pjrt.plugins import env_vars
 from pjrt.plugins.declaration import Declaration
-from pjrt.plugins.discovery import libraries, manifest, settings, variables
+from pjrt.plugins.discovery import manifest, names_and_paths, safe_paths
 
-VARIABLE = settings.LIBRARY_PATH
+VARIABLE = env_vars.PLUGIN_FOLDERS
 
 
-def found() -> Iterator[Declaration]:
-    """The plugins in the order of the variable, those of one folder by name."""
+def find() -> Iterator[Declaration]:
+    """Return the plugins in the variable's order, those of one folder sorted by name."""
     for entry in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
         try:
-            path = libraries.safe(entry)
+            path = safe_paths.safe_path(entry)
         except PjrtError as error:
             yield Declaration(entry, VARIABLE, problem=error.message)
             continue
@@ -49,18 +50,14 @@ def _in_folder(folder: Path) -> Iterator[Declaration]:
 def _declared(path: Path) -> Declaration:
     name, origin = _name(path), f"{VARIABLE} {path}"
     try:
-        plugin = variables.declared(name, origin, str(path))
+        plugin = names_and_paths.declare(name, origin, str(path))
+        if plugin.library is not None or plugin.factory is not None:
+            return plugin
+        for suffix in system.library_suffixes():
+            if path.with_suffix(suffix).exists():
+                return replace(plugin, library=safe_paths.library_path(str(path.with_suffix(suffix))))
     except PjrtError as error:
         return Declaration(name, origin, problem=error.message)
-    if plugin.library is not None or plugin.factory is not None or plugin.problem:
-        return plugin
-    for suffix in system.library_suffixes():
-        beside = path.with_suffix(suffix)
-        if beside.exists():
-            try:
-                return replace(plugin, library=libraries.written(str(beside)))
-            except PjrtError as error:
-                return replace(plugin, problem=error.message)
     expected = manifest.PREFIX + name + system.library_suffixes()[0]
     return replace(plugin, problem=f"the manifest names no library, and there is no {expected} beside it")
 

@@ -1,48 +1,65 @@
-"""A plugin's manifest, ``pjrt-plugin-NAME.json``: what the plugin says of itself, as data."""
+"""A plugin's manifest, ``pjrt-plugin-NAME.json``: the facts of the plugin, as data."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.plugins import configuration
+from pjrt.plugins import schema
+from pjrt.plugins.declaration import Declaration
+from pjrt.plugins.discovery import safe_paths
 
 PREFIX = "pjrt-plugin-"
 SUFFIX = ".json"
 
-# JAX reads such files too, where PJRT_NAMES_AND_LIBRARY_PATHS names one, and spells two keys in its own way.
-_SPELLINGS_OF_JAX = {"library_path": "library", "create_options": "options"}
+# JAX reads such files too, where PJRT_NAMES_AND_LIBRARY_PATHS names one, and has other names for two keys.
+_NAMES_IN_JAX = {"library_path": "library", "create_options": "options"}
 
 
 def file_name(name: str) -> str:
-    """What the manifest of a plugin is called."""
+    """Return the name of a plugin's manifest."""
     return f"{PREFIX}{name}{SUFFIX}"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What a manifest says, as ``configuration.settings`` gives it. A library is named from the manifest's folder on.
+    """Return the fields of a manifest, as ``schema.read_table`` does. A library's path is relative to the manifest.
 
     Raises:
-        InvalidArgumentError: it cannot be read, is not written in JSON, or says something that is not known.
+        InvalidArgumentError: the file cannot be read, is not JSON, or has an unknown key.
     """
-    if path.exists() and not path.is_file():  # reading a pipe would wait for who writes to it
-        raise InvalidArgumentError(f"{path}: expected the file of a manifest, found something that is no plain file")
+    content = schema.parse_file(path, json.loads, "JSON")
+    if isinstance(content, dict):
+        content = {_NAMES_IN_JAX.get(key, key): value for key, value in content.items() if value is not None}
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidArgumentError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"{path} is not written in JSON: {error}") from error
-    if isinstance(said, dict):
-        said = {_SPELLINGS_OF_JAX.get(key, key): value for key, value in said.items() if value is not None}
-    try:
-        table = configuration.settings(said)
-        if "disabled" in table:
+        fields = schema.read_table(content)
+        if "disabled" in fields:
             raise InvalidArgumentError("unknown key 'disabled': only the configuration file turns a plugin off")
     except InvalidArgumentError as error:
         raise InvalidArgumentError(f"{path}: {error.message}") from error
-    if "library" in table:
-        table["library"] = str(path.parent / table["library"])
-    return table
+    if "library" in fields:
+        fields["library"] = str(path.parent / fields["library"])
+    return fields
+
+
+def with_code(
+    plugin: Declaration, fields: Mapping[str, Any], check: Callable[[str], Path] = safe_paths.library_path
+) -> Declaration:
+    """Return a plugin with the library or the factory of a table, if it has one.
+
+    Args:
+        plugin: the other facts.
+        fields: the table, as ``schema.read_table`` returns it.
+        check: checks the library's path and returns it.
+
+    Raises:
+        PjrtError: the table has both, or its library cannot be loaded; the message is the reason.
+    """
+    if "library" in fields and "factory" in fields:
+        raise InvalidArgumentError("expected a library or a factory, found both")
+    if "library" in fields:
+        return replace(plugin, library=check(fields["library"]), factory=None)
+    return replace(plugin, library=None, factory=fields["factory"]) if "factory" in fields else plugin

@@ -1,4 +1,4 @@
-"""Vendors' plugins: the wheels that bring them, and where the library lies in a wheel."""
+"""Vendors' plugins: the wheels that bring them, and the library's path in each wheel."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pjrt.plugins import configuration
+from pjrt.plugins import schema
 from pjrt.plugins.declaration import Declaration
-from pjrt.plugins.discovery import libraries, packages
+from pjrt.plugins.discovery import packages, safe_paths
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Wheel:
     """A wheel with a plugin.
 
     Attributes:
-        distribution: what ``pip install`` calls it.
-        library: the plugin's library, as a path from a folder of ``sys.path``.
+        distribution: its name for ``pip install``.
+        library: the plugin's library, as a path relative to a folder of ``sys.path``.
     """
 
     distribution: str
@@ -32,18 +32,12 @@ class Vendor:
     """A vendor's plugin.
 
     Attributes:
-        wheels: those that may bring it, the one to recommend first.
+        wheels: those that may bring it, the recommended one first.
         facts: fields of ``Declaration``.
     """
 
     wheels: tuple[Wheel, ...]
     facts: Mapping[str, Any]
-
-    @property
-    def priority(self) -> int:
-        """The priority that its declaration has."""
-        priority: int = self.facts.get("priority", 0)
-        return priority
 
 
 @functools.cache
@@ -52,28 +46,28 @@ def vendors() -> Mapping[str, Vendor]:
 
     Their facts are files in the folder ``vendors``: manifests as third parties write them, with the key ``wheels``.
     """
-    found = {}
+    plugins = {}
     for file in Path(__file__).parent.joinpath("vendors").glob("*.json"):
         table = json.loads(file.read_text(encoding="utf-8"))
         wheels = tuple(Wheel(distribution, library) for distribution, library in table.pop("wheels").items())
-        found[file.stem] = Vendor(wheels, configuration.settings(table))
-    return dict(sorted(found.items(), key=lambda item: -item[1].priority))
+        plugins[file.stem] = Vendor(wheels, schema.read_table(table))
+    return dict(sorted(plugins.items(), key=lambda item: -item[1].facts.get("priority", 0)))
 
 
-def found() -> Iterator[Declaration]:
-    """The plugins of the wheels that are installed, the best first.
+def find() -> Iterator[Declaration]:
+    """Return the plugins of the installed wheels, the one with the highest priority first.
 
-    Nothing is imported for it: the packages around some plugins import a whole framework.
+    Nothing is imported: the packages around some plugins import a whole framework.
     """
     for name, vendor in vendors().items():
         for wheel in vendor.wheels:
-            path = _place(wheel)
+            path = _find_library(wheel)
             if path is not None:
                 yield _declared(name, vendor, wheel, path)
 
 
-def known_library(path: Path) -> Declaration:
-    """A library that somebody gives the path of, with what is known of a vendor's plugin of its file name."""
+def declare_library(path: Path) -> Declaration:
+    """Return a declaration of the library at a path, with the vendor's facts if its file name is that of a vendor."""
     for vendor in vendors().values():
         for wheel in vendor.wheels:
             if Path(wheel.library).name == path.name:
@@ -82,7 +76,7 @@ def known_library(path: Path) -> Declaration:
 
 
 def advice(name: str) -> str:
-    """How to get a vendor's plugin, if the name is one; otherwise empty."""
+    """Return the commands that install a vendor's plugin; empty if the name is not one of them."""
     if name not in vendors():
         return ""
     return " or ".join(f"'pip install {wheel.distribution}'" for wheel in vendors()[name].wheels)
@@ -96,13 +90,10 @@ def _declared(name: str, vendor: Vendor, wheel: Wheel, path: Path) -> Declaratio
         version=packages.version(wheel.distribution),
         **vendor.facts,
     )
-    return libraries.or_broken(plugin, lambda: replace(plugin, library=libraries.installed(str(path))))
+    return packages.or_broken(plugin, lambda: replace(plugin, library=safe_paths.installed_library(path)))
 
 
-def _place(wheel: Wheel) -> Path | None:
+def _find_library(wheel: Wheel) -> Path | None:
     package, _, rest = wheel.library.partition("/")
-    for folder in libraries.folders(libraries.find_module(package)):
-        path = folder / rest
-        if path.is_file():
-            return path
-    return None
+    paths = (folder / rest for folder in packages.folders(packages.find_module(package)))
+    return next((path for path in paths if path.is_file()), None)

@@ -1,7 +1,6 @@
-"""A shared library's file, looked at without opening it: whether it is whole, whether it exports a function .
+"""The file of a shared library, read without loading it: whether it is complete, whether it exports a function.
 
-Only ELF files are read part by part. Of others, those of macOS and Windows, it is known no more than whether a name
-occurs in them.
+Only ELF files are parsed. In other files, those of macOS and Windows, a name is only searched for.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _FORMS = (
     b"MZ",
     *(bytes.fromhex(magic) for magic in ("feedface", "feedfacf", "cefaedfe", "cffaedfe", "cafebabe", "cafebabf")),
 )
-"""How shared libraries begin: of Linux, of Windows, and those of macOS for one or several processors."""
+"""The first bytes of shared libraries of Linux, of Windows, and of macOS for one or several processors."""
 
 _HEADER_SIZE = 64
 _SEGMENT = struct.Struct("<IIQQQQQQ")
@@ -28,7 +27,7 @@ _STRING_TABLE, _STRING_TABLE_SIZE = 5, 10
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """A part of a library: where it is in the file, and where in memory."""
+    """A segment of a library, with its place in the file and in memory."""
 
     kind: int
     offset: int
@@ -37,11 +36,9 @@ class _Segment:
 
 
 def missing_bytes(path: Path) -> tuple[int, int] | None:
-    """Finds a library whose file ends before the parts of it that are to be loaded, as after a broken download.
+    """Return how many bytes an incomplete library has, as after a broken download, and how many its header requires.
 
-    Returns:
-        How many bytes the file has, and how many its header speaks of; ``None`` if nothing is missing, or if the file
-        is no library of a form that is known here.
+    It is ``None`` if nothing is missing, or if the file is not an ELF library.
 
     Raises:
         OSError: the file cannot be read.
@@ -49,10 +46,10 @@ def missing_bytes(path: Path) -> tuple[int, int] | None:
     size = path.stat().st_size
     with path.open("rb") as file:
         header = file.read(_HEADER_SIZE)
-        found = _segment_table(header)
-        if found is None:
+        table = _segment_table(header)
+        if table is None:
             return None
-        offset, length = found
+        offset, length = table
         file.seek(min(offset, size))
         segments = _segments(file.read(length))
     needed = max([offset + length, *(part.offset + part.size for part in segments if part.kind == _LOADED)])
@@ -60,7 +57,7 @@ def missing_bytes(path: Path) -> tuple[int, int] | None:
 
 
 def is_library(path: Path) -> bool:
-    """Whether a file begins as shared libraries of any system do; what comes after that is not looked at.
+    """Whether a file begins like a shared library of any system; the rest is not read.
 
     Raises:
         OSError: the file cannot be read.
@@ -70,7 +67,7 @@ def is_library(path: Path) -> bool:
 
 
 def exports(path: Path, function: str) -> bool:
-    """Whether a library's file names a function among its dynamic symbols; ``False`` too where it cannot be read."""
+    """Whether a function is among a library's dynamic symbols; ``False`` if the file cannot be read."""
     name = function.encode()
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -83,7 +80,7 @@ def exports(path: Path, function: str) -> bool:
 
 
 def _segment_table(header: bytes) -> tuple[int, int] | None:
-    """Where the table of segments begins and how long it is; ``None`` if this is no header of a known form."""
+    """Return the offset and the length of the program header table; ``None`` for other headers than 64-bit ELF."""
     if len(header) < _HEADER_SIZE or not header.startswith(_MAGIC):
         return None
     (offset,) = struct.unpack_from("<Q", header, 32)
@@ -100,12 +97,12 @@ def _segments(table: bytes) -> list[_Segment]:
 
 
 def _all_segments(data: mmap.mmap) -> list[_Segment]:
-    found = _segment_table(data[:_HEADER_SIZE])
-    return [] if found is None else _segments(data[found[0] : found[0] + found[1]])
+    table = _segment_table(data[:_HEADER_SIZE])
+    return [] if table is None else _segments(data[table[0] : table[0] + table[1]])
 
 
 def _dynamic_entries(data: mmap.mmap) -> list[tuple[int, int]]:
-    """What the dynamic linker is told, as kinds and values."""
+    """Return the entries of the dynamic section, as kinds and values."""
     for part in _all_segments(data):
         if part.kind == _DYNAMIC:
             whole = part.size - part.size % _DYNAMIC_ENTRY.size
@@ -114,7 +111,7 @@ def _dynamic_entries(data: mmap.mmap) -> list[tuple[int, int]]:
 
 
 def _dynamic_strings(data: mmap.mmap) -> tuple[int, int]:
-    """Where in the file the names of the dynamic symbols begin and end; nowhere if there are none."""
+    """Return where the dynamic string table begins and ends in the file; ``(0, 0)`` if there is none."""
     entries = dict(_dynamic_entries(data))
     if not entries:
         return 0, 0
@@ -123,7 +120,7 @@ def _dynamic_strings(data: mmap.mmap) -> tuple[int, int]:
 
 
 def _offset_of(address: int, segments: list[_Segment]) -> int:
-    """Where in the file lies what is at an address in memory."""
+    """Return the offset in the file of an address in memory."""
     for part in segments:
         if part.kind == _LOADED and part.address <= address < part.address + part.size:
             return address - part.address + part.offset

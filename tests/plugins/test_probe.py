@@ -10,7 +10,7 @@ import pytest
 import pjrt
 from pjrt import plugins
 from pjrt.plugins import Declaration
-from pjrt.plugins.probing import Answers, probe
+from pjrt.plugins.probe import ProbeResult, probe
 
 pytestmark = pytest.mark.usefixtures("nothing_configured")
 
@@ -35,7 +35,7 @@ def test_it_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     before = dict(plugins.loaded())  # tests before this one may have loaded others, of the same name even
     said = probe(declared(tmp_path, GOOD, monkeypatch))
     attributes = {"stablehlo_current_version": [1, 2, 3], "wood": "oak"}
-    assert said == Answers((0, 99), attributes, {"Beads": "round", "Wires": "long"}, (), "")
+    assert said == ProbeResult((0, 99), attributes, {"Beads": "round", "Wires": "long"}, (), "")
     assert dict(plugins.loaded()) == before
 
 
@@ -51,7 +51,7 @@ def test_a_library_by_its_path(tiny_library: Path) -> None:
     assert (said.problem, len(said.devices)) == ("", 3)
 
 
-def test_a_device_in_the_box() -> None:
+def test_a_built_in_device() -> None:
     said = probe(plugins.declaration("reference"), devices=True)
     assert said.problem == ""
     (device,) = said.devices
@@ -100,7 +100,7 @@ def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_one_that_leaves_a_process_behind_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)\n" + GOOD
-    done: list[Answers] = []
+    done: list[ProbeResult] = []
     thread = threading.Thread(target=lambda: done.append(probe(declared(tmp_path, code, monkeypatch), time_limit=60)))
     thread.start()
     thread.join(timeout=50)
@@ -123,4 +123,4 @@ def test_one_whose_client_fails_still_says_what_it_is(tmp_path: Path, monkeypatc
 
 
 def test_one_that_cannot_be_used_is_not_loaded() -> None:
-    assert probe(Declaration("abacus", "a test", problem="it is broken")) == Answers(problem="it is broken")
+    assert probe(Declaration("abacus", "a test", problem="it is broken")) == ProbeResult(problem="it is broken")

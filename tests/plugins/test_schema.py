@@ -16,7 +16,7 @@ from packages import install
 
 import pjrt
 from pjrt import plugins
-from pjrt.plugins import Declaration, MemoryOptions, Sharing, configuration
+from pjrt.plugins import Declaration, MemoryOptions, Sharing, env_vars, schema
 from pjrt.plugins.declaration import ProcessOptions
 
 pytestmark = pytest.mark.usefixtures("nothing_configured")
@@ -40,19 +40,19 @@ class TestOptionValues:
         ],
     )
     def test_of_a_text(self, text: str, value: object) -> None:
-        found = configuration.option_value(text)
+        found = env_vars.option_value(text)
         assert (type(found), found) == (type(value), value)
 
     @given(st.text())
     def test_every_text_is_one(self, text: str) -> None:
-        assert isinstance(configuration.option_value(text), (str, bool, int, float, tuple))
+        assert isinstance(env_vars.option_value(text), (str, bool, int, float, tuple))
 
     @pytest.mark.parametrize(
         ("name", "variable"),
         [("cpu", "PJRT_OPTIONS_CPU"), ("my-chip.2", "PJRT_OPTIONS_MY_CHIP_2"), ("a_b", "PJRT_OPTIONS_A_B")],
     )
     def test_the_name_of_the_variable(self, name: str, variable: str) -> None:
-        assert configuration.options_variable(name) == variable
+        assert env_vars.options_variable(name) == variable
 
 
 WORDS = st.text("abcxyz_0189-", min_size=1, max_size=8)
@@ -81,8 +81,8 @@ DECLARATIONS = st.builds(
 
 @given(DECLARATIONS)
 def test_a_table_says_all_of_a_declaration_also_after_json(plugin: Declaration) -> None:
-    said = configuration.settings(json.loads(json.dumps(configuration.table(plugin))))
-    read = configuration.amended(Declaration("a", "a test"), said)
+    said = schema.read_table(json.loads(json.dumps(schema.to_table(plugin))))
+    read = schema.amend(Declaration("a", "a test"), said)
     assert replace(read, library=Path(said["library"])) == plugin
 
 
@@ -119,12 +119,12 @@ class TestTables:
     )
     def test_what_is_wrong_is_said(self, table: Any, reason: str) -> None:
         with pytest.raises(pjrt.InvalidArgumentError, match=reason):
-            configuration.settings(table)
+            schema.read_table(table)
 
-    @given(st.dictionaries(st.sampled_from(configuration.KEYS), st.from_type(object) | VALUES | OPTIONS))
+    @given(st.dictionaries(st.sampled_from(schema.KEYS), st.from_type(object) | VALUES | OPTIONS))
     def test_nothing_else_is_raised(self, table: dict[str, Any]) -> None:
         with contextlib.suppress(pjrt.InvalidArgumentError):
-            configuration.settings(table)
+            schema.read_table(table)
 
 
 @pytest.fixture
@@ -219,10 +219,10 @@ class TestConfigFile:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            ("[plugins", "is not written in TOML"),
+            ("[plugins", "is not valid TOML"),
             ("plugins = 3", "unknown key 'plugins': expected tables"),
             ("[plugin.cpu]", "unknown key 'plugin': expected tables"),
-            ("\ud800", "is not written in TOML"),
+            ("\ud800", "is not valid TOML"),
             (None, "there is no such file"),
         ],
     )

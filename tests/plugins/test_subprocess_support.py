@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pjrt import Program
-from pjrt.plugins import capability
+from pjrt.plugins import subprocess_support
 
 pytestmark = pytest.mark.usefixtures("nothing_configured")
 
@@ -22,7 +22,7 @@ def test_a_topology_is_advised_where_there_are_some(
     config = tmp_path / "config.toml"
     config.write_text(f"[plugins.abacus]\n{code}\nhardware = ['/no/such/*']\n")
     monkeypatch.setenv("PJRT_CONFIG", str(config))
-    support = capability.support_of(capability.Target("abacus"), Program.of(PROGRAM))
+    support = subprocess_support.support_of(subprocess_support.Target("abacus"), Program.of(PROGRAM))
     (said,) = [
         each.message for each in support.reasons if "it was not compiled: its hardware is not here" in each.message
     ]

@@ -1,4 +1,4 @@
-"""From a declaration to a plugin: what is imported or opened, once, when it is first asked for."""
+"""From a declaration to a plugin: its module is imported or its library opened, once, when it is first asked for."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from pjrt.api.errors import FailedPreconditionError, PjrtError, unimplemented
 from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins.declaration import Declaration
-from pjrt.plugins.environment import set_environment
+from pjrt.plugins.env_vars import set_environment
 from pjrt.system import FileStamp, file_stamp
 
 
 class Loader:
-    """The plugins that are loaded, each once, whichever thread asks first."""
+    """The loaded plugins. Each is loaded once, whichever thread asks first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slots: dict[tuple[str, str], Slot] = {}
 
     def load(self, declaration: Declaration) -> Plugin:
-        """The plugin of a declaration; it is loaded if it is not yet. Others can be loaded meanwhile.
+        """Return the plugin of a declaration, loaded if it is not yet. Other plugins can be loaded meanwhile.
 
         Raises:
-            FailedPreconditionError: something is known against it, whether it is loaded or not.
-            PjrtError: it cannot be loaded. It is tried again when it is asked for again.
+            FailedPreconditionError: the declaration has a problem, whether the plugin is loaded or not.
+            PjrtError: the plugin cannot be loaded. The next call tries again.
         """
         declaration.check_usable()
         slot = self.slot(declaration)
@@ -42,37 +42,32 @@ class Loader:
             return slot.plugin or slot.fill(open_plugin)
 
     def slot(self, declaration: Declaration) -> Slot:
-        """The place of a plugin, loaded or not."""
+        """Return the slot of a plugin, loaded or not."""
         with self._lock:
             return self._slots.setdefault(_key(declaration), Slot(declaration))
 
     def loaded(self) -> dict[str, Plugin]:
-        """The plugins that are loaded, by name."""
+        """Return the loaded plugins by name."""
         with self._lock:
             slots = tuple(self._slots.values())
         return {slot.declaration.name: slot.plugin for slot in slots if slot.plugin}
 
-    def forget(self, declaration: Declaration) -> Plugin | None:
-        """Has a plugin loaded anew when it is next asked for.
-
-        Returns:
-            What was loaded of it; ``None`` if nothing was.
-        """
+    def forget(self, declaration: Declaration) -> None:
+        """Have a plugin loaded anew when it is next asked for."""
         with self._lock:
-            slot = self._slots.pop(_key(declaration), None)
-        return None if slot is None else slot.plugin
+            self._slots.pop(_key(declaration), None)
 
 
 @dataclass(slots=True)
 class Slot:
-    """The place of one plugin. Its lock may be taken again by the thread that loads it: a plugin may ask for itself.
+    """The place of one plugin, loaded or not.
 
     Attributes:
-        declaration: what is known of it.
+        declaration: its declaration.
         plugin: the plugin, if it is loaded.
         files: the files that it was loaded from, with their stamps after that.
         loaded_at: when its loading began, in nanoseconds since the epoch.
-        lock: held while it is loaded.
+        lock: held while it is loaded. The thread that loads it may take it again: a plugin may ask for itself.
     """
 
     declaration: Declaration
@@ -105,21 +100,22 @@ def _key(declaration: Declaration) -> tuple[str, str]:
 
 
 def open_plugin(declaration: Declaration) -> Plugin:
-    """Loads what a declaration names.
+    """Load the library or import the factory of a declaration, and return the plugin.
 
     Raises:
-        FailedPreconditionError: the package cannot be imported, or names something else.
-        PjrtError: the library cannot be loaded, or is no PJRT plugin that this package can speak to.
+        FailedPreconditionError: the factory cannot be imported, or is neither a function nor a plugin.
+        PjrtError: the library cannot be loaded, or is no PJRT plugin of a supported version.
     """
     set_environment(declaration)
     if declaration.library is not None:
-        loaded: Plugin = importlib.import_module("pjrt.capi").load_plugin(declaration.library)
-        return loaded
-    return _made(declaration)
+        from pjrt import capi  # here, because a built-in device does without the C API
+
+        return capi.load_plugin(declaration.library)
+    return _from_factory(declaration)
 
 
 def _stamps(declaration: Declaration) -> dict[Path, FileStamp | None]:
-    """The files of a plugin that is loaded, with their stamps; none for a built-in device."""
+    """Return the files of a loaded plugin with their stamps; none for a built-in device."""
     if declaration.library is not None:
         return {declaration.library: file_stamp(declaration.library)}
     if str(declaration.factory).startswith("pjrt."):
@@ -130,11 +126,11 @@ def _stamps(declaration: Declaration) -> dict[Path, FileStamp | None]:
     return ModuleFiles.of(place).stamps() if place else {}
 
 
-def _made(declaration: Declaration) -> Plugin:
+def _from_factory(declaration: Declaration) -> Plugin:
     factory: Any = declaration.factory
     try:
         if isinstance(factory, str):
-            factory = named(factory)
+            factory = import_place(factory)
         if isinstance(factory, type) and issubclass(factory, Plugin):
             factory = factory()
     except PjrtError:
@@ -155,15 +151,17 @@ def _made(declaration: Declaration) -> Plugin:
     return FactoryPlugin(declaration.name, factory)
 
 
-def named(place: str) -> Any:
-    """What ``module:attribute`` or ``/path/of/file.py:attribute`` names; it is imported for it."""
+def import_place(place: str) -> Any:
+    """Import and return the object at ``module:attribute`` or ``/path/of/file.py:attribute``."""
     if ".py:" in place:
-        return importlib.import_module("pjrt.capi.export.import_spec").find_attribute(place)
+        from pjrt.capi.export.import_spec import find_attribute
+
+        return find_attribute(place)
     module, _, attributes = place.partition(":")
-    found: Any = importlib.import_module(module)
+    value: Any = importlib.import_module(module)
     for attribute in filter(None, attributes.split(".")):
-        found = getattr(found, attribute)
-    return found
+        value = getattr(value, attribute)
+    return value
 
 
 class FactoryPlugin(Plugin):
@@ -195,21 +193,21 @@ class FactoryPlugin(Plugin):
         return client
 
     def topology(self, name: str = "", /, **options: Any) -> TopologyDescription:
-        """A number of devices, where the function makes clients of ``pjrt.host.HostClient``'s kind.
+        """Return the topology of a number of devices, where the function makes clients of ``pjrt.host.HostClient``.
 
         Args:
-            name: the number, such as ``8``, which the function is given as ``num_devices``; may be left out.
+            name: the number, such as ``8``, which the function gets as ``num_devices``; may be left out.
             options: those of ``client``.
         """
         from pjrt.host.topology import named_topology
 
-        if name and not _takes(self._factory, "num_devices"):
+        if name and not _accepts(self._factory, "num_devices"):
             raise unimplemented(self._name, f"the topology {name!r}", "what makes its clients takes no num_devices")
         return named_topology(self._name, self.client, name, options)
 
 
-def _takes(function: Callable[..., Any], option: str) -> bool:
-    """Whether a function has a parameter of that name, or any; taken to be so of one that does not tell."""
+def _accepts(function: Callable[..., Any], option: str) -> bool:
+    """Whether a function accepts an option of that name; true for a function without a signature."""
     try:
         inspect.signature(function).bind_partial(**{option: None})
     except TypeError:

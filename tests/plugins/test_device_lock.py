@@ -20,9 +20,8 @@ import pytest
 
 import pjrt
 from pjrt import plugins, system
-from pjrt.plugins import Sharing, client_lock
-from pjrt.plugins._device_lock import FOLDER_VARIABLE
-from pjrt.plugins.client_lock import HOLDER_PAYLOAD
+from pjrt.plugins import Sharing, device_lock
+from pjrt.plugins.device_lock import FOLDER_VARIABLE, HOLDER_PAYLOAD
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="needs fork or kill")
 
@@ -118,18 +117,18 @@ def test_who_has_it_can_be_asked_without_taking_it(
 ) -> None:
     chip(Sharing.ONE_PROCESS, partition=("CHIPS",))
     plugin = plugins.declaration("lock-chip")
-    assert client_lock.busy(plugin) == ""
+    assert device_lock.busy(plugin) == ""
     first = other(CHIPS="1")
     assert first(MAKE) == "ok"
     for _ in range(2):
-        assert f"process {first.process.pid} " in client_lock.busy(plugin)
+        assert f"process {first.process.pid} " in device_lock.busy(plugin)
     monkeypatch.setenv("CHIPS", "0")
-    assert client_lock.busy(plugin) == ""
+    assert device_lock.busy(plugin) == ""
     assert other(CHIPS="0")(MAKE) == "ok"
-    assert "lock-chip's devices 0" in client_lock.busy(plugin)
+    assert "lock-chip's devices 0" in device_lock.busy(plugin)
     monkeypatch.delenv("CHIPS")
     assert first(CLOSE) == "ok"
-    assert "lock-chip's devices 0" in client_lock.busy(plugin)
+    assert "lock-chip's devices 0" in device_lock.busy(plugin)
 
 
 def test_many_is_many(chip: Callable[..., None], folder: Path, other: Callable[..., Other]) -> None:
@@ -310,7 +309,7 @@ def test_what_others_write_into_the_file_does_no_harm(
     chip(Sharing.ONE_PROCESS)
     child = other()
     assert child(MAKE) == "ok"
-    (folder / "pjrt-lock-chip.all.lock").write_text(written)
+    (folder / "pjrt-lock-chip.all.lock").write_text("\n" + written)
     with pytest.raises(pjrt.FailedPreconditionError, match="allows clients in one process, and ") as caught:
         pjrt.client("lock-chip")
     assert caught.value.message.isprintable()

@@ -1,8 +1,7 @@
-"""What a plugin's manifest and a user's configuration may say of a plugin: tables of plain values, checked key by key.
+"""The facts of a plugin as tables of plain values: which keys there are, and which values each of them takes.
 
-The same keys stand in a plugin's manifest (``pjrt-plugin-NAME.json``) and in the tables ``[plugins.NAME]`` of the
-configuration file. They are data: a ``factory`` names what is imported when its plugin is loaded, and nothing here
-imports it.
+A plugin's manifest (``pjrt-plugin-NAME.json``) and the tables ``[plugins.NAME]`` of the configuration file have the
+same keys. They are data: a ``factory`` names what is imported when its plugin is loaded, and nothing here imports it.
 """
 
 from __future__ import annotations
@@ -10,76 +9,49 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
+from pathlib import Path
 from typing import Any, cast
 
 from pjrt.api.attributes import NamedValue
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions, Sharing
 
-OPTIONS_PREFIX = "PJRT_OPTIONS_"
 
-
-def option_value(text: str) -> NamedValue:
-    """A value of one of the five types of PJRT's options: ``true``/``false``, integers, floats, ``1,2,3``, everything
-    else a string.
-    """
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    parts = text.split(",")
-    if len(parts) > 1:
-        try:
-            return tuple(int(p) for p in parts)
-        except ValueError:
-            return text
-    return text
-
-
-def options_variable(name: str) -> str:
-    """The environment variable with the options of a plugin's clients: ``PJRT_OPTIONS_MY_CHIP`` for ``my-chip``."""
-    return OPTIONS_PREFIX + "".join(c if c.isalnum() else "_" for c in name).upper()
-
-
-def environment_options(name: str) -> dict[str, NamedValue]:
-    """The options that the environment gives a plugin's clients, written ``key=value;key=value``.
+def parse_file(path: Path, parse: Callable[[str], Any], language: str) -> Any:
+    """Return the parsed content of a file with tables.
 
     Raises:
-        InvalidArgumentError: the variable is written in another way.
+        InvalidArgumentError: the file is not a regular one, cannot be read, or is not of the language.
     """
-    variable = options_variable(name)
-    options: dict[str, NamedValue] = {}
-    for part in filter(None, (part.strip() for part in os.environ.get(variable, "").split(";"))):
-        key, equals, text = part.partition("=")
-        if not equals or not key.strip():
-            raise InvalidArgumentError(f"{variable}: expected key=value;key=value, found {part!r}")
-        options[key.strip()] = option_value(text.strip())
-    return options
+    if path.exists() and not path.is_file() and str(path) != os.devnull:  # reading a pipe would wait for its writer
+        raise InvalidArgumentError(f"{path}: expected a regular file, found something else")
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidArgumentError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"{path} is not valid {language}: {error}") from error
 
 
-def settings(table: object) -> dict[str, Any]:
-    """What a table says, as the fields of a ``Declaration``, and ``library`` and ``disabled`` as they are written.
+def read_table(table: object) -> dict[str, Any]:
+    """Return a table as fields of a ``Declaration``, and ``library`` and ``disabled`` as they are written.
 
     Raises:
-        InvalidArgumentError: a key is unknown, or a value is not of its type; the message names the known keys.
+        InvalidArgumentError: a key is unknown, or a value has the wrong type.
     """
     if not isinstance(table, Mapping):
         raise InvalidArgumentError(f"expected a table of {', '.join(KEYS)}; found {table!r}")
-    unknown = [key for key in table if key not in KEYS]
-    if unknown:
-        raise InvalidArgumentError(f"unknown key {unknown[0]!r}: the keys are {', '.join(KEYS)}")
+    _check_keys("", table, KEYS)
     return {key: _READERS[key](key, value) for key, value in table.items()}
 
 
-def table(declaration: Declaration) -> dict[str, Any]:
-    """What a declaration says, as a table that ``settings`` reads, of values that JSON and TOML have too. A ``factory``
-    that is no place is left out.
+def to_table(declaration: Declaration) -> dict[str, Any]:
+    """Return a declaration as a table that ``read_table`` reads, of values that JSON and TOML have too.
+
+    A ``factory`` that is an object is left out.
     """
     memory, processes = declaration.memory, declaration.processes
-    said = {
+    table = {
         "library": None if declaration.library is None else str(declaration.library),
         "factory": declaration.factory if isinstance(declaration.factory, str) else None,
         "options": _plain(declaration.options),
@@ -97,13 +69,30 @@ def table(declaration: Declaration) -> dict[str, Any]:
         "memory": None if memory is None else _memory_table(memory),
         "frameworks": {name: _plain(values) for name, values in declaration.frameworks.items()},
     }
-    return {key: value for key, value in said.items() if value is not None}
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def amend(declaration: Declaration, changes: Mapping[str, Any]) -> Declaration:
+    """Return a declaration with the fields that ``read_table`` returned: tables are joined, other values replaced.
+
+    ``library``, ``factory`` and ``disabled`` are left as they are: see ``manifest.with_code`` and ``config_file``.
+    """
+    amended: dict[str, Any] = {}
+    for key, value in changes.items():
+        if key == "frameworks":
+            old = declaration.frameworks
+            amended[key] = {name: {**old.get(name, {}), **value.get(name, {})} for name in {**old, **value}}
+        elif key in ("options", "environment", "environment_without_hardware"):
+            amended[key] = {**getattr(declaration, key), **value}
+        elif key not in ("library", "factory", "disabled"):
+            amended[key] = value
+    return replace(declaration, **amended)
 
 
 def _memory_table(memory: MemoryOptions) -> dict[str, Any]:
-    ways = {"on_demand": memory.on_demand, "preallocated": memory.preallocated}
-    said: dict[str, Any] = {name: _plain(options) for name, options in ways.items() if options is not None}
-    return {**said, "fraction": memory.fraction} if memory.fraction else said
+    options = {"on_demand": memory.on_demand, "preallocated": memory.preallocated}
+    table: dict[str, Any] = {name: _plain(values) for name, values in options.items() if values is not None}
+    return {**table, "fraction": memory.fraction} if memory.fraction else table
 
 
 def _plain(values: Mapping[str, NamedValue]) -> dict[str, Any]:
@@ -113,17 +102,11 @@ def _plain(values: Mapping[str, NamedValue]) -> dict[str, Any]:
     }
 
 
-def amended(declaration: Declaration, said: Mapping[str, Any]) -> Declaration:
-    """A declaration with what ``settings`` read: tables are joined, other values replaced."""
-    changes = {key: value for key, value in said.items() if key not in ("library", "factory", "disabled")}
-    for key in ("options", "environment", "environment_without_hardware"):
-        if key in changes:
-            changes[key] = {**getattr(declaration, key), **changes[key]}
-    if "frameworks" in changes:
-        old = declaration.frameworks
-        new = changes["frameworks"]
-        changes["frameworks"] = {name: {**old.get(name, {}), **new.get(name, {})} for name in {**old, **new}}
-    return replace(declaration, **changes)
+def _check_keys(prefix: str, table: Mapping[str, Any], keys: Sequence[str]) -> None:
+    unknown = next((key for key in table if key not in keys), None)
+    if unknown is not None:
+        key = f"{prefix}.{unknown}" if prefix else repr(unknown)
+        raise InvalidArgumentError(f"unknown key {key}: the keys are {', '.join(keys)}")
 
 
 def _text(key: str, value: object) -> str:
@@ -156,8 +139,8 @@ def _sharing(key: str, value: object) -> Sharing:
     try:
         return Sharing(value)
     except ValueError:
-        known = ", ".join(kind.value for kind in Sharing)
-        raise InvalidArgumentError(f"{key} must be one of {known}; found {value!r}") from None
+        kinds = ", ".join(kind.value for kind in Sharing)
+        raise InvalidArgumentError(f"{key} must be one of {kinds}; found {value!r}") from None
 
 
 def _table(key: str, value: object) -> Mapping[str, Any]:
@@ -179,30 +162,25 @@ def _named_value(key: str, value: object) -> NamedValue:
 
 
 def _texts(key: str, value: object) -> Mapping[str, str]:
-    found = _table(key, value)
-    for name, each in found.items():
+    table = _table(key, value)
+    for name, each in table.items():
         if not isinstance(each, str):
             raise InvalidArgumentError(f"{key}.{name} must be a text, found {each!r}")
-    return dict(found)
+    return dict(table)
 
 
-def _patterns(key: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise InvalidArgumentError(f"{key} must be a list of file name patterns, found {value!r}")
-    return tuple(value)
+def _list_of(kind: str) -> Callable[[str, object], tuple[str, ...]]:
+    def read(key: str, value: object) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise InvalidArgumentError(f"{key} must be a list of {kind}, found {value!r}")
+        return tuple(value)
 
-
-def _variables(key: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise InvalidArgumentError(f"{key} must be a list of names of environment variables, found {value!r}")
-    return tuple(value)
+    return read
 
 
 def _memory(key: str, value: object) -> MemoryOptions:
     table = _table(key, value)
-    unknown = [name for name in table if name not in ("on_demand", "preallocated", "fraction")]
-    if unknown:
-        raise InvalidArgumentError(f"unknown key {key}.{unknown[0]}: the keys are on_demand, preallocated, fraction")
+    _check_keys(key, table, [field.name for field in fields(MemoryOptions)])
     return MemoryOptions(
         on_demand=_values(f"{key}.on_demand", table["on_demand"]) if "on_demand" in table else None,
         preallocated=_values(f"{key}.preallocated", table["preallocated"]) if "preallocated" in table else None,
@@ -212,10 +190,7 @@ def _memory(key: str, value: object) -> MemoryOptions:
 
 def _processes(key: str, value: object) -> ProcessOptions:
     table = _texts(key, value)
-    known = [each.name for each in fields(ProcessOptions)]
-    unknown = [name for name in table if name not in known]
-    if unknown:
-        raise InvalidArgumentError(f"unknown key {key}.{unknown[0]}: the keys are {', '.join(known)}")
+    _check_keys(key, table, [field.name for field in fields(ProcessOptions)])
     return ProcessOptions(**table)
 
 
@@ -229,10 +204,10 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "options": _values,
     "environment": _texts,
     "environment_without_hardware": _texts,
-    "hardware": _patterns,
+    "hardware": _list_of("file name patterns"),
     "priority": _number,
     "sharing": _sharing,
-    "partition": _variables,
+    "partition": _list_of("names of environment variables"),
     "processes": _processes,
     "process_environment": _place,
     "host_variable": _text,

@@ -10,25 +10,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pjrt.system import library_file
+from pjrt.system import elf
 
 
 def test_a_whole_library_misses_nothing(tiny_library: Path, no_symbol_library: Path) -> None:
-    assert library_file.missing_bytes(tiny_library) is None
-    assert library_file.missing_bytes(no_symbol_library) is None
+    assert elf.missing_bytes(tiny_library) is None
+    assert elf.missing_bytes(no_symbol_library) is None
 
 
 def test_what_a_library_exports(tiny_library: Path, no_symbol_library: Path) -> None:
-    assert library_file.exports(tiny_library, "GetPjrtApi")
-    assert not library_file.exports(tiny_library, "GetPjrt")
-    assert not library_file.exports(no_symbol_library, "GetPjrtApi")
+    assert elf.exports(tiny_library, "GetPjrtApi")
+    assert not elf.exports(tiny_library, "GetPjrt")
+    assert not elf.exports(no_symbol_library, "GetPjrtApi")
 
 
 def test_a_name_that_is_only_mentioned_is_not_exported() -> None:
     """Frameworks look the function up, and so have its name among their texts."""
     from pjrt.capi import _plugin
 
-    assert not library_file.exports(Path(_plugin.__file__), "GetPjrtApi")
+    assert not elf.exports(Path(_plugin.__file__), "GetPjrtApi")
 
 
 @pytest.mark.parametrize("share", [0.02, 0.2, 0.5])
@@ -36,7 +36,7 @@ def test_a_library_that_is_cut_off(share: float, tiny_library: Path, tmp_path: P
     whole = tiny_library.read_bytes()
     cut = tmp_path / "cut.so"
     cut.write_bytes(whole[: int(len(whole) * share)])
-    missing = library_file.missing_bytes(cut)
+    missing = elf.missing_bytes(cut)
     assert missing is not None
     assert missing[0] == int(len(whole) * share) < missing[1] <= len(whole)
 
@@ -45,8 +45,8 @@ def test_a_library_that_is_cut_off(share: float, tiny_library: Path, tmp_path: P
 def test_what_is_no_library_of_a_known_form(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.so"
     path.write_bytes(content)
-    assert library_file.missing_bytes(path) is None
-    assert not library_file.exports(path, "GetPjrtApi")
+    assert elf.missing_bytes(path) is None
+    assert not elf.exports(path, "GetPjrtApi")
 
 
 @pytest.mark.parametrize(
@@ -54,21 +54,21 @@ def test_what_is_no_library_of_a_known_form(content: bytes, tmp_path: Path) -> N
 )
 def test_how_libraries_begin(content: bytes, expected: bool, tiny_library: Path, tmp_path: Path) -> None:
     (tmp_path / "x.so").write_bytes(content)
-    assert library_file.is_library(tmp_path / "x.so") is expected
-    assert library_file.is_library(tiny_library)
+    assert elf.is_library(tmp_path / "x.so") is expected
+    assert elf.is_library(tiny_library)
 
 
 def test_of_other_forms_it_is_known_whether_a_name_occurs(tmp_path: Path) -> None:
     path = tmp_path / "x.dylib"
     path.write_bytes(b"\xcf\xfa\xed\xfe" + bytes(50) + b"_GetPjrtApi\0" + bytes(50))
-    assert library_file.exports(path, "GetPjrtApi")
-    assert not library_file.exports(path, "GetPjrtApis")
+    assert elf.exports(path, "GetPjrtApi")
+    assert not elf.exports(path, "GetPjrtApis")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert not library_file.exports(tmp_path / "x.so", "GetPjrtApi")
+    assert not elf.exports(tmp_path / "x.so", "GetPjrtApi")
     with pytest.raises(OSError, match="No such file"):
-        library_file.missing_bytes(tmp_path / "x.so")
+        elf.missing_bytes(tmp_path / "x.so")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
@@ -80,11 +80,11 @@ def test_damage_anywhere_in_the_header_is_survived(data: st.DataObject, tiny_lib
         struct.pack_into("<Q", whole, position, data.draw(st.integers(0, 2**64 - 1)))
     path = tmp_path / "damaged.so"
     path.write_bytes(whole)
-    library_file.missing_bytes(path)
-    library_file.exports(path, "GetPjrtApi")
+    elf.missing_bytes(path)
+    elf.exports(path, "GetPjrtApi")
 
 
 def test_python_s_own_library_is_none() -> None:
     for path in Path(sysconfig.get_paths()["platstdlib"], "lib-dynload").glob("_json*.so"):
-        assert not library_file.exports(path, "GetPjrtApi")
-        assert library_file.exports(path, "PyInit__json")
+        assert not elf.exports(path, "GetPjrtApi")
+        assert elf.exports(path, "PyInit__json")

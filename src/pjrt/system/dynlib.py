@@ -1,4 +1,4 @@
-"""Shared libraries: their names, and opening, asking and closing them."""
+"""Shared libraries: their names, opening them, and the addresses of their symbols."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SUFFIXES_ANYWHERE = (".so", ".dylib", ".dll")
 
 
 def library_suffixes() -> tuple[str, ...]:
-    """How file names of shared libraries end on this system, the usual one first.
+    """Return the suffixes of shared libraries on this system, the usual one first.
 
-    On macOS that is ``.dylib``, and ``.so`` as well: Python's own extension modules and many plugins are called so.
+    On macOS they are ``.dylib`` and ``.so``, the suffix of Python's extension modules and of many plugins.
     """
     if sys.platform == "win32":
         return (".dll",)
@@ -23,28 +23,28 @@ def library_suffixes() -> tuple[str, ...]:
 
 
 def library_file_names(stem: str) -> tuple[str, ...]:
-    """The file names that a shared library may have on this system, the usual one first: ``libx`` gives ``libx.so``."""
+    """Return the file names of a shared library on this system, the usual one first: ``libx.so`` for ``libx``."""
     return tuple(stem + suffix for suffix in library_suffixes())
 
 
 def is_library_file_name(name: str | os.PathLike[str]) -> bool:
-    """Whether a file's name is that of a shared library on any system: ``x.so``, ``x.so.1``, ``x.dylib``, ``x.dll``."""
+    """Whether a file name is that of a shared library on any system: ``x.so``, ``x.so.1``, ``x.dylib``, ``x.dll``."""
     file = Path(name).name
     return file.lower().endswith(_SUFFIXES_ANYWHERE) or ".so." in file
 
 
 def open_library(path: str | os.PathLike[str]) -> int:
-    """Opens a shared library, and gives its handle.
+    """Open a shared library and return its handle.
 
-    Its symbols are its own: no other library sees them. On POSIX functions of other libraries are looked up when they
-    are first called. On Windows the libraries it needs are looked for beside it, in the folders of
+    Its symbols are private: no other library sees them. On POSIX functions of other libraries are resolved when they
+    are first called. On Windows the libraries that it needs are searched for beside it, in the folders of
     ``os.add_dll_directory`` and in the system's, and not in those of ``PATH``.
 
     Args:
-        path: an absolute path; a bare name would be looked for in folders that this package has not seen.
+        path: an absolute path; a bare name would be searched for in folders that this package has not checked.
 
     Raises:
-        OSError: the system cannot open it; the text is the linker's.
+        OSError: the system cannot open the library; the text is the linker's.
     """
     if not os.path.isabs(path):
         raise OSError(f"expected the absolute path of a library, found {os.fspath(path)!r}")
@@ -63,7 +63,7 @@ def open_library(path: str | os.PathLike[str]) -> int:
 
 
 def library_symbol(handle: int, name: str) -> int | None:
-    """The address of a function or a variable of an opened library; ``None`` where it has none of that name."""
+    """Return the address of a function or a variable of an open library; ``None`` if it has none of that name."""
     import ctypes
 
     if sys.platform == "win32":
@@ -76,11 +76,11 @@ def library_symbol(handle: int, name: str) -> int | None:
 
 
 def python_library() -> Path | None:
-    """The shared library of the Python that runs; ``None`` where it has none, as in some builds that link it in."""
+    """Return the shared library of this Python; ``None`` if it is linked statically."""
     if sys.platform == "win32":
         candidates = [Path(sys.base_prefix) / f"python{sys.version_info.major}{sys.version_info.minor}.dll"]
     else:
-        # A framework of macOS says where it is as a folder of its own, and its file from there.
+        # For a framework of macOS the folder is a variable of its own, and INSTSONAME is relative to it.
         folders = [sysconfig.get_config_var(name) for name in ("PYTHONFRAMEWORKPREFIX", "LIBDIR")]
         file = sysconfig.get_config_var("INSTSONAME")
         shared = sysconfig.get_config_var("Py_ENABLE_SHARED") or sysconfig.get_config_var("PYTHONFRAMEWORK")
@@ -89,10 +89,10 @@ def python_library() -> Path | None:
 
 
 def sign_library(path: str | os.PathLike[str]) -> None:
-    """Makes a shared library that was changed one that the system opens: macOS wants its checksums to be right.
+    """Sign a shared library that was changed, on macOS, which opens only libraries with valid checksums.
 
     Raises:
-        OSError: it cannot be signed.
+        OSError: the library cannot be signed.
     """
     if sys.platform == "darwin":
         import subprocess

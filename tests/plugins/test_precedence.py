@@ -14,53 +14,53 @@ from packages import install
 import pjrt
 from pjrt import plugins
 from pjrt.plugins import Declaration, MemoryOptions, Sharing
-from pjrt.plugins.discovery.merging import Found, merged
+from pjrt.plugins.discovery.precedence import Candidate, merge
 
 pytestmark = pytest.mark.usefixtures("nothing_configured")
 
 
-def library(name: str, path: str, origin: str = "here", **facts: object) -> Found:
-    return Found(Declaration(name, origin, library=Path(path), **facts))  # type: ignore[arg-type]
+def library(name: str, path: str, origin: str = "here", **facts: object) -> Candidate:
+    return Candidate(Declaration(name, origin, library=Path(path), **facts))  # type: ignore[arg-type]
 
 
-def broken(name: str, origin: str = "here", *, named_by_user: bool = False) -> Found:
-    return Found(Declaration(name, origin, problem="it is broken"), named_by_user)
+def broken(name: str, origin: str = "here", *, named_by_user: bool = False) -> Candidate:
+    return Candidate(Declaration(name, origin, problem="it is broken"), named_by_user)
 
 
 class TestOneName:
     def test_the_first_has_it(self) -> None:
-        (kept,) = merged([library("a", "/1", "x"), library("a", "/2", "y"), library("a", "/3", "z")])
+        (kept,) = merge([library("a", "/1", "x"), library("a", "/2", "y"), library("a", "/3", "z")])
         assert (kept.library, [(each.library, each.origin) for each in kept.shadowed]) == (
             Path("/1"),
             [(Path("/2"), "y"), (Path("/3"), "z")],
         )
 
     def test_what_is_broken_gives_way(self) -> None:
-        (kept,) = merged([broken("a", "x"), library("a", "/2", "y")])
+        (kept,) = merge([broken("a", "x"), library("a", "/2", "y")])
         assert (kept.library, [each.origin for each in kept.shadowed]) == (Path("/2"), ["x"])
 
     def test_but_not_if_the_user_named_it(self) -> None:
-        (kept,) = merged([broken("a", "x", named_by_user=True), library("a", "/2", "y")])
+        (kept,) = merge([broken("a", "x", named_by_user=True), library("a", "/2", "y")])
         assert (kept.problem, [each.origin for each in kept.shadowed]) == ("it is broken", ["y"])
 
     def test_of_two_broken_ones_the_first_is_kept(self) -> None:
-        (kept,) = merged([broken("a", "x"), broken("a", "y")])
+        (kept,) = merge([broken("a", "x"), broken("a", "y")])
         assert (kept.origin, [each.origin for each in kept.shadowed]) == ("x", ["y"])
 
 
 class TestOnePlugin:
     def test_the_same_library_under_two_names(self) -> None:
-        (kept,) = merged([library("a", "/1", "x"), library("b", "/1", "y"), library("b", "/1", "z")])
+        (kept,) = merge([library("a", "/1", "x"), library("b", "/1", "y"), library("b", "/1", "z")])
         assert (kept.name, kept.aliases, kept.other_origins, kept.shadowed) == ("a", ("b",), ("y", "z"), ())
 
     def test_the_same_name_of_the_same_package(self) -> None:
-        one = Found(Declaration("a", "x", factory="m:f", distribution="My_Package"))
-        other = Found(Declaration("A", "y", library=Path("/1"), distribution="my-package"))
-        (kept,) = merged([one, other])
+        one = Candidate(Declaration("a", "x", factory="m:f", distribution="My_Package"))
+        other = Candidate(Declaration("A", "y", library=Path("/1"), distribution="my-package"))
+        (kept,) = merge([one, other])
         assert (kept.factory, kept.library, kept.aliases, kept.other_origins) == ("m:f", None, ("A",), ("y",))
 
     def test_names_of_no_package_are_not_the_same(self) -> None:
-        made = merged([library("a", "/1"), library("b", "/2"), library("A", "/3")])
+        made = merge([library("a", "/1"), library("b", "/2"), library("A", "/3")])
         assert [each.name for each in made] == ["a", "b", "A"]
 
     def test_later_places_add_what_they_know(self) -> None:
@@ -79,7 +79,7 @@ class TestOnePlugin:
             "frameworks": {"jax": {"priority": 1}},
         }
         first = library("a", "/1", options={"a": 0}, environment={"V": "first"})
-        (kept,) = merged([first, library("a", "/1", **known)])
+        (kept,) = merge([first, library("a", "/1", **known)])
         assert kept == Declaration(
             "a",
             "here",
@@ -88,14 +88,14 @@ class TestOnePlugin:
         )
 
     def test_one_that_is_hidden_is_still_one(self) -> None:
-        made = merged([library("a", "/1", "x"), library("a", "/2", "y"), library("b", "/2", "z")])
+        made = merge([library("a", "/1", "x"), library("a", "/2", "y"), library("b", "/2", "z")])
         assert [each.name for each in made] == ["a"]
         (hidden,) = made[0].shadowed
         assert (hidden.library, hidden.aliases, hidden.other_origins) == (Path("/2"), ("b",), ("z",))
 
 
 FOUND = st.builds(
-    lambda name, path, works, by_user: Found(
+    lambda name, path, works, by_user: Candidate(
         Declaration(name, "x", library=Path(path)) if works else Declaration(name, "x", problem="broken"), by_user
     ),
     st.sampled_from("abc"),
@@ -106,8 +106,8 @@ FOUND = st.builds(
 
 
 @given(st.lists(FOUND))
-def test_whatever_is_found_no_library_and_no_name_is_lost_or_doubled(found: list[Found]) -> None:
-    made = merged(found)
+def test_whatever_is_found_no_library_and_no_name_is_lost_or_doubled(found: list[Candidate]) -> None:
+    made = merge(found)
     names = [each.name for each in made]
     assert len(set(names)) == len(names)
     everything = list(itertools.chain.from_iterable((each, *each.shadowed) for each in made))
@@ -204,7 +204,7 @@ class TestTheBox:
         with pjrt.client("cpu") as client:
             assert client.platform_name == "tiny"
         (cpu,) = [each for each in plugins.declarations() if each.name == "cpu"]
-        assert (cpu.library, [each.origin for each in cpu.shadowed]) == (tiny_library.resolve(), ["in the box"])
+        assert (cpu.library, [each.origin for each in cpu.shadowed]) == (tiny_library.resolve(), ["built-in"])
 
     def test_one_that_cannot_be_used_is_not_replaced_in_silence(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f"cpu{os.pathsep}/no/such/library.so")

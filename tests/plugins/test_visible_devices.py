@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pjrt
-from pjrt.plugins import Declaration, ProcessOptions, local_processes
+from pjrt.plugins import Declaration, ProcessOptions, visible_devices
 
 ASSIGN = """
 import json, sys
@@ -24,8 +24,8 @@ with pjrt.client("reference") as client:
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_processes, "_shares", {})
-    monkeypatch.setattr(local_processes, "_started", set())
+    monkeypatch.setattr(visible_devices, "_assigned", {})
+    monkeypatch.setattr(visible_devices, "_started", set())
     for variable in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"):
         monkeypatch.delenv(variable, raising=False)
 
@@ -49,14 +49,14 @@ def test_processes_share_the_devices_between_them() -> None:
 
 
 def test_devices_are_counted_by_their_files(tmp_path: Path) -> None:
-    assert local_processes.count_devices(chip(tmp_path, 4), {}) == 4
+    assert visible_devices.count_devices(chip(tmp_path, 4), {}) == 4
 
 
 def test_what_the_environment_leaves_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIPS", "5,7")
     plugin = chip(tmp_path, 8, partition=("CHIPS",))
-    assert local_processes.count_devices(plugin, {}) == 2
-    share = local_processes.assign(plugin, {}, 1, 2)
+    assert visible_devices.count_devices(plugin, {}) == 2
+    share = visible_devices.assign(plugin, {}, 1, 2)
     assert share.devices == (1,)
     assert share.environment == {"CHIPS": "7"}
     assert os.environ["CHIPS"] == "7"
@@ -75,7 +75,7 @@ def test_gpus_are_named_as_their_client_wants_it(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "8")
     names = ProcessOptions(devices="visible_devices", index="node_id", total="num_nodes")
-    share = local_processes.assign(chip(tmp_path, 4, processes=names, partition=("CHIPS",)), {}, 1, 4)
+    share = visible_devices.assign(chip(tmp_path, 4, processes=names, partition=("CHIPS",)), {}, 1, 4)
     assert share.options == {"visible_devices": (1,), "node_id": 5, "num_nodes": 8}
     assert share.environment == {}
 
@@ -100,7 +100,7 @@ def test_a_tpu_is_told_by_its_variables(tmp_path: Path, monkeypatch: pytest.Monk
         partition=("TPU_VISIBLE_CHIPS",),
         process_environment="pjrt.plugins.discovery.vendors.libtpu:process_environment",
     )
-    local_processes.assign(plugin, {}, 3, 4)
+    visible_devices.assign(plugin, {}, 3, 4)
     assert {name: os.environ[name] for name in set_later} == {
         "TPU_VISIBLE_CHIPS": "3",
         "TPU_PROCESS_BOUNDS": "2,2,1",
@@ -140,18 +140,18 @@ def test_devices_that_cannot_be_shared_equally(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_plugin_that_cannot_be_told(tmp_path: Path) -> None:
     with pytest.raises(pjrt.FailedPreconditionError, match="declare 'processes'"):
-        local_processes.assign(chip(tmp_path, 2), {}, 0, 2)
-    assert local_processes.assign(chip(tmp_path, 2), {}, 0, 1).options == {}
+        visible_devices.assign(chip(tmp_path, 2), {}, 0, 2)
+    assert visible_devices.assign(chip(tmp_path, 2), {}, 0, 1).options == {}
 
 
 def test_a_machine_is_known_by_the_launchers_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = pjrt.plugins.declaration("reference")
-    assert local_processes.host_index(plugin) == 0
+    assert visible_devices.host_index(plugin) == 0
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert local_processes.host_index(plugin) == 2
+    assert visible_devices.host_index(plugin) == 2
     monkeypatch.setenv("GROUP_RANK", "7")
-    assert local_processes.host_index(plugin) == 7
+    assert visible_devices.host_index(plugin) == 7
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this system")

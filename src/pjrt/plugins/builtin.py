@@ -1,13 +1,16 @@
-"""The devices in the box: for each name the place of its plugin class, which is imported when it is first asked for."""
+"""The built-in devices, as data: the plugin class of each is imported when the device is first asked for."""
 
 from __future__ import annotations
 
 from pjrt.plugins.declaration import Declaration, MemoryOptions, ProcessOptions
 
-FALLBACK = "cpu"
-"""The device that every machine has."""
+DEFAULT = "cpu"
+"""The default device where no plugin with hardware of its own can be used: every machine has it."""
 
-ORIGIN = "in the box"
+TORCH_XLA_DEFAULT = "reference"
+"""The device that PyTorch/XLA gets from this package if none is named."""
+
+ORIGIN = "built-in"
 DISTRIBUTION = "pjrt"
 
 _MEMORY = MemoryOptions(on_demand={}, preallocated=None)

@@ -1,0 +1,132 @@
+"""The facts that only a loaded plugin has, read in a subprocess: one that crashes, hangs or prints does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pjrt.api.attributes import Attributes, NamedValue
+from pjrt.api.client import Client
+from pjrt.api.errors import PjrtError
+from pjrt.plugins import builtin, registry, schema
+from pjrt.plugins.declaration import Declaration, is_path
+from pjrt.plugins.loader import FactoryPlugin
+from pjrt.system.python_process import NoAnswerError, ask
+
+TIME_LIMIT = 120.0
+"""The default time limit of a probe, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """The facts of a loaded plugin.
+
+    Attributes:
+        api_version: the version of its PJRT C API; ``None`` if it could not be loaded.
+        attributes: ``Plugin.attributes``; of a function that makes clients, those of its client.
+        extensions: ``Plugin.extensions``.
+        devices: the devices of a client, each as ``describe_devices`` returns it, if they were requested.
+        problem: why it could not be loaded, or made no client; empty if nothing failed.
+    """
+
+    api_version: tuple[int, int] | None = None
+    attributes: Attributes | None = None
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    devices: Sequence[Mapping[str, Any]] = ()
+    problem: str = ""
+
+
+def probe(
+    plugin: Declaration,
+    *,
+    devices: bool = False,
+    options: Mapping[str, NamedValue] | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> ProbeResult:
+    """Load a plugin in a subprocess and return its facts. No failure of the plugin raises an error.
+
+    Built-in devices, and functions that were registered in this process, are probed in this process.
+
+    Args:
+        plugin: the plugin.
+        devices: whether to make a client and list its devices.
+        options: the client's options.
+        time_limit: the seconds after which the subprocess is ended.
+    """
+    if plugin.problem:
+        return ProbeResult(problem=plugin.problem)
+    if plugin.distribution == builtin.DISTRIBUTION or not (plugin.library or isinstance(plugin.factory, str)):
+        return _probe_here(plugin.name, devices, options or {})
+    question = {
+        "name": plugin.name,
+        "origin": plugin.origin,
+        # The name of a plugin that is given by its path is all that the subprocess needs.
+        "declaration": None if is_path(plugin.name) or ".py:" in plugin.name else schema.to_table(plugin),
+        "options": dict(options or {}),
+        "devices": devices,
+    }
+    try:
+        answer = ask(answer_in_subprocess, question, time_limit)
+    except NoAnswerError as lost:
+        if lost.end is None:
+            return ProbeResult(problem=f"it did not answer within {time_limit:g} seconds")
+        return ProbeResult(problem=f"the process that loaded it ended without an answer: {lost.end}")
+    version = answer.pop("api_version")
+    devices = tuple(answer.pop("devices"))
+    return ProbeResult(None if version is None else (version[0], version[1]), devices=devices, **answer)
+
+
+def answer_in_subprocess(question: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to a probe's question; called in the subprocess."""
+    if question["declaration"] is not None:
+        facts = schema.read_table(question["declaration"])
+        library = facts.get("library")
+        plugin = replace(
+            schema.amend(Declaration(question["name"], question["origin"]), facts),
+            library=None if library is None else Path(library),
+            factory=facts.get("factory"),
+        )
+        registry.register(plugin)
+    return asdict(_probe_here(question["name"], question["devices"], question["options"]))
+
+
+def _probe_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> ProbeResult:
+    result = ProbeResult()
+    try:
+        plugin = registry.get(name)
+        result = ProbeResult(plugin.api_version, dict(plugin.attributes), dict(plugin.extensions))
+        if devices:
+            with registry.client(name, **options) as client:
+                result = replace(result, devices=describe_devices(client))
+        elif isinstance(plugin, FactoryPlugin):
+            result = replace(result, attributes=_client_attributes(name))
+    except Exception as error:
+        result = replace(result, problem=PjrtError.wrap(error).message)
+    return result
+
+
+def _client_attributes(name: str) -> Attributes:
+    """Return the attributes of a client, for a plugin that is a function; empty if no client can be made."""
+    try:
+        with registry.client(name) as client:
+            return dict(client.attributes)
+    except PjrtError:
+        return {}
+
+
+def describe_devices(client: Client) -> tuple[dict[str, Any], ...]:
+    """Return a client's devices with their properties, as values that JSON has too."""
+    return tuple(
+        {
+            "id": device.id,
+            "kind": device.kind,
+            "process_index": device.process_index,
+            "is_addressable": device.is_addressable,
+            "platform_version": client.platform_version,
+            "memory_spaces": [space.kind for space in device.memory_spaces],
+            "attributes": dict(device.description.attributes),
+        }
+        for device in client.devices
+    )
