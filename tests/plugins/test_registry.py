@@ -241,8 +241,8 @@ class TestDefault:
     @pytest.mark.parametrize(
         ("path", "error", "reason"),
         [
-            (None, pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's absolute path"),
-            (" ", pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's absolute path"),
+            (None, pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's absolute"),
+            (" ", pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH, which is not set: expected the library's absolute"),
             ("plugin.so", pjrt.InvalidArgumentError, "PJRT_LIBRARY_PATH=plugin.so: 'plugin.so' is a relative path"),
             ("/no/plugin.so", pjrt.NotFoundError, "PJRT_LIBRARY_PATH=/no/plugin.so: "),
         ],

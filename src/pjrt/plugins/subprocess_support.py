@@ -13,10 +13,10 @@ from typing import Any
 
 from pjrt.api.attributes import NamedValue
 from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
-from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict
 from pjrt.plugins import registry
 from pjrt.system.python_process import NoAnswerError, ask
 
