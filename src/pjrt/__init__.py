@@ -1,7 +1,8 @@
-"""PJRT, the uniform device API of machine learning, for Python.
+"""Use any PJRT device from Python, and write PJRT devices in Python.
 
-Use any device: ``client = pjrt.client("cpu")``, ``client.compile(program)``, ``executable(x)``; and be one: write a
-class on ``pjrt.host`` and export it. The nouns are those of PJRT; their documentation is in ``pjrt.api``.
+``client = pjrt.client("cpu")`` connects to a device, ``executable = client.compile(program)`` compiles a program for it,
+and ``executable(x)`` runs it. ``pjrt.StableHloClient`` and ``pjrt.host`` turn a Python function into a device, and
+``pjrt.export`` turns a device into a plugin for frameworks. The classes have PJRT's names; ``pjrt.api`` documents them.
 """
 
 import importlib
@@ -156,8 +157,8 @@ __all__ = [
     "topology",
 ]
 
-# Imported when they are first asked for, so that a program that does without them starts without them.
-_LATER = {
+# The modules of names that are imported at their first use, so that programs without them start faster.
+_LAZY = {
     "CompilationCache": "pjrt.artifacts.compilation_cache",
     "ExportedPlugin": "pjrt.capi.export",
     "SavedExecutable": "pjrt.artifacts.saved_executable",
@@ -172,17 +173,17 @@ _LATER = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker knows the names from above, and would take any other for granted here
+if not TYPE_CHECKING:  # a type checker has the names from above; with this function it would accept any other
 
     def __getattr__(name: str) -> Any:
-        """Import a name when it is first asked for."""
-        place = _LATER.get(name)
-        if place is None:
+        """Import a name at its first use."""
+        module = _LAZY.get(name)
+        if module is None:
             raise AttributeError(f"module 'pjrt' has no attribute {name!r}")
-        if place == "pjrt":
+        if module == "pjrt":
             return importlib.import_module(f"pjrt.{name}")
-        found = globals()[name] = getattr(importlib.import_module(place), name)
-        return found
+        value = globals()[name] = getattr(importlib.import_module(module), name)
+        return value
 
 
 def __dir__() -> list[str]:
