@@ -1,7 +1,7 @@
 """Use any PJRT device from Python, and write PJRT devices in Python.
 
-``client = pjrt.client("cpu")`` connects to a device, ``executable = client.compile(program)`` compiles a program for it,
-and ``executable(x)`` runs it. ``pjrt.StableHloClient`` and ``pjrt.host`` turn a Python function into a device, and
+``client = pjrt.client("cpu")`` connects to a device, ``executable = client.compile(program)`` compiles a program for
+it, and ``executable(x)`` runs it. ``pjrt.StableHloClient`` and ``pjrt.host`` turn a Python function into a device, and
 ``pjrt.export`` turns a device into a plugin for frameworks. The classes have PJRT's names; ``pjrt.api`` documents them.
 """
 
