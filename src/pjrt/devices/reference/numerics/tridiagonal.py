@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference.numerics.factorizations import pivot_size
-
 Array = Any
 
 
@@ -26,7 +24,7 @@ def solve_tridiagonal(
     second = np.zeros_like(pivots)
     for row in range(size - 1):
         below = lower[..., row + 1]
-        exchange = pivot_size(below) > pivot_size(pivots[..., row])
+        exchange = _pivot_size(below) > _pivot_size(pivots[..., row])
         current = [pivots[..., row].copy(), first[..., row].copy(), second[..., row].copy()]
         following = [below, pivots[..., row + 1].copy(), first[..., row + 1].copy()]
         chosen = [np.where(exchange, b, a) for a, b in zip(current, following, strict=True)]
@@ -68,3 +66,8 @@ def _moved(pivot: Array, rest: Array, step: Array) -> Array:
         pivot = np.where(close, pivot + np.where(np.real(pivot) < 0, -step, step), pivot).astype(pivot.dtype)
         step = np.where(close, 2 * step, step)
     return pivot
+
+
+def _pivot_size(x: Array) -> Array:
+    """Return the size by which LAPACK chooses pivots: of complex numbers the sum of both parts."""
+    return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)

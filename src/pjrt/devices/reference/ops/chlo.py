@@ -16,7 +16,7 @@ from pjrt.devices.reference.core import registry
 from pjrt.devices.reference.core.block import Environment, Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.numerics import complex_numbers, special_functions
+from pjrt.devices.reference.numerics import complex_numbers
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, INTEGER, lift_unary
 from pjrt.devices.reference.ops.sorting import stable_order
 
@@ -48,22 +48,16 @@ def unary(view: OpView) -> Kernel:
 for _name, (_group, _) in _UNARY.items():
     op(f"chlo.{_name}", elementwise=True, types=_group)(unary)
 
-_SPECIAL: dict[str, Callable[[Any], Any]] = {
-    "digamma": special_functions.digamma,
-    "erf": special_functions.erf,
-    "erf_inv": special_functions.erf_inv,
-    "erfc": special_functions.erfc,
-    "lgamma": special_functions.lgamma,
-}
 
-
-@op(*(f"chlo.{name}" for name in _SPECIAL), elementwise=True, types=FLOAT)
+@op("chlo.digamma", "chlo.erf", "chlo.erf_inv", "chlo.erfc", "chlo.lgamma", elementwise=True, types=FLOAT)
 def special(view: OpView) -> Kernel:
-    """A special function, computed in f64 and rounded."""
+    """Compute a special function in f64, and round."""
+    from pjrt.devices.reference.numerics import special_functions  # imports scipy, which takes a while
+
     element = view.operand().element
     if element not in FLOAT:
         raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
-    return special_functions.in_chunks(_SPECIAL[view.name.removeprefix("chlo.")], element.dtype)
+    return special_functions.rounded(getattr(special_functions, view.name.removeprefix("chlo.")), element.dtype)
 
 
 @op("chlo.square", elementwise=True, types=INTEGER | FLOAT | COMPLEX)

@@ -1,12 +1,12 @@
-"""Custom calls of numerical linear algebra: those that JAX makes, in terms of ``numpy.linalg``.
+"""Custom calls of numerical linear algebra, by ``numpy.linalg`` and by scipy's LAPACK.
 
 On a platform that it does not know JAX calls ``Qr`` and ``ProductOfElementaryHouseholderReflectors``; programs that it
-makes for a CPU call LAPACK's routines, by LAPACK's conventions. ``x`` stands for any of its four types below.
+makes for a CPU call LAPACK's routines, by LAPACK's conventions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,12 @@ from pjrt.devices.reference.core.block import Environment, Kernel
 from pjrt.devices.reference.core.custom_calls import config, custom_call
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import find
-from pjrt.devices.reference.numerics import factorizations as factor
+from pjrt.devices.reference.numerics import factorizations
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype
 from pjrt.devices.reference.numerics.matmul import matmul_of
 from pjrt.devices.reference.numerics.triangular import solve_triangular
 from pjrt.devices.reference.numerics.tridiagonal import solve_tridiagonal
+from pjrt.stablehlo.types import TensorType, TupleType
 
 Array = Any
 
@@ -28,26 +29,55 @@ Array = Any
 def routine(
     *names: str, takes: Sequence[int] = (2,), gives: Collection[int] = (1,)
 ) -> Callable[[Callable[[OpView], Kernel]], Callable[[OpView], Kernel]]:
-    """Registers the custom calls of LAPACK routines, whose names lack the letter of the type."""
+    """Register the custom calls of LAPACK routines, whose names lack the letter of the type."""
     targets = (f"lapack_{letter}{name}_ffi" for name in names for letter in "sdcz" if _exists(letter, name))
     return custom_call(*targets, takes=takes, gives=gives)
 
 
 def _exists(letter: str, name: str) -> bool:
-    """Some routines have another name for real matrices than for complex ones."""
+    """Whether a routine exists for a type: some have another name for real matrices than for complex ones."""
     of_real, of_complex = ("orgqr", "ormqr", "syevd", "sytrd"), ("ungqr", "unmqr", "heevd", "hetrd")
     return name not in (of_complex if letter in "sd" else of_real)
 
 
 def _letter(view: OpView, name: str, default: str) -> str:
-    """A parameter that LAPACK writes as a letter, and calls as the letter's number."""
+    """Return a parameter that is one letter in LAPACK: programs have the letter, or its number."""
     value = config(view).get(name, default)
     return value if isinstance(value, str) else chr(int(value))
 
 
 def _status(shape: Any) -> Array:
-    """Success, for each matrix."""
+    """Return the status of success, for each matrix."""
     return np.zeros(shape[:-2], np.int32)
+
+
+def _for_each_matrix(
+    view: OpView, call: Callable[..., Iterable[Array]], empty: Callable[..., Iterable[Array]] | None = None
+) -> Kernel:
+    """Return the kernel that calls a function for each matrix of a stack.
+
+    Args:
+        view: the op, whose results are what the function returns, as a tuple or one by one.
+        call: takes one matrix of each operand.
+        empty: takes the operands where the first one has no elements, which LAPACK refuses; zeros by default.
+    """
+    is_tuple = isinstance(view.results[0], TupleType)
+    types = view.results[0].elements if isinstance(view.results[0], TupleType) else view.results
+    tensors = [t for t in types if isinstance(t, TensorType)]
+
+    def run(environment: Environment, *operands: Array) -> Any:
+        stack = operands[0].shape[:-2]
+        if operands[0].size:
+            rows = [call(*(x[index] for x in operands)) for index in np.ndindex(stack)]
+            results = [
+                np.array(column, t.dtype).reshape((*stack, *np.shape(column[0])))
+                for t, column in zip(tensors, zip(*rows, strict=True), strict=True)
+            ]
+        else:
+            results = list(empty(*operands)) if empty else [np.zeros(t.sizes, t.dtype) for t in tensors]
+        return tuple(results) if is_tuple or len(results) > 1 else results[0]
+
+    return run
 
 
 @routine("potrf", gives=(2,))
@@ -56,7 +86,7 @@ def potrf(view: OpView) -> Kernel:
     lower = _letter(view, "uplo", "L") == "L"
 
     def run(environment: Environment, a: Array) -> Any:
-        found = factor.cholesky(a if lower else _adjoint(a))
+        found = factorizations.cholesky(a if lower else _adjoint(a))
         failed = np.isnan(found).any((-1, -2))
         return found if lower else _adjoint(found), failed.astype(np.int32)
 
@@ -65,27 +95,33 @@ def potrf(view: OpView) -> Kernel:
 
 @routine("getrf", gives=(3,))
 def getrf(view: OpView) -> Kernel:
-    """LU with row exchanges: both factors in one matrix, the exchanges (from 1 up), and the status."""
+    """LU with row exchanges: both factors in one matrix, the exchanges (from 1 up), and the first zero pivot."""
+    lu = factorizations.lapack("getrf", view.operand().dtype)
 
-    def run(environment: Environment, a: Array) -> Any:
-        found, pivots, singular = factor.lu(a)
-        return found, (pivots + 1).astype(np.int32), singular.astype(np.int32)
+    def call(a: Array) -> Any:
+        factors, exchanges, status = lu(a)
+        return factors, exchanges + 1, status
 
-    return run
+    return _for_each_matrix(view, call)
 
 
 @routine("geqrf", gives=(2,))
 @custom_call("Qr", takes=(2,), gives=(2,))
 def geqrf(view: OpView) -> Kernel:
     """QR: R with Householder's vectors below it, and their factors."""
-    return lambda environment, a: factor.householder_qr(a)
+    qr = factorizations.lapack("geqrf", view.operand().dtype)
+    return _for_each_matrix(view, lambda a: qr(a)[:2])
 
 
 @routine("orgqr", "ungqr", takes=(2, 1))
 @custom_call("ProductOfElementaryHouseholderReflectors", takes=(2, 1), gives=(1,))
 def orgqr(view: OpView) -> Kernel:
     """The orthogonal matrix that Householder's vectors stand for."""
-    return lambda environment, a, factors: factor.product_of_reflectors(a, factors)
+    rows, columns = view.operand().shape[-2:]
+    if rows is not None and columns is not None and rows < columns:
+        raise view.invalid(f"expected as many rows as columns or more, found {rows} and {columns}")
+    product = factorizations.lapack("orgqr", view.operand().dtype)
+    return _for_each_matrix(view, lambda a, factors: product(a, factors)[:1])
 
 
 @routine("geqp3", takes=(2, 1), gives=(3,))
@@ -94,24 +130,46 @@ def geqp3(view: OpView) -> Kernel:
 
     The columns whose numbers are not zero go first.
     """
+    dtype = view.operand().dtype
+    qr, pivoted_qr, multiply = (factorizations.lapack(name, dtype) for name in ("geqrf", "geqp3", "ormqr"))
+    adjoint = "C" if dtype.kind == "c" else "T"
 
-    def run(environment: Environment, a: Array, first: Array) -> Any:
-        made = [np.empty(t.sizes, t.dtype) for t in (view.result(i) for i in range(3))]
-        for index in np.ndindex(a.shape[:-2]):
-            found, order, factors = factor.pivoted_qr(a[index], first[index] != 0)
-            for out, value in zip(made, (found, order + 1, factors), strict=True):
-                out[index] = value
-        return made
+    def call(a: Array, first: Array) -> Any:
+        fixed, free = np.flatnonzero(first), np.flatnonzero(first == 0)
+        if not len(fixed):
+            return pivoted_qr(a)[:3]
+        # scipy's geqp3 does not take columns that go first: they are factored here, the rest is left to it.
+        a = a[:, [*fixed, *free]]
+        steps = min(len(fixed), len(a))
+        head, factors = qr(a[:, : len(fixed)])[:2]
+        rest = multiply("L", adjoint, head[:, :steps], factors, a[:, len(fixed) :], _workspace(a))[0]
+        order = [*fixed, *free]
+        if steps < len(a) and len(free):
+            rest[steps:], exchanges, more = pivoted_qr(rest[steps:])[:3]
+            rest[:steps] = rest[:steps, exchanges - 1]
+            order, factors = [*fixed, *free[exchanges - 1]], np.concatenate([factors, more])
+        return np.concatenate([head, rest], 1), np.add(order, 1), factors
 
-    return run
+    return _for_each_matrix(view, call)
+
+
+def _workspace(a: Array) -> int:
+    """Return a size of ``ormqr``'s workspace that is large enough for blocks of any size that LAPACK takes."""
+    return 128 * max(a.shape)
 
 
 @routine("ormqr", "unmqr", takes=(2, 1, 2))
 def ormqr(view: OpView) -> Kernel:
     """A product with the orthogonal matrix that Householder's vectors stand for, or with its adjoint."""
-    parameters = config(view)
-    left, adjoint = bool(parameters.get("left", True)), bool(parameters.get("transpose", False))
-    return lambda environment, a, factors, c: factor.apply_reflectors(a, factors, c, left, adjoint)
+    parameters, dtype = config(view), view.operand().dtype
+    multiply = factorizations.lapack("ormqr", dtype)
+    side = "L" if parameters.get("left", True) else "R"
+    adjoint = ("C" if dtype.kind == "c" else "T") if parameters.get("transpose", False) else "N"
+
+    def call(a: Array, factors: Array, c: Array) -> Any:
+        return multiply(side, adjoint, a, factors, c, _workspace(c))[:1]
+
+    return _for_each_matrix(view, call, empty=lambda a, factors, c: [c])
 
 
 @routine("gesdd", "gesvd", gives=(5,))
@@ -156,7 +214,7 @@ def eigh(view: OpView) -> Kernel:
     real = np.empty(0, dtype).real.dtype
 
     def run(environment: Any, a: Array) -> Any:
-        values, vectors = factor.eigh(a.astype(wide, copy=False), triangle)
+        values, vectors = factorizations.eigh(a.astype(wide, copy=False), triangle)
         return vectors.astype(dtype, copy=False), values.astype(real, copy=False)
 
     return run
@@ -170,19 +228,23 @@ def lu_decomposition(view: OpView) -> Kernel:
     element = view.operand().element
     if element not in FLOAT | COMPLEX:
         raise view.unimplemented(f"there is no factorization of matrices of {element.mlir}")
-    wide, dtype = compute_dtype(element), element.dtype
+    wide = compute_dtype(element)
+    lu = factorizations.lapack("getrf", wide)
 
-    def run(environment: Any, a: Array) -> Any:
-        found, pivots, _ = factor.lu(a.astype(wide, copy=False))
-        order = factor.order_after(pivots, a.shape[-2])
-        return found.astype(dtype, copy=False), pivots.astype(np.int32), order.astype(np.int32)
+    def call(a: Array) -> Any:
+        factors, exchanges, _ = lu(a.astype(wide, copy=False))
+        return factors, exchanges, factorizations.order_after(exchanges, len(a))
 
-    return run
+    def empty(a: Array) -> Any:
+        exchanges = np.zeros((*a.shape[:-2], 0), np.int32)
+        return a, exchanges, factorizations.order_after(exchanges, a.shape[-2]).astype(np.int32)
+
+    return _for_each_matrix(view, call, empty)
 
 
 @custom_call("Cholesky")
 def cholesky(view: OpView) -> Kernel:
-    """Compute as ``stablehlo.cholesky`` does; without ``lower`` the result is the lower triangular factor."""
+    """Compute as ``stablehlo.cholesky`` does; without ``lower`` the result is the lower triangular factorizations."""
     rule = find("stablehlo.cholesky")
     assert rule is not None
     parameters = {"lower": bool(config(view).get("lower", True))}
@@ -215,29 +277,16 @@ def gees(view: OpView) -> Kernel:
     """Schur: the triangular form, the basis, eigenvalues (of real matrices in two parts), how many were put first, and
     the status.
     """
-    mode = _letter(view, "mode", "N")
+    wanted = _letter(view, "mode", "N") == "V"
     if _letter(view, "sort", "N") != "N":
         raise view.unimplemented("eigenvalues in an order of their own; leave them as they come")
-    types = [view.result(i) for i in range(len(view.results))]
+    schur = factorizations.lapack("gees", view.operand().dtype)
 
-    def run(environment: Environment, a: Array) -> Any:
-        from scipy.linalg.lapack import get_lapack_funcs  # jaxlib requires it; its import takes a while
+    def call(a: Array) -> Any:
+        form, chosen, *values, basis, _, status = schur(lambda *value: None, a, compute_v=wanted)
+        return form, basis if wanted else np.zeros_like(form), *values, chosen, status
 
-        schur = get_lapack_funcs("gees", dtype=a.dtype)
-        form, basis, *values, chosen, status = made = [np.zeros(t.sizes, t.dtype) for t in types]
-        for index in np.ndindex(a.shape[:-2]):
-            if not a.shape[-1]:
-                break
-            form[index], chosen[index], *parts, found, _, status[index] = schur(
-                lambda *value: None, a[index], compute_v=mode == "V"
-            )
-            for out, part in zip(values, parts, strict=True):
-                out[index] = part
-            if mode == "V":
-                basis[index] = found
-        return made
-
-    return run
+    return _for_each_matrix(view, call)
 
 
 @routine("gtsv", takes=(1, 1, 1, 2), gives=(5,))
@@ -280,34 +329,16 @@ def sparse_product(view: OpView) -> Kernel:
 @routine("gehrd", gives=(3,))
 def gehrd(view: OpView) -> Kernel:
     """The Hessenberg form with Householder's vectors below it, their factors, and the status."""
-
-    def run(environment: Environment, a: Array) -> Any:
-        found, factors = factor.hessenberg(a)
-        return found, factors, _status(a.shape)
-
-    return run
+    reduce = factorizations.lapack("gehrd", view.operand().dtype)
+    return _for_each_matrix(view, reduce)
 
 
 @routine("sytrd", "hetrd", gives=(5,))
 def sytrd(view: OpView) -> Kernel:
     """The tridiagonal form of self-adjoint matrices: vectors, diagonal, the one beside it, factors, and the status."""
     lower = _letter(view, "uplo", "L") == "L"
-
-    def run(environment: Environment, a: Array) -> Any:
-        # The upper triangle is reduced from its end: as the lower one of the matrix turned by half a turn.
-        turned = a if lower else a[..., ::-1, ::-1]
-        below = np.tril(turned, -1)
-        on_diagonal = np.eye(a.shape[-1], dtype=np.bool_)
-        whole: Array = np.where(on_diagonal, np.real(turned), below + _adjoint(below))
-        reduced, factors = factor.hessenberg(whole)
-        form: Array = np.where(np.tri(a.shape[-1], dtype=np.bool_), reduced, turned)
-        diagonal = np.real(np.diagonal(form, 0, -2, -1))
-        beside = np.real(np.diagonal(form, -1, -2, -1))
-        if lower:
-            return form, diagonal, beside, factors, _status(a.shape)
-        return form[..., ::-1, ::-1], diagonal[..., ::-1], beside[..., ::-1], factors[..., ::-1], _status(a.shape)
-
-    return run
+    reduce = factorizations.lapack("sytrd", view.operand().dtype)
+    return _for_each_matrix(view, lambda a: reduce(a, lower=lower))
 
 
 @routine("trsm", takes=(2, 2))
