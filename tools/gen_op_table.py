@@ -19,7 +19,8 @@ import pytest
 
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator, rules
-from pjrt.devices.reference.core import lowering, mlir
+from pjrt.devices.reference.core import mlir
+from pjrt.devices.reference.fast.lowering import FastBlockLowering
 from pjrt.stablehlo.mlir_attributes import decode_type
 from pjrt.stablehlo.types import TensorType
 
@@ -46,13 +47,13 @@ class Recorder:
         self.quantized: set[str] = set()
         self.samples: defaultdict[str, dict[tuple[str, str], None]] = defaultdict(dict)
         self._now: list[tuple[str, str, bool, str]] = []
-        original = lowering.BlockLowering._add
+        original = FastBlockLowering._add
 
         def add(lowering: Any, operation: Any) -> None:
             original(lowering, operation)
             self._note(operation)
 
-        lowering.BlockLowering._add = add  # type: ignore[method-assign]
+        FastBlockLowering._add = add  # type: ignore[method-assign]
 
     def _note(self, operation: Any) -> None:
         values = [*operation.operands, *operation.results]

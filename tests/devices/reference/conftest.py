@@ -18,12 +18,38 @@ Run = Callable[..., list[Any]]
 
 @pytest.fixture(scope="session")
 def run() -> Run:
-    """``run(text, *args)``: the results of the program on the reference device."""
+    """``run(text, *args)``: the results of the program on the reference device.
+
+    They are the same, bit by bit, without its optimizations, or the test fails.
+    """
 
     def go(text: str, *args: Any) -> list[Any]:
-        return Evaluator(mlir.parse(text)).run(args)
+        module = mlir.parse(text)
+        results = Evaluator(module).run(args)
+        if not any(name in text for name in UNLIKE):
+            assert_same_bits(results, Evaluator(module, optimize=False).run(args))
+        return results
 
     return go
+
+
+@pytest.fixture(scope="session")
+def same_bits() -> Callable[[Any, Any], None]:
+    """``same_bits(results, others)`` fails where arrays, or tuples of them, differ in any bit."""
+    return assert_same_bits
+
+
+UNLIKE = ('"stablehlo.rng"', "stablehlo.rng ")
+"""Ops with other results at each run."""
+
+
+def assert_same_bits(results: Any, others: Any) -> None:
+    """Fails where arrays, or tuples of them, differ in any bit."""
+    for a, b in zip(results, others, strict=True):
+        if isinstance(a, tuple):
+            assert_same_bits(a, b)
+        elif isinstance(a, np.ndarray | np.generic):
+            assert (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
 
 
 @pytest.fixture(scope="session")

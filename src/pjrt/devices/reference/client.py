@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.reference.capability import capabilities
 from pjrt.devices.reference.compiler import compile_program
+from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Breakpoints, DebugNans, Observer, Profile, Trace, loop_for
 from pjrt.host import Compiled, HostClient
 from pjrt.stablehlo import current_version, minimum_version, partitioning_of, static_check
@@ -19,16 +21,18 @@ class ReferenceClient(HostClient):
     """An interpreter of StableHLO on numpy, with a number of virtual devices.
 
     Args:
-        num_devices: how many devices there are; each runs its programs on a thread of its own.
+        num_devices: the number of devices; each runs its programs on a thread of its own.
         debug_nans: stop with a ``NonFiniteError`` at the first op that makes a NaN or an infinity from finite inputs.
         trace: called with every step, its inputs and its outputs, on the thread of the device that runs it.
         profile: add up the time per op in ``client.profile``; a ``Profile`` to add to, or True for a new one.
         break_at: names of ops or source locations (parts of them do) before which to stop in ``pdb``.
-        fold: compute at compile time what depends on constants only; off by default where steps are observed.
-        vet: parse binary programs in a process of their own first, for programs that may be damaged.
+        optimize: use the optimizations of ``pjrt.devices.reference.fast``. The results are the same without them, bit
+            by bit, but for sorts by comparators that contradict themselves.
+        fold: let the optimizations change the steps of a program; off by default where steps are observed.
+        vet: parse binary programs in a subprocess first, for programs that may be damaged.
         collective_timeout: how long the devices of a launch wait for each other, in seconds.
         process_index: the number of this process among those of the job.
-        process_count: how many processes the job has, each with as many devices; those of the others are listed.
+        process_count: the number of processes of the job, each with as many devices; those of the others are listed.
     """
 
     __slots__ = ("profile",)
@@ -41,6 +45,7 @@ class ReferenceClient(HostClient):
         trace: Callable[..., object] | None = None,
         profile: bool | Profile = False,
         break_at: str | Iterable[str] = (),
+        optimize: bool = True,
         fold: bool | None = None,
         vet: bool = False,
         collective_timeout: float = 60.0,
@@ -60,7 +65,10 @@ class ReferenceClient(HostClient):
         loop, folding = loop_for(observers), not observers if fold is None else fold
 
         def compile_for_numpy(program: Program, options: CompileOptions) -> Compiled:
-            return compile_program(program, options, loop, fold=folding, vet=vet, handlers=self.ffi_handlers)
+            def evaluator(module: Any) -> Evaluator:
+                return Evaluator(module, optimize=optimize, fold=folding, handlers=self.ffi_handlers)
+
+            return compile_program(program, options, evaluator, loop, vet=vet)
 
         super().__init__(
             PLATFORM,
@@ -79,7 +87,7 @@ class ReferenceClient(HostClient):
 
 
 def plugin_attributes() -> dict[str, int | Sequence[int]]:
-    """What the platform says of itself: the StableHLO versions that it reads."""
+    """Return the attributes of the platform: the StableHLO versions that it reads."""
     newest, oldest = current_version(), minimum_version()
     return {
         "xla_version": 2,

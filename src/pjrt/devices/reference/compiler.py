@@ -1,10 +1,8 @@
-"""From a program to what the host runtime runs: the evaluator with its types, aliases and the collectives of its
-launch.
-"""
+"""The compiler: from a program to the function that the host runtime runs, with its types, shardings and aliases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
@@ -30,17 +28,16 @@ Loop = Callable[[Block, Environment], None]
 
 
 def compile_program(
-    program: Program, options: CompileOptions, loop: Loop, *, fold: bool, vet: bool, handlers: Collection[str] = ()
+    program: Program, options: CompileOptions, evaluator_of: Callable[[Any], Evaluator], loop: Loop, *, vet: bool
 ) -> Compiled:
-    """Compiles a program for the reference device.
+    """Compile a program for the reference device.
 
     Args:
         program: in any format that StableHLO's own tools read, or an HLO proto.
         options: replicas and partitions.
-        loop: what runs the steps.
-        fold: compute at compile time what depends on constants only.
-        handlers: names of functions of the host that custom calls may call.
-        vet: parse binary programs in a process of their own first, for those that may be damaged.
+        evaluator_of: makes the evaluator of an MLIR module.
+        loop: runs the steps.
+        vet: parse binary programs in a subprocess first, for programs that may be damaged.
 
     Raises:
         UnimplementedError, InvalidArgumentError: as ``Evaluator``.
@@ -49,22 +46,22 @@ def compile_program(
     Outline.of(parsed).check()
     try:
         with parsed as module:
-            evaluator = Evaluator(module, fold=fold, handlers=handlers)
+            evaluator = evaluator_of(module)
             name = _name_of(module)
     except RecursionError as error:
         raise UnimplementedError(
-            "the device 'reference' does not compile this program: its calls and regions lie deeper one inside the "
-            "other than Python recurses"
+            "the device 'reference' does not compile this program: its calls and regions are nested deeper than "
+            "Python recurses"
         ) from error
     parameters, results = list(_leaves(evaluator.arguments)), list(_leaves(evaluator.results))
     parameter_specs, result_specs = _specs(parameters), _specs(results)
     pack = _packer(evaluator.arguments)
     execute: Execute = evaluator.run
-    whole = None
+    gathered = None
     partitions = options.partitioning.num_partitions
     if partitions > 1 and options.spmd and parameter_specs is not None and result_specs is not None:
-        whole = GatheredProgram(evaluator, partitions)
-        execute, parameter_specs, result_specs = whole.run, whole.parameters, whole.results
+        gathered = GatheredProgram(evaluator, partitions)
+        execute, parameter_specs, result_specs = gathered.run, gathered.parameters, gathered.results
 
     def run(execution: RunContext, *arrays: Any) -> list[Any]:
         context = Context(
@@ -88,12 +85,12 @@ def compile_program(
         parameters=parameter_specs,
         name=name,
         takes_context=True,
-        parameter_shardings=None if whole is None else [s.to_proto() for s in whole.argument_shardings],
-        output_shardings=None if whole is None else [s.to_proto() for s in whole.result_shardings],
+        parameter_shardings=None if gathered is None else [s.to_proto() for s in gathered.argument_shardings],
+        output_shardings=None if gathered is None else [s.to_proto() for s in gathered.result_shardings],
         aliases=aliases,
         donated=donated,
         cost=lambda: costs(evaluator),
-        memory=None if whole is not None else lambda: memory_stats(evaluator, aliases),
+        memory=None if gathered is not None else lambda: memory_stats(evaluator, aliases),
     )
 
 
@@ -103,7 +100,7 @@ def _name_of(module: Any) -> str:
 
 
 def _leaves(types: Sequence[ValueType]) -> Iterator[ValueType]:
-    """The types with tuples taken apart: PJRT passes their elements one by one."""
+    """Return the types with tuples taken apart: PJRT passes their elements one by one."""
     for type_ in types:
         if isinstance(type_, TupleType):
             yield from _leaves(type_.elements)
@@ -112,7 +109,7 @@ def _leaves(types: Sequence[ValueType]) -> Iterator[ValueType]:
 
 
 def _specs(types: Sequence[ValueType]) -> list[ShapeSpec] | None:
-    """The shapes, or None where one is not known before the program runs."""
+    """Return the shapes, or None where one is not known before the program runs."""
     specs = []
     for type_ in types:
         if isinstance(type_, TokenType):
@@ -125,7 +122,7 @@ def _specs(types: Sequence[ValueType]) -> list[ShapeSpec] | None:
 
 
 def _packer(types: Sequence[ValueType]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What puts arrays, one a leaf, together to arguments of these types."""
+    """Return the function that puts arrays, one for each leaf, together to arguments of these types."""
     if not any(isinstance(t, TupleType) for t in types):
         return lambda arrays: arrays
 
@@ -150,8 +147,8 @@ def _flatten(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def _donations(evaluator: Evaluator) -> tuple[dict[int, int], list[int]]:
-    """Which parameters the program gives away: to a result (``tf.aliasing_output``) or to whoever wants their
-    memory.
+    """Return the parameters that the program donates: those to a result (``tf.aliasing_output``), with its number, and
+    those to any use.
     """
     aliases, donated = {}, []
     for number, attributes in enumerate(evaluator.argument_attributes):

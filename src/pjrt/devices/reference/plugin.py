@@ -1,4 +1,4 @@
-"""The plugin of the ``reference`` device: what makes its clients."""
+"""The plugin of the ``reference`` device: makes its clients and topologies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ReferencePlugin(Plugin):
-    """StableHLO, interpreted by numpy."""
+    """The plugin of the interpreter of StableHLO on numpy."""
 
     @property
     def name(self) -> str:
@@ -34,7 +34,7 @@ class ReferencePlugin(Plugin):
         return plugin_attributes()
 
     def client(self, /, **options: Any) -> ReferenceClient:
-        """A new client.
+        """Make a client.
 
         Args:
             options: those of ``ReferenceClient``.
@@ -44,23 +44,23 @@ class ReferencePlugin(Plugin):
         known = list(inspect.signature(ReferenceClient.__init__).parameters)[1:]
         check_option_names(self.name, options, known)
         check_num_devices(self.name, options)
-        for name in ("debug_nans", "fold", "vet"):
+        for name in ("debug_nans", "optimize", "fold", "vet"):
             if not isinstance(options.get(name, False), bool | None):
                 raise InvalidArgumentError(
-                    f"the option {name} of the device 'reference' is True or False, found {options[name]!r}"
+                    f"expected True or False as the option {name} of the device 'reference', found {options[name]!r}"
                 )
         if not (options.get("trace") is None or callable(options["trace"])):
             raise InvalidArgumentError(
-                f"the option trace of the device 'reference' is a function, found {options['trace']!r}"
+                f"expected a function as the option trace of the device 'reference', found {options['trace']!r}"
             )
         return ReferenceClient(**options)
 
     def topology(self, name: str = "", /, **options: Any) -> HostTopology:
-        """A number of virtual devices.
+        """Return a number of virtual devices.
 
         Args:
-            name: the number of devices, such as ``8``; may be left out.
-            options: those of ``client``; ``num_devices`` is the number too.
+            name: the number of devices, such as ``8``; optional.
+            options: those of ``client``; ``num_devices`` is another way to give the number.
         """
         from pjrt.host.topology import named_topology
 

@@ -1,7 +1,7 @@
-"""Blocks: what a function or a region becomes, and the loop that runs it.
+"""Blocks: functions and regions, compiled, and the loop that runs them.
 
-A block's values live in numbered slots. A step is a kernel with the slots it reads, the slots it writes and the slots
-that nobody reads after it, which are emptied at once so that memory is returned as early as possible.
+A block's values live in numbered slots. A step is a kernel with the slots that it reads, the slots that it writes and
+the slots that no later step reads. These are emptied at once, so that memory is returned as early as possible.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ op has results.
 """
 
 Environment = list[Any]
-"""The slots of the block that a step runs in. Slot 0 is the ``Context`` (``context_of``). Opaque to ops otherwise: they
-hand it on to regions.
+"""The slots of the block that a step runs in. Slot 0 is the ``Context`` (``context_of``). Ops do not read the others:
+they pass the environment on to regions.
 """
 
 CONTEXT_SLOT = 0
 
 
 class Step(NamedTuple):
-    """One step as people read it: for traces, profiles and breakpoints.
+    """One step in human-readable form: for traces, profiles and breakpoints.
 
-    ``blocks`` are the regions and functions that it runs; ``flops`` its floating-point operations, where they do not
-    follow from the number of elements (a kernel says so by an attribute of that name).
+    ``blocks`` are the regions and functions that it runs; ``flops`` are its floating-point operations, where they do
+    not follow from the number of elements (the kernel then has an attribute of that name).
     """
 
     name: str
@@ -46,13 +46,13 @@ class Step(NamedTuple):
     flops: float | None = None
 
     def __str__(self) -> str:
-        taken, given = ", ".join(map(str, self.input_types)), ", ".join(map(str, self.output_types))
-        return f"{self.name} ({taken}) -> ({given}) [{self.location}]"
+        inputs, outputs = ", ".join(map(str, self.input_types)), ", ".join(map(str, self.output_types))
+        return f"{self.name} ({inputs}) -> ({outputs}) [{self.location}]"
 
 
 Code = tuple[Kernel, int, Any, Any, Any, tuple[int, ...]]
-"""One step as the loop reads it: kernel, kind, two operands whose meaning depends on the kind, where the result goes,
-dead slots.
+"""One step as the loop reads it: kernel, kind, two operands whose meaning depends on the kind, the slot or slots of the
+result, dead slots.
 """
 
 _GATHERED, _UNARY, _BINARY = 0, 1, 2
@@ -63,10 +63,10 @@ class Block:
     """A compiled function or region.
 
     Args:
-        name: the function's name, or the op whose region this is.
+        name: the function's name, or that of the op with this region.
         arguments, results: the types in and out.
-        template: the slots as a run begins: constants in place, None elsewhere.
-        code, steps: the same list twice, for the loop and for people.
+        template: the slots at the start of a run: constants in place, None elsewhere.
+        code, steps: the same list twice, for the loop and for traces.
         outputs: the slots of the results.
         captures: pairs (slot outside, slot inside) of values used from the block around this one.
     """
@@ -81,11 +81,14 @@ class Block:
     captures: tuple[tuple[int, int], ...]
 
     def run(self, environment: Environment, args: Sequence[Any]) -> list[Any]:
-        """The results for these arguments; captured values and the context come from the environment around."""
+        """Return the results for these arguments; captured values and the context come from the environment around."""
         return self.consume(environment, list(args))
 
     def consume(self, environment: Environment, args: list[Any]) -> list[Any]:
-        """As ``run``, and empties the list of arguments, so that the block is the only one to hold them."""
+        """Do as ``run``, and empty the list of arguments.
+
+        Then only the block holds them: their memory is released, or updated in place, as early as possible.
+        """
         slots = self.template.copy()
         context = slots[0] = environment[0]
         slots[1 : 1 + len(args)] = args
@@ -97,14 +100,15 @@ class Block:
 
 
 def context_of(environment: Environment) -> Context:
-    """The run that a step belongs to: device, replica and partition, collectives, infeed and outfeed."""
+    """Return the run that a step belongs to: device, replica and partition, collectives, infeed and outfeed."""
     context: Context = environment[CONTEXT_SLOT]
     return context
 
 
 def run_fast(block: Block, slots: Environment) -> None:
-    """The loop that does nothing but run: the others (trace, profile, …) are in ``observers``."""
+    """Run the steps of a block. Traces, profiles and breakpoints have another loop, in ``observers``."""
     code: Code | None = None
+    # The steps of most programs take a few µs: whatever is added to this loop is felt.
     try:
         for code in block.code:
             kernel, kind, a, b, out, dead = code
@@ -126,23 +130,21 @@ def run_fast(block: Block, slots: Environment) -> None:
 
 
 def located(error: Exception, block: Block, code: Code | None) -> PjrtError:
-    """The error of a step with the step's op, types and place in its message; the innermost step wins."""
+    """Return the error of a step with the step's op, types and place in its message; the innermost step wins."""
     wrapped = from_author(error)
     if code is None or getattr(wrapped, "_located", False):
         return wrapped
     step = next(step for step, other in zip(block.steps, block.code, strict=True) if other is code)
-    told = PjrtError.of(wrapped.code, f"{wrapped.message} (in {step})", wrapped.payloads)
-    told._located = True  # type: ignore[attr-defined]
-    return told
+    complete = PjrtError.of(wrapped.code, f"{wrapped.message} (in {step})", wrapped.payloads)
+    complete._located = True  # type: ignore[attr-defined]
+    return complete
 
 
 def encode(
     kernel: Kernel, inputs: tuple[int, ...], outputs: tuple[int, ...], dead: tuple[int, ...], environment: bool
 ) -> Code:
-    """The step in the loop's form."""
+    """Return a step in the form that the loop reads."""
     out: Any = outputs[0] if len(outputs) == 1 else outputs
-    if inputs and inputs[0] in dead and inputs.count(inputs[0]) == 1:
-        kernel = getattr(kernel, "consuming", kernel)  # see fast.in_place
     if not outputs:
         kernel = _without_result(kernel)
     if environment:

@@ -1,4 +1,4 @@
-"""The context of one run: which device this is, whom it can talk to, and which loop runs the steps."""
+"""The context of one run: replica and partition, the host runtime, and the loop that runs the steps."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Context:
     """One run of a program on one device; shared by all its blocks.
 
     Args:
-        loop: what runs a block's steps (``run_fast``, or one that ``observers.loop_for`` returns).
+        loop: runs a block's steps (``run_fast``, or a loop that ``observers.loop_for`` returns).
         replica_id, partition_id: the device's place.
         num_replicas, num_partitions: how many there are of each.
-        host: what the host runtime gives a running program (``pjrt.host.RunContext``): meetings with the other
-            devices of the launch, channels to the host, feeds; None where the program runs without a client.
-        values: a place for what a chapter needs to keep during the run, by the chapter's own key.
+        host: the host runtime's ``pjrt.host.RunContext``: rendezvous with the other devices of the launch,
+            channels to the host, infeed and outfeed; None where the program runs without a client.
+        values: values that ops keep during the run, by a key of their module.
     """
 
     loop: Callable[[Any, list[Any]], None]

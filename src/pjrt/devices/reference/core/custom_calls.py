@@ -1,4 +1,4 @@
-"""Custom calls: functions outside the program, by the name that it calls them by."""
+"""Custom calls: functions outside the program, by the name of the call's target."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _TARGETS: dict[str, Compile] = {}
 def custom_call(
     *targets: str, takes: Sequence[int] | None = None, gives: Collection[int] | None = None
 ) -> Callable[[Compile], Compile]:
-    """Registers the decorated function as what compiles calls of these targets.
+    """Register the decorated function, which compiles calls of these targets.
 
-    As ``op``; the kernel gets the environment first, as those of ops with regions do, for ``view.called`` functions.
-    ``config(view)`` has the parameters.
+    It is like ``op``. The kernel gets the environment first, as those of ops with regions do. ``config(view)`` returns
+    the parameters.
 
     Args:
-        targets: the names that programs call it by.
-        takes: the least rank of each operand, where their number is known: nobody else checks a call's types.
-        gives: the numbers of results that there may be.
+        targets: the names in programs.
+        takes: the least rank of each operand, where their number is known: MLIR does not check the types of calls.
+        gives: the allowed numbers of results.
     """
 
     def register(function: Compile) -> Compile:
@@ -43,7 +43,11 @@ def custom_call(
 
 
 def _check(view: OpView, takes: Sequence[int] | None, gives: Collection[int] | None) -> None:
-    """Raises InvalidArgumentError: number or rank of the operands, or the number of results, is not what it must be."""
+    """Check number and rank of the operands, and the number of results.
+
+    Raises:
+        InvalidArgumentError: the call has other operands or results than the target takes and gives.
+    """
     if takes is not None and len(view.operands) != len(takes):
         raise view.invalid(f"expected {len(takes)} operands, found {len(view.operands)}")
     if gives is not None and len(view.results) not in gives:
@@ -54,33 +58,32 @@ def _check(view: OpView, takes: Sequence[int] | None, gives: Collection[int] | N
 
 
 def find_target(name: str) -> Compile | None:
-    """What compiles the calls of a target, or None where there is none."""
+    """Return the function that compiles the calls of a target, or None if the target is unknown."""
     return _TARGETS.get(name)
 
 
 def targets() -> tuple[str, ...]:
-    """The targets that are known, in alphabetical order."""
+    """Return the known targets, in alphabetical order."""
     return tuple(sorted(_TARGETS))
 
 
 def config(view: OpView) -> Mapping[str, Any]:
-    """The parameters of a call: a dictionary (``mhlo.backend_config``, or ``mhlo.attributes`` of ops that travel as
-    calls) or JSON.
+    """Return the parameters of a call: a dictionary (``mhlo.backend_config``, or ``mhlo.attributes`` of ops that travel
+    as calls) or JSON.
 
     Raises:
-        InvalidArgumentError: they are of another form.
+        InvalidArgumentError: the parameters are neither a dictionary nor JSON.
     """
     for name in ("mhlo.attributes", "mhlo.backend_config", "backend_config"):
-        found = view.attr(name, None)
-        if isinstance(found, Mapping):
-            return found
-        if isinstance(found, str) and found.startswith("{"):
+        value = view.attr(name, None)
+        if isinstance(value, Mapping):
+            return value
+        if isinstance(value, str) and value.startswith("{"):
             try:
-                parsed = json.loads(found)
+                return dict(json.loads(value))
             except ValueError as error:
-                raise view.invalid(f"expected a dictionary or JSON as {name}, found {found[:80]!r}") from error
-            return dict(parsed)
-        if isinstance(found, Opaque | bytes):
-            told = found.text if isinstance(found, Opaque) else repr(found)
-            raise view.invalid(f"expected a dictionary or JSON as {name}, found {told[:80]}")
+                raise view.invalid(f"expected a dictionary or JSON as {name}, found {value[:80]!r}") from error
+        if isinstance(value, Opaque | bytes):
+            text = value.text if isinstance(value, Opaque) else repr(value)
+            raise view.invalid(f"expected a dictionary or JSON as {name}, found {text[:80]}")
     return {}

@@ -1,4 +1,4 @@
-"""From the steps of a block to the block: which slots die with which step."""
+"""Liveness: which slots no later step reads, so that a step empties them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pjrt.devices.reference.core.block import Block, Kernel, Step, encode
 
 @dataclasses.dataclass(frozen=True)
 class Pending:
-    """A step before it is known which slots die with it.
+    """A step whose dead slots are not known yet.
 
     Args:
-        kernel: what computes it.
-        step: the step as people read it.
+        kernel: computes it.
+        step: the step in human-readable form.
         uses: the slots that it reads, those that its regions capture among them.
         environment: whether the kernel takes the environment.
         elementwise: whether the kernel works element by element.
@@ -30,7 +30,7 @@ class Pending:
 
 
 def assemble(block: Block, pending: Sequence[Pending], constant: Collection[int]) -> Block:
-    """The block with these steps; slots are emptied after their last use, but for constants and the outputs."""
+    """Return the block with these steps; slots are emptied after their last use, except constants and the outputs."""
     code, steps = [], []
     live = {*block.outputs, *constant}
     for item in reversed(pending):

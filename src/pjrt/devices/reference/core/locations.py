@@ -1,4 +1,4 @@
-"""Source locations as text, read once at compile time."""
+"""Source locations as text, read when a program is compiled."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ UNKNOWN = "unknown location"
 
 
 def describe(location: Any) -> str:
-    """A location as ``name at file:line:column``, innermost frame first, as far as the program says it."""
+    """Return a location as ``name at file:line:column``, innermost frame first, as far as the program states it."""
     text = str(location)
-    if "\\" in text:  # a name in it may not be UTF-8; the bindings, asked for that, end the process
+    if "\\" in text:  # a name in it may not be UTF-8: the bindings end the process when that is read
         return _spelled(text)
     return _described(location)
 
@@ -30,7 +30,7 @@ def _described(location: Any) -> str:
     if kind == "FusedLoc":
         parts = [part for part in map(_described, location.locations) if part != UNKNOWN]
         return ", ".join(dict.fromkeys(parts)) or UNKNOWN
-    if kind == "Location":  # before jaxlib 0.10.2 the bindings tell nothing but its text
+    if kind == "Location":  # before jaxlib 0.10.2 the bindings have only its text
         return _spelled(str(location))
     return UNKNOWN
 

@@ -1,7 +1,7 @@
 """From an MLIR module to blocks: every op is checked and compiled here, once.
 
-A function or a region becomes a flat list of steps. Ops whose operands are constants run now and leave only their
-result. What a region uses from the block around it becomes a pair of slots, copied when the region is entered.
+A function or a region becomes a flat list of steps, in the order of the program. A value that a region uses from the
+block around it becomes a pair of slots, copied when the region is entered.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pjrt.devices.reference.core.block import Block, Kernel, Step
 from pjrt.devices.reference.core.liveness import Pending, assemble
 from pjrt.devices.reference.core.locations import describe
 from pjrt.devices.reference.core.op_view import LazyAttributes, OpView
+from pjrt.devices.reference.core.quantization import on_expressed_types
 from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import Rule
 from pjrt.devices.reference.core.values import EXPECTED, unknown_type
-from pjrt.devices.reference.fast.fusion import fuse
 from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_type
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
@@ -32,24 +32,12 @@ _CONSTANTS = frozenset({"stablehlo.constant", "chlo.constant", "sdy.constant"})
 _SHAPING = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stablehlo.broadcast", "stablehlo.transpose"})
 """Ops that do nothing to a scalar, and so are harmless in a body that is evaluated on whole arrays."""
 
-_VIEWS = frozenset({"stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
-"""Ops whose result, however large, is a view that takes no memory."""
-
-INLINE_LIMIT = 64
-"""Functions of up to this many ops take the place of their calls; larger ones would only be compiled many times."""
-
-FOLD_LIMIT = 1 << 16
-"""Results of up to this many elements are computed at compile time where they can be; larger ones would only hold
-memory.
-"""
-
 
 class ModuleLowering:
-    """Compiles the functions of a module, each at most once."""
+    """The compiler of a module: compiles each function at most once."""
 
-    def __init__(self, module: Any, *, fold: bool = True, handlers: Collection[str] = ()) -> None:
+    def __init__(self, module: Any, *, handlers: Collection[str] = ()) -> None:
         importlib.import_module("pjrt.devices.reference.ops")  # registers the ops; not at the top: they need the core
-        self.fold = fold
         self.handlers = handlers
         self._root = mlir.decompose(module, lambda name: registry.find(name) is not None)
         self.ops: set[str] = set()
@@ -67,10 +55,10 @@ class ModuleLowering:
         return tuple(self._operations)
 
     def symbol(self, name: str) -> LazyAttributes:
-        """The attributes of a named op of the module that is not a function.
+        """Return the attributes of a named op of the module that is not a function.
 
         Raises:
-            InvalidArgumentError: there is none.
+            InvalidArgumentError: the module has no op of that name.
         """
         for item in self._root.regions[0].blocks[0].operations:
             named = item.operation.attributes
@@ -79,18 +67,18 @@ class ModuleLowering:
         raise InvalidArgumentError(f"expected {name} in the module, found nothing of that name")
 
     def operation(self, name: str) -> Any:
-        """The MLIR operation of a function.
+        """Return the MLIR operation of a function.
 
         Raises:
-            InvalidArgumentError: there is no such function.
+            InvalidArgumentError: the module has no function of that name.
         """
         if name not in self._operations:
-            known = ", ".join(self._operations) or "none"
-            raise InvalidArgumentError(f"expected a function {name} in the module, found {known}")
+            names = ", ".join(self._operations) or "none"
+            raise InvalidArgumentError(f"expected a function {name} in the module, found {names}")
         return self._operations[name]
 
     def function(self, name: str) -> Region:
-        """A function, compiled.
+        """Return a function, compiled.
 
         Raises:
             UnimplementedError: regions and calls are nested deeper than Python's stack is.
@@ -98,7 +86,7 @@ class ModuleLowering:
         if name not in self._compiled:
             try:
                 with self.entered(name) as block:
-                    self._compiled[name] = BlockLowering(self, block, name, None).region()
+                    self._compiled[name] = self.lower(block, name, None).region()
             except RecursionError as error:
                 raise UnimplementedError(
                     f"{name}: regions and calls are nested too deep for Python's stack of {sys.getrecursionlimit()} "
@@ -107,16 +95,16 @@ class ModuleLowering:
         return self._compiled[name]
 
     def can_enter(self, name: str) -> bool:
-        """Whether there is a function that can be compiled now, that is, from where it is called."""
+        """Whether a function has a body and is not being compiled already, which would be recursion."""
         return name not in self._open and len(self.operation(name).regions[0].blocks) == 1
 
     @contextmanager
     def entered(self, name: str) -> Iterator[Any]:
-        """The MLIR block of a function, while it is being compiled.
+        """Give the MLIR block of a function, while it is being compiled.
 
         Raises:
-            UnimplementedError: it is being compiled already.
-            InvalidArgumentError: there is no such function, or only its declaration.
+            UnimplementedError: the function is being compiled already.
+            InvalidArgumentError: the module has no function of that name, or only its declaration.
         """
         operation = self.operation(name)
         if name in self._open:
@@ -127,16 +115,39 @@ class ModuleLowering:
         yield operation.regions[0].blocks[0]
         self._open.pop()
 
+    def lower(self, block: Any, name: str, parent: BlockLowering | None) -> BlockLowering:
+        """Compile one block of MLIR."""
+        return BlockLowering(self, block, name, parent)
+
+    def compile(self, view: OpView) -> Kernel:
+        """Return the kernel of an op.
+
+        Raises:
+            UnimplementedError: no op of that name is registered, or it does not take these types or attributes.
+            InvalidArgumentError: the op breaks a rule of the specification.
+        """
+        rule = registry.find(view.name)
+        if rule is None:
+            raise view.unimplemented("the reference device does not know this op")
+        types = [t for t in view.operands + view.results if isinstance(t, TensorType)]
+        if any(t.quantization for t in types) and not rule.quantized:
+            return on_expressed_types(view, rule.environment or bool(view.regions))
+        return self.kernel(rule, view)
+
+    def kernel(self, rule: Rule, view: OpView) -> Kernel:
+        """Return the kernel that a rule makes for an op."""
+        return rule.compile(view)
+
 
 class BlockLowering:
-    """Compiles one block of MLIR."""
+    """The compiler of one block of MLIR."""
 
     def __init__(self, module: ModuleLowering, block: Any, name: str, parent: BlockLowering | None) -> None:
         self._module = module
         self._name = name
         self._parent = parent
         self._template: list[Any] = [None]  # slot 0: the context
-        self._types: list[ValueType] = [TokenType()]  # of what is in each slot
+        self._types: list[ValueType] = [TokenType()]  # of the value in each slot
         self._constant: set[int] = set()
         self._slots: dict[Any, int] = {}
         self._captures: dict[int, int] = {}
@@ -155,28 +166,21 @@ class BlockLowering:
             self._add(view.operation)
 
     def region(self) -> Region:
-        """The finished block."""
-        pending = self._pending
-        if self._module.fold:
-            pending = fuse(pending, self._outputs, self._template, self._constant)
-        block = assemble(
-            Block(
-                name=self._name,
-                arguments=self._arguments,
-                results=self._results,
-                template=self._template,
-                code=(),
-                steps=(),
-                outputs=self._outputs,
-                captures=tuple(self._captures.items()),
-            ),
-            pending,
-            self._constant,
+        """Return the finished block."""
+        block = Block(
+            name=self._name,
+            arguments=self._arguments,
+            results=self._results,
+            template=self._template,
+            code=(),
+            steps=(),
+            outputs=self._outputs,
+            captures=tuple(self._captures.items()),
         )
-        return Region(block, self._elementwise)
+        return Region(assemble(block, self._pending, self._constant), self._elementwise)
 
     def slot(self, value: Any) -> int:
-        """The slot of an MLIR value; a value of the block around is captured."""
+        """Return the slot of an MLIR value; a value of the block around is captured."""
         if value in self._slots:
             return self._slots[value]
         if self._parent is None:
@@ -206,56 +210,43 @@ class BlockLowering:
         self._elementwise = self._elementwise and all(isinstance(t, TensorType) and t.rank == 0 for t in types)
 
     def _add(self, operation: Any) -> None:
-        name: str = operation.name
+        """Add an op of the program to the block."""
         inputs = tuple(self.slot(value) for value in operation.operands)
         operand_types = tuple(self._types[slot] for slot in inputs)
-        if name in _TERMINATORS:
+        if operation.name in _TERMINATORS:
             self._outputs, self._results = inputs, operand_types
             return
-        if name == "func.call" and self._inline(operation, inputs):
-            return
         view = self._view(operation, operand_types)
-        self._module.ops.add(name)
-        rule = registry.find(name)
-        if rule is None:
-            raise view.unimplemented("the reference device does not know this op")
+        self._module.ops.add(view.name)
+        if view.name == "stablehlo.custom_call":
+            self._module.ops.add(view.attr("call_target_name"))
         if (unknown := unknown_type(view.results)) is not None:
             raise view.unimplemented(f"{EXPECTED}, found {unknown}")
-        kernel, elementwise = self._compile(rule, view)
-        self._elementwise = self._elementwise and elementwise
-        self._check_scalar(view.results)
+        kernel = self._compile(view)
         outputs = tuple(self._new_slot(type_) for type_ in view.results)
         self._slots.update(zip(operation.results, outputs, strict=True))
-        environment = rule.environment or bool(view.regions)
-        if not environment and self._fold(rule, kernel, inputs, outputs, view):
+        rule = registry.find(view.name)
+        assert rule is not None  # else it could not be compiled
+        elementwise = getattr(kernel, "elementwise", rule.elementwise)
+        self._elementwise = self._elementwise and elementwise
+        self._check_scalar(view.results)
+        if view.name in _CONSTANTS:
+            self._set_constant(outputs[0], kernel())
             return
         captured = tuple(outside for region in view.regions for outside, _ in region.block.captures)
         blocks = tuple(region.block for region in (*view.regions, *view.called))
         flops = getattr(kernel, "flops", None)
-        step = Step(name, view.location, inputs, outputs, view.operands, view.results, blocks, flops)
-        self._pending.append(Pending(kernel, step, inputs + captured, environment, elementwise, rule.foldable))
+        step = Step(view.name, view.location, inputs, outputs, view.operands, view.results, blocks, flops)
+        environment = rule.environment or bool(view.regions)
+        self._append(Pending(kernel, step, inputs + captured, environment, elementwise, rule.foldable))
 
-    def _inline(self, call: Any, inputs: tuple[int, ...]) -> bool:
-        """Puts the steps of a small function in the place of a call: no block to enter at each run, constants are known
-        to more of the program, and so is who reads a value last. Tells whether it did.
-        """
-        name = decode_attribute(call.attributes["callee"])
-        if not (self._module.fold and self._module.can_enter(name)):
-            return False
-        with self._module.entered(name) as block:
-            operations = [item.operation for item in block.operations]
-            if len(operations) <= INLINE_LIMIT:
-                self._slots.update(zip(block.arguments, inputs, strict=True))
-                for operation in operations[:-1]:
-                    self._add(operation)
-                returned = [self.slot(value) for value in operations[-1].operands]
-                self._slots.update(zip(call.results, returned, strict=True))
-        return len(operations) <= INLINE_LIMIT
+    def _append(self, pending: Pending) -> None:
+        self._pending.append(pending)
 
     def _view(self, operation: Any, operand_types: tuple[ValueType, ...]) -> OpView:
         name: str = operation.name
         regions = [
-            BlockLowering(self._module, region.blocks[0], f"{name} of {self._name}", self).region()
+            self._module.lower(region.blocks[0], f"{name} of {self._name}", self).region()
             for region in operation.regions
             if len(region.blocks)
         ]
@@ -270,46 +261,30 @@ class BlockLowering:
             source=lambda index: _attributes_of_owner(operation.operands[index]),
         )
 
-    def _compile(self, rule: Rule, view: OpView) -> tuple[Kernel, bool]:
-        """The kernel of an op, and whether it works element by element."""
+    def _compile(self, view: OpView) -> Kernel:
+        """Return the kernel of an op; errors name the op and its place."""
         types = [t for t in view.operands + view.results if isinstance(t, TensorType)]
+        if view.name in _SHAPING and all(t.rank == 0 for t in types):
+            return _same_scalar
         try:
-            if rule.name in _SHAPING and all(t.rank == 0 for t in types):
-                return _identity, True
-            if any(t.quantization for t in types) and not rule.quantized:
-                from pjrt.devices.reference.ops.quantization import on_expressed_types
-
-                return on_expressed_types(view, rule), False
-            kernel = rule.compile(view)
+            return self._module.compile(view)
         except PjrtError as error:
             raise view.explain(error) from error
         except RecursionError:  # of the whole program, see ``function``
             raise
         except Exception as error:
             raise view.explain(PjrtError.wrap(error)) from error
-        return kernel, rule.elementwise or getattr(kernel, "elementwise", False)
 
-    def _fold(
-        self, rule: Rule, kernel: Kernel, inputs: tuple[int, ...], outputs: tuple[int, ...], view: OpView
-    ) -> bool:
-        """Runs an op now where its operands are known; tells whether it did."""
-        if not rule.foldable or not self._constant.issuperset(inputs):
-            return False
-        is_view = rule.name in _VIEWS
-        if rule.name not in _CONSTANTS and not (self._module.fold and (is_view or _is_small(view.results))):
-            return False
-        try:
-            with np.errstate(all="ignore"):
-                value = kernel(*(self._template[slot] for slot in inputs))
-        except Exception:  # an op that fails here fails when it runs, if it runs: that is where the error belongs
-            return False
-        for slot, item in zip(outputs, (value,) if len(outputs) == 1 else value, strict=True):
-            self._set_constant(slot, item)
-        return True
+
+def _same_scalar(value: Any) -> Any:
+    return value
+
+
+_same_scalar.elementwise = True  # type: ignore[attr-defined]
 
 
 def function_attributes(operation: Any, which: str) -> list[dict[str, Any]]:
-    """The attributes of a function's arguments (``arg_attrs``) or results (``res_attrs``), a dictionary each."""
+    """Return the attributes of a function's arguments (``arg_attrs``) or results (``res_attrs``), a dictionary each."""
     count = len(
         operation.attributes["function_type"].value.inputs
         if which == "arg_attrs"
@@ -321,7 +296,7 @@ def function_attributes(operation: Any, which: str) -> list[dict[str, Any]]:
 
 
 def _attributes_of_owner(value: Any) -> Mapping[str, Any] | None:
-    """The attributes of the operation that makes a value, or of a function's argument; None for another argument."""
+    """Return the attributes of the operation that makes a value, or of a function's argument; None for others."""
     owner = getattr(value.owner, "operation", value.owner)
     if hasattr(owner, "attributes"):
         return LazyAttributes(owner)
@@ -329,11 +304,3 @@ def _attributes_of_owner(value: Any) -> Mapping[str, Any] | None:
     if "arg_attrs" not in function.attributes:
         return None
     return function_attributes(function, "arg_attrs")[list(owner.arguments).index(value)]
-
-
-def _identity(value: Any) -> Any:
-    return value
-
-
-def _is_small(types: Sequence[ValueType]) -> bool:
-    return all(isinstance(t, TensorType) and t.is_static and t.size <= FOLD_LIMIT for t in types)

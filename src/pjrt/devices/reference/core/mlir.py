@@ -1,4 +1,4 @@
-"""Everything of jaxlib's MLIR bindings that this room calls by name, in one place."""
+"""All calls of jaxlib's MLIR bindings by name that the reference device makes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pjrt.stablehlo import read, to_module
 
 
 def decompose(module: Any, is_known: Callable[[str], bool]) -> Any:
-    """The module's operation, with CHLO ops that are not known expressed in StableHLO by the StableHLO project's own
-    pass.
+    """Return the module's operation, with unknown CHLO ops expressed in StableHLO by the StableHLO project's own pass.
 
-    A module that has such ops is copied first: the caller's stays as it is.
+    A module with such ops is copied first: the caller's stays as it is.
     """
     names: set[str] = set()
     _collect(module.operation, names)
@@ -36,12 +35,12 @@ def _collect(operation: Any, names: set[str]) -> None:
 
 
 def parse(program: str | bytes) -> Any:
-    """A module from a program in any encoding, in a context of its own."""
+    """Return the module of a program in any format, in an MLIR context of its own."""
     with to_module(read(program), trusted=True) as module:
         return module
 
 
 def operations(dialect: str) -> frozenset[str]:
-    """The names of a dialect's operations."""
+    """Return the names of a dialect's operations."""
     module = importlib.import_module(f"jaxlib.mlir.dialects.{dialect}")
     return frozenset(thing.OPERATION_NAME for thing in vars(module).values() if hasattr(thing, "OPERATION_NAME"))

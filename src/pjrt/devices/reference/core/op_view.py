@@ -1,4 +1,4 @@
-"""An op as its compile function sees it: types, attributes, regions and its place in the source, all in Python."""
+"""An op as the function that compiles it sees it: types, attributes, regions and its place in the source, in Python."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.numerics.rounding import converter
 from pjrt.stablehlo.attributes import Opaque
@@ -19,14 +20,14 @@ _REQUIRED = object()
 
 
 class Module(Protocol):
-    """The part of the module that an op may read.
-
-    ``ops`` are the names of all ops compiled so far, ``handlers`` those of the host's functions that custom calls may
-    call.
+    """The part of the module that an op may use. ``handlers`` are the names of the host's functions that custom calls
+    may call.
     """
 
-    ops: set[str]
     handlers: Collection[str]
+
+    def compile(self, view: OpView) -> Kernel:
+        """Return the kernel of an op."""
 
     def function(self, name: str) -> Region:
         """Return a function, compiled."""
@@ -64,18 +65,18 @@ class OpView:
         self.called: list[Region] = []
 
     def operand(self, index: int = 0) -> TensorType:
-        """The type of an operand that must be a tensor."""
+        """Return the type of an operand that must be a tensor."""
         return self._tensor(self.operands[index], f"operand {index}")
 
     def result(self, index: int = 0) -> TensorType:
-        """The type of a result that must be a tensor."""
+        """Return the type of a result that must be a tensor."""
         return self._tensor(self.results[index], f"result {index}")
 
     def attr(self, name: str, default: Any = _REQUIRED) -> Any:
-        """An attribute as a Python value (see ``pjrt.stablehlo.attributes``).
+        """Return an attribute as a Python value (see ``pjrt.stablehlo.attributes``).
 
         Raises:
-            InvalidArgumentError: the op does not have it, and no default is given.
+            InvalidArgumentError: the op does not have the attribute, and the call names no default.
         """
         try:
             return self.attributes[name]
@@ -85,83 +86,74 @@ class OpView:
             return default
 
     def constant(self) -> Any:
-        """The array that an op's ``value`` is, in the type of its result: MLIR stores a quantized one without a sign.
+        """Return the array in an op's ``value``, in the type of its result: MLIR stores a quantized one without a sign.
 
         Raises:
-            UnimplementedError: it is stored in a way that cannot be read.
+            UnimplementedError: MLIR stores the elements in a way that cannot be read.
         """
         value = self.attr("value")
         if not isinstance(value, np.ndarray):
-            found = value.text[:80] if isinstance(value, Opaque) else repr(value)
-            raise self.unimplemented(f"expected the elements of a constant, found {found}")
+            text = value.text[:80] if isinstance(value, Opaque) else repr(value)
+            raise self.unimplemented(f"expected the elements of a constant, found {text}")
         return converter(ElementType.of(value.dtype), self.result().element)(value)
 
     def function(self, name: str) -> Region:
-        """A function of the module as a region without captured values: what calls, composites and custom calls run."""
-        found = self._whole_module().function(name)
-        self.called.append(found)
-        return found
+        """Return a function of the module, for calls: a region without captured values."""
+        region = self._whole_module().function(name)
+        self.called.append(region)
+        return region
 
     def symbol(self, name: str) -> Mapping[str, Any]:
-        """The attributes of another named op of the module, such as a mesh."""
+        """Return the attributes of another named op of the module, such as a mesh."""
         return self._whole_module().symbol(name)
-
-    def note(self, name: str) -> None:
-        """Adds a name to those of the ops that the program uses: of what a custom call calls."""
-        if self._module is not None:
-            self._module.ops.add(name)
 
     def has_handler(self, name: str) -> bool:
         """Whether the client has a function of the host for custom calls of a name."""
         return self._module is not None and name in self._module.handlers
 
     def source(self, index: int) -> Mapping[str, Any] | None:
-        """The attributes of the op that makes an operand, or of the function's argument that it is, if any."""
+        """Return the attributes of the op that makes an operand, or of the function's argument that it is, if any."""
         return self._source(index) if self._source is not None else None
 
     def _whole_module(self) -> Module:
         if self._module is None:
-            raise self.invalid("it refers to another part of the module, and there is none")
+            raise self.invalid("the op refers to another part of its module, and was compiled without a module")
         return self._module
 
-    def with_types(
-        self, operands: Sequence[ValueType], results: Sequence[ValueType], name: str | None = None
-    ) -> OpView:
-        """The same op on other types: for a rule that reduces its op to a simpler one."""
-        made = OpView(
-            name or self.name,
-            operands,
-            results,
-            self.attributes,
-            self.regions,
-            self.location,
-            self._module,
-            self._source,
-        )
-        made.called = self.called
-        return made
+    def derive(self, **changes: Any) -> OpView:
+        """Return the view with other values for some of ``name``, ``operands``, ``results``, ``attributes`` and
+        ``regions``: for a rule that reduces its op to another one.
+        """
+        fields = {field: getattr(self, field) for field in ("name", "operands", "results", "attributes", "regions")}
+        view = OpView(**{**fields, **changes}, location=self.location, module=self._module, source=self._source)
+        view.called = self.called
+        return view
+
+    def compile(self) -> Kernel:
+        """Return the kernel of the op, for a rule that reduces its op to this one."""
+        return self._whole_module().compile(self)
 
     def unimplemented(self, reason: str) -> UnimplementedError:
-        """The error for what this device does not do: names the op, its types and its place."""
-        return _told(UnimplementedError(self._explain(reason)))
+        """Return the error for an unsupported op, type or attribute: it names the op, its types and its place."""
+        return _with_place(UnimplementedError(self._explain(reason)))
 
     def invalid(self, reason: str) -> InvalidArgumentError:
-        """The error for what the specification does not allow."""
-        return _told(InvalidArgumentError(self._explain(reason)))
+        """Return the error for an op that breaks a rule of the specification."""
+        return _with_place(InvalidArgumentError(self._explain(reason)))
 
     def explain(self, error: PjrtError) -> PjrtError:
-        """The same error with op, types and place in its message; one that has those of an inner op stays as it is."""
-        if getattr(error, "_told", False):
+        """Return the error with op, types and place in its message; one that names an inner op stays as it is."""
+        if getattr(error, "_has_place", False):
             return error
-        return _told(PjrtError.of(error.code, self._explain(error.message), error.payloads))
+        return _with_place(PjrtError.of(error.code, self._explain(error.message), error.payloads))
 
     @property
-    def signature(self) -> str:
-        """The types as MLIR writes them: ``(tensor<2xf32>) -> tensor<2xf32>``."""
+    def types(self) -> str:
+        """The types as MLIR writes them: ``(tensor<2xf32>) -> (tensor<2xf32>)``."""
         return f"({', '.join(map(str, self.operands))}) -> ({', '.join(map(str, self.results))})"
 
     def _explain(self, reason: str) -> str:
-        return f"{self.name} {self.signature}: {reason} [{self.location}]"
+        return f"{self.name} {self.types}: {reason} [{self.location}]"
 
     def _tensor(self, type_: ValueType, what: str) -> TensorType:
         if not isinstance(type_, TensorType):
@@ -170,7 +162,7 @@ class OpView:
 
 
 class LazyAttributes(Mapping[str, Any]):
-    """The attributes of an MLIR operation, decoded when asked for, once each."""
+    """The attributes of an MLIR operation, each decoded once, when it is first read."""
 
     def __init__(self, operation: Any) -> None:
         self._operation = operation
@@ -188,10 +180,10 @@ class LazyAttributes(Mapping[str, Any]):
         return len(self._operation.attributes)
 
 
-Told = TypeVar("Told", bound=PjrtError)
+Error = TypeVar("Error", bound=PjrtError)
 
 
-def _told(error: Told) -> Told:
-    """Marks an error whose message says which op it is about."""
-    error._told = True  # type: ignore[attr-defined]
+def _with_place(error: Error) -> Error:
+    """Mark an error whose message names the op and its place."""
+    error._has_place = True  # type: ignore[attr-defined]
     return error

@@ -1,7 +1,7 @@
-"""Combining elements by the body of a reduction, in whatever way the specification leaves open.
+"""Reducers: the bodies of reduce, reduce_window, scatter, …, on arrays.
 
-The body of reduce, reduce_window, scatter and their like takes the values so far and new ones, one each an operand.
-Where it is one common op, numpy's function takes its place; otherwise it is evaluated on whole arrays.
+A body takes the values so far and new ones, one of each for each operand. Where the body is one common op, numpy's
+function takes its place; otherwise it is evaluated on whole arrays.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.devices.reference.core.block import Environment
+from pjrt.devices.reference.core.quantization import conversion, dequantizer, quantizer
 from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.numerics.element_types import FLOAT, compute_dtype, is_native
 from pjrt.stablehlo.types import TensorType, ValueType
@@ -42,11 +43,12 @@ _UFUNCS_OF_BOOLEANS: dict[str, np.ufunc] = {
 class Reducer:
     """The body of a reduction, on arrays.
 
-    Values are first brought to ``working`` dtypes by ``open`` and last to the results' by ``close``. What a body gives
-    is rounded to its type each time, as the specification has it: a sum of bf16 is a sum of rounded sums.
+    ``open`` converts values to the ``working`` dtypes, and ``close`` to those of the results. The result of a body is
+    rounded to its type each time, as the specification has it: a sum of bf16 is a sum of rounded sums.
 
-    ``ufunc`` is numpy's function for the body, or None; ``rounds`` tells that it rounds to a type below 32 bits, so
-    that the order in which elements are combined matters much; ``replaces`` tells that the body gives the new value.
+    ``ufunc`` is numpy's function for the body, or None. ``rounds`` is True where it rounds to a type below 32 bits, so
+    that the order in which elements are combined matters much. ``replaces`` is True where the body returns the new
+    value.
     """
 
     def __init__(self, region: Region, results: Sequence[ValueType]) -> None:
@@ -72,39 +74,40 @@ class Reducer:
         return self.working == self._closed
 
     def open(self, arrays: Sequence[Array]) -> list[Array]:
-        """Operands in the working dtypes."""
+        """Return operands in the working dtypes."""
         return [x if x.dtype == dtype else x.astype(dtype) for x, dtype in zip(arrays, self.working, strict=True)]
 
     def take(self, arrays: Sequence[Array], owned: bool = False) -> list[Array]:
-        """Operands in the working dtypes, to be written to: copies, where they are not ``owned``."""
+        """Return operands in the working dtypes that may be written to: copies, unless they are ``owned``."""
         if owned and all(x.dtype == dtype for x, dtype in zip(arrays, self.working, strict=True)):
             return list(arrays)
         return [np.array(x, dtype, order="C") for x, dtype in zip(arrays, self.working, strict=True)]
 
     def close(self, arrays: Sequence[Array]) -> list[Array]:
-        """Results in their own dtypes."""
+        """Return results in their own dtypes."""
         return [x if x.dtype == dtype else x.astype(dtype) for x, dtype in zip(arrays, self._closed, strict=True)]
 
     def combine(
         self, environment: Environment, left: Sequence[Array], right: Sequence[Array], owned: bool = False
     ) -> list[Array]:
-        """The body at each position. ``owned`` tells that ``left`` may be written to."""
+        """Return the results of the body at each position. Where ``left`` is ``owned`` it may be written to."""
         if self.ufunc is not None:
             return [self.ufunc(left[0], right[0], out=left[0]) if owned else self.ufunc(left[0], right[0])]
         return self._body(environment, *left, *right)
 
     def update(self, environment: Environment, places: Sequence[Array], values: Sequence[Array]) -> None:
-        """Combines what is at each place, views of arrays in the working dtypes, with new values."""
+        """Combine the values at each place, views of arrays in the working dtypes, with new values."""
         if self.ufunc is not None:
             self.ufunc(places[0], values[0], out=places[0])
             return
-        found = values if self.replaces else self.combine(environment, places, values)
-        for place, value in zip(places, found, strict=True):
+        results = values if self.replaces else self.combine(environment, places, values)
+        for place, value in zip(places, results, strict=True):
             place[...] = value
 
     def fold(self, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
-        """All elements along the first dimension, which must not be empty, combined in their order: neighbours first,
-        in rounds, so that it takes the logarithm of their number.
+        """Combine all elements along the first dimension, which must not be empty, in their order.
+
+        Neighbours come first, in rounds, so that the number of rounds is the logarithm of that of elements.
         """
         current = list(arrays)
         while (size := current[0].shape[0]) > 1:
@@ -123,10 +126,10 @@ class Reducer:
         updates: Sequence[Array],
         unique: bool = False,
     ) -> None:
-        """Combines ``data[rows[i]]`` with ``updates[i]``, for one ``i`` after the other, in place.
+        """Combine ``data[rows[i]]`` with ``updates[i]``, for one ``i`` after the other, in place.
 
-        ``data`` are arrays of the working dtypes with elements, or rows of them, along the first axis; ``unique`` tells
-        that no row number occurs twice.
+        ``data`` are arrays of the working dtypes with elements, or rows of them, along the first axis. With ``unique``
+        no row number occurs twice.
         """
         if self.replaces and self.count == 1:
             data[0][rows] = updates[0]  # the last one stays
@@ -138,14 +141,14 @@ class Reducer:
             self._in_rounds(environment, data, rows, updates)
 
     def _apply(self, environment: Environment, data: Sequence[Array], rows: Array, updates: Sequence[Array]) -> None:
-        found = self.combine(environment, [x[rows] for x in data], updates)
-        for target, values in zip(data, found, strict=True):
+        results = self.combine(environment, [x[rows] for x in data], updates)
+        for target, values in zip(data, results, strict=True):
             target[rows] = values
 
     def _in_rounds(
         self, environment: Environment, data: Sequence[Array], rows: Array, updates: Sequence[Array]
     ) -> None:
-        """The first update of every row, then the second of every row that has one, and so on."""
+        """Apply the first update of every row, then the second of every row that has one, and so on."""
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
@@ -160,26 +163,24 @@ class Reducer:
 
 
 def body_on_reals(region: Region) -> Callable[..., list[Array]]:
-    """``region.vectorized``, where quantized values of the body are given and taken as the real numbers they mean.
+    """Return ``region.vectorized`` with real numbers in place of the body's quantized values.
 
-    An op on quantized tensors is computed on real numbers; its body, though, may have been written for stored integers.
+    An op on quantized tensors is computed on real numbers, but its body may be written for stored integers.
     """
     types = (*region.arguments, *region.results)
     if not any(isinstance(type_, TensorType) and type_.quantization for type_ in types):
         return region.vectorized
-    from pjrt.devices.reference.ops.quantization import conversion, dequantizer, quantizer
-
     opening = [conversion(type_, quantizer) for type_ in region.arguments]
     closing = [conversion(type_, dequantizer) for type_ in region.results]
 
     def run(environment: Environment, *arrays: Array) -> list[Array]:
         stored = [convert(x) for convert, x in zip(opening, arrays, strict=True)]
-        found = region.vectorized(environment, *stored)
-        return [convert(x) for convert, x in zip(closing, found, strict=True)]
+        results = region.vectorized(environment, *stored)
+        return [convert(x) for convert, x in zip(closing, results, strict=True)]
 
     return run
 
 
 def _element(type_: ValueType) -> ElementType:
-    assert isinstance(type_, TensorType)  # bodies of reductions take and give tensors only
+    assert isinstance(type_, TensorType)  # bodies of reductions take and return tensors only
     return type_.quantization.expressed if type_.quantization else type_.element

@@ -24,11 +24,9 @@ _COMMUTATIVE = {
 class Region:
     """A compiled region or function.
 
-    Calling it runs it: ``region(environment, *args)`` gives a list with as many values as it returns. The environment
-    is the first argument of the kernel of the op that has the region.
-
-    ``elementwise`` tells whether every op in it works element by element on scalars, so that ``vectorized`` costs one
-    pass over arrays.
+    A call runs it: ``region(environment, *args)`` returns a list of its results. The environment is the first argument
+    of the kernel of the op that has the region. ``elementwise`` is True where every op in it works element by element
+    on scalars, so that ``vectorized`` costs one pass over arrays.
     """
 
     def __init__(self, block: Block, elementwise: bool) -> None:
@@ -42,27 +40,27 @@ class Region:
 
     @property
     def results(self) -> tuple[ValueType, ...]:
-        """The types of what it returns."""
+        """The types of its results."""
         return self.block.results
 
     def __call__(self, environment: Environment, *args: Any) -> list[Any]:
         return self.block.run(environment, args)
 
     def run(self, environment: Environment, args: Any) -> list[Any]:
-        """As calling it, with the arguments in a sequence."""
+        """Return the results for arguments in a sequence."""
         return self.block.run(environment, args)
 
     def consume(self, environment: Environment, args: list[Any]) -> list[Any]:
-        """As ``run``, and empties the list of arguments: what nobody else holds may then be updated in place."""
+        """Do as ``run``, and empty the list of arguments (see ``Block.consume``)."""
         return self.block.consume(environment, args)
 
     @cached_property
     def pattern(self) -> str | None:
-        """What the body computes, where it is one of the common ones.
+        """The common function that the body computes, if it is one.
 
         ``"add"``, ``"multiply"``, ``"maximum"``, ``"minimum"``, ``"and"``, ``"or"``, ``"xor"`` for that op of its two
         arguments in either order; ``"first"`` and ``"second"`` for returning that one of two arguments; else None. The
-        element type of the body is ``arguments[0]``: it can be wider than the operand's, then the caller converts.
+        element type of the body, that of ``arguments[0]``, can be wider than the operand's: then the caller converts.
         """
         block = self.block
         if len(block.arguments) != 2 or len(block.outputs) != 1 or block.captures:
@@ -77,10 +75,10 @@ class Region:
         return _COMMUTATIVE.get(step.name)
 
     def vectorized(self, environment: Environment, *arrays: Any) -> list[np.ndarray[Any, Any]]:
-        """The scalar body applied at each position of arrays that broadcast together; one array of the common shape a
-        result.
+        """Return the results of the scalar body at each position of arrays that broadcast together: one array of the
+        common shape for each result.
 
-        One pass over whole arrays where the body is ``elementwise``; otherwise the body is run for each position.
+        Where the body is ``elementwise`` it takes one pass over whole arrays; otherwise it runs for each position.
         """
         if self.elementwise:
             results = self.block.run(environment, arrays)

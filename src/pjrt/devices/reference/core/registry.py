@@ -11,7 +11,7 @@ from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
 
 Compile = Callable[[OpView], Kernel]
-"""What turns an op into its kernel, once, when the program is compiled."""
+"""A function that returns the kernel of an op. It runs once, when the program is compiled."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ _RULES: dict[str, Rule] = {}
 
 
 def _load_chapters() -> None:
-    """Import the device's own ops, which registers them; not at the top: they need the core."""
+    """Import the built-in ops, which registers them; not at the top: they need the core."""
     importlib.import_module(_CHAPTERS)
 
 
@@ -45,26 +45,26 @@ def op(
     foldable: bool = True,
     types: frozenset[ElementType] | None = None,
 ) -> Callable[[Compile], Compile]:
-    """Registers the decorated function as what compiles the ops called ``names``.
+    """Register the decorated function, which compiles the ops called ``names``.
 
     Args:
         names: full names, such as ``"stablehlo.add"``.
-        elementwise: the kernel works on arrays of any (broadcastable) shape, whatever the types in the program say. A
+        elementwise: the kernel works on arrays of any (broadcastable) shape, not only of the types in the program. A
             region made only of such ops on scalars is evaluated on whole arrays at once.
-        environment: the kernel's first argument is the environment of the step (``Environment``): what a region or a
-            collective needs. Ops with regions always get it and need not say so.
+        environment: the kernel's first argument is the environment of the step (``Environment``), which regions and
+            collectives need. The kernels of ops with regions always get it.
         quantized: the function handles uniform-quantized types itself; otherwise operands are dequantized, the op
             computed on the expressed type, and the results quantized, as the specification defines it.
         foldable: the kernel is a pure function of its operands, so it may run once at compile time where these are
             constants.
-        types: the element types of the first operand that the function takes, where these alone decide; the device
-            says so of itself.
+        types: the element types of the first operand that the op takes, where these alone decide; the device's
+            capabilities list them.
     """
 
     def register(function: Compile) -> Compile:
         package, _, chapter = function.__module__.rpartition(".")
         if package != _CHAPTERS:
-            _load_chapters()  # whoever comes from outside comes second, and is told so
+            _load_chapters()  # so that an op from outside comes second, and gets the error below
         for name in names:
             if name in _RULES:
                 raise ValueError(f"{name} is registered twice: in {_RULES[name].chapter} and in {chapter}")
@@ -76,11 +76,11 @@ def op(
 
 
 def find(name: str) -> Rule | None:
-    """The rule of an op, or None where there is none."""
+    """Return the rule of an op, or None if the op is unknown."""
     return _RULES.get(name)
 
 
 def rules() -> Iterator[Rule]:
-    """All rules, by chapter and name: what the generated table of ops is made from."""
+    """Return all rules, by chapter and name, for the generated table of ops."""
     _load_chapters()
     return iter(sorted(_RULES.values(), key=lambda rule: (rule.chapter, rule.name)))

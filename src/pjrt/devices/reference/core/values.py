@@ -1,7 +1,6 @@
-"""Which types of values this device computes with, and the value of a token.
+"""The types of values that this device computes with, and the value of a token.
 
-Types are read once from MLIR when a program is compiled, so that nothing of MLIR is alive (or needs a lock) while it
-runs.
+Types are read from MLIR when a program is compiled, so that no MLIR object is alive (or needs a lock) while it runs.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Iterable
 from pjrt.stablehlo.types import FutureType, OpaqueType, TupleType, ValueType
 
 EXPECTED = "expected ranked tensors of StableHLO's element types, tuples or tokens"
-"""What an error says that finds another type."""
+"""The first half of the message of errors about other types."""
 
 
 class _Token:
@@ -24,12 +23,12 @@ TOKEN = _Token()
 
 
 def unknown_type(types: Iterable[ValueType]) -> OpaqueType | None:
-    """The first of the types, or of what they consist of, that this device does not compute with; None if there is
-    none.
+    """Return the first of the types, or of their elements, that this device does not compute with; None if all are
+    supported.
     """
     for type_ in types:
         if isinstance(type_, OpaqueType):
             return type_
-        if isinstance(type_, TupleType | FutureType) and (found := unknown_type(type_.elements)) is not None:
-            return found
+        if isinstance(type_, TupleType | FutureType) and (inner := unknown_type(type_.elements)) is not None:
+            return inner
     return None

@@ -1,1 +1,10 @@
-"""Optimizations of the interpreter: the same results, bit by bit, sooner."""
+"""Optimizations: the same results as without them, bit by bit, but sooner.
+
+The rest of the device does not know this package and is complete without it, except that ``Evaluator`` uses
+``FastModuleLowering`` unless it is told not to (``optimize=False``). Two kinds are here:
+
+- ``lowering`` changes the steps of a program: it computes constants, inlines small functions, and has chains of
+  elementwise steps run in chunks (``fusion``).
+- The other modules have faster kernels for single ops, registered with ``kernels.faster``: updates in place, choices
+  without a branch, and sorts by keys or by merging.
+"""

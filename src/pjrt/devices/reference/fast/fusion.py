@@ -1,8 +1,8 @@
-"""Chains of elementwise steps on large arrays, run a chunk at a time.
+"""Fusion: chains of elementwise steps on large arrays, run a chunk at a time.
 
 Step by step, every intermediate value of a chain goes out to memory and comes back. In chunks that fit into the
-processor's cache it does not, and no memory is asked for. The result is the same, bit by bit: the same kernels see the
-same elements.
+processor's cache it does not, and no memory is allocated for it. The result is the same, bit by bit: the same kernels
+see the same elements.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ Shape = tuple[int, ...]
 def fuse(
     pending: Sequence[Pending], outputs: Sequence[int], template: Sequence[Any], constant: Collection[int]
 ) -> list[Pending]:
-    """The steps with chains of elementwise ones on values of one large shape made into one step each.
+    """Return the steps, with one step in place of each chain of elementwise ones on values of one large shape.
 
-    What does not depend on a chain, and may, moves in front of it.
+    Pure steps that do not depend on a chain move in front of it.
     """
     done: list[Pending] = []
     chain: list[Pending] = []
-    made: set[int] = set()
+    written: set[int] = set()
     shape: Shape | None = None
 
     def close(rest: Sequence[Pending]) -> None:
@@ -49,7 +49,7 @@ def fuse(
             needed = {slot for item in rest for slot in item.uses}.union(outputs)
             done.extend(_fused(chain, needed, template, constant))
         chain.clear()
-        made.clear()
+        written.clear()
         shape = None
 
     for position, item in enumerate(pending):
@@ -57,66 +57,68 @@ def fuse(
         if own is not None and shape in (None, own) and len(chain) < LONGEST:
             shape = own
             chain.append(item)
-            made.update(item.step.outputs)
-        elif item.pure and not item.environment and made.isdisjoint(item.uses) and own is None:
+            written.update(item.step.outputs)
+        elif item.pure and not item.environment and written.isdisjoint(item.uses) and own is None:
             done.append(item)
         else:
             close(pending[position:])
             if own is None:
                 done.append(item)
             else:
-                shape, made = own, set(item.step.outputs)
+                shape, written = own, set(item.step.outputs)
                 chain.append(item)
     close(())
     return done
 
 
 def _shape_of(item: Pending) -> Shape | None:
-    """The shape that a step works on, if it can be part of a chain."""
+    """Return the shape that a step works on, or None if it cannot be part of a chain."""
     step = item.step
     if item.environment or not item.pure or len(step.outputs) != 1:
         return None
-    (made,) = step.output_types
-    if not (isinstance(made, TensorType) and made.is_static and made.size >= SMALLEST and not made.quantization):
+    (output,) = step.output_types
+    if not (
+        isinstance(output, TensorType) and output.is_static and output.size >= SMALLEST and not output.quantization
+    ):
         return None
-    given = step.input_types
+    inputs = step.input_types
     if step.name == "stablehlo.broadcast_in_dim":
-        return made.sizes if isinstance(given[0], TensorType) and given[0].rank == 0 else None
+        return output.sizes if isinstance(inputs[0], TensorType) and inputs[0].rank == 0 else None
     if not item.elementwise:
         return None
-    fits = all(isinstance(t, TensorType) and (t.shape == made.shape or t.rank == 0) for t in given)
-    return made.sizes if fits else None
+    fits = all(isinstance(t, TensorType) and (t.shape == output.shape or t.rank == 0) for t in inputs)
+    return output.sizes if fits else None
 
 
 def _fused(
     chain: Sequence[Pending], needed: Collection[int], template: Sequence[Any], constant: Collection[int]
 ) -> list[Pending]:
-    """A chain as one step; left alone where that gains nothing."""
+    """Return a chain as one step, or its steps where one would not be faster."""
     working = [item for item in chain if item.step.name != "stablehlo.broadcast_in_dim"]
     wide = any(not is_native(t.element) for i in working for t in i.step.output_types if isinstance(t, TensorType))
     if len(working) < 2 and not (working and wide):
         return list(chain)
-    made = {slot for item in chain for slot in item.step.outputs}
-    inputs = list(dict.fromkeys(slot for item in chain for slot in item.step.inputs if slot not in made))
+    inner = {slot for item in chain for slot in item.step.outputs}
+    inputs = list(dict.fromkeys(slot for item in chain for slot in item.step.inputs if slot not in inner))
     types = {s: t for item in chain for s, t in zip(item.step.inputs, item.step.input_types, strict=True)}
     types |= {s: t for item in chain for s, t in zip(item.step.outputs, item.step.output_types, strict=True)}
-    given = [slot for slot in inputs if not (slot in constant and np.ndim(template[slot]) == 0)]
+    variable = [slot for slot in inputs if not (slot in constant and np.ndim(template[slot]) == 0)]
     results = [slot for item in chain for slot in item.step.outputs if slot in needed]
-    block = _inner_block(chain, given, inputs, results, template)
+    block = _inner_block(chain, variable, inputs, results, template)
     kernel = _chunked(
-        block, [t.rank > 0 for t in map(types.get, given) if isinstance(t, TensorType)], _tensors(results, types)
+        block, [t.rank > 0 for t in map(types.get, variable) if isinstance(t, TensorType)], _tensors(results, types)
     )
     step = Step(
         name=f"{len(chain)} fused elementwise ops",
         location=chain[-1].step.location,
-        inputs=tuple(given),
+        inputs=tuple(variable),
         outputs=tuple(results),
-        input_types=tuple(types[slot] for slot in given),
+        input_types=tuple(types[slot] for slot in variable),
         output_types=tuple(types[slot] for slot in results),
         blocks=(block,),
         flops=0.0,
     )
-    return [Pending(kernel, step, tuple(given), False, False, True)]
+    return [Pending(kernel, step, tuple(variable), False, False, True)]
 
 
 def _tensors(slots: Sequence[int], types: dict[int, Any]) -> list[tuple[Shape, AnyDType]]:
@@ -124,11 +126,15 @@ def _tensors(slots: Sequence[int], types: dict[int, Any]) -> list[tuple[Shape, A
 
 
 def _inner_block(
-    chain: Sequence[Pending], given: Sequence[int], inputs: Sequence[int], results: Sequence[int], outer: Sequence[Any]
+    chain: Sequence[Pending],
+    variable: Sequence[int],
+    inputs: Sequence[int],
+    results: Sequence[int],
+    outer: Sequence[Any],
 ) -> Block:
-    """The chain as a block of its own, with slots of its own: first the inputs, then constants and results."""
-    number = {slot: i + 1 for i, slot in enumerate(given)}
-    template: list[Any] = [None] * (len(given) + 1)
+    """Return the chain as a block with slots of its own: first the inputs, then constants and results."""
+    number = {slot: i + 1 for i, slot in enumerate(variable)}
+    template: list[Any] = [None] * (len(variable) + 1)
     constant = []
     for slot in [*inputs, *(slot for item in chain for slot in item.step.outputs)]:
         if slot not in number:
@@ -153,7 +159,7 @@ def _scalar_as_it_is(value: Any) -> Any:
 
 
 def _chunked(block: Block, whole: Sequence[bool], results: Sequence[tuple[Shape, AnyDType]]) -> Callable[..., Any]:
-    """The kernel of a chain: ``whole`` tells which inputs are arrays, the others are scalars."""
+    """Return the kernel of a chain. ``whole`` is True for inputs that are arrays; the others are scalars."""
     shape = results[0][0]
     size, row = math.prod(shape), math.prod(shape[1:])
 

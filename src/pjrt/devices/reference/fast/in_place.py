@@ -1,36 +1,95 @@
-"""Updating in place: when a kernel may write to an operand after all.
+"""Updates in place, where no other value shares the operand's memory.
 
 Values are immutable, which makes an update of one row of a large array a copy of all of it, and a loop that fills an
-array quadratic. Where the operand is not read again, and nothing but the step itself refers to its memory, nobody can
-tell whether it was copied. The first is known when a program is compiled: then the loop is given the kernel's
-``consuming`` form. The second is a matter of counting references when it runs; views, exports and traces hold
-references too. How many the step itself holds is measured once, by the same loop.
+array quadratic. Where no later step reads the operand, and nothing but the step itself refers to its memory, a copy
+cannot be told from an update in place. The first is known when a program is compiled: then the loop gets the kernel's
+``consuming`` form. The second is known when it runs, by counting references: views, exports and traces hold references
+too. How many the step itself holds is measured once, with the same loop.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference.core.block import Block, Environment, Kernel, encode, run_fast
+from pjrt.devices.reference.core.block import Block, Code, Environment, Kernel, Step, encode, run_fast
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.reducers import Reducer
+from pjrt.devices.reference.fast.kernels import faster
+from pjrt.devices.reference.ops.data_movement import Window
+from pjrt.devices.reference.ops.scatter import static_scatter
 
 Array = Any
 
 
-def with_consuming(kernel: Kernel, consuming: Kernel) -> Kernel:
-    """The kernel, with the form that takes over where its first operand is not read after it.
+@faster("stablehlo.dynamic_update_slice")
+def dynamic_update_slice(view: OpView) -> Kernel | None:
+    """Update a window of the operand in place."""
+    operand, update = view.operand(), view.operand(1)
+    if not (operand.is_static and update.is_static and (window := Window(operand.sizes, update.sizes)).moving):
+        return None
 
-    That form asks ``is_free(x)`` (or ``is_free(x, True)`` where it takes the environment) in its own frame, with ``x``
+    def run(x: Array, update: Array, *starts: Array) -> Array:
+        out = np.array(x, order="C")
+        out[window.at(starts)] = update
+        return out
+
+    def consuming(x: Array, update: Array, *starts: Array) -> Array:
+        out = x if is_free(x) else np.array(x, order="C")
+        out[window.at(starts)] = update
+        return out
+
+    return _with_consuming(run, consuming)
+
+
+@faster("stablehlo.scatter")
+def scatter(view: OpView) -> Kernel | None:
+    """Scatter into the operand in place."""
+    if view.regions[0].block.captures:  # a captured value could be the operand
+        return None
+    reducer = Reducer(view.regions[0], view.results)
+    apply = static_scatter(view, reducer)
+    if apply is None or reducer.count > 1:
+        return None
+
+    def run(environment: Environment, x: Array, indices: Array, update: Array) -> Array:
+        return apply(environment, (x,), indices, (update,), False)[0]
+
+    def consuming(environment: Environment, x: Array, indices: Array, update: Array) -> Array:
+        free = is_free(x, True)
+        return apply(environment, (x,), indices, (update,), free)[0]
+
+    return _with_consuming(run, consuming)
+
+
+def _with_consuming(kernel: Kernel, consuming: Kernel) -> Kernel:
+    """Give a kernel the form that runs where no later step reads its first operand.
+
+    That form calls ``is_free(x)`` (or ``is_free(x, True)`` where it takes the environment) in its own frame, with ``x``
     a parameter of its own.
     """
     kernel.consuming = consuming  # type: ignore[attr-defined]
     return kernel
 
 
+def with_updates_in_place(block: Block) -> Block:
+    """Return the block with the consuming forms of kernels whose first operand no later step reads."""
+    code = tuple(map(_consuming_code, block.code, block.steps))
+    return dataclasses.replace(block, code=code)
+
+
+def _consuming_code(code: Code, step: Step) -> Code:
+    kernel, *rest, dead = code
+    if not (hasattr(kernel, "consuming") and step.inputs[0] in dead and step.inputs.count(step.inputs[0]) == 1):
+        return code
+    return kernel.consuming, *rest, dead
+
+
 def is_free(x: Array, environment: bool = False) -> bool:
-    """Whether the first operand of the running step may be written to: it owns its memory and nobody else knows it."""
+    """Whether the first operand of the running step may be written to: it owns its memory and nothing else holds it."""
     return (
         sys.getrefcount(x) <= _HELD[environment]
         and x.__class__ is np.ndarray
@@ -41,11 +100,11 @@ def is_free(x: Array, environment: bool = False) -> bool:
 
 
 def _held_by_a_step(environment: bool) -> int:
-    """The number of references to a step's first operand that ``is_free`` counts, where nothing else holds one."""
-    counted = []
+    """Return how many references to a step's first operand ``is_free`` counts where nothing else holds one."""
+    counts = []
 
     def count(x: Array, environment: bool = False) -> None:
-        counted.append(sys.getrefcount(x))
+        counts.append(sys.getrefcount(x))
 
     def plain(x: Array, update: Array, *starts: Array) -> None:
         count(x)
@@ -57,7 +116,7 @@ def _held_by_a_step(environment: bool) -> int:
     code = encode(kernel, (1, 2, 3), (4,), (1,), environment)
     block = Block("counting", (), (), [], (code,), (), (), ())
     run_fast(block, [None, np.zeros(1), None, None, None])
-    return counted[0]
+    return counts[0]
 
 
 _HELD = (_held_by_a_step(False), _held_by_a_step(True))

@@ -9,13 +9,15 @@ import numpy as np
 
 Array = Any
 Before = Callable[[Sequence[Array], Sequence[Array]], Array]
-"""Whether elements come before others: takes a list of arrays for each side, one an operand, and gives booleans."""
+"""A function that takes a list of arrays for each side, one for each operand, and returns the booleans that tell where
+the left elements come before the right ones.
+"""
 
 
 def merge_order(before: Before, operands: Sequence[Array]) -> Array:
-    """The order in which each row of the operands (all of one shape, rows and columns) is sorted.
+    """Return the order in which each row of the operands (all of one shape, rows and columns) is sorted.
 
-    Takes ``log2(n)²/2`` calls of ``before`` on half of all elements. A comparator that contradicts itself gives some
+    It takes ``log2(n)²/2`` calls of ``before`` on half of all elements. A comparator that contradicts itself gives some
     order, never a lost element.
     """
     rows, columns = operands[0].shape
@@ -28,7 +30,7 @@ def merge_order(before: Before, operands: Sequence[Array]) -> Array:
 
 
 def _merge_level(before: Before, operands: Sequence[Array], order: Array, width: int) -> Array:
-    """Merges runs of ``width`` sorted elements in pairs. ``operands`` are in the order so far."""
+    """Merge runs of ``width`` sorted elements in pairs. ``operands`` are in the order so far."""
     rows, columns = order.shape
     positions = np.arange(columns)
     of_left = positions // width % 2 == 0
@@ -37,18 +39,18 @@ def _merge_level(before: Before, operands: Sequence[Array], order: Array, width:
     middle = np.minimum(first + width, columns)
     end = np.minimum(first + 2 * width, columns)
     overtaking = _search(before, operands, lefts, middle, end) - middle
-    # Were the comparator contradictory, the counts might fall; made to rise, they always give a permutation.
+    # With a comparator that contradicts itself the counts may fall. Made to rise, they always give a permutation.
     targets = np.maximum.accumulate(first + overtaking, axis=1) + (lefts - first)
-    taken = np.zeros((rows, columns), np.bool_)
-    np.put_along_axis(taken, targets, True, 1)
+    from_left = np.zeros((rows, columns), np.bool_)
+    np.put_along_axis(from_left, targets, True, 1)
     merged = np.empty((rows, columns), order.dtype)
-    merged[taken] = order[:, of_left].reshape(-1)
-    merged[~taken] = order[:, ~of_left].reshape(-1)
+    merged[from_left] = order[:, of_left].reshape(-1)
+    merged[~from_left] = order[:, ~of_left].reshape(-1)
     return merged
 
 
 def _search(before: Before, operands: Sequence[Array], lefts: Array, start: Array, end: Array) -> Array:
-    """For each element of the left runs the first position of its right run that does not come before it."""
+    """Return, for each element of the left runs, the first position of its right run that does not come before it."""
     shape = (operands[0].shape[0], len(lefts))
     low, high = np.broadcast_to(start, shape), np.broadcast_to(end, shape)
     own = [x[:, lefts] for x in operands]

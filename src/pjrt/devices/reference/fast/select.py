@@ -1,7 +1,7 @@
-"""Choosing between two arrays, element by element, without a branch.
+"""Choices between two arrays, element by element, without a branch.
 
 ``numpy.where`` branches at each element, and a condition without a pattern makes the processor guess wrong every other
-time: it was measured at 11 ns an element, where choosing by bit masks takes 0.4.
+time: that took 11 ns an element where a choice by bit masks took 0.4.
 """
 
 from __future__ import annotations
@@ -10,15 +10,32 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.devices.reference.core.block import Kernel
+from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.fast.kernels import faster
+from pjrt.devices.reference.ops.windows import select_and_scatter_with
+
 Array = Any
 
 _SMALLEST = 512
 """Fewer elements are faster with numpy's one call."""
 
 
+@faster("stablehlo.select")
+def select(view: OpView) -> Kernel | None:
+    """Choose by masks."""
+    return select_by_mask
+
+
+@faster("stablehlo.select_and_scatter")
+def select_and_scatter(view: OpView) -> Kernel | None:
+    """Choose each window's element by masks."""
+    return select_and_scatter_with(view, select_by_mask)
+
+
 def select_by_mask(condition: Array, x: Array, y: Array) -> Array:
-    """``x`` where the condition holds and ``y`` elsewhere; all three broadcast together, ``x`` and ``y`` have one
-    dtype.
+    """Return ``x`` where the condition holds and ``y`` elsewhere; all three broadcast together, ``x`` and ``y`` have
+    one dtype.
     """
     if condition.ndim == 0 and x.shape == y.shape:
         return x if condition else y
@@ -29,5 +46,5 @@ def select_by_mask(condition: Array, x: Array, y: Array) -> Array:
     mask = np.negative(np.asarray(condition).view(np.int8), dtype=whole)
     x, y = np.asarray(x), np.asarray(y)
     second = y.view(whole)
-    found = np.bitwise_and(np.bitwise_xor(x.view(whole), second), mask)
-    return np.bitwise_xor(found, second, out=found).view(x.dtype)  # the exclusive or has the common shape already
+    difference = np.bitwise_and(np.bitwise_xor(x.view(whole), second), mask)
+    return np.bitwise_xor(difference, second, out=difference).view(x.dtype)  # it has the common shape already

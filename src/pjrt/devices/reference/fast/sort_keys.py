@@ -1,16 +1,16 @@
-"""What a sort's comparator compares, where it is one of those that come down to keys.
+"""Sort keys: the values that a sort's comparator compares, if it compares keys.
 
-A comparator is a body of two arguments an operand: element ``i`` and element ``j`` of each. Most compare one or more
-*keys*, values computed from one element only, and combine the answers lexicographically. Then sorting the keys sorts
-the operands. It is found out in three steps, none of which guesses:
+A comparator has two arguments for each operand: element ``i`` and element ``j``. Most compare one or more *keys*,
+values computed from one element only, and combine the answers lexicographically. Then sorting the keys sorts the
+operands. Three steps find the keys, and none of them guesses:
 
 1. From the body's steps: which values depend on the left element only, which on the right only, and which comparisons
    bring both together. Everything after these must be logic on their answers.
-2. That logic is evaluated for every possible answer (less, equal, greater for each pair of keys), and accepted where
-   it is lexicographic. The same for NaN and negative zero, which tell the kind of comparison.
+2. That logic is evaluated for every possible answer (less, equal, greater for each pair of keys), and accepted if it is
+   lexicographic. Negative zero shows the kind of comparison.
 3. When the program runs, the left and the right keys are computed for all elements and must be the same, bit by bit.
 
-Where one step fails, the comparator is taken as it is, by merging (``merge_sort``).
+If a step fails, the comparator is evaluated as it is (``merge_sort``).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Array = Any
 
 _LEFT, _RIGHT = 1, 2
 _MOST_KEYS = 6
-"""More keys than anyone writes; the table of answers grows as three to this power."""
+"""More keys than programs have; the table of answers grows as three to this power."""
 
 
 @dataclass(frozen=True)
 class Key:
     """One key: the slots of its left and right values in the comparator, its type, and its order.
 
-    ``total`` tells that floats are compared in total order: -NaN < -inf < … < -0 < +0 < … < NaN.
+    With ``total`` floats are compared in total order: -NaN < -inf < … < -0 < +0 < … < NaN.
     """
 
     left: int
@@ -56,32 +56,32 @@ class SortKeys:
     keys: tuple[Key, ...]
     block: Block
     direct: tuple[int | None, ...]
-    """For each key the number of the operand that it is, where it is one as it stands."""
+    """For each key the number of the operand that is the key itself, or None."""
 
     def values(self, environment: Environment, operands: Sequence[Array]) -> list[Array] | None:
-        """The keys of all elements, or None where left and right values differ."""
+        """Return the keys of all elements, or None where left and right values differ."""
         if None not in self.direct:
             return [operands[number] for number in self.direct if number is not None]
         doubled = [operand for operand in operands for _ in range(2)]
-        found = self.block.run(environment, doubled)
+        values = self.block.run(environment, doubled)
         shape = operands[0].shape
-        lefts = [np.broadcast_to(value, shape) for value in found[0::2]]
-        rights = [np.broadcast_to(value, shape) for value in found[1::2]]
+        lefts = [np.broadcast_to(value, shape) for value in values[0::2]]
+        rights = [np.broadcast_to(value, shape) for value in values[1::2]]
         if all(_same_bits(a, b) for a, b in zip(lefts, rights, strict=True)):
             return lefts
         return None
 
 
 def find_sort_keys(region: Region) -> SortKeys | None:
-    """The keys that a comparator compares, or None where it is of another kind."""
+    """Return the keys that a comparator compares, or None if it compares otherwise."""
     block = region.block
     if not region.elementwise or block.captures:
         return None
-    meetings = _meetings(block)
-    if meetings is None:
+    comparisons = _comparisons(block)
+    if comparisons is None:
         return None
-    pairs = list(dict.fromkeys((left, right) for left, right, _ in meetings))
-    elements = {(left, right): element for left, right, element in meetings}
+    pairs = list(dict.fromkeys((left, right) for left, right, _ in comparisons))
+    elements = {(left, right): element for left, right, element in comparisons}
     if not 0 < len(pairs) <= _MOST_KEYS:
         return None
     logic = _Logic(block, pairs, [elements[pair] for pair in pairs])
@@ -96,14 +96,14 @@ def find_sort_keys(region: Region) -> SortKeys | None:
     return SortKeys(tuple(keys), _keeping(block, range(len(block.steps)), slots), direct)
 
 
-def _meetings(block: Block) -> list[tuple[int, int, ElementType]] | None:
-    """The comparisons of a left with a right value: (left slot, right slot, element type).
+def _comparisons(block: Block) -> list[tuple[int, int, ElementType]] | None:
+    """Return the comparisons of a left with a right value: (left slot, right slot, element type).
 
-    None where left and right meet in another way.
+    None where a step combines left and right in another way.
     """
     sides: dict[int, int] = {slot: 2 - slot % 2 for slot in range(1, len(block.arguments) + 1)}
     decided: set[int] = set()  # slots that depend on left and right through comparisons only
-    meetings = []
+    comparisons = []
     for step in block.steps:
         inputs = [sides.get(slot, 0) for slot in step.inputs]
         side = 0
@@ -111,21 +111,21 @@ def _meetings(block: Block) -> list[tuple[int, int, ElementType]] | None:
             side |= other
         if side == _LEFT | _RIGHT:
             if step.name == "stablehlo.compare" and sorted(inputs) == [_LEFT, _RIGHT]:
-                meetings.append(_meeting(step, inputs))
+                comparisons.append(_comparison(step, inputs))
             elif not all(slot in decided or slot not in sides for slot in step.inputs):
                 return None
             decided.update(step.outputs)
         if side:
             sides.update(dict.fromkeys(step.outputs, side))
-    if block.outputs[0] not in decided or any(element not in _COMPARABLE for _, _, element in meetings):
+    if block.outputs[0] not in decided or any(element not in _COMPARABLE for _, _, element in comparisons):
         return None
-    return meetings
+    return comparisons
 
 
 _COMPARABLE = BOOLEAN | INTEGER | FLOAT
 
 
-def _meeting(step: Step, inputs: list[int]) -> tuple[int, int, ElementType]:
+def _comparison(step: Step, inputs: list[int]) -> tuple[int, int, ElementType]:
     left, right = step.inputs if inputs[0] == _LEFT else reversed(step.inputs)
     type_ = step.input_types[0]
     assert isinstance(type_, TensorType)  # compare takes nothing else
@@ -133,16 +133,16 @@ def _meeting(step: Step, inputs: list[int]) -> tuple[int, int, ElementType]:
 
 
 class _Logic:
-    """The part of a comparator after its comparisons, as a function of what is compared."""
+    """The part of a comparator after its comparisons, as a function of the compared values."""
 
     def __init__(self, block: Block, pairs: list[tuple[int, int]], elements: list[ElementType]) -> None:
         self._pairs, self._elements = pairs, elements
-        fed = {slot for pair in pairs for slot in pair}
-        kept = [number for number, step in enumerate(block.steps) if not fed.intersection(step.outputs)]
+        compared = {slot for pair in pairs for slot in pair}
+        kept = [number for number, step in enumerate(block.steps) if not compared.intersection(step.outputs)]
         self._block = _keeping(block, kept, block.outputs)
 
     def __call__(self, values: Sequence[tuple[float, float]]) -> bool:
-        """The comparator's answer where key number ``i`` has the left and right values ``values[i]``."""
+        """Return the comparator's answer where key number ``i`` has the left and right values ``values[i]``."""
         slots = list(self._block.template)
         for argument, type_ in enumerate(self._block.arguments, 1):
             assert isinstance(type_, TensorType)  # the comparator is elementwise
@@ -155,7 +155,7 @@ class _Logic:
         return bool(slots[self._block.outputs[0]])
 
     def lexicographic(self) -> list[Key] | None:
-        """The keys in order of significance, or None where the answer is not lexicographic."""
+        """Return the keys in order of significance, or None if the answer is not lexicographic."""
         count = len(self._pairs)
         examples = [_EXAMPLES_OF_FLOATS if element in FLOAT else _EXAMPLES for element in self._elements]
         table = {
@@ -165,17 +165,17 @@ class _Logic:
         keys: list[Key] = []
         undecided = list(range(count))
         while undecided:
-            found = self._most_significant(table, undecided, keys)
-            if found is None:
+            key = self._most_significant(table, undecided, keys)
+            if key is None:
                 return None
-            keys.append(found)
-            undecided.remove(self._pairs.index((found.left, found.right)))
+            keys.append(key)
+            undecided.remove(self._pairs.index((key.left, key.right)))
         return None if table[(1,) * count] else keys
 
     def _most_significant(
         self, table: dict[tuple[int, ...], bool], undecided: list[int], keys: list[Key]
     ) -> Key | None:
-        """The key that decides whenever it can, where those in ``keys`` are equal."""
+        """Return the key that decides whenever it can, where those in ``keys`` are equal."""
         for number in undecided:
             others = [range(3) if other in undecided and other != number else (1,) for other in range(len(self._pairs))]
             less = {table[tuple(0 if i == number else a for i, a in enumerate(rest))] for rest in product(*others)}
@@ -202,7 +202,7 @@ _EXAMPLES_OF_FLOATS = ((1, 2), (1, 1), (2, 1))
 
 
 def _keeping(block: Block, numbers: Iterable[int], outputs: tuple[int, ...]) -> Block:
-    """The block with some of its steps only and with other outputs, which no step empties."""
+    """Return the block with some of its steps only and with other outputs, which no step empties."""
     kept = list(numbers)
     code = tuple((*block.code[number][:5], ()) for number in kept)
     return replace(block, code=code, steps=tuple(block.steps[number] for number in kept), outputs=outputs)

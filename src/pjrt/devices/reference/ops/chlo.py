@@ -12,13 +12,11 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference.core import registry
 from pjrt.devices.reference.core.block import Environment, Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.numerics import complex_numbers
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, INTEGER, lift_unary
-from pjrt.devices.reference.ops.sorting import stable_order
 
 _UNARY: dict[str, tuple[frozenset[ElementType], Callable[[Any], Any]]] = {
     "acos": (FLOAT | COMPLEX, np.arccos),
@@ -152,9 +150,7 @@ def broadcasting(view: OpView) -> Kernel:
     """An op of StableHLO whose operands are broadcast to one shape first, by numpy's rules or by
     ``broadcast_dimensions``.
     """
-    rule = registry.find("stablehlo." + view.name.removeprefix("chlo.broadcast_"))
-    assert rule is not None  # all of them are in ``elementwise``
-    kernel = rule.compile(view)
+    kernel = view.derive(name="stablehlo." + view.name.removeprefix("chlo.broadcast_")).compile()
     dimensions = view.attr("broadcast_dimensions", None)
     ranks = [t.rank for t in map(view.operand, range(len(view.operands)))]
     if dimensions is None or len(set(ranks)) == 1:
@@ -178,9 +174,14 @@ def broadcast_next_after(view: OpView) -> Kernel:
 
 @op("chlo.top_k")
 def top_k(view: OpView) -> Kernel:
-    """The ``k`` largest of each row in falling order, with their positions; the first of equals comes first, NaN before
-    all.
+    """Return the ``k`` largest of each row in falling order, with their positions; the first of equals comes first, and
+    NaN before all.
     """
+    return top_k_in(view, lambda keys, k: np.argsort(keys, axis=1, kind="stable")[:, :k])
+
+
+def top_k_in(view: OpView, order: Callable[[Any, int], Any]) -> Kernel:
+    """Return the kernel of ``top_k``, by a function that returns the positions of the ``k`` least keys of each row."""
     k, element = view.attr("k"), view.operand().element
     largest = view.attr("largest", True)
     wide = np.float32 if element in FLOAT and element.dtype.itemsize < 4 else None
@@ -192,8 +193,8 @@ def top_k(view: OpView) -> Kernel:
             return np.empty(empty, x.dtype), np.empty(empty, positions)
         keys = sortable(x.astype(wide) if wide else x)
         keys = np.invert(keys) if largest else keys
-        order = stable_order([keys.reshape(-1, keys.shape[-1])], k).reshape(*keys.shape[:-1], k)
-        return np.take_along_axis(x, order, -1), order.astype(positions)
+        places = order(keys.reshape(-1, keys.shape[-1]), k).reshape(*keys.shape[:-1], k)
+        return np.take_along_axis(x, places, -1), places.astype(positions)
 
     return run
 

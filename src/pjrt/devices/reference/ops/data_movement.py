@@ -13,7 +13,6 @@ import numpy as np
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.fast.in_place import is_free, with_consuming
 from pjrt.devices.reference.numerics.padding import PadPlan
 
 Array = Any
@@ -142,7 +141,7 @@ def dynamic_slice(view: OpView) -> Kernel:
     operand, sizes = view.operand(), tuple(view.attr("slice_sizes"))
     if not operand.is_static:
         return lambda x, *starts: x[window_at(x.shape, starts, sizes)]
-    window = _Window(operand.sizes, sizes)
+    window = Window(operand.sizes, sizes)
     if not window.moving:
         return lambda x, *starts: x
     if len(sizes) == 1:
@@ -156,7 +155,7 @@ def dynamic_slice(view: OpView) -> Kernel:
     return lambda x, *starts: x[window.at(starts)]
 
 
-class _Window:
+class Window:
     """A window of these sizes in values of one shape."""
 
     def __init__(self, shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
@@ -180,7 +179,7 @@ def dynamic_update_slice(view: OpView) -> Kernel:
     operand, update = view.operand(), view.operand(1)
     if not (operand.is_static and update.is_static):
         return _update_anywhere
-    window = _Window(operand.sizes, update.sizes)
+    window = Window(operand.sizes, update.sizes)
     if not window.moving:
         return lambda x, update, *starts: update
 
@@ -189,12 +188,7 @@ def dynamic_update_slice(view: OpView) -> Kernel:
         out[window.at(starts)] = update
         return out
 
-    def consuming(x: Array, update: Array, *starts: Array) -> Array:
-        out = x if is_free(x) else np.array(x, order="C")
-        out[window.at(starts)] = update
-        return out
-
-    return with_consuming(run, consuming)
+    return run
 
 
 def _update_anywhere(x: Array, update: Array, *starts: Array) -> Array:

@@ -1,16 +1,16 @@
-"""Custom calls that stand for ops whose sizes are operands: what JAX exports for shapes that are not known yet.
+"""Custom calls for ops whose sizes are operands: JAX exports them for shapes that are not known yet.
 
 When such a call runs its sizes are known; then it is the op itself, compiled for these sizes once.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference.core import registry
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.custom_calls import custom_call
 from pjrt.devices.reference.core.op_view import OpView
@@ -19,17 +19,15 @@ from pjrt.stablehlo.types import TensorType
 Array = Any
 
 
-def _compiled_once(view: OpView, name: str, build: Callable[..., OpView]) -> Callable[..., Kernel]:
-    """What compiles the op ``name`` for sizes given as tuples, and remembers it."""
-    rule = registry.find(name)
-    if rule is None:
-        raise view.unimplemented(f"there is no op {name}")
-    known: dict[Any, Kernel] = {}
+def _compiled_once(view: OpView, name: str, changes: Callable[..., dict[str, Any]]) -> Callable[..., Kernel]:
+    """Return the function that compiles the op ``name`` for sizes, and keeps the kernel.
 
+    ``changes`` are the op's differences to the call: operands, results, attributes and regions.
+    """
+
+    @functools.cache
     def kernel_for(*sizes: Any) -> Kernel:
-        if sizes not in known:
-            known[sizes] = rule.compile(build(*sizes))
-        return known[sizes]
+        return view.derive(name=name, **changes(*sizes)).compile()
 
     return kernel_for
 
@@ -45,7 +43,7 @@ def dynamic_reduce_window(view: OpView) -> Kernel:
     body = view.function(view.attr("called_computations")[0])
     operands = view.operands[: 2 * count]
 
-    def build(window: Any, strides: Any, base: Any, dilations: Any, padding: Any) -> OpView:
+    def changes(window: Any, strides: Any, base: Any, dilations: Any, padding: Any) -> dict[str, Any]:
         attributes = {
             "window_dimensions": window,
             "window_strides": strides,
@@ -53,9 +51,9 @@ def dynamic_reduce_window(view: OpView) -> Kernel:
             "window_dilations": dilations,
             "padding": np.reshape(padding, (-1, 2)),
         }
-        return OpView("stablehlo.reduce_window", operands, view.results, attributes, [body], view.location)
+        return {"operands": operands, "attributes": attributes, "regions": [body]}
 
-    kernel_for = _compiled_once(view, "stablehlo.reduce_window", build)
+    kernel_for = _compiled_once(view, "stablehlo.reduce_window", changes)
     return lambda environment, *values: kernel_for(*map(_tuple, values[2 * count :]))(environment, *values[: 2 * count])
 
 
@@ -67,20 +65,15 @@ def dynamic_rng_bit_generator(view: OpView) -> Kernel:
         raise view.invalid(f"expected a tensor as result, found {made}")
     element = made.element
 
-    def build(shape: Any) -> OpView:
-        results = [state, TensorType(shape, element)]
-        return OpView("stablehlo.rng_bit_generator", view.operands[:1], results, view.attributes, (), view.location)
+    def changes(shape: Any) -> dict[str, Any]:
+        return {"operands": view.operands[:1], "results": [state, TensorType(shape, element)]}
 
-    kernel_for = _compiled_once(view, "stablehlo.rng_bit_generator", build)
+    kernel_for = _compiled_once(view, "stablehlo.rng_bit_generator", changes)
     return lambda environment, key, shape: kernel_for(_tuple(shape))(key)
 
 
 @custom_call("stablehlo.dynamic_top_k")
 def dynamic_top_k(view: OpView) -> Kernel:
     """``chlo.top_k``; the last operand is ``k``."""
-
-    def build(k: int) -> OpView:
-        return OpView("chlo.top_k", view.operands[:1], view.results, {"k": k}, (), view.location)
-
-    kernel_for = _compiled_once(view, "chlo.top_k", build)
+    kernel_for = _compiled_once(view, "chlo.top_k", lambda k: {"operands": view.operands[:1], "attributes": {"k": k}})
     return lambda environment, x, k: kernel_for(int(k))(x)

@@ -11,7 +11,6 @@ from pjrt.api.element_type import ElementType
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.fast.select import select_by_mask
 from pjrt.devices.reference.numerics import complex_numbers, integers, reals
 from pjrt.devices.reference.numerics.element_types import (
     BOOLEAN,
@@ -152,7 +151,7 @@ def total_order(element: ElementType) -> Function:
 @op("stablehlo.select", elementwise=True, quantized=True)
 def select(view: OpView) -> Kernel:
     """One of two values by a predicate for each element, or one for all."""
-    return select_by_mask
+    return np.where
 
 
 @op("stablehlo.clamp", elementwise=True)

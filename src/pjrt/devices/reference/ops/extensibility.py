@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ from pjrt.devices.reference.core import registry
 from pjrt.devices.reference.core.block import Environment, Kernel, context_of
 from pjrt.devices.reference.core.custom_calls import config, custom_call, find_target, targets
 from pjrt.devices.reference.core.op_view import OpView
+from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.core.values import TOKEN
-from pjrt.devices.reference.fast.sort_keys import find_sort_keys
-from pjrt.devices.reference.ops.sorting import sorting_order
+from pjrt.devices.reference.ops.sorting import Order, order_by
 from pjrt.stablehlo.types import TensorType, TupleType
 
 
@@ -35,7 +36,6 @@ def composite(view: OpView) -> Kernel:
 def call_outside(view: OpView) -> Kernel:
     """A function outside the program, by its name."""
     target = view.attr("call_target_name")
-    view.note(target)
     compile_call = find_target(target)
     if compile_call is None and view.has_handler(target):
         return call_handler(view, target)
@@ -110,18 +110,13 @@ _AS_CHLO = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "
 def as_chlo(view: OpView) -> Kernel:
     """Ops of XLA's own dialect that travel in portable artifacts as custom calls: those that CHLO has too."""
     name = view.attr("call_target_name").removeprefix("mhlo.")
-    rule = registry.find(f"chlo.{name}") or registry.find(f"stablehlo.{name}")
-    if rule is None:
-        raise view.unimplemented(f"there is no op {name}")
-    kernel = rule.compile(view.with_types(view.operands, view.results, rule.name))
+    kernel = view.derive(name=f"chlo.{name}" if registry.find(f"chlo.{name}") else f"stablehlo.{name}").compile()
     return lambda environment, *values: kernel(*values)
 
 
 @custom_call("mhlo.topk", "TopK")
 def top_k(view: OpView) -> Kernel:
     """``chlo.top_k``; ``k`` is the last size of the result where it is not said."""
-    rule = registry.find("chlo.top_k")
-    assert rule is not None
     if not view.operands or not view.results:
         raise view.invalid(f"expected an operand and results, found {len(view.operands)} and {len(view.results)}")
     parts = view.results[0].elements if isinstance(view.results[0], TupleType) else view.results
@@ -131,29 +126,33 @@ def top_k(view: OpView) -> Kernel:
             "expected an operand of at least one dimension, and values and their places of the same rank as results"
         )
     parameters = {"k": values.shape[-1], **config(view)}
-    types = view.operands[:1], parts
-    kernel = rule.compile(OpView("chlo.top_k", *types, parameters, location=view.location))
+    plain = view.derive(name="chlo.top_k", operands=view.operands[:1], results=parts, attributes=parameters)
+    kernel = plain.compile()
     return lambda environment, x: kernel(x)
 
 
 @custom_call("ApproxTopK")
 def approx_top_k(view: OpView) -> Kernel:
-    """The first elements along a dimension in the order of a comparator; here the exact ones."""
+    """Return the first elements along a dimension in the order of a comparator: the exact ones."""
+    return approx_top_k_in(view, order_by)
+
+
+def approx_top_k_in(view: OpView, order_of: Callable[[Region], Order]) -> Kernel:
+    """Return the kernel of ``ApproxTopK``, by a function that returns the order of a comparator."""
     parameters = config(view)
     if "reduction_dim" not in parameters:
         raise view.invalid("expected a reduction_dim among its parameters, found none")
     axis = parameters["reduction_dim"]
-    comparator = view.function(view.attr("called_computations")[0])
-    ordering = find_sort_keys(comparator)
+    order = order_of(view.function(view.attr("called_computations")[0]))
     count = view.result().sizes[axis]
     operands = len(view.operands) // 2
 
     def run(environment: Environment, *values: Any) -> Any:
         moved = [np.moveaxis(x, axis, -1) for x in values[:operands]]
         tables = [x.reshape(-1, x.shape[-1]) for x in moved]
-        order = sorting_order(environment, comparator, ordering, tables)[:, :count]
+        places = order(environment, tables)[:, :count]
         shape = (*moved[0].shape[:-1], count)
-        results = [np.moveaxis(np.take_along_axis(t, order, 1).reshape(shape), -1, axis) for t in tables]
+        results = [np.moveaxis(np.take_along_axis(t, places, 1).reshape(shape), -1, axis) for t in tables]
         return results[0] if len(results) == 1 else results
 
     return run

@@ -15,7 +15,6 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.devices.reference.core.block import Environment, Kernel
 from pjrt.devices.reference.core.custom_calls import config, custom_call
 from pjrt.devices.reference.core.op_view import OpView
-from pjrt.devices.reference.core.registry import find
 from pjrt.devices.reference.numerics import factorizations
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype
 from pjrt.devices.reference.numerics.matmul import matmul_of
@@ -245,11 +244,8 @@ def lu_decomposition(view: OpView) -> Kernel:
 @custom_call("Cholesky")
 def cholesky(view: OpView) -> Kernel:
     """Compute as ``stablehlo.cholesky`` does; without ``lower`` the result is the lower triangular factorizations."""
-    rule = find("stablehlo.cholesky")
-    assert rule is not None
     parameters = {"lower": bool(config(view).get("lower", True))}
-    made = OpView(rule.name, view.operands[:1], view.results, parameters, location=view.location)
-    kernel = rule.compile(made)
+    kernel = view.derive(name="stablehlo.cholesky", operands=view.operands[:1], attributes=parameters).compile()
     return lambda environment, a: kernel(a)
 
 

@@ -12,7 +12,6 @@ from pjrt.devices.reference.core.block import Environment, Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.fast.in_place import is_free, with_consuming
 from pjrt.devices.reference.numerics.gather_indexing import SliceLayout
 
 Array = Any
@@ -28,34 +27,30 @@ def scatter(view: OpView) -> Kernel:
     it open.
     """
     reducer = Reducer(view.regions[0], view.results)
-    numbers = view.attr("scatter_dimension_numbers")
-    unique = bool(view.attr("unique_indices", False))
-    count = reducer.count
-    types = [view.operand(0), view.operand(count), view.operand(count + 1)]
-    ready: Scatter | None = None
-    if all(type_.is_static for type_ in types):
-        ready = scatterer([type_.sizes for type_ in types], numbers, reducer, unique)
+    count, static = reducer.count, static_scatter(view, reducer)
 
     def run(environment: Environment, *values: Array) -> Any:
         operands, indices, updates = values[:count], values[count], values[count + 1 :]
         shapes = [np.shape(x) for x in (operands[0], indices, updates[0])]
-        apply = ready or scatterer(shapes, numbers, reducer, unique)
+        apply = static or _scatterer(shapes, view, reducer)
         results = apply(environment, operands, indices, updates, False)
         return results[0] if count == 1 else results
 
-    if ready is None or count > 1 or view.regions[0].block.captures:  # a captured value could be the input
-        return run
-
-    def consuming(environment: Environment, x: Array, indices: Array, update: Array) -> Array:
-        free = is_free(x, True)
-        return ready(environment, (x,), indices, (update,), free)[0]
-
-    return with_consuming(run, consuming)
+    return run
 
 
-def scatterer(shapes: Sequence[tuple[int, ...]], numbers: Any, reducer: Reducer, unique: bool) -> Scatter:
-    """What scatters into operands of one shape, for indices and updates of the other two."""
+def static_scatter(view: OpView, reducer: Reducer) -> Scatter | None:
+    """Return the function that scatters into operands of the op's shapes, or None where they are not static."""
+    types = [view.operand(0), view.operand(reducer.count), view.operand(reducer.count + 1)]
+    if not all(type_.is_static for type_ in types):
+        return None
+    return _scatterer([type_.sizes for type_ in types], view, reducer)
+
+
+def _scatterer(shapes: Sequence[tuple[int, ...]], view: OpView, reducer: Reducer) -> Scatter:
+    """Return the function that scatters into operands of one shape, for indices and updates of the other two."""
     operand, indices, update = shapes
+    numbers, unique = view.attr("scatter_dimension_numbers"), bool(view.attr("unique_indices", False))
     window_dims = tuple(numbers.update_window_dims)
     scatter_dims = tuple(d for d in range(len(update)) if d not in window_dims)
     outside = {*numbers.inserted_window_dims, *numbers.input_batching_dims}

@@ -14,7 +14,6 @@ from pjrt.devices.reference.core.block import Environment, Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer, body_on_reals
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.fast.select import select_by_mask
 from pjrt.devices.reference.numerics.padding import PadPlan
 
 Array = Any
@@ -129,7 +128,12 @@ class _Slide:
 
 @op("stablehlo.select_and_scatter")
 def select_and_scatter(view: OpView) -> Kernel:
-    """Selects one element in each window, and combines at its place all source values whose windows selected it."""
+    """Select one element in each window, and combine at its place all source values whose windows selected it."""
+    return select_and_scatter_with(view, np.where)
+
+
+def select_and_scatter_with(view: OpView, where: Callable[[Array, Array, Array], Array]) -> Kernel:
+    """Return the kernel of ``select_and_scatter``, by a function that chooses between two arrays."""
     select = body_on_reals(view.regions[0])
     reducer = Reducer(view.regions[1], view.results)
     rank = view.operand().rank
@@ -146,7 +150,7 @@ def select_and_scatter(view: OpView) -> Kernel:
         (data,) = reducer.take([np.full(operand.size, initial, operand.dtype)], owned=True)
         updates = np.asarray(source).reshape(-1)
         if source.size:
-            rows, inside = plan(operand.shape, source.shape).run(select, environment, np.asarray(operand))
+            rows, inside = plan(operand.shape, source.shape).run(select, where, environment, np.asarray(operand))
             if inside is not None:
                 rows, updates = rows[inside], updates[inside]
             reducer.accumulate(environment, [data], rows, reducer.open([updates]))
@@ -186,7 +190,7 @@ class _Selection:
             for d, (count, stride, before, step) in enumerate(zip(shape, strides, low, steps, strict=True))
         ]
 
-    def run(self, select: Any, environment: Environment, operand: Array) -> tuple[Array, Array | None]:
+    def run(self, select: Any, where: Any, environment: Environment, operand: Array) -> tuple[Array, Array | None]:
         """The place of each window's selected element in the flat operand; and which windows have one, or None where
         all do: those of padding only have not.
         """
@@ -200,8 +204,8 @@ class _Selection:
             if real is not None:
                 better = real[cut] & (better | ~found)
                 found = found | real[cut]
-            chosen = select_by_mask(better, candidate, chosen)
-            numbers = select_by_mask(better, np.full((), number, np.int32), numbers)
+            chosen = where(better, candidate, chosen)
+            numbers = where(better, np.full((), number, np.int32), numbers)
         places = self._distances[numbers]
         for line in self._origins:
             places += line
