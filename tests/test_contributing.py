@@ -13,7 +13,7 @@ from anydevice.backend import DEFAULT_DEVICES
 
 from pjrt import frameworks
 from pjrt.cli import main
-from pjrt.plugins import _builtin, discovery
+from pjrt.plugins import builtin, discovery
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "pjrt"
@@ -65,7 +65,7 @@ def _is_shallow() -> bool:
     return answer.stdout.strip() == "true"
 
 
-@pytest.mark.parametrize("name", _builtin.DEVICES)
+@pytest.mark.parametrize("name", builtin.DEVICES)
 def test_every_builtin_device_has_a_page_and_is_under_test(name: str) -> None:
     assert (ROOT / "docs" / "devices" / f"{name}.md").is_file()
     assert name in DEFAULT_DEVICES.split(",")
@@ -93,8 +93,8 @@ def test_every_key_for_a_framework_is_in_the_tutorial() -> None:
 
 def test_every_source_of_plugins_has_its_place_in_the_order() -> None:
     folder = Path(str(discovery.__file__)).parent
-    sources = [path.stem for path in folder.glob("*.py") if re.search(r"^def found\(", path.read_text(), re.MULTILINE)]
+    sources = [path.stem for path in folder.glob("*.py") if re.search(r"^def find\(", path.read_text(), re.MULTILINE)]
     assert len(sources) > 3
     order = (folder / "precedence.py").read_text()
     for source in sources:
-        assert f"{source}.found(" in order, f"discovery/{source}.py is not in precedence.py"
+        assert f"{source}.find(" in order, f"discovery/{source}.py is not in precedence.py"
