@@ -166,7 +166,7 @@ class BareClient(pjrt.Client):
 
     def close(self) -> None:
         self._closed = True
-        self._tell_closed()
+        self._notify_closed()
 
 
 def make(generous: bool = False) -> BareClient:

@@ -1,7 +1,7 @@
-"""The few messages that PJRT puts on its wire, stated as protobuf descriptors.
+"""The few protobuf messages that cross PJRT's C API, stated as descriptors.
 
 They are built at first use from the field numbers below, so that neither a compiler for ``.proto`` files nor generated
-code is needed. Fields that are not stated here are kept by protobuf as unknown fields and written back.
+code is needed. protobuf keeps fields that are not stated here as unknown fields and writes them back.
 """
 
 from __future__ import annotations
@@ -95,24 +95,24 @@ _BUILD_LISTS = ("allow_spmd_sharding_propagation_to_output", "allow_spmd_shardin
 
 
 def parse(name: str, serialized: bytes) -> Message:
-    """The message ``name`` from its bytes.
+    """Return the message ``name`` from its bytes.
 
     Raises:
-        InvalidArgumentError: the bytes are no such message.
+        InvalidArgumentError: the bytes are not such a message.
     """
-    made: Message = _classes()[name]()
+    parsed: Message = _classes()[name]()
     serialized = expect_bytes(serialized, f"a serialized {name} as bytes")
     try:
-        made.ParseFromString(serialized)
+        parsed.ParseFromString(serialized)
     except message.DecodeError as error:
         raise InvalidArgumentError(
-            f"expected a serialized {name}, found {len(serialized)} bytes that are none: {error}"
+            f"expected a serialized {name}, found {len(serialized)} bytes that are not one: {error}"
         ) from error
-    return made
+    return parsed
 
 
 def encode_device_assignment(assignment: DeviceAssignment) -> Any:
-    """A ``DeviceAssignmentProto``: on the wire the rows are partitions (computations), in them one id a replica."""
+    """Return a ``DeviceAssignmentProto``: its rows are partitions (computations), with one id a replica in each."""
     return _classes()["DeviceAssignmentProto"](
         replica_count=assignment.num_replicas,
         computation_count=assignment.num_partitions,
@@ -124,7 +124,7 @@ def encode_device_assignment(assignment: DeviceAssignment) -> Any:
 
 
 def decode_device_assignment(proto: Any) -> DeviceAssignment:
-    """The assignment in a ``DeviceAssignmentProto``."""
+    """Return the assignment in a ``DeviceAssignmentProto``."""
     columns = [list(column.replica_device_ids) for column in proto.computation_devices]
     if len(columns) != proto.computation_count or any(len(c) != proto.replica_count for c in columns):
         raise InvalidArgumentError(
@@ -135,7 +135,7 @@ def decode_device_assignment(proto: Any) -> DeviceAssignment:
 
 
 def encode_compile_options(options: CompileOptions) -> bytes:
-    """The serialized ``CompileOptionsProto`` for the options, over their ``base``; it leaves nothing to the program."""
+    """Return a serialized ``CompileOptionsProto``: the options over their ``base``; nothing is left to the program."""
     options = options.completed(Partitioning())
     proto: Any = parse("CompileOptionsProto", options.base)
     build = proto.executable_build_options
@@ -158,13 +158,13 @@ def encode_compile_options(options: CompileOptions) -> bytes:
 
 
 def decode_compile_options(serialized: bytes) -> CompileOptions:
-    """The options in a serialized ``CompileOptionsProto``; the bytes are kept as their ``base``."""
+    """Return the options in a serialized ``CompileOptionsProto``; the bytes become their ``base``."""
     proto: Any = parse("CompileOptionsProto", serialized)
     build = proto.executable_build_options
     fields: dict[str, Any] = {name: getattr(proto, name) for name in _TOP_FIELDS}
     fields |= {name: getattr(build, name) for name in _BUILD_FIELDS}
     fields |= {name: tuple(getattr(build, name)) for name in _BUILD_LISTS}
-    # Proto3 leaves zeros out; a count that was not given is one.
+    # Proto3 leaves zeros out; a missing count is one.
     fields["num_replicas"] = max(build.num_replicas, 1)
     fields["num_partitions"] = max(build.num_partitions, 1)
     if not proto.HasField("executable_build_options"):

@@ -1,4 +1,4 @@
-"""ABI versions: may this executable run on that runtime? (the AbiVersion extension)"""
+"""ABI versions: whether an executable can run on a runtime (the AbiVersion extension)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class RuntimeAbiVersion(abc.ABC):
 
     @abc.abstractmethod
     def to_proto(self) -> bytes:
-        """The vendor's serialized proto of it."""
+        """Return the vendor's serialized proto of the version."""
 
     @abc.abstractmethod
     def check_compatible_with(self, other: RuntimeAbiVersion | ExecutableAbiVersion) -> None:
-        """Returns if a runtime of this version runs what was made for the other.
+        """Raise an error unless a runtime of this version can run what was made for the other.
 
         Raises:
-            PjrtError: it does not; the message is the vendor's reason.
+            PjrtError: the versions are incompatible; the message is the vendor's reason.
         """
 
 
@@ -40,4 +40,4 @@ class ExecutableAbiVersion(abc.ABC):
 
     @abc.abstractmethod
     def to_proto(self) -> bytes:
-        """The vendor's serialized proto of it."""
+        """Return the vendor's serialized proto of the version."""

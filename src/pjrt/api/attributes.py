@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 NamedValue = str | int | float | bool | Sequence[int]
-"""What an attribute or an option can be: a string, a 64-bit integer, a 32-bit float, a boolean or a list of 64-bit
+"""The type of an attribute or option: a string, a 64-bit integer, a 32-bit float, a boolean or a list of 64-bit
 integers.
 """
 

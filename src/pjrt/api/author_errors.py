@@ -1,7 +1,7 @@
-"""Exceptions of code that is not ours: device functions, compile functions, callbacks.
+"""Exceptions of other authors' code: device functions, compile functions, callbacks.
 
-Between such code and whoever meets the error lie threads, the C API and frameworks, which carry a code and a message
-and no traceback. So the message says where the exception came from.
+Between such code and the caller that gets the error lie threads, the C API and frameworks, which carry a code and a
+message and no traceback. So the message has the place where the exception was raised.
 """
 
 from __future__ import annotations
@@ -14,40 +14,40 @@ from types import FrameType, TracebackType
 from pjrt.api.errors import PjrtError
 
 TRACEBACK_VARIABLE = "PJRT_TRACEBACK"
-"""The environment variable that has the whole traceback printed; anything but nothing and 0 switches it on."""
+"""The environment variable that prints whole tracebacks; any value other than the empty one and 0 switches it on."""
 
 _OURS = __name__.partition(".")[0]
 _OUR_DEVICES = f"{_OURS}.devices."
 
 
 def from_author(error: BaseException) -> PjrtError:
-    """Return an exception of an author's code as a ``PjrtError`` whose message says where it was raised.
+    """Return an exception of an author's code as a ``PjrtError`` whose message has the place where it was raised.
 
     Only text is kept: a traceback holds the frames, and those hold the arrays they worked on.
     """
     if isinstance(error, PjrtError):
-        if _theirs(error.__traceback__):  # otherwise this package says what it always says
+        if _theirs(error.__traceback__):  # Otherwise it is this package's own error, whose message needs no place.
             _print(error, error)
         return error
-    made = PjrtError.wrap(error, raised_at(error.__traceback__))
-    _print(error, made)
-    return made
+    wrapped = PjrtError.wrap(error, raised_at(error.__traceback__))
+    _print(error, wrapped)
+    return wrapped
 
 
-def _print(error: BaseException, made: PjrtError) -> None:
-    if os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0") and not getattr(made, "_printed", False):
+def _print(error: BaseException, wrapped: PjrtError) -> None:
+    if os.environ.get(TRACEBACK_VARIABLE, "0") not in ("", "0") and not getattr(wrapped, "_printed", False):
         traceback.print_exception(error, file=sys.stderr)
-        made._printed = True  # type: ignore[attr-defined]  # it may come by here again on its way
+        wrapped._printed = True  # type: ignore[attr-defined]  # It may pass here again on its way.
 
 
 def raised_at(trace: TracebackType | None) -> str:
     """Return the innermost place of a traceback that is the author's, such as ``device.py:12 in run``.
 
-    The author's code begins with the first function that is not of this package; what that calls in other packages,
-    such as numpy, is not the author's. Of this package its own devices are an author's, too.
+    The author's code begins with the first function outside of this package. The functions of other packages that it
+    calls, such as numpy's, are not the author's. In this package, the built-in devices count as an author's.
 
     Returns:
-        The place; nothing where no Python code of the author's was running.
+        The place; empty if no Python code of the author's was running.
     """
     frames = _theirs(trace)
     if frames:

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class Buffer(abc.ABC):
     """An array in one memory space of one device.
 
-    It may not have its value yet: ``ready`` says when, and everything that needs the value waits for it. If the
-    computation that was to make it fails, the error arrives wherever the value would have. After ``delete`` or
-    donation, every use but the metadata is a ``FailedPreconditionError``.
+    A buffer may get its value later: ``ready`` reports when, and everything that needs the value waits for it. If the
+    computation that makes the value fails, reading the value raises its error. After ``delete`` or a donation, every
+    use except for the metadata raises a ``FailedPreconditionError``.
     """
 
     __slots__ = ("__weakref__",)
 
-    # What it is.
+    # Its metadata.
 
     @property
     @abc.abstractmethod
@@ -43,7 +43,7 @@ class Buffer(abc.ABC):
     @property
     @abc.abstractmethod
     def shape(self) -> tuple[int, ...]:
-        """The sizes of the dimensions; of a bounded dynamic dimension the bound (``PJRT_Buffer_Dimensions``)."""
+        """The sizes of the dimensions; for a bounded dynamic dimension the bound (``PJRT_Buffer_Dimensions``)."""
 
     @property
     @abc.abstractmethod
@@ -68,19 +68,17 @@ class Buffer(abc.ABC):
     @property
     @abc.abstractmethod
     def layout(self) -> Layout:
-        """How the elements lie in the device's memory (``PJRT_Buffer_GetMemoryLayout``)."""
+        """The order of the elements in the device's memory (``PJRT_Buffer_GetMemoryLayout``)."""
 
     @property
     def dynamic_dimensions(self) -> tuple[int, ...]:
-        """The numbers of the dimensions whose size is known only at run time
-        (``PJRT_Buffer_DynamicDimensionIndices``).
-        """
+        """The numbers of the dimensions whose sizes only a run decides (``PJRT_Buffer_DynamicDimensionIndices``)."""
         return ()
 
     @property
     def unpadded_shape(self) -> tuple[int, ...]:
-        """The sizes without padding of dynamic dimensions (``PJRT_Buffer_UnpaddedDimensions``); may wait for the
-        value.
+        """The sizes without padding of dynamic dimensions
+        (``PJRT_Buffer_UnpaddedDimensions``); may wait for the value.
         """
         return self.shape
 
@@ -92,34 +90,34 @@ class Buffer(abc.ABC):
     @property
     @abc.abstractmethod
     def device(self) -> Device:
-        """The device whose buffer it is (``PJRT_Buffer_Device``)."""
+        """The device that the buffer is on (``PJRT_Buffer_Device``)."""
 
     @property
     @abc.abstractmethod
     def memory_space(self) -> MemorySpace:
-        """The memory space it lives in (``PJRT_Buffer_Memory``)."""
+        """The memory space that the buffer is in (``PJRT_Buffer_Memory``)."""
 
     @property
     @abc.abstractmethod
     def is_on_cpu(self) -> bool:
         """Whether the host's processor can read the memory in place (``PJRT_Buffer_IsOnCpu``)."""
 
-    # Its life.
+    # Its lifetime.
 
     @property
     @abc.abstractmethod
     def is_deleted(self) -> bool:
-        """Whether it was deleted or donated (``PJRT_Buffer_IsDeleted``)."""
+        """Whether the buffer was deleted or donated (``PJRT_Buffer_IsDeleted``)."""
 
     @abc.abstractmethod
     def delete(self) -> None:
-        """Gives the memory up (``PJRT_Buffer_Delete``); work that is already using it finishes first. May be called
-        again.
-        """
+        """Release the memory (``PJRT_Buffer_Delete``). Work that uses it finishes first. A second call does nothing."""
 
     @abc.abstractmethod
     def ready(self) -> Future[None]:
-        """Done when the value is there, or failed with the error that came instead (``PJRT_Buffer_ReadyEvent``)."""
+        """Return a future that is done when the value is there, or fails with its error
+        (``PJRT_Buffer_ReadyEvent``).
+        """
 
     # To the host.
 
@@ -127,76 +125,95 @@ class Buffer(abc.ABC):
     def to_host(
         self, out: np.ndarray[Any, Any] | None = None, *, layout: Layout | None = None
     ) -> Future[np.ndarray[Any, Any]]:
-        """Copies the value to the host (``PJRT_Buffer_ToHostBuffer``).
+        """Copy the value to the host (``PJRT_Buffer_ToHostBuffer``).
 
         Args:
-            out: a writable array of the same shape and dtype to fill; otherwise a new one is made. Without ``out`` a
-                device whose memory the host can read may answer with a read-only view of the buffer instead of a copy.
-            layout: how the new array is to lie in the host's memory; row-major if not said.
+            out: a writable array of the same shape and dtype to fill; a new array is the default. Without ``out``, a
+                device whose memory the host can read may return a read-only view of the buffer instead of a copy.
+            layout: the layout of the new array in host memory; row-major by default.
 
         Returns:
             A future of the array.
+
+        Raises:
+            InvalidArgumentError: ``out`` is read-only, or has another shape or dtype than the buffer.
+            FailedPreconditionError: the buffer was deleted or donated, or its client is closed.
         """
 
     def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
-        """Copies bytes as they lie on the device (``PJRT_Buffer_CopyRawToHost``).
+        """Copy bytes to the host in the order in which the device holds them (``PJRT_Buffer_CopyRawToHost``).
 
         Args:
             out: a writable object with the buffer protocol; must stay alive until the future is done.
-            offset: where to begin in the buffer, in bytes.
-            size: how many bytes; if not said, as many as ``out`` has room for.
+            offset: the first byte of the buffer to copy.
+            size: the number of bytes; by default as many as ``out`` has room for.
+
+        Returns:
+            A future that is done when ``out`` has the bytes.
+
+        Raises:
+            InvalidArgumentError: ``out`` is read-only or too small.
+            OutOfRangeError: the buffer does not have these bytes.
         """
         raise unimplemented(self.client.platform_name, "Buffer.copy_raw_to_host")
 
     def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
-        """As ``copy_raw_to_host`` into memory that is not there yet: ``out`` gives it when it is
+        """Copy bytes as ``copy_raw_to_host`` does, to memory that is allocated later
         (``PJRT_Buffer_CopyRawToHostFuture``).
+
+        Args:
+            out: a future of the memory to copy to.
+            offset: the first byte of the buffer to copy.
+            size: the number of bytes; by default as many as the memory has room for.
         """
         raise unimplemented(self.client.platform_name, "Buffer.copy_raw_to_host_future")
 
-    # To other places and other hands.
+    # Copies elsewhere, and other uses of its memory.
 
     @abc.abstractmethod
     def copy_to(self, destination: Device | MemorySpace) -> Buffer:
-        """A copy on another device or in another memory space (``PJRT_Buffer_CopyToDevice``,
+        """Return a copy on another device or in another memory space (``PJRT_Buffer_CopyToDevice``,
         ``PJRT_Buffer_CopyToMemory``).
         """
 
     def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> Buffer:
-        """The same bytes read as another type and shape of the same size; takes the memory over
-        (``PJRT_Buffer_Bitcast``).
+        """Return a buffer that reads the same bytes as another type and shape of the same size, and takes over the
+        memory (``PJRT_Buffer_Bitcast``). This buffer counts as donated afterwards.
         """
         raise unimplemented(self.client.platform_name, "Buffer.bitcast")
 
     def donate_with_control_dependency(self, dependency: Future[Any]) -> Buffer:
-        """Gives the memory up to a new buffer that is ready only when the dependency is done too
-        (``PJRT_Buffer_DonateWithControlDependency``)."""
+        """Donate the memory to a new buffer that is ready only when a dependency is done too
+        (``PJRT_Buffer_DonateWithControlDependency``).
+        """
         raise unimplemented(self.client.platform_name, "Buffer.donate_with_control_dependency")
 
     def external_reference(self) -> ExternalReference:
-        """Keeps the memory alive for a user outside of the runtime and gives its address
-        (``PJRT_Buffer_IncreaseExternalReferenceCount``, ``PJRT_Buffer_OpaqueDeviceMemoryDataPointer``)."""
+        """Return a reference that keeps the memory alive for code outside of the runtime, and has its address
+        (``PJRT_Buffer_IncreaseExternalReferenceCount``, ``PJRT_Buffer_OpaqueDeviceMemoryDataPointer``).
+        """
         raise unimplemented(self.client.platform_name, "Buffer.external_reference")
 
     def unsafe_pointer(self) -> int:
-        """The address of the memory on the device, without any promise that it stays
+        """Return the address of the memory on the device; nothing keeps the memory there
         (``PJRT_Buffer_UnsafePointer``).
         """
         raise unimplemented(self.client.platform_name, "Buffer.unsafe_pointer")
 
     def raw(self) -> RawBuffer:
-        """The bytes behind the buffer, to be read and written in place (RawBuffer extension)."""
+        """Return the bytes behind the buffer, to read and write them in place (RawBuffer extension)."""
         raise unimplemented(self.client.platform_name, "Buffer.raw")
 
     def wait_until_ready_on_stream(self, stream: int) -> None:
-        """Makes a stream of the platform wait for the value, not the caller (Stream extension)."""
+        """Make a stream of the platform wait for the value; the caller does not wait (Stream extension)."""
         raise unimplemented(self.client.platform_name, "Buffer.wait_until_ready_on_stream")
 
     def copy_to_remote_device(self, descriptor: Future[bytes]) -> Future[None]:
-        """Sends the value to a buffer that another process made ready to receive it (CrossHostTransfers extension).
+        """Send the value to a buffer that another process has made ready to receive it (CrossHostTransfers extension).
 
         Args:
-            descriptor: what the receiver's ``CrossHostReceive.descriptors`` said, brought here by the caller.
+            descriptor: the buffer's entry of the receiver's ``CrossHostReceive.descriptors``, brought here by the
+                caller.
 
         Returns:
             A future that is done when the value was sent.
@@ -206,7 +223,9 @@ class Buffer(abc.ABC):
     # Python's own protocols.
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """The value as a numpy array; waits for it. Without a copy where the device allows, and then read-only."""
+        """Return the value as a numpy array; wait for it. Without a copy where the device
+        allows that, then read-only.
+        """
         array = self.to_host().result()
         if dtype is not None and array.dtype != np.dtype(dtype):
             if copy is False:
@@ -217,13 +236,13 @@ class Buffer(abc.ABC):
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        """The value as a DLPack capsule, sharing memory; waits for the value."""
+        """Return the value as a DLPack capsule that shares its memory; wait for the value."""
         raise unimplemented(
             self.client.platform_name, "Buffer.__dlpack__", "use numpy.asarray(buffer) to get the value"
         )
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's device type and number."""
+        """Return DLPack's device type and number."""
         raise unimplemented(
             self.client.platform_name, "Buffer.__dlpack_device__", "use numpy.asarray(buffer) to get the value"
         )
@@ -240,7 +259,7 @@ class Buffer(abc.ABC):
 
 
 class ExternalReference(abc.ABC):
-    """Memory of a buffer in the hands of someone outside of the runtime; a context manager
+    """Memory of a buffer that code outside of the runtime uses; a context manager
     (``PjRtBuffer::ExternalReference``).
     """
 
@@ -253,9 +272,7 @@ class ExternalReference(abc.ABC):
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Says that the memory is not used any more (``PJRT_Buffer_DecreaseExternalReferenceCount``); may be called
-        again.
-        """
+        """Release the memory (``PJRT_Buffer_DecreaseExternalReferenceCount``). A second call does nothing."""
 
     def __enter__(self) -> ExternalReference:
         return self

@@ -1,7 +1,7 @@
-"""Capabilities: what a device says that it can do, before it is asked to do it.
+"""Capabilities: what a device declares that it can do.
 
-PJRT has no one call for this. What is here is put together from what its calls, attributes and extensions tell; a
-device of this package also hands it on through the C API, as the attribute ``pjrt.capabilities``.
+PJRT has no single call for this. Capabilities are put together from PJRT's calls, attributes and extensions. The
+devices of this package also pass them through the C API, as the attribute ``pjrt.capabilities``.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ATTRIBUTE = "pjrt.capabilities"
 
 
 class Feature(enum.StrEnum):
-    """Something that a device may have or lack; see ``Capabilities.features``."""
+    """An ability that a device may have or lack; see ``Capabilities.features``."""
 
     DYNAMIC_SHAPES = "dynamic_shapes"
-    """Programs with sizes that are known only when they run."""
+    """Programs with sizes that only a run decides."""
     BOUNDED_DYNAMIC_SHAPES = "bounded_dynamic_shapes"
-    """Programs with sizes of which an upper bound is known."""
+    """Programs with sizes that only a run decides, up to a known bound."""
     QUANTIZED_TYPES = "quantized_types"
     """Programs with uniform-quantized types."""
     COLLECTIVES = "collectives"
@@ -36,11 +36,11 @@ class Feature(enum.StrEnum):
     INFEED_OUTFEED = "infeed_outfeed"
     """Programs with ``stablehlo.infeed`` and ``stablehlo.outfeed``."""
     HOST_CALLBACKS = "host_callbacks"
-    """Functions of the host called by programs (``Client.register_ffi_handler``)."""
+    """Host functions that programs call (``Client.register_ffi_handler``)."""
     PARTITIONING = "partitioning"
     """Programs cut into partitions by their sharding annotations (``CompileOptions.num_partitions``)."""
     DONATION = "donation"
-    """Arguments that give their memory to results."""
+    """Arguments whose memory results take over."""
     LAYOUTS = "layouts"
     """Buffers with dimensions in another order than the default one (``TiledLayout.minor_to_major``)."""
     TILED_LAYOUTS = "tiled_layouts"
@@ -73,21 +73,21 @@ class Feature(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What is known of a device's abilities; None, or absence from a mapping, is not known.
+    """The declared abilities of a device; ``None``, or absence from a mapping, means unknown.
 
     Attributes:
-        num_devices: how many devices there are.
-        element_types: the types that elements of buffers can have.
+        num_devices: the number of devices.
+        element_types: the element types of buffers.
         memory_kinds: the kinds of memory of a device, its default one first.
-        program_formats: the formats of programs that are taken (``ProgramFormat``).
-        stablehlo_minimum_version: the oldest StableHLO version that is read.
-        stablehlo_current_version: the newest StableHLO version that is read.
-        operations: the operations that are run, by their names, each with the element types that are known to work for
-            its first operand (for its first result where it takes none); None where that depends on more. All
-            other operations are refused.
-        custom_calls: the targets of custom calls that are known; others are refused.
-        features: what it has and what it lacks.
-        variants: what tells devices of one platform apart, such as ``avx512f`` or ``compute_capability``.
+        program_formats: the accepted formats of programs (``ProgramFormat``).
+        stablehlo_minimum_version: the oldest StableHLO version that the device reads.
+        stablehlo_current_version: the newest StableHLO version that the device reads.
+        operations: the operations that the device runs, by name, each with the element types that are known to work for
+            its first operand (for its first result if it has no operand); ``None`` if that depends on more. All other
+            operations are unsupported.
+        custom_calls: the supported targets of custom calls; all others are unsupported.
+        features: which features the device has, and which it lacks.
+        variants: facts that tell devices of one platform apart, such as ``avx512f`` or ``compute_capability``.
     """
 
     num_devices: int | None = None
@@ -108,11 +108,11 @@ class Capabilities:
                 object.__setattr__(self, name, MappingProxyType(dict(value)))
 
     def has(self, feature: Feature) -> bool | None:
-        """Whether the device has a feature; None if that is not known."""
+        """Return whether the device has a feature; ``None`` if that is unknown."""
         return self.features.get(feature)
 
     def completed(self, other: Capabilities) -> Capabilities:
-        """These, with what is not known here taken from others; features and variants one by one."""
+        """Return these, with unknown entries taken from another; features and variants are merged one by one."""
         chosen: dict[str, Any] = {}
         for each in fields(self):
             mine, theirs = getattr(self, each.name), getattr(other, each.name)
@@ -122,20 +122,20 @@ class Capabilities:
     # As text.
 
     def as_dict(self) -> dict[str, Any]:
-        """What is known as plain values, for JSON; ``from_dict`` reads it."""
-        found: dict[str, Any] = {}
+        """Return the known entries as plain values, for JSON; ``from_dict`` reads them."""
+        plain: dict[str, Any] = {}
         for each in fields(self):
             value = getattr(self, each.name)
             if value is not None and not (each.name in _BY_KEY and not value):
-                found[each.name] = _TO_PLAIN.get(each.name, _same)(value)
-        return found
+                plain[each.name] = _TO_PLAIN.get(each.name, _same)(value)
+        return plain
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> Capabilities:
-        """What ``as_dict`` gave. Features and element types that this version does not know are left out.
+        """Return the capabilities that ``as_dict`` wrote. Unknown features and element types are left out.
 
         Raises:
-            TypeError, ValueError, AttributeError: it is of another form.
+            TypeError, ValueError, AttributeError: the values have another form.
         """
         known = {each.name for each in fields(Capabilities)}
         return Capabilities(
@@ -143,30 +143,30 @@ class Capabilities:
         )
 
     def to_json(self) -> str:
-        """What is known as the value of the attribute ``pjrt.capabilities``."""
-        import json  # here and below: start-up would feel it
+        """Return the value of the attribute ``pjrt.capabilities``."""
+        import json  # Imported here and below, because it would slow down start-up.
 
         return json.dumps(self.as_dict(), separators=(",", ":"))
 
     @staticmethod
     def from_attributes(attributes: Attributes) -> Capabilities:
-        """What the attributes of a plugin or topology tell: the versions of StableHLO, and ``pjrt.capabilities`` where
-        they have it. One that cannot be read says nothing.
+        """Return the capabilities in the attributes of a plugin or topology: the versions of StableHLO, and
+        ``pjrt.capabilities`` if it is there. One that cannot be parsed is ignored.
         """
         import json
 
-        given = Capabilities(
+        versions = Capabilities(
             stablehlo_minimum_version=_version(attributes.get("stablehlo_minimum_version")),
             stablehlo_current_version=_version(attributes.get("stablehlo_current_version")),
         )
         text = attributes.get(ATTRIBUTE)
         if not isinstance(text, str):
-            return given
+            return versions
         try:
-            stated = Capabilities.from_dict(json.loads(text))
+            declared = Capabilities.from_dict(json.loads(text))
         except (TypeError, ValueError, AttributeError):
-            return given
-        return given.completed(stated)
+            return versions
+        return versions.completed(declared)
 
 
 _BY_KEY = ("features", "variants")
@@ -191,7 +191,7 @@ def _types(names: Iterable[str]) -> frozenset[ElementType]:
 
 
 def _plain_operations(operations: Mapping[str, frozenset[ElementType] | None]) -> list[list[Any]]:
-    """The names grouped by their types, so that the same types are not said for each."""
+    """Group the names by their types, so that a set of types is written once."""
     groups: defaultdict[frozenset[ElementType] | None, list[str]] = defaultdict(list)
     for name, types in sorted(operations.items()):
         groups[types].append(name)
@@ -199,11 +199,11 @@ def _plain_operations(operations: Mapping[str, frozenset[ElementType] | None]) -
 
 
 def _operations(plain: Iterable[tuple[Any, Iterable[str]]]) -> dict[str, frozenset[ElementType] | None]:
-    found: dict[str, frozenset[ElementType] | None] = {}
+    operations: dict[str, frozenset[ElementType] | None] = {}
     for types, names in plain:
-        read = None if types is None else _types(types)
-        found.update(dict.fromkeys(map(str, names), read))
-    return found
+        types_of_group = None if types is None else _types(types)
+        operations.update(dict.fromkeys(map(str, names), types_of_group))
+    return operations
 
 
 def _features(plain: Mapping[str, bool]) -> dict[Feature, bool]:

@@ -1,8 +1,8 @@
-"""Arguments of a wrong Python type: refused alike by all devices, with what was expected and what was found.
+"""Checks of the Python types of arguments: the same errors for all devices, with what was expected and found.
 
-Annotations say what a function takes; these checks say it at run time, where a mistake would otherwise be an
-``AttributeError`` far from the call that made it. Each gives the argument back, so that a check can stand where the
-argument is first used.
+Annotations declare what a function takes. These checks enforce it at run time, where a mistake would otherwise become
+an ``AttributeError`` far from the call. Each returns the argument, so that a check can stand where the argument is
+first used.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 def expect(value: T, kind: type[Any] | tuple[type[Any], ...], what: str) -> T:
-    """The value, which is of a type.
+    """Return a value that must have a type.
 
     Args:
         value: an argument.
         kind: the type, or several.
-        what: what the argument is to be, as the end of the sentence "expected …".
+        what: a description of the argument, as the end of the sentence "expected …".
 
     Raises:
-        InvalidArgumentError: it is of another type.
+        InvalidArgumentError: the value has another type.
     """
     if isinstance(value, kind):
         return value
@@ -35,7 +35,7 @@ def expect(value: T, kind: type[Any] | tuple[type[Any], ...], what: str) -> T:
 
 
 def unexpected(value: object, what: str) -> InvalidArgumentError:
-    """The error for an argument that is not what it is to be."""
+    """Return the error for an argument that is not as expected."""
     text = repr(value)
     if len(text) > 80:
         text = f"{text[:77]}..."
@@ -43,19 +43,19 @@ def unexpected(value: object, what: str) -> InvalidArgumentError:
 
 
 def expect_all(values: Iterable[T], kind: type[Any] | tuple[type[Any], ...], what: str) -> list[T]:
-    """The values as a list, each of a type; ``what`` is said of one of them.
+    """Return a list of values that must have a type; ``what`` describes one of them.
 
     Raises:
-        InvalidArgumentError: they are no values one after the other, or one is of another type.
+        InvalidArgumentError: the argument is not a sequence, or a value has another type.
     """
     return [expect(value, kind, what) for value in expect_sequence(values, f"a sequence, of {what} each")]
 
 
 def expect_sequence(values: Iterable[T], what: str) -> Sequence[T]:
-    """The values, which can be counted and taken one after the other: a list or tuple as it is, others as a list.
+    """Return a sequence of values: a list or tuple unchanged, other iterables as a list.
 
     Raises:
-        InvalidArgumentError: they cannot, or are text or bytes.
+        InvalidArgumentError: the argument is not iterable, or is text or bytes.
     """
     if isinstance(values, (list, tuple)):
         return values
@@ -65,26 +65,26 @@ def expect_sequence(values: Iterable[T], what: str) -> Sequence[T]:
 
 
 def expect_int(value: object, what: str) -> int:
-    """A whole number, also one of numpy's; no truth value.
+    """Return a whole number, which may be numpy's; booleans are not numbers.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: the value is not a whole number.
     """
     if type(value) is int:
         return value
     if not isinstance(value, (bool, np.bool_)):
         try:
-            return operator.index(value)  # type: ignore[arg-type]  # that is the question
+            return operator.index(value)  # type: ignore[arg-type]  # The call finds out whether it is one.
         except TypeError:
             pass
     raise unexpected(value, what)
 
 
 def expect_bytes(value: object, what: str) -> bytes:
-    """Bytes, from anything that is some: ``bytes``, ``bytearray`` or a ``memoryview``.
+    """Return the bytes of a ``bytes``, ``bytearray`` or ``memoryview``.
 
     Raises:
-        InvalidArgumentError: it is none of them.
+        InvalidArgumentError: the value is none of these.
     """
     if type(value) is bytes:
         return value
@@ -94,10 +94,10 @@ def expect_bytes(value: object, what: str) -> bytes:
 
 
 def expect_callable(value: object, what: str) -> Callable[..., Any]:
-    """A function, or what else can be called.
+    """Return a function or another callable.
 
     Raises:
-        InvalidArgumentError: it cannot.
+        InvalidArgumentError: the value is not callable.
     """
     if callable(value):
         return value
@@ -105,12 +105,12 @@ def expect_callable(value: object, what: str) -> Callable[..., Any]:
 
 
 def expect_array(value: Any) -> np.ndarray[Any, Any]:
-    """What numpy makes an array of, as that array.
+    """Return the array that ``numpy.asarray`` makes of a value.
 
     Raises:
-        InvalidArgumentError: numpy cannot make one of it, such as of rows of different lengths.
+        InvalidArgumentError: numpy cannot make an array of the value, such as of rows of different lengths.
     """
     try:
         return np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise InvalidArgumentError(f"expected an array, or what numpy makes one of: {error}") from error
+        raise InvalidArgumentError(f"expected an array, or a value that numpy makes one of: {error}") from error

@@ -1,4 +1,4 @@
-"""Clients: the way to the devices of one platform (``PjRtClient``, ``PJRT_Client``)."""
+"""Clients: access to the devices of one platform (``PjRtClient``, ``PJRT_Client``)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 
 
 class Client(abc.ABC):
-    """The devices of one platform, with all that can be done on them; a context manager that closes.
+    """The devices of one platform, and everything that can be done on them; a context manager that closes the client.
 
-    A client may be used from any number of threads. Buffers and executables keep their client alive.
+    Any number of threads may use a client. Buffers and executables keep their client alive.
     """
 
     __slots__ = ("__weakref__",)
 
-    # What it is.
+    # Its platform and devices.
 
     @property
     @abc.abstractmethod
@@ -52,11 +52,11 @@ class Client(abc.ABC):
     @property
     @abc.abstractmethod
     def platform_version(self) -> str:
-        """The platform's version, for people (``PJRT_Client_PlatformVersion``)."""
+        """The platform's version, human-readable (``PJRT_Client_PlatformVersion``)."""
 
     @property
     def library(self) -> str:
-        """The path of the plugin's library; empty for a device that does not come from one."""
+        """The path of the plugin's library; empty for a device that is not loaded from one."""
         return ""
 
     @property
@@ -66,15 +66,13 @@ class Client(abc.ABC):
 
     @property
     def attributes(self) -> Attributes:
-        """What the client's plugin says of itself, such as ``stablehlo_current_version``
-        (``PJRT_Plugin_Attributes``).
-        """
+        """The attributes of the client's plugin, such as ``stablehlo_current_version`` (``PJRT_Plugin_Attributes``)."""
         return {}
 
     @property
     @abc.abstractmethod
     def devices(self) -> Sequence[Device]:
-        """All devices, also those of other processes (``PJRT_Client_Devices``)."""
+        """All devices, including those of other processes (``PJRT_Client_Devices``)."""
 
     @property
     @abc.abstractmethod
@@ -93,7 +91,7 @@ class Client(abc.ABC):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the client says that its devices can do."""
+        """The declared abilities of the devices."""
         kinds = tuple(
             dict.fromkeys(space.kind for device in self.addressable_devices for space in device.memory_spaces)
         )
@@ -101,10 +99,10 @@ class Client(abc.ABC):
         return known.completed(Capabilities.from_attributes(self.attributes))
 
     def lookup_device(self, device_id: int) -> Device:
-        """The device with an id (``PJRT_Client_LookupDevice``).
+        """Return the device with an id (``PJRT_Client_LookupDevice``).
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: the client has no device with this id.
         """
         device_id = expect_int(device_id, "the id of a device as a whole number")
         for device in self.devices:
@@ -115,10 +113,10 @@ class Client(abc.ABC):
         )
 
     def lookup_addressable_device(self, local_hardware_id: int) -> Device:
-        """The device of this process with a number of local hardware (``PJRT_Client_LookupAddressableDevice``).
+        """Return the device of this process with a local hardware id (``PJRT_Client_LookupAddressableDevice``).
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: this process has no device with this id.
         """
         local_hardware_id = expect_int(local_hardware_id, "the number of local hardware as a whole number")
         for device in self.addressable_devices:
@@ -131,33 +129,34 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
-        """The devices that a program runs on when nothing else is said (``PJRT_Client_DefaultDeviceAssignment``).
+        """Return the default devices of a program (``PJRT_Client_DefaultDeviceAssignment``).
 
         Raises:
-            InvalidArgumentError: there are not that many devices.
+            InvalidArgumentError: the client has fewer devices than replicas × partitions.
         """
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
-        """The layout that such an array has on the devices when nothing else is said (Layouts extension)."""
+        """Return the default layout on the devices of arrays of a type and shape (Layouts extension)."""
         raise unimplemented(self.platform_name, "Client.default_layout")
 
     def runtime_abi_version(self) -> RuntimeAbiVersion:
-        """The ABI version of the runtime, to compare executables with (AbiVersion extension)."""
+        """Return the ABI version of the runtime, to compare executables with (AbiVersion extension)."""
         raise unimplemented(self.platform_name, "Client.runtime_abi_version")
 
     # Programs.
 
     @abc.abstractmethod
     def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> LoadedExecutable:
-        """Compiles a program and loads it on its devices (``PJRT_Client_Compile``).
+        """Compile a program and load it on its devices (``PJRT_Client_Compile``).
 
         Args:
-            program: the program; of text and bytes the format is told by looking at them.
-            options: how to compile it; the defaults are for one device.
+            program: the program; the format of text and bytes is detected.
+            options: compile options; the defaults are for one device.
 
         Raises:
-            InvalidArgumentError: it is no program, or not one that the device can read; with both versions where it is
-                too new.
+            InvalidArgumentError: the argument is not a program, or not one that the device can read; the message has
+                both versions if the program is too new.
+            PjrtError: the compiler refuses the program.
         """
 
     def supports(
@@ -167,16 +166,18 @@ class Client(abc.ABC):
         *,
         effort: Effort | str | None = None,
     ) -> Support:
-        """Whether the devices can run a program: ``compile`` asked beforehand, with reasons instead of an error.
+        """Return whether the devices can run a program: as ``compile`` would find out, but with reasons instead of an
+        error.
 
         Args:
             program: as for ``compile``.
             options: as for ``compile``.
-            effort: the effort to make; None for the cheapest that gives a yes or a no. ``Effort.COMPILE`` compiles in
-                this process, with the same risk as ``compile``: ``pjrt check`` does it in another.
+            effort: the effort to make; ``None`` for the cheapest that gives a yes or a no. ``Effort.COMPILE`` compiles
+                in this process, with the same risk as ``compile``; ``pjrt check`` compiles in a subprocess.
 
         Raises:
-            InvalidArgumentError, DataLossError: it is no program, or the effort is none.
+            InvalidArgumentError: the argument is not a program, or the effort is unknown.
+            DataLossError: the program's bytes are damaged.
             FailedPreconditionError: the client is closed.
         """
         if self.is_closed:
@@ -185,20 +186,23 @@ class Client(abc.ABC):
         return decide(effort, static_check, lambda: try_compiling(self, program, options))
 
     def load(self, executable: Executable, options: CompileOptions | None = None) -> LoadedExecutable:
-        """Loads an executable that was compiled ahead of time (``PJRT_Client_Load``)."""
+        """Load an executable that was compiled ahead of time (``PJRT_Client_Load``)."""
         raise unimplemented(self.platform_name, "Client.load")
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None = None) -> LoadedExecutable:
-        """Loads what ``Executable.serialize`` gave (``PJRT_Executable_DeserializeAndLoad``).
+        """Load the bytes of ``Executable.serialize`` (``PJRT_Executable_DeserializeAndLoad``).
 
         Args:
             serialized: the bytes.
-            options: compile options to take instead of those it was compiled with, such as another device assignment.
+            options: compile options to use instead of the executable's own, such as another device assignment.
+
+        Raises:
+            InvalidArgumentError: the bytes are not an executable of this platform.
         """
         raise unimplemented(self.platform_name, "Client.deserialize")
 
     def create_execute_context(self) -> ExecuteContext:
-        """A new context for ``ExecuteOptions.context`` (``PJRT_ExecuteContext_Create``)."""
+        """Return a new context for ``ExecuteOptions.context`` (``PJRT_ExecuteContext_Create``)."""
         raise unimplemented(self.platform_name, "Client.create_execute_context")
 
     # Buffers.
@@ -214,39 +218,44 @@ class Client(abc.ABC):
         semantics: HostBufferSemantics = HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
         on_done_with_host_buffer: Callable[[], object] | None = None,
     ) -> Buffer:
-        """Puts a host array on a device (``PJRT_Client_BufferFromHostBuffer``).
+        """Put a host array on a device (``PJRT_Client_BufferFromHostBuffer``).
 
         Args:
-            array: a numpy array (of any strides), or what ``numpy.asarray`` makes one of.
-            device: where to; the first addressable device if neither this nor ``memory_space`` is said.
-            memory_space: where to, more exactly; must belong to ``device`` if that is said too.
-            layout: the layout on the device; its default if not said.
-            semantics: what the device may assume about the array's memory, and for how long.
+            array: a numpy array of any strides, or anything that ``numpy.asarray`` accepts.
+            device: the device; by default that of ``memory_space``, or the first addressable one.
+            memory_space: the memory space; by default that of the device. It must belong to ``device`` if both are
+                given.
+            layout: the layout on the device; the device's default layout by default.
+            semantics: how long the array's memory stays unchanged, and whether the device may use it in place.
             on_done_with_host_buffer: called exactly once, when the device does not need the array's memory any more.
+
+        Raises:
+            InvalidArgumentError: an argument is wrong, or the device and the memory space do not belong together.
+            ResourceExhaustedError: the memory space is full.
         """
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> Buffer:
-        """A buffer that shares memory with another library's array, by ``__dlpack__``, where that can be; otherwise
-        an error.
+        """Return a buffer that shares memory with another library's array, by ``__dlpack__``.
+
+        Raises:
+            InvalidArgumentError: the array cannot be shared without a copy; ``buffer_from_host`` copies.
         """
         raise unimplemented(self.platform_name, "Client.buffer_from_dlpack", "use buffer_from_host, which copies")
 
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> Buffer:
-        """A buffer with memory and no particular value (``PJRT_Client_CreateUninitializedBuffer``)."""
+        """Return a buffer with memory and no particular value (``PJRT_Client_CreateUninitializedBuffer``)."""
         raise unimplemented(self.platform_name, "Client.create_uninitialized_buffer")
 
     def create_error_buffer(
         self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> Buffer:
-        """A buffer that has failed already: the error arrives wherever its value is used
-        (``PJRT_Client_CreateErrorBuffer``).
-        """
+        """Return a buffer that has failed: using its value raises the error (``PJRT_Client_CreateErrorBuffer``)."""
         raise unimplemented(self.platform_name, "Client.create_error_buffer")
 
     def create_alias_buffer(
         self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> tuple[Buffer, AliasFulfillment]:
-        """A buffer that will become an alias of another, and the means to say of which
+        """Return a buffer that becomes an alias of another later, and the means to name that buffer
         (``PJRT_Client_CreateAliasBuffer``).
         """
         raise unimplemented(self.platform_name, "Client.create_alias_buffer")
@@ -261,73 +270,80 @@ class Client(abc.ABC):
         on_delete: Callable[[], object] | None = None,
         stream: int | None = None,
     ) -> Buffer:
-        """A buffer over memory of the device that somebody else owns (``PJRT_Client_CreateViewOfDeviceBuffer``).
+        """Return a buffer over memory of the device that the caller owns (``PJRT_Client_CreateViewOfDeviceBuffer``).
 
         Args:
             pointer: the address on the device; must stay valid until ``on_delete`` is called.
-            spec: what lies there.
-            device: the device; the first addressable one if not said.
-            memory_space: the memory space; the device's default one if not said.
+            spec: shape, type and layout of the array at the address.
+            device: the device; the first addressable one by default.
+            memory_space: the memory space; the device's default memory space by default.
             on_delete: called exactly once, when the buffer does not use the memory any more.
-            stream: the platform's stream on which the value becomes ready; ``None`` if it is.
+            stream: the platform's stream on which the value becomes ready; ``None`` if it is ready.
         """
         raise unimplemented(self.platform_name, "Client.create_view_of_device_buffer")
 
     def create_buffers_for_async_host_to_device(
         self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None
     ) -> AsyncHostToDeviceTransferManager:
-        """New buffers to be filled piece by piece (``PJRT_Client_CreateBuffersForAsyncHostToDevice``)."""
+        """Return a manager of new buffers that are filled in pieces
+        (``PJRT_Client_CreateBuffersForAsyncHostToDevice``).
+        """
         raise unimplemented(self.platform_name, "Client.create_buffers_for_async_host_to_device")
 
     # Memory of the host.
 
     def dma_map(self, memory: Any) -> None:
-        """Makes host memory, an object with the buffer protocol, fit for direct transfers until ``dma_unmap``
+        """Map host memory, an object with the buffer protocol, for direct transfers until ``dma_unmap``
         (``PJRT_Client_DmaMap``).
         """
         raise unimplemented(self.platform_name, "Client.dma_map")
 
     def dma_unmap(self, memory: Any) -> None:
-        """Undoes ``dma_map`` of the same memory (``PJRT_Client_DmaUnmap``)."""
+        """Undo ``dma_map`` of the same memory (``PJRT_Client_DmaUnmap``)."""
         raise unimplemented(self.platform_name, "Client.dma_unmap")
 
     # Other processes.
 
     def update_global_process_info(self, processes: Sequence[ProcessInfo]) -> None:
-        """Tells the client the state of the job's processes (``PJRT_Client_UpdateGlobalProcessInfo``)."""
+        """Pass the state of the job's processes to the client (``PJRT_Client_UpdateGlobalProcessInfo``)."""
         raise unimplemented(self.platform_name, "Client.update_global_process_info")
 
     def make_cross_host_receive_buffers(self, specs: Sequence[ShapeSpec], device: Device) -> CrossHostReceive:
-        """Buffers that another process fills with ``Buffer.copy_to_remote_device`` (CrossHostTransfers extension)."""
+        """Return buffers that another process fills with ``Buffer.copy_to_remote_device`` (CrossHostTransfers
+        extension).
+        """
         raise unimplemented(self.platform_name, "Client.make_cross_host_receive_buffers")
 
     def cross_host_send_buffers(
         self, buffers: Sequence[Buffer], destination_device_ids: Sequence[int], transfer_keys: Sequence[int]
     ) -> Sequence[Future[None]]:
-        """Sends buffers to devices of other processes, each under a key (CrossHostTransfers extension)."""
+        """Send buffers to devices of other processes, each under a key (CrossHostTransfers extension)."""
         raise unimplemented(self.platform_name, "Client.cross_host_send_buffers")
 
     def cross_host_receive_buffers(
         self, specs: Sequence[ShapeSpec], device: Device, source_device_ids: Sequence[int], transfer_keys: Sequence[int]
     ) -> Sequence[Buffer]:
-        """Buffers for what other processes send under these keys (CrossHostTransfers extension)."""
+        """Return buffers for the values that other processes send under these keys (CrossHostTransfers extension)."""
         raise unimplemented(self.platform_name, "Client.cross_host_receive_buffers")
 
-    # Functions of the host inside programs.
+    # Host functions that programs call.
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
-        """Makes a function callable from programs by a custom call with this target name (FFI extension).
+        """Register a function that programs call by a custom call with this target name (FFI extension).
 
         Args:
             name: the custom call's target name.
-            handler: the address of an XLA FFI handler, or a Python function, which is called with an FFI call frame's
-                arguments.
+            handler: the address of an XLA FFI handler, or a Python function that takes the arguments of the FFI call
+                frame.
             traits: the bits of ``XLA_FFI_Handler_Traits``.
+
+        Raises:
+            AlreadyExistsError: the name has another handler.
         """
         raise unimplemented(self.platform_name, "Client.register_ffi_handler")
 
     def register_ffi_type(self, name: str) -> int:
-        """Registers a type of user data for ``ExecuteContext.add_user_data`` and returns its id (FFI extension)."""
+        """Register a type of user data for ``ExecuteContext.add_user_data``; return its id (FFI extension)."""
         raise unimplemented(self.platform_name, "Client.register_ffi_type")
 
     # Its end.
@@ -338,34 +354,35 @@ class Client(abc.ABC):
         """Whether ``close`` was called."""
 
     def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
-        """Fail the executions that are not done with an error, because nobody waits for them any more.
+        """Fail the executions that are not done, because nobody waits for them any more.
 
-        A framework's client is told so where Ctrl-C ended the framework's wait, and when the interpreter ends. Work
-        that cannot be stopped goes on, and what comes of it is dropped.
+        A framework's client gets this call when Ctrl-C ends the framework's wait, and when the interpreter ends. Work
+        that cannot be stopped goes on, and its results are dropped.
 
         Args:
-            error: why.
-            only_ask: tell the functions that ask whether they should go on, and let all others come to their end.
+            error: the error that the executions fail with.
+            only_ask: only ask device functions that check (``RunContext.check``) to end, and let all others finish.
         """
-        return  # as it is of a client that can stop none
+        return  # The default is for clients that cannot stop any work.
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends the client (``PJRT_Client_Destroy``): waits for work under way, then gives the devices up; may be called
-        again.
+        """Close the client (``PJRT_Client_Destroy``): wait for work under way, then release the devices.
 
-        Using the client, its buffers or executables afterwards is a ``FailedPreconditionError``. An implementation ends
-        with ``_tell_closed``.
+        Using the client, its buffers or executables afterwards raises a ``FailedPreconditionError``. A second call does
+        nothing. An implementation ends with ``_notify_closed``.
         """
 
     def add_close_callback(self, callback: Callable[[], object]) -> None:
-        """Calls ``callback()`` once, when the client has given its devices up: it was closed, or nobody has it any
-        more. The end of the process is not told.
+        """Have ``callback()`` called once, when the client has released its devices: it was closed, or
+        garbage-collected.
+
+        The end of the process does not call it.
         """
         _finalizers.setdefault(self, []).append(_finalizer(self, callback))
 
-    def _tell_closed(self) -> None:
-        """Calls what ``add_close_callback`` was given: the last that ``close`` does."""
+    def _notify_closed(self) -> None:
+        """Call the callbacks of ``add_close_callback``; ``close`` does this last."""
         for finalizer in _finalizers.pop(self, ()):
             finalizer()
 
@@ -387,6 +404,6 @@ _finalizers: weakref.WeakKeyDictionary[Client, list[weakref.finalize[[], Client]
 
 
 def _finalizer(client: Client, callback: Callable[[], object]) -> weakref.finalize[[], Client]:
-    made = weakref.finalize(client, callback)
-    made.atexit = False
-    return made
+    finalizer = weakref.finalize(client, callback)
+    finalizer.atexit = False
+    return finalizer

@@ -1,7 +1,7 @@
-"""Support: whether a device can run a program, with the reasons, found before it runs.
+"""Compatibility: whether a device can run a program, with the reasons, found before the program runs.
 
-How much is done to find out is an ``Effort``. A yes or a no is given only where it is known; where what is known does
-not decide, the verdict is maybe, and the reasons say what is missing.
+An ``Effort`` limits how much is done to find out. The verdict is yes or no only if that is certain. Otherwise it is
+maybe, and the reasons name what is unknown.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class Verdict(enum.StrEnum):
 
 
 class Effort(enum.StrEnum):
-    """How much is done to find out, the cheapest first."""
+    """How much is done to find the verdict, the cheapest first."""
 
     OPS = "ops"
-    """The names of the program's operations, its format and its version are looked at."""
+    """Look at the names of the program's operations, its format and its version."""
     TYPES = "types"
-    """So are types and attributes: element types, shapes, targets of custom calls, kinds of memory, counts."""
+    """Look at types and attributes too: element types, shapes, targets of custom calls, kinds of memory, counts."""
     COMPILE = "compile"
-    """The program is compiled, and what comes out thrown away."""
+    """Compile the program, and throw the executable away."""
 
 
 class ReasonKind(enum.StrEnum):
-    """What a reason is about."""
+    """The subject of a reason."""
 
     OP = "op"
     TYPE = "type"
@@ -69,10 +69,10 @@ class SourceLocation(NamedTuple):
     """A place in the program's source.
 
     Attributes:
-        name: what the author calls it, such as ``jit(f)/dot_general``; empty if it has no name.
-        file: the file, ``-`` for the program's own text; empty if it is not known.
-        line: the line, from 1; 0 if it is not known.
-        column: the column, from 1; 0 if it is not known.
+        name: the author's name of the place, such as ``jit(f)/dot_general``; empty if it has none.
+        file: the file, ``-`` for the program's own text; empty if unknown.
+        line: the line, from 1; 0 if unknown.
+        column: the column, from 1; 0 if unknown.
     """
 
     name: str
@@ -88,15 +88,15 @@ class SourceLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a device cannot run a program, or why that is not known.
+    """Why a device cannot run a program, or why that is unknown.
 
     Attributes:
         verdict: ``NO`` if it rules the program out, ``MAYBE`` if it leaves the question open.
-        kind: what it is about.
+        kind: the kind of the subject.
         subject: the operation, type, attribute, version, format or feature.
-        message: what the program needs and what the device has.
-        locations: where in the source; the first few of them.
-        count: in how many places; 0 where it is not about places.
+        message: the program's need and the device's ability.
+        locations: the first few places in the source.
+        count: the number of places; 0 if the reason has no places.
     """
 
     verdict: Verdict
@@ -117,9 +117,9 @@ class Support:
     """Whether a device can run a program.
 
     Attributes:
-        verdict: yes, no or maybe; a ``Support`` is true where it is yes.
-        effort: the effort that found it.
-        reasons: why not, those that rule it out first; or what leaves it open; empty where it is yes.
+        verdict: yes, no or maybe; a ``Support`` is true if it is yes.
+        effort: the effort that found the verdict.
+        reasons: the reasons for a no, then those for a maybe; empty if the verdict is yes.
     """
 
     verdict: Verdict
@@ -128,7 +128,7 @@ class Support:
 
     @staticmethod
     def of(effort: Effort, reasons: Sequence[Reason]) -> Support:
-        """The verdict that reasons lead to: yes if there are none."""
+        """Return the verdict for these reasons; yes if there are none."""
         ordered = tuple(sorted(reasons, key=lambda reason: reason.verdict is not Verdict.NO))
         return Support(ordered[0].verdict if ordered else Verdict.YES, effort, ordered)
 
@@ -136,7 +136,7 @@ class Support:
         return self.verdict is Verdict.YES
 
     def as_dict(self) -> dict[str, Any]:
-        """The verdict with its reasons as plain values, for JSON; ``from_dict`` reads it."""
+        """Return the verdict and its reasons as plain values, for JSON; ``from_dict`` reads them."""
         return {
             "verdict": self.verdict.value,
             "effort": self.effort.value,
@@ -155,7 +155,7 @@ class Support:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> Support:
-        """What ``as_dict`` gave."""
+        """Return the verdict that ``as_dict`` wrote."""
         reasons = tuple(
             Reason(
                 Verdict(each["verdict"]),
@@ -171,14 +171,14 @@ class Support:
 
 
 StaticCheck = Callable[[Effort], Sequence[Reason]]
-"""What is found by looking, with ``Effort.OPS`` or ``Effort.TYPES``."""
+"""A look at a program: it returns its reasons against the program for ``Effort.OPS`` or ``Effort.TYPES``."""
 
 
 def only_format(program: Program | str | bytes, capabilities: Capabilities) -> StaticCheck:
-    """What looks at a program's format and at nothing else: for devices that do not know programs."""
-    format_, taken = str(Program.of(program).format), capabilities.program_formats
-    if taken is not None and format_ not in taken:
-        message = f"the program has the format '{format_}', the device takes {', '.join(taken)}"
+    """Return a check of a program's format and of nothing else, for devices that do not look into programs."""
+    format_, accepted = str(Program.of(program).format), capabilities.program_formats
+    if accepted is not None and format_ not in accepted:
+        message = f"the program has the format '{format_}', the device takes {', '.join(accepted)}"
         reason = Reason(Verdict.NO, ReasonKind.FORMAT, format_, message)
     else:
         reason = Reason(Verdict.MAYBE, ReasonKind.OP, "operations", "the device does not look into programs")
@@ -186,32 +186,32 @@ def only_format(program: Program | str | bytes, capabilities: Capabilities) -> S
 
 
 def decide(effort: Effort | str | None, static_check: StaticCheck, compile: Callable[[], Any] | None) -> Support:
-    """The verdict of one effort, or of the cheapest that gives a yes or a no.
+    """Return the verdict of one effort, or of the cheapest effort that gives a yes or a no.
 
     Args:
-        effort: the effort to make; None for as much as is needed.
-        static_check: what is found by looking at the program.
-        compile: compiles it; None where the device cannot without being here.
+        effort: the effort to make; ``None`` for as much as is needed.
+        static_check: a look at the program.
+        compile: a function that compiles the program; ``None`` if the device must be present for that and is not.
 
     Raises:
-        InvalidArgumentError: the effort is none.
+        InvalidArgumentError: the effort is unknown.
     """
     chosen = _effort(effort)
-    open_: Support | None = None
+    undecided: Support | None = None
     for cheap in (Effort.OPS, Effort.TYPES):
         if chosen in (None, cheap):
-            found = static_check(cheap)
-            against = [reason for reason in found if reason.verdict is Verdict.NO]
-            support = Support.of(cheap, against or found)
+            reasons = static_check(cheap)
+            against = [reason for reason in reasons if reason.verdict is Verdict.NO]
+            support = Support.of(cheap, against or reasons)
             if chosen is cheap or support.verdict is not Verdict.MAYBE:
                 return support
-            open_ = support
+            undecided = support
     if compile is None:
         missing = Reason(
             Verdict.MAYBE, ReasonKind.COMPILE, "compile", "it was not compiled: there is no compiler without the device"
         )
-        return Support.of(chosen or Effort.TYPES, [*(() if open_ is None else open_.reasons), missing])
-    return _compiled(compile, open_)
+        return Support.of(chosen or Effort.TYPES, [*(() if undecided is None else undecided.reasons), missing])
+    return _compiled(compile, undecided)
 
 
 def _effort(effort: Effort | str | None) -> Effort | None:
@@ -222,27 +222,27 @@ def _effort(effort: Effort | str | None) -> Effort | None:
 
 
 def _compiled(compile: Callable[[], Any], before: Support | None) -> Support:
-    """The verdict of the compiler; a no keeps what had been in doubt, for that tells where it may come from."""
+    """Return the compiler's verdict. A no keeps the doubts from before, because they may point to its place."""
     try:
         compile()
     except PjrtError as error:
         doubts = () if before is None else before.reasons
-        pointed = [reason for reason in doubts if reason.locations or reason.kind is ReasonKind.VERSION]
-        return Support.of(Effort.COMPILE, [refusal(error), *pointed])
+        located = [reason for reason in doubts if reason.locations or reason.kind is ReasonKind.VERSION]
+        return Support.of(Effort.COMPILE, [refusal(error), *located])
     return Support(Verdict.YES, Effort.COMPILE)
 
 
 _TRANSIENT = (AbortedError, CancelledError, DeadlineExceededError, FailedPreconditionError, UnavailableError)
-"""What a compiler says about its own state, not about the program."""
+"""Errors about the compiler's own state, not about the program."""
 
 
 def refusal(error: PjrtError) -> Reason:
-    """The reason that the error of a compilation gives, with the operation and the places that its text names."""
+    """Return the reason for the error of a compilation, with the operation and the places that its text names."""
     verdict = Verdict.MAYBE if isinstance(error, _TRANSIENT) else Verdict.NO
     text = " ".join(error.message.split())
-    named = _OPERATION.search(text)
+    match = _OPERATION.search(text)
     places = tuple(dict.fromkeys(places_in(error.message)))
-    kind, subject = (ReasonKind.OP, named[0]) if named else (ReasonKind.COMPILE, error.code.name)
+    kind, subject = (ReasonKind.OP, match[0]) if match else (ReasonKind.COMPILE, error.code.name)
     message = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return Reason(verdict, kind, subject, message, places[:SHOWN], len(places))
 
@@ -250,7 +250,7 @@ def refusal(error: PjrtError) -> Reason:
 def try_compiling(
     place: Client | TopologyDescription, program: Program | str | bytes, options: CompileOptions | None
 ) -> None:
-    """Compile a program for a client or topology, and throw away what comes out.
+    """Compile a program for a client or topology, and throw the executable away.
 
     Raises:
         ResourceExhaustedError: a run needs more memory than a device has.
@@ -265,14 +265,14 @@ def try_compiling(
 
 
 def check_memory(executable: Executable, limit: int | None) -> None:
-    """Hold what one run of an executable needs against the memory of a device.
+    """Compare the memory that one run of an executable needs with that of a device.
 
     Args:
-        executable: what was compiled; one that does not tell what it needs passes.
-        limit: the bytes that the device has; None if that is not known.
+        executable: the executable; one that does not report its memory passes.
+        limit: the bytes of memory of the device; ``None`` if unknown.
 
     Raises:
-        ResourceExhaustedError: the run needs more than there is.
+        ResourceExhaustedError: the run needs more memory than the device has.
     """
     if limit is None:
         return
@@ -302,26 +302,28 @@ def _memory_limit(place: Client | TopologyDescription) -> int | None:
 
 
 SHOWN = 8
-"""So many places are told of each reason."""
+"""The most places that a reason lists."""
 
 _LONGEST = 2000
 _OPERATION = re.compile(r"\b(?:stablehlo|chlo|mhlo|vhlo|sdy|func|arith|shape|tensor|linalg|math)\.[a-z_]\w*")
 _PLACE = re.compile(r"(?P<file>(?<!\S)-|<program>|[^\s\"'()\[\]<>:,]+\.\w+|\"[^\"]+\"):(?P<line>\d+):(?P<column>\d+)")
 _NO_COLUMN = re.compile(r"\bLocation:\s+(?P<file>[^\s:]+):(?P<line>\d+)(?![\d:])")
 _OF_COMPILERS = (".cc", ".cpp", ".h")
-"""How the files of compilers end: where an error was found in them is no place in a program."""
+"""The endings of the files of compilers: a place in them is not a place in a program."""
 
 _LINE = re.compile(r"\bline (?P<line>\d+), column (?P<column>\d+)")
 
 
 def places_in(message: str) -> list[SourceLocation]:
-    """The places that an error's text names: ``model.py:7:3``, ``-:1:60``, ``line 1, column 60``."""
-    found = []
+    """Return the places that an error's text names: ``model.py:7:3``, ``-:1:60``, ``line 1, column 60``."""
+    places = []
     for match in _PLACE.finditer(message):
         file = match["file"].strip('"')
         if file.endswith(_OF_COMPILERS):
             continue
-        found.append(SourceLocation("", "-" if file == "<program>" else file, int(match["line"]), int(match["column"])))
-    found += [SourceLocation("", "-", int(match["line"]), int(match["column"])) for match in _LINE.finditer(message)]
-    found += [SourceLocation("", match["file"], int(match["line"]), 0) for match in _NO_COLUMN.finditer(message)]
-    return found
+        places.append(
+            SourceLocation("", "-" if file == "<program>" else file, int(match["line"]), int(match["column"]))
+        )
+    places += [SourceLocation("", "-", int(match["line"]), int(match["column"])) for match in _LINE.finditer(message)]
+    places += [SourceLocation("", match["file"], int(match["line"]), 0) for match in _NO_COLUMN.finditer(message)]
+    return places

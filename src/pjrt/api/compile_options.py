@@ -1,4 +1,4 @@
-"""Compile options: what a program is compiled for (``xla::CompileOptions``, ``CompileOptionsProto`` on the wire)."""
+"""Compile options: the options of one compilation (``xla::CompileOptions``, ``CompileOptionsProto`` on the wire)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.partitioning import Partitioning
 
 OptionValue = str | bool | int | float
-"""What an option override may be; ``CompileOptionsProto`` has one case for each."""
+"""The type of an option override; ``CompileOptionsProto`` has one case for each."""
 
 
 _ROWS = "a device assignment as rows of device ids, a row a replica"
@@ -19,10 +19,10 @@ _IDS = "a row of a device assignment as a sequence of device ids, one a partitio
 
 @dataclass(frozen=True, slots=True)
 class DeviceAssignment:
-    """Which device runs which replica and partition (``xla::DeviceAssignment``).
+    """The devices that run the replicas and partitions of a program (``xla::DeviceAssignment``).
 
     Attributes:
-        device_ids: one row a replica, in it one global device id a partition.
+        device_ids: one row a replica, and in it one global device id a partition.
     """
 
     device_ids: tuple[tuple[int, ...], ...]
@@ -46,7 +46,7 @@ class DeviceAssignment:
 
     @staticmethod
     def of(ids: DeviceAssignment | Sequence[Sequence[int]] | Sequence[int]) -> DeviceAssignment:
-        """An assignment from rows of ids, or from a flat list: one replica each, with one partition."""
+        """Return an assignment from rows of ids, or from a flat list: one replica each, with one partition."""
         if isinstance(ids, DeviceAssignment):
             return ids
         return DeviceAssignment(
@@ -55,8 +55,8 @@ class DeviceAssignment:
 
     @staticmethod
     def in_order(ids: Sequence[int], num_replicas: int, num_partitions: int) -> DeviceAssignment:
-        """An assignment of the first of these ids, in their order: to the partitions of the first replica, then to
-        those of the next.
+        """Return an assignment of the first of these ids, in their order: to the partitions of the first replica, then
+        to those of the next.
 
         Raises:
             InvalidArgumentError: there are fewer ids than places, or no places.
@@ -81,7 +81,7 @@ class DeviceAssignment:
         return len(self.device_ids[0])
 
     def logical_ids(self, device_id: int) -> tuple[int, int]:
-        """The replica and partition that a device runs.
+        """Return the replica and partition of a device.
 
         Raises:
             InvalidArgumentError: the device has no place in the assignment.
@@ -92,17 +92,17 @@ class DeviceAssignment:
         raise InvalidArgumentError(f"device {device_id} has no place in the device assignment {self.device_ids}")
 
     def to_proto(self) -> bytes:
-        """The assignment as a serialized ``DeviceAssignmentProto``."""
+        """Return the assignment as a serialized ``DeviceAssignmentProto``."""
         from pjrt.api import _protos
 
         return bytes(_protos.encode_device_assignment(self).SerializeToString())
 
     @staticmethod
     def from_proto(serialized: bytes) -> DeviceAssignment:
-        """The assignment that a serialized ``DeviceAssignmentProto`` holds.
+        """Return the assignment in a serialized ``DeviceAssignmentProto``.
 
         Raises:
-            InvalidArgumentError: the bytes are no such proto, or no assignment.
+            InvalidArgumentError: the bytes are not such a message, or its rows do not make an assignment.
         """
         from pjrt.api import _protos
 
@@ -117,19 +117,20 @@ class CompileOptions:
     of the proto that are not named here (debug options, profiles, partitioner meshes, …) travel unchanged in ``base``.
 
     Attributes:
-        num_replicas: copies of the program, each with its own data; ``None`` takes what the device assignment or the
-            program states (``mhlo.num_replicas``), and 1 where neither does.
-        num_partitions: pieces that one copy is cut into (SPMD); ``None`` likewise (``mhlo.num_partitions``).
+        num_replicas: copies of the program, each with its own data; by default the number of the device assignment or
+            of the program (``mhlo.num_replicas``), else 1.
+        num_partitions: pieces that one copy is cut into (SPMD); by default the number of the device assignment or of
+            the program (``mhlo.num_partitions``), else 1.
         device_assignment: the devices of replicas × partitions; ``None`` takes the client's default assignment.
-        device_ordinal: the device to compile for where no assignment is given; −1 leaves it open.
+        device_ordinal: the device to compile for if there is no assignment; −1 leaves it open.
         use_spmd_partitioning: partition the program by its sharding annotations; ``None`` does so when
             ``num_partitions`` is above 1.
         use_shardy_partitioner: partition with Shardy (``sdy`` dialect) instead of GSPMD; ``None`` does so when the
             program is for several partitions and its shardings are Shardy's.
         use_auto_spmd_partitioning: let the compiler choose shardings.
-        allow_spmd_sharding_propagation_to_parameters: one flag a parameter, or one for all, or none: whether the
-            partitioner may choose.
-        allow_spmd_sharding_propagation_to_output: likewise for results.
+        allow_spmd_sharding_propagation_to_parameters: whether the partitioner may choose the shardings of parameters:
+            one flag a parameter, one for all, or none.
+        allow_spmd_sharding_propagation_to_output: the same for results.
         alias_passthrough_params: let a parameter that is returned unchanged share its memory with the result.
         deduplicate_hlo: merge equal computations (GPU).
         run_backend_only: the program is optimized HLO already.
@@ -208,10 +209,10 @@ class CompileOptions:
 
     @staticmethod
     def of(options: CompileOptions | None) -> CompileOptions:
-        """Whatever ``Client.compile`` takes, as compile options: ``None`` are the defaults.
+        """Return the options that ``Client.compile`` was given; the defaults for ``None``.
 
         Raises:
-            InvalidArgumentError: it is something else.
+            InvalidArgumentError: the argument is neither ``CompileOptions`` nor ``None``.
         """
         if options is None:
             return _DEFAULT
@@ -219,19 +220,19 @@ class CompileOptions:
 
     @property
     def partitioning(self) -> Partitioning:
-        """The replicas, the partitions and the kind of shardings that are stated; the defaults of ``Partitioning`` for
-        what is left to the program. Nothing is in the options that a client compiles with.
+        """The stated replicas, partitions and kind of shardings; the defaults of ``Partitioning`` for what is left to
+        the program. The options that a client compiles with leave nothing to the program.
         """
         return Partitioning(self.num_replicas or 1, self.num_partitions or 1, bool(self.use_shardy_partitioner))
 
     @property
     def states_partitioning(self) -> bool:
-        """Whether nothing of ``partitioning`` is left to the program."""
+        """Whether the options leave nothing of ``partitioning`` to the program."""
         return None not in (self.num_replicas, self.num_partitions, self.use_shardy_partitioner)
 
     def completed(self, partitioning: Partitioning) -> CompileOptions:
         """Return these options, with what they leave to the program taken from its partitioning. Shardy is taken only
-        where there is something to partition.
+        if there is more than one partition.
         """
         if self.states_partitioning:
             return self
@@ -246,24 +247,24 @@ class CompileOptions:
 
     @property
     def spmd(self) -> bool:
-        """Whether the program is partitioned by its annotations: as asked for, otherwise when there is more than one
-        partition.
+        """Whether the program is partitioned by its annotations: ``use_spmd_partitioning`` if it is set, otherwise
+        whether there is more than one partition.
         """
         several = self.partitioning.num_partitions > 1
         return several if self.use_spmd_partitioning is None else self.use_spmd_partitioning
 
     def to_proto(self) -> bytes:
-        """The options as a serialized ``CompileOptionsProto``, as ``PJRT_Client_Compile`` takes them."""
+        """Return the options as a serialized ``CompileOptionsProto``, as ``PJRT_Client_Compile`` takes them."""
         from pjrt.api import _protos
 
         return _protos.encode_compile_options(self)
 
     @staticmethod
     def from_proto(serialized: bytes) -> CompileOptions:
-        """The options that a serialized ``CompileOptionsProto`` holds; what is not named here stays in ``base``.
+        """Return the options in a serialized ``CompileOptionsProto``; fields without a name here stay in ``base``.
 
         Raises:
-            InvalidArgumentError: the bytes are no such proto.
+            InvalidArgumentError: the bytes are not such a message.
         """
         from pjrt.api import _protos
 

@@ -20,15 +20,17 @@ class CrossHostReceive(abc.ABC):
     @property
     @abc.abstractmethod
     def buffers(self) -> Sequence[Buffer]:
-        """The buffers, which have their values when the sender has sent them."""
+        """The buffers; they get their values from the sender."""
 
     @property
     @abc.abstractmethod
     def descriptors(self) -> Future[Sequence[bytes]]:
-        """For each buffer what the sender must be told for ``Buffer.copy_to_remote_device``."""
+        """For each buffer the bytes that the sender passes to ``Buffer.copy_to_remote_device``."""
 
     @abc.abstractmethod
     def cancel(self, index: int, reason: str) -> Future[None]:
-        """Stops waiting for one buffer, which fails with ``CANCELLED`` and the reason; done when the sender can be
-        told.
+        """Stop waiting for one buffer, which fails with ``CANCELLED`` and the reason.
+
+        Returns:
+            A future that is done when the sender can be informed.
         """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DeviceDescription(abc.ABC):
-    """What is known of a device whether or not it is here (``PJRT_DeviceDescription``)."""
+    """A device as its vendor describes it, whether or not this process can use it (``PJRT_DeviceDescription``)."""
 
     __slots__ = ("__weakref__",)
 
@@ -43,22 +43,22 @@ class DeviceDescription(abc.ABC):
 
     @property
     def memory_limit_in_bytes(self) -> int | None:
-        """The bytes of the device's memory that programs can use, from its attributes; None where they do not tell."""
+        """The bytes of memory that programs can use, from the attributes; ``None`` if they do not have it."""
         limit = self.attributes.get("device_memory_bytes_limit")
         return limit if isinstance(limit, int) else None
 
     @property
     def memory_space_descriptions(self) -> Sequence[MemorySpaceDescription]:
-        """The kinds of memory the device has, its default one first (MemoryDescriptions extension)."""
+        """The kinds of memory of the device, its default one first (MemoryDescriptions extension)."""
         raise unimplemented(self.kind, "DeviceDescription.memory_space_descriptions")
 
     @property
     def debug_string(self) -> str:
-        """A description for people who debug (``PJRT_DeviceDescription_DebugString``)."""
+        """A long description for debugging (``PJRT_DeviceDescription_DebugString``)."""
         return str(self)
 
     def __str__(self) -> str:
-        """A short description (``PJRT_DeviceDescription_ToString``)."""
+        """Return a short description (``PJRT_DeviceDescription_ToString``)."""
         return f"{self.kind}(id={self.id})"
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class Device(abc.ABC):
     @property
     @abc.abstractmethod
     def description(self) -> DeviceDescription:
-        """What is known of the device (``PJRT_Device_GetDescription``)."""
+        """The description of the device (``PJRT_Device_GetDescription``)."""
 
     @property
     def id(self) -> int:
@@ -103,7 +103,7 @@ class Device(abc.ABC):
     @property
     @abc.abstractmethod
     def local_hardware_id(self) -> int:
-        """The hardware's number on this machine, −1 where there is none (``PJRT_Device_LocalHardwareId``)."""
+        """The number of the hardware on this machine; −1 for none (``PJRT_Device_LocalHardwareId``)."""
 
     @property
     @abc.abstractmethod
@@ -113,13 +113,13 @@ class Device(abc.ABC):
     @property
     @abc.abstractmethod
     def default_memory_space(self) -> MemorySpace:
-        """Where buffers for this device go when nothing else is said (``PJRT_Device_DefaultMemory``)."""
+        """The default memory space of buffers for this device (``PJRT_Device_DefaultMemory``)."""
 
     def memory_space(self, kind: str) -> MemorySpace:
-        """The device's memory space of a kind.
+        """Return the device's memory space of a kind.
 
         Raises:
-            NotFoundError: the device has none of that kind.
+            NotFoundError: the device has no memory of this kind.
         """
         for space in self.memory_spaces:
             if space.kind == kind:
@@ -134,29 +134,29 @@ class Device(abc.ABC):
         return self.description.attributes
 
     def memory_stats(self) -> AllocatorStats:
-        """The state of the device's allocator (``PJRT_Device_MemoryStats``)."""
+        """Return the state of the device's allocator (``PJRT_Device_MemoryStats``)."""
         raise unimplemented(self.client.platform_name, "Device.memory_stats")
 
     def clear_memory_stats(self) -> None:
-        """Sets the peaks of ``memory_stats`` back to what is in use now (``PJRT_Device_ClearMemoryStats``)."""
+        """Reset the peaks of ``memory_stats`` to the bytes in use now (``PJRT_Device_ClearMemoryStats``)."""
         raise unimplemented(self.client.platform_name, "Device.clear_memory_stats")
 
     def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
-        """Makes the execution with a launch id fail with an error instead of running on
-        (``PJRT_Device_PoisonExecution``).
+        """Fail the execution with a launch id instead of letting it run on (``PJRT_Device_PoisonExecution``).
 
         Returns:
-            Whether there was such an execution to poison.
+            Whether there was such an execution.
         """
         raise unimplemented(self.client.platform_name, "Device.poison_execution")
 
     def create_async_tracking_event(self, description: str) -> AsyncTrackingEvent:
-        """Marks that something asynchronous, which the text describes, goes on until the event is closed
-        (``PJRT_Device_CreateAsyncTrackingEvent``)."""
+        """Mark that an asynchronous operation goes on until the event is closed; the text describes the operation
+        (``PJRT_Device_CreateAsyncTrackingEvent``).
+        """
         raise unimplemented(self.client.platform_name, "Device.create_async_tracking_event")
 
     def stream_for_external_ready_events(self) -> int:
-        """The platform's stream on which others may wait, as an address (Stream extension)."""
+        """Return the address of the platform's stream on which other code may wait (Stream extension)."""
         raise unimplemented(self.client.platform_name, "Device.stream_for_external_ready_events")
 
     def __str__(self) -> str:
@@ -167,13 +167,13 @@ class Device(abc.ABC):
 
 
 class AsyncTrackingEvent(abc.ABC):
-    """A mark that something asynchronous goes on; a context manager (``PJRT_AsyncTrackingEvent``)."""
+    """A mark that an asynchronous operation goes on; a context manager (``PJRT_AsyncTrackingEvent``)."""
 
     __slots__ = ("__weakref__",)
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends it (``PJRT_AsyncTrackingEvent_Destroy``); may be called again."""
+        """End the mark (``PJRT_AsyncTrackingEvent_Destroy``). A second call does nothing."""
 
     def __enter__(self) -> AsyncTrackingEvent:
         return self
@@ -186,8 +186,8 @@ class AsyncTrackingEvent(abc.ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorStats:
-    """The state of a device's allocator, in bytes but for the count (``PJRT_Device_MemoryStats``); ``None`` is not
-    known.
+    """The state of a device's allocator, in bytes except for the count (``PJRT_Device_MemoryStats``); ``None`` if
+    unknown.
     """
 
     bytes_in_use: int

@@ -1,4 +1,4 @@
-"""Element types: what one element of a buffer is (``PJRT_Buffer_Type``, ``xla::PrimitiveType``)."""
+"""Element types: the types of the elements of buffers (``PJRT_Buffer_Type``, ``xla::PrimitiveType``)."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class ElementType(enum.IntEnum):
 
     @property
     def dtype(self) -> AnyDType:
-        """The numpy dtype that holds one such element a byte or more.
+        """The numpy dtype of arrays of such elements; elements of less than a byte take a byte each.
 
         Raises:
-            InvalidArgumentError: for ``INVALID`` and ``TOKEN``, which have no value.
+            InvalidArgumentError: ``INVALID`` and ``TOKEN`` have no value, so no dtype.
         """
-        found = _DTYPE_OF.get(self)
-        if found is None:
+        dtype = _DTYPE_OF.get(self)
+        if dtype is None:
             raise InvalidArgumentError(f"the element type {self.name} has no numpy dtype: expected a type with values")
-        return found
+        return dtype
 
     @property
     def bits(self) -> int:
@@ -89,44 +89,45 @@ class ElementType(enum.IntEnum):
 
     @property
     def is_integer(self) -> bool:
-        """Whether this is a signed or unsigned integer type (``PRED`` is none)."""
+        """Whether this is a signed or unsigned integer type; ``PRED`` is not one."""
         return self.name[0] in "SU"
 
     @staticmethod
     def of(dtype: Any) -> ElementType:
-        """The element type of a numpy dtype or anything ``numpy.dtype`` takes; an element type stays itself.
+        """Return the element type of a numpy dtype, or of anything that ``numpy.dtype`` accepts, or of itself.
 
         Raises:
-            InvalidArgumentError: no element type corresponds to it (strings, objects, records, long doubles).
+            InvalidArgumentError: no element type corresponds to the dtype (strings, objects, records, long doubles).
         """
         if isinstance(dtype, ElementType):
             return dtype
         try:
-            given = np.dtype(dtype)
+            numpy_dtype = np.dtype(dtype)
         except TypeError as error:
             raise InvalidArgumentError(
                 f"{dtype!r} is not an element type: expected a numpy or ml_dtypes dtype"
             ) from error
-        found = _BY_DTYPE.get(given)
-        if found is None:
-            found = _BY_DTYPE.get(given.newbyteorder("="))
-        if found is None:
+        element_type = _BY_DTYPE.get(numpy_dtype)
+        if element_type is None:
+            element_type = _BY_DTYPE.get(numpy_dtype.newbyteorder("="))
+        if element_type is None:
             raise InvalidArgumentError(
-                f"the dtype {given} is not an element type of PJRT: expected one of {', '.join(map(str, _BY_DTYPE))}"
+                f"the dtype {numpy_dtype} is not an element type of PJRT: expected one of "
+                f"{', '.join(map(str, _BY_DTYPE))}"
             )
-        return found
+        return element_type
 
     @staticmethod
     def from_mlir(spelling: str) -> ElementType:
-        """The element type for a StableHLO spelling such as ``f32``, ``i1``, ``ui4`` or ``complex<f64>``.
+        """Return the element type with a StableHLO spelling such as ``f32``, ``i1``, ``ui4`` or ``complex<f64>``.
 
         Raises:
-            InvalidArgumentError: the spelling is none of those.
+            InvalidArgumentError: no element type has this spelling.
         """
-        found = _BY_MLIR.get(spelling) if isinstance(spelling, str) else None
-        if found is None:
+        element_type = _BY_MLIR.get(spelling) if isinstance(spelling, str) else None
+        if element_type is None:
             raise InvalidArgumentError(f"{spelling!r} is not an element type: expected one of {', '.join(_BY_MLIR)}")
-        return found
+        return element_type
 
 
 # One row a type: numpy's dtype, packed bits, MLIR's spelling.
@@ -161,7 +162,7 @@ _FACTS: dict[ElementType, tuple[Any, int, str]] = {
     ElementType.F4E2M1FN: (ml_dtypes.float4_e2m1fn, 4, "f4E2M1FN"),
     ElementType.F6E2M3FN: (ml_dtypes.float6_e2m3fn, 6, "f6E2M3FN"),
     ElementType.F6E3M2FN: (ml_dtypes.float6_e3m2fn, 6, "f6E3M2FN"),
-    # No Python library has one-bit integers of its own; they are told apart from PRED by the name alone.
+    # No Python library has one-bit integers of its own; only the name tells them from PRED.
     ElementType.S1: (getattr(ml_dtypes, "int1", None), 1, "si1"),
     ElementType.U1: (getattr(ml_dtypes, "uint1", None), 1, "ui1"),
 }

@@ -1,8 +1,8 @@
-"""Errors: one hierarchy, one subclass for each absl status code.
+"""Errors: one hierarchy, with one subclass for each absl status code.
 
 A code, a message and payloads cross the C ABI unchanged in both directions (``PJRT_Error`` in the C API,
-``absl::Status`` in C++). Where Python has a word for a condition, the subclass derives from that too, so that ``except
-MemoryError`` and ``except TimeoutError`` work.
+``absl::Status`` in C++). If Python has an exception for a condition, the subclass derives from that too, so that
+``except MemoryError`` and ``except TimeoutError`` work.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class StatusCode(enum.IntEnum):
 
 
 class PjrtError(Exception):
-    """Something a device, a plugin or this package could not do.
+    """An operation that a device, a plugin or this package could not do.
 
     Args:
-        message: what was expected, what was found, what to do about it.
-        code: the status code; each subclass has its own and needs none given.
+        message: what was expected, what was found, and what to do.
+        code: the status code; each subclass has its own, so it need not be given.
         payloads: further facts by type URL, as ``absl::Status`` payloads carry them (values are opaque bytes).
 
-    ``PjrtError.of(code, …)`` makes an instance of the subclass that belongs to a code.
+    ``PjrtError.of(code, …)`` makes an instance of the subclass of a code.
     """
 
     default_code: ClassVar[StatusCode] = StatusCode.UNKNOWN
@@ -86,8 +86,8 @@ class PjrtError(Exception):
 
     @staticmethod
     def of(code: int, message: str, payloads: Mapping[str, bytes] | None = None) -> PjrtError:
-        """The error for a status code as a number; a code outside the known ones becomes ``UNKNOWN`` and is named in
-        the message.
+        """Return the error for a status code as a number; an unknown code becomes ``UNKNOWN`` and is named in the
+        message.
         """
         try:
             known = StatusCode(code)
@@ -99,8 +99,8 @@ class PjrtError(Exception):
 
     @staticmethod
     def wrap(error: BaseException, place: str = "") -> PjrtError:
-        """Any exception as a ``PjrtError``: one that already is stays itself, others keep their type's name in the
-        message.
+        """Return an exception as a ``PjrtError``: one that already is stays itself, others keep their type's name in
+        the message.
 
         ``MemoryError`` becomes ``RESOURCE_EXHAUSTED``, ``NotImplementedError`` ``UNIMPLEMENTED``, ``TimeoutError``
         ``DEADLINE_EXCEEDED``, ``ValueError`` and ``TypeError`` ``INVALID_ARGUMENT``, ``KeyboardInterrupt``
@@ -112,11 +112,11 @@ class PjrtError(Exception):
         """
         if isinstance(error, PjrtError):
             return error
-        made = next((cls for kind, cls in _BY_PYTHON_TYPE if isinstance(error, kind)), InternalError)
+        subclass = next((cls for kind, cls in _BY_PYTHON_TYPE if isinstance(error, kind)), InternalError)
         text = str(error)
         name = type(error).__name__
-        said = f"{name}: {text}" if text else name
-        wrapped = made(f"{said} ({place})" if place else said)
+        message = f"{name}: {text}" if text else name
+        wrapped = subclass(f"{message} ({place})" if place else message)
         wrapped.__cause__ = error
         return wrapped
 
@@ -259,7 +259,7 @@ _BY_PYTHON_TYPE: tuple[tuple[type[BaseException], type[PjrtError]], ...] = (
 
 
 def unimplemented(platform: str, operation: str, hint: str = "") -> UnimplementedError:
-    """The error of a device that does not offer an operation: names the device, the operation and, where there is
-    one, what to do instead.
+    """Return the error of a device without an operation; it names the device, the operation and, if there is one, the
+    alternative.
     """
     return UnimplementedError(f"the device '{platform}' does not offer {operation}{'; ' + hint if hint else ''}")

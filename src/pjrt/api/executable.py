@@ -1,4 +1,4 @@
-"""Executables: compiled programs, loaded nowhere (``PjRtExecutable``, ``PJRT_Executable``)."""
+"""Executables: compiled programs that are not loaded on devices (``PjRtExecutable``, ``PJRT_Executable``)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from pjrt.api.tpu_executable import TpuExecutable
 
 
 class Executable(abc.ABC):
-    """A compiled program with what can be known of it without running it.
+    """A compiled program, and the facts about it that need no run.
 
-    ``TopologyDescription.compile`` makes one for devices that need not be here; ``Client.load`` makes it runnable where
-    they are.
+    ``TopologyDescription.compile`` makes one for devices that need not be present; ``Client.load`` loads it on devices.
     """
 
     __slots__ = ("__weakref__",)
@@ -27,7 +26,7 @@ class Executable(abc.ABC):
     @property
     @abc.abstractmethod
     def platform_name(self) -> str:
-        """The platform it was compiled for."""
+        """The platform that the program was compiled for."""
 
     @property
     @abc.abstractmethod
@@ -37,7 +36,7 @@ class Executable(abc.ABC):
     @property
     @abc.abstractmethod
     def num_replicas(self) -> int:
-        """The number of replicas it runs as (``PJRT_Executable_NumReplicas``)."""
+        """The number of replicas (``PJRT_Executable_NumReplicas``)."""
 
     @property
     @abc.abstractmethod
@@ -51,7 +50,7 @@ class Executable(abc.ABC):
 
     @property
     def size_of_generated_code(self) -> int:
-        """The bytes of code on the device (``PJRT_Executable_SizeOfGeneratedCodeInBytes``)."""
+        """The number of bytes of code on the device (``PJRT_Executable_SizeOfGeneratedCodeInBytes``)."""
         raise unimplemented(self.platform_name, "Executable.size_of_generated_code")
 
     @property
@@ -66,12 +65,12 @@ class Executable(abc.ABC):
 
     @property
     def output_memory_kinds(self) -> Sequence[str]:
-        """The kind of memory each result is put in (``PJRT_Executable_OutputMemoryKinds``)."""
+        """The kind of memory of each result (``PJRT_Executable_OutputMemoryKinds``)."""
         raise unimplemented(self.platform_name, "Executable.output_memory_kinds")
 
     @property
     def parameter_memory_kinds(self) -> Sequence[str]:
-        """The kind of memory each parameter is expected in (``PJRT_Executable_ParameterMemoryKinds``)."""
+        """The expected kind of memory of each parameter (``PJRT_Executable_ParameterMemoryKinds``)."""
         raise unimplemented(self.platform_name, "Executable.parameter_memory_kinds")
 
     @property
@@ -81,60 +80,61 @@ class Executable(abc.ABC):
 
     @property
     def parameter_layouts(self) -> Sequence[Layout]:
-        """The layout each parameter is expected in (Layouts extension)."""
+        """The expected layout of each parameter (Layouts extension)."""
         raise unimplemented(self.platform_name, "Executable.parameter_layouts")
 
     @property
     def output_shardings(self) -> Sequence[bytes] | None:
-        """The sharding of each result as a serialized ``xla.OpSharding``; ``None`` where nothing is sharded
+        """The sharding of each result as a serialized ``xla.OpSharding``; ``None`` if nothing is sharded
         (Shardings extension).
         """
         raise unimplemented(self.platform_name, "Executable.output_shardings")
 
     @property
     def parameter_shardings(self) -> Sequence[bytes] | None:
-        """The sharding of each parameter as a serialized ``xla.OpSharding``; ``None`` where nothing is sharded
+        """The sharding of each parameter as a serialized ``xla.OpSharding``; ``None`` if nothing is sharded
         (Shardings extension).
         """
         raise unimplemented(self.platform_name, "Executable.parameter_shardings")
 
     def cost_analysis(self) -> Mapping[str, float | int]:
-        """What one run costs, by PJRT's own keys such as ``flops`` and ``bytes accessed``
+        """Return the cost of one run, by PJRT's keys such as ``flops`` and ``bytes accessed``
         (``PJRT_Executable_GetCostAnalysis``).
         """
         raise unimplemented(self.platform_name, "Executable.cost_analysis")
 
     def memory_stats(self) -> CompiledMemoryStats:
-        """What memory one run needs (``PJRT_Executable_GetCompiledMemoryStats``)."""
+        """Return the memory that one run needs (``PJRT_Executable_GetCompiledMemoryStats``)."""
         raise unimplemented(self.platform_name, "Executable.memory_stats")
 
     def optimized_program(self) -> Program:
-        """The program as the compiler left it (``PJRT_Executable_OptimizedProgram``)."""
+        """Return the program after the compiler's optimizations (``PJRT_Executable_OptimizedProgram``)."""
         raise unimplemented(self.platform_name, "Executable.optimized_program")
 
     def serialize(self) -> bytes:
-        """The executable as bytes for ``Client.deserialize`` on the same platform (``PJRT_Executable_Serialize``)."""
+        """Return bytes for ``Client.deserialize`` on the same platform (``PJRT_Executable_Serialize``)."""
         raise unimplemented(self.platform_name, "Executable.serialize")
 
     def fingerprint(self) -> bytes:
-        """Bytes that are equal for equal executables, however often compiled
-        (``PJRT_Executable_Fingerprint``, ``PJRT_LoadedExecutable_Fingerprint``)."""
+        """Return bytes that are equal for equal executables, however often they are compiled
+        (``PJRT_Executable_Fingerprint``, ``PJRT_LoadedExecutable_Fingerprint``).
+        """
         raise unimplemented(self.platform_name, "Executable.fingerprint")
 
     def compile_options(self) -> CompileOptions:
-        """The options it was compiled with (``PJRT_Executable_GetCompileOptions``)."""
+        """Return the options of the compilation (``PJRT_Executable_GetCompileOptions``)."""
         raise unimplemented(self.platform_name, "Executable.compile_options")
 
     def abi_version(self) -> ExecutableAbiVersion:
-        """What a runtime must offer to run it (AbiVersion extension)."""
+        """Return the ABI version that a runtime must be compatible with (AbiVersion extension)."""
         raise unimplemented(self.platform_name, "Executable.abi_version")
 
     def metadata(self) -> bytes:
-        """The vendor's serialized facts about the executable (ExecutableMetadata extension)."""
+        """Return the vendor's serialized facts about the executable (ExecutableMetadata extension)."""
         raise unimplemented(self.platform_name, "Executable.metadata")
 
     def tpu(self) -> TpuExecutable:
-        """Return what a TPU executable holds (TpuExecutable extension)."""
+        """Return the contents of a TPU executable (TpuExecutable extension)."""
         raise unimplemented(self.platform_name, "Executable.tpu")
 
     def __repr__(self) -> str:
@@ -145,25 +145,24 @@ class Executable(abc.ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledMemoryStats:
-    """What memory one run of an executable needs on one device, in bytes (``PJRT_Executable_GetCompiledMemoryStats``).
+    """The memory that one run needs on one device, in bytes (``PJRT_Executable_GetCompiledMemoryStats``).
 
     Attributes:
         generated_code_size_in_bytes: code.
         argument_size_in_bytes: arguments.
         output_size_in_bytes: results.
         alias_size_in_bytes: results that take over an argument's memory; counted in both of the above.
-        temp_size_in_bytes: what is needed while it runs and freed after.
-        host_generated_code_size_in_bytes: likewise on the host, as the following four.
+        temp_size_in_bytes: temporaries, which are freed after the run.
+        host_generated_code_size_in_bytes: code in host memory.
         host_argument_size_in_bytes: arguments in host memory.
         host_output_size_in_bytes: results in host memory.
         host_alias_size_in_bytes: aliased results in host memory.
         host_temp_size_in_bytes: temporaries in host memory.
-        peak_memory_in_bytes: the most that is in use at one time; 0 where the compiler does not say.
-        total_size_in_bytes: everything together; 0 where the compiler does not say.
-        total_allocation_bytes: everything that is allocated; 0 where the compiler does not say.
-        indefinite_allocations: bytes of allocations that live for as long as the executable; 0 where the compiler does
-            not say.
-        peak_unpadded_heap_bytes: the peak without padding; 0 where the compiler does not say.
+        peak_memory_in_bytes: the most that is in use at one time; 0 if the compiler does not report it.
+        total_size_in_bytes: everything together; 0 if the compiler does not report it.
+        total_allocation_bytes: everything that is allocated; 0 if the compiler does not report it.
+        indefinite_allocations: allocations that live as long as the executable; 0 if the compiler does not report them.
+        peak_unpadded_heap_bytes: the peak without padding; 0 if the compiler does not report it.
     """
 
     generated_code_size_in_bytes: int = 0
@@ -184,8 +183,8 @@ class CompiledMemoryStats:
 
     @property
     def needed_in_bytes(self) -> int:
-        """The bytes that a device must have for one run: the compiler's peak, or arguments, results, temporaries and
-        code together where that is more. What results take over from arguments counts once.
+        """The bytes that a device must have for one run: the larger of the compiler's peak and the sum of arguments,
+        results, temporaries and code. Memory that a result takes over from an argument counts once.
         """
         parts = self.argument_size_in_bytes + self.output_size_in_bytes - self.alias_size_in_bytes
         return max(parts + self.temp_size_in_bytes + self.generated_code_size_in_bytes, self.peak_memory_in_bytes)

@@ -1,4 +1,4 @@
-"""Execute options: how one execution is to be run (``PJRT_ExecuteOptions``)."""
+"""Execute options: the options of one execution (``PJRT_ExecuteOptions``)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SendCallback:
-    """Takes what a program sends to the host (``PJRT_SendCallbackInfo``).
+    """A function that receives the values that a program sends to the host (``PJRT_SendCallbackInfo``).
 
     Attributes:
         channel_id: the channel of the program's send.
-        callback: called with a chunk of bytes, the transfer's total size in bytes, and whether this is the last chunk;
-            on a thread of the device. An exception fails the execution.
+        callback: called on a thread of the device with a chunk of bytes, the transfer's total size in bytes, and
+            whether this is the last chunk. An exception fails the execution.
     """
 
     channel_id: int
@@ -32,11 +32,11 @@ class SendCallback:
 
 @dataclass(frozen=True, slots=True)
 class RecvCallback:
-    """Gives a program what it receives from the host (``PJRT_RecvCallbackInfo``).
+    """A function that supplies the values that a program receives from the host (``PJRT_RecvCallbackInfo``).
 
     Attributes:
         channel_id: the channel of the program's receive.
-        callback: called with a stream to put chunks on, at once or later; on a thread of the device.
+        callback: called on a thread of the device with a stream to add chunks to, at once or later.
     """
 
     channel_id: int
@@ -45,11 +45,12 @@ class RecvCallback:
 
 @dataclass(frozen=True, slots=True)
 class HloOutputCallback:
-    """Takes intermediate values that a program was compiled to hand out (``PJRT_HloOutputCallbackInfo``).
+    """A function that receives intermediate values, which the program was compiled to report
+    (``PJRT_HloOutputCallbackInfo``).
 
     Attributes:
-        callback_id: the number the program names it by.
-        num_operands: how many values a call hands out.
+        callback_id: the number by which the program names the callback.
+        num_operands: the number of values in a call of the program.
         callback: called with replica, partition, a read-only array, and the operand's index.
     """
 
@@ -60,16 +61,16 @@ class HloOutputCallback:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecuteOptions:
-    """How one execution is to be run; the defaults suit nearly all.
+    """The options of one execution; the defaults suit nearly all.
 
     Attributes:
-        launch_id: tells executions apart; the same on all devices and processes of one launch. 0 is none.
-        non_donatable_input_indices: arguments that must not be donated although the program would.
-        send_callbacks: one sequence a device, each in the order of the devices.
-        recv_callbacks: likewise.
-        hlo_output_callbacks: takers of intermediate values.
-        context: what a framework hands to handlers inside the program.
-        call_location: where in the user's source the call was made, for error messages and profiles.
+        launch_id: a number that tells launches apart; the same on all devices and processes of one launch. 0 is none.
+        non_donatable_input_indices: arguments that must not be donated although the program would donate them.
+        send_callbacks: one sequence a device, in the order of the devices.
+        recv_callbacks: one sequence a device, in the order of the devices.
+        hlo_output_callbacks: receivers of intermediate values.
+        context: a framework's data for handlers inside the program.
+        call_location: the place of the call in the user's source, for error messages and profiles.
         task_incarnations: the incarnation id of each task of the job, by task id.
         use_major_to_minor_data_layout_for_callbacks: give send and receive callbacks row-major data whatever the
             device's layout.
@@ -105,10 +106,10 @@ class ExecuteOptions:
 
     @staticmethod
     def of(options: ExecuteOptions | None) -> ExecuteOptions:
-        """Whatever ``LoadedExecutable.execute`` takes, as execute options: ``None`` are the defaults.
+        """Return the options that ``LoadedExecutable.execute`` was given; the defaults for ``None``.
 
         Raises:
-            InvalidArgumentError: it is something else.
+            InvalidArgumentError: the argument is neither ``ExecuteOptions`` nor ``None``.
         """
         if options is None:
             return _DEFAULT
@@ -116,18 +117,18 @@ class ExecuteOptions:
 
 
 class ExecuteContext(abc.ABC):
-    """What a framework hands to handlers inside a program; a context manager (``PJRT_ExecuteContext``)."""
+    """A framework's data for handlers inside a program; a context manager (``PJRT_ExecuteContext``)."""
 
     __slots__ = ("__weakref__",)
 
     @abc.abstractmethod
     def add_user_data(self, type_id: int, address: int) -> None:
-        """Adds the address of an object of a registered FFI type; handlers find it by the type's id (FFI extension)."""
+        """Add the address of an object of a registered FFI type; handlers find it by the type's id (FFI extension)."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Gives the context up (``PJRT_ExecuteContext_Destroy``); may be called again. Executions under way keep what
-        they need.
+        """Close the context (``PJRT_ExecuteContext_Destroy``). Executions under way keep its data; a second call does
+        nothing.
         """
 
     def __enter__(self) -> ExecuteContext:

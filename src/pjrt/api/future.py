@@ -1,8 +1,8 @@
 """Futures: values that come later (``PjRtFuture``, ``PJRT_Event``).
 
-Everything that takes time returns at once with a ``Future``. It can be awaited three ways: blocking (``result``), from
-asyncio (``await``), and by callback (``add_done_callback``). A future is completed once, by whoever holds its
-``Promise`` or by the class that implements it.
+Everything that takes time returns at once with a ``Future``. There are three ways to wait for it: blocking
+(``result``), in asyncio (``await``), and by a callback (``add_done_callback``). A future is completed once: by its
+``Promise``, or by the class that implements it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ U = TypeVar("U")
 _log = logging.getLogger("pjrt")
 _NO_FURTHER = "a callback of a future raised; the exception goes no further"
 
-# Waits are cut into slices so that Ctrl-C is seen while a thread waits: a lock without a limit cannot be interrupted
-# everywhere.
+# Waits are cut into slices so that Ctrl-C is seen while a thread waits: not every platform can interrupt the wait for a
+# lock without a limit.
 _WAIT_SLICE_SECONDS = 0.5
 
-# One lock serves the short critical sections of all futures: completing one and adding a callback. A lock each would
-# cost more than it saves. It can be entered again by its holder because the garbage collector may run inside a section
+# One lock serves the short critical sections of all futures: completing one and adding a callback. A lock for each
+# would cost more than it saves. Its holder can enter it again, because the garbage collector may run inside a section
 # and drop some other promise there.
 _lock = threading.RLock()
 # As the standard library does for its own locks; they have no such method where there is no fork.
@@ -39,10 +39,9 @@ after_fork_in_child(lambda: _lock._at_fork_reinit())  # type: ignore[attr-define
 class Future(Generic[T]):
     """A value of type ``T`` that arrives later, or the error that came instead.
 
-    Devices subclass it where the value comes from elsewhere: they override ``_poll`` (learn, without blocking, whether
-    it is there), ``_block`` (wait for it) and ``_watch`` (the first callback was added: see to it that completion is
-    noticed), and call ``_complete`` when they know. A plain ``Future`` is made by ``Promise``, ``completed`` or
-    ``failed``.
+    Devices subclass it if the value comes from elsewhere. They override ``_poll`` (find out, without blocking, whether
+    the value is there), ``_block`` (wait for it) and ``_watch`` (the first callback was added: make sure that the
+    completion is noticed), and call ``_complete``. Plain futures come from ``Promise``, ``completed`` and ``failed``.
     """
 
     __slots__ = ("__weakref__", "_callbacks", "_done", "_error", "_needs", "_value", "_waiter")
@@ -56,7 +55,7 @@ class Future(Generic[T]):
 
     @staticmethod
     def completed(value: U) -> Future[U]:
-        """A future that has its value already."""
+        """Return a future that has its value already."""
         future: Future[U] = Future()
         future._value = value
         future._done = True
@@ -64,7 +63,7 @@ class Future(Generic[T]):
 
     @staticmethod
     def failed(error: BaseException) -> Future[Any]:
-        """A future that has failed already."""
+        """Return a future that has failed already."""
         future: Future[Any] = Future()
         future._error = PjrtError.wrap(error)
         future._done = True
@@ -77,11 +76,11 @@ class Future(Generic[T]):
         return self._done
 
     def result(self, timeout: float | None = None) -> T:
-        """The value; blocks until it is there (``PJRT_Event_Await``).
+        """Return the value; wait for it (``PJRT_Event_Await``).
 
         Args:
-            timeout: the longest time to wait, in seconds; ``None`` waits as long as it takes. Ctrl-C interrupts the
-                wait, not the work.
+            timeout: the longest time to wait, in seconds; ``None`` is no limit. Ctrl-C interrupts the wait, not the
+                work.
 
         Raises:
             DeadlineExceededError: the time is over; the work goes on.
@@ -95,24 +94,29 @@ class Future(Generic[T]):
                 # Raised anew each time: tracebacks of earlier raises would pile up and keep their frames alive.
                 raise error.with_traceback(None)
             finally:
-                # The error's traceback holds this frame; without its locals, that is no circle.
+                # The error's traceback holds this frame; without its local variables, there is no reference cycle.
                 del self, error
         return cast("T", self._value)
 
     def exception(self, timeout: float | None = None) -> PjrtError | None:
-        """The error that came instead of the value (``PJRT_Event_Error``), or ``None``; blocks until it is known, as
-        ``result`` does.
+        """Return the error that came instead of the value (``PJRT_Event_Error``), or ``None``; wait as ``result`` does.
+
+        Args:
+            timeout: the longest time to wait, in seconds; ``None`` is no limit.
+
+        Raises:
+            DeadlineExceededError: the time is over; the work goes on.
         """
         if not self._done:
             self._wait(timeout)
         return self._error
 
     def add_done_callback(self, callback: Callable[[Future[T]], object]) -> None:
-        """Calls ``callback(self)`` once, when the future is done (``PJRT_Event_OnReady``).
+        """Have ``callback(self)`` called once, when the future is done (``PJRT_Event_OnReady``).
 
-        If it is done already, the call is made at once in this thread; otherwise in the thread that completes it, which
-        must not be held up for long. An exception in a callback is logged and goes no further, be it ``SystemExit``;
-        only Ctrl-C in the main thread does.
+        If it is done already, the call is made at once in this thread, otherwise in the thread that completes the
+        future, which must not be blocked for long. An exception of a callback is logged and not raised, not even
+        ``SystemExit``; only Ctrl-C in the main thread is raised.
         """
         with _lock:
             pending = not self._done
@@ -128,7 +132,7 @@ class Future(Generic[T]):
         self._call(callback)
 
     def then(self, function: Callable[[T], U]) -> Future[U]:
-        """A future of ``function(value)``; an error, here or in the function, becomes its error."""
+        """Return a future of ``function(value)``; it fails if this future or the function fails."""
         promise: Promise[U] = Promise()
         promise.future.need(self)
 
@@ -145,8 +149,8 @@ class Future(Generic[T]):
 
     @staticmethod
     def all(futures: Iterable[Future[Any]]) -> Future[None]:
-        """A future that is done when all the given ones are; it fails with the error of the first that failed, in the
-        order given.
+        """Return a future that is done when all of these are. If some fail, it fails with the error of the first of
+        them in the order of the argument.
         """
         waited = list(futures)
         promise: Promise[None] = Promise()
@@ -173,7 +177,8 @@ class Future(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self.done():
-            import asyncio  # here, because it takes as long to import as jaxlib does, and most programs never await
+            # Imported here, because that takes as long as importing jaxlib, and most programs never await.
+            import asyncio
 
             loop = asyncio.get_running_loop()
             arrived: asyncio.Future[None] = loop.create_future()
@@ -182,13 +187,13 @@ class Future(Generic[T]):
                 if not arrived.done():
                     arrived.set_result(None)
 
-            def tell(_: Future[T]) -> None:
+            def notify(_: Future[T]) -> None:
                 try:
                     loop.call_soon_threadsafe(arrive)
                 except RuntimeError:
                     _log.debug("a future was done after the event loop that awaited it was closed")
 
-            self.add_done_callback(tell)
+            self.add_done_callback(notify)
             yield from arrived
         return self.result()
 
@@ -196,13 +201,13 @@ class Future(Generic[T]):
         state = "pending" if not self._done else "done" if self._error is None else f"failed: {self._error}"
         return f"<{type(self).__name__} {state}>"
 
-    # What a subclass may override.
+    # For subclasses to override.
 
     def _poll(self) -> None:
-        """Completes the future if its value is known to be there; does not block."""
+        """Complete the future if its value is there; do not block."""
 
     def _block(self, timeout: float | None) -> None:
-        """Waits until the future is complete or ``timeout`` seconds are over."""
+        """Wait until the future is complete or ``timeout`` seconds are over."""
         with _lock:
             if self._done:
                 return
@@ -216,33 +221,33 @@ class Future(Generic[T]):
             waiter.release()
 
     def _watch(self) -> None:
-        """The first callback was added to a future that is not done: from now on its completion must be noticed
-        without anyone asking.
-        """
+        """Make sure that the completion is noticed without a wait: the first callback was added."""
 
-    # What whoever completes the future may say of it.
+    # For the code that completes the future.
 
     def need(self, *others: Future[Any] | Server) -> None:
-        """Notes what has to be done before this future can be: other futures, or tasks of a server's. A server's task
-        that waits for the future while it is needed itself fails then, instead of hanging.
+        """Record what must be done before this future can be: other futures, or tasks of a server.
+
+        A task of a server that waits for the future while the future needs that server fails instead of hanging.
         """
         self._needs = others
 
     @property
     def needs(self) -> tuple[Future[Any] | Server, ...]:
+        """The arguments of ``need``; empty if it was not called, or the future is done."""
         """Return the arguments of ``need``; none if it was not called, or the future is done."""
         return () if self._done else getattr(self, "_needs", ())
 
-    # What a subclass calls.
+    # For subclasses to call.
 
     def _complete(self, value: T | None, error: BaseException | None = None) -> bool:
-        """Completes the future and calls its callbacks in this thread; returns whether it was this call that did."""
-        made = None if error is None else PjrtError.wrap(error)
+        """Complete the future and call its callbacks in this thread; return whether this call completed it."""
+        failure = None if error is None else PjrtError.wrap(error)
         with _lock:
             if self._done:
                 return False
             self._value = value
-            self._error = made
+            self._error = failure
             self._done = True
             self._needs = ()
             callbacks, self._callbacks = self._callbacks, None
@@ -255,7 +260,7 @@ class Future(Generic[T]):
                 for callback in left:
                     self._call(callback)
             finally:
-                # After one that Ctrl-C ended, the others are still owed their call.
+                # After a callback that Ctrl-C ended, the other callbacks must still be called.
                 for callback in left:
                     self._call(callback)
         return True
@@ -294,19 +299,19 @@ class Future(Generic[T]):
         try:
             callback(self)
         except KeyboardInterrupt:
-            # Of the main thread it is Ctrl-C, which its program must see, whatever it was just doing.
+            # In the main thread it is Ctrl-C, which the program must see whatever it was doing.
             if threading.current_thread() is threading.main_thread():
                 raise
             _log.exception(_NO_FURTHER)
-        except BaseException:  # SystemExit, too, would end the thread that happens to complete the future
+        except BaseException:  # A SystemExit would end the thread that happens to complete the future.
             _log.exception(_NO_FURTHER)
 
 
 class Promise(Generic[T]):
-    """The producing end of a ``Future``: whoever holds it completes the future, once (``PjRtFuture::Promise``,
+    """The producing end of a ``Future``: its holder completes the future, once (``PjRtFuture::Promise``,
     ``PJRT_Event_Create``).
 
-    A promise that is dropped without having been kept fails its future, so that nobody waits for ever.
+    A promise that is dropped before that fails its future, so that nobody waits for ever.
     """
 
     __slots__ = ("__weakref__", "future")
@@ -317,19 +322,19 @@ class Promise(Generic[T]):
         self.future = Future()
 
     def set_result(self, value: T) -> None:
-        """Completes the future with a value.
+        """Complete the future with a value.
 
         Raises:
-            FailedPreconditionError: it is complete already.
+            FailedPreconditionError: the future is complete already.
         """
         if not self.future._complete(value):
             raise FailedPreconditionError("the promise was kept already; a future is completed once")
 
     def set_error(self, error: BaseException) -> None:
-        """Completes the future with an error; any exception becomes a ``PjrtError`` (``PJRT_Event_Set``).
+        """Complete the future with an error; any exception becomes a ``PjrtError`` (``PJRT_Event_Set``).
 
         Raises:
-            FailedPreconditionError: it is complete already.
+            FailedPreconditionError: the future is complete already.
         """
         if not self.future._complete(None, error):
             raise FailedPreconditionError("the promise was kept already; a future is completed once")

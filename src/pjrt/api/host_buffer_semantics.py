@@ -1,4 +1,4 @@
-"""What a device may assume about a host array that it is given (``PJRT_HostBufferSemantics``)."""
+"""The promises between a caller and a device about the memory of a host array (``PJRT_HostBufferSemantics``)."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ import enum
 
 
 class HostBufferSemantics(enum.IntEnum):
-    """How long the caller promises to leave a host array alone, and whether the device may keep using it."""
+    """How long the caller keeps a host array unchanged, and whether the device may use its memory."""
 
     IMMUTABLE_ONLY_DURING_CALL = 0
-    """The array may change as soon as the call returns: the device copies before returning."""
+    """The array may change as soon as the call returns: the device copies it before that."""
 
     IMMUTABLE_UNTIL_TRANSFER_COMPLETES = 1
-    """The array stays unchanged until the device says that it is done with it (the release callback); the device then
-    has a copy.
-    """
+    """The array stays unchanged until the device has a copy and calls the release callback."""
 
     IMMUTABLE_ZERO_COPY = 2
-    """The device may use the array's own memory for as long as the buffer lives; nobody changes it. The release
-    callback comes when the buffer is gone.
+    """The device may use the array's own memory as long as the buffer exists; the caller does not change it. The
+    release callback is called when the buffer is gone.
     """
 
     MUTABLE_ZERO_COPY = 3
-    """As ``IMMUTABLE_ZERO_COPY``, and the device may also write to the array's memory, for example after a donation."""
+    """As ``IMMUTABLE_ZERO_COPY``, and the device may also write to the memory, for example after a donation."""

@@ -1,4 +1,4 @@
-"""The key-value store through which the processes of one job find each other (``KeyValueStoreInterface``)."""
+"""The key-value store by which the processes of one job find each other (``KeyValueStoreInterface``)."""
 
 from __future__ import annotations
 
@@ -10,33 +10,31 @@ from pjrt.api.errors import DeadlineExceededError, NotFoundError
 
 
 class KeyValueStore(abc.ABC):
-    """Strings of bytes by name, seen by all processes of a job; plugins that span processes are given one when a
-    client is made.
-    """
+    """Bytes by name, visible to all processes of a job; a client of a plugin that spans processes is made with one."""
 
     @abc.abstractmethod
     def get(self, key: str, timeout: float) -> bytes:
-        """The value of a key; waits for somebody to put it (``PJRT_KeyValueGetCallback``).
+        """Return the value of a key; wait until it is put (``PJRT_KeyValueGetCallback``).
 
         Args:
             key: the name.
             timeout: the longest time to wait, in seconds.
 
         Raises:
-            DeadlineExceededError: nobody put it in time.
+            DeadlineExceededError: the key was not put in time.
         """
 
     @abc.abstractmethod
     def try_get(self, key: str) -> bytes:
-        """The value of a key if it is there now (``PJRT_KeyValueTryGetCallback``).
+        """Return the value of a key without waiting (``PJRT_KeyValueTryGetCallback``).
 
         Raises:
-            NotFoundError: it is not.
+            NotFoundError: the key has no value yet.
         """
 
     @abc.abstractmethod
     def put(self, key: str, value: bytes) -> None:
-        """Sets a key (``PJRT_KeyValuePutCallback``)."""
+        """Set the value of a key (``PJRT_KeyValuePutCallback``)."""
 
 
 class InMemoryKeyValueStore(KeyValueStore):

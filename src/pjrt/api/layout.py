@@ -1,4 +1,4 @@
-"""Layouts: how an array's elements lie in memory (``PJRT_Buffer_MemoryLayout``, ``xla::Layout``)."""
+"""Layouts: the order of an array's elements in memory (``PJRT_Buffer_MemoryLayout``, ``xla::Layout``)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TiledLayout:
     @staticmethod
     @functools.cache
     def row_major(rank: int) -> TiledLayout:
-        """The untiled layout in which the last dimension varies fastest (C order)."""
+        """Return the untiled layout in which the last dimension varies fastest (C order)."""
         return TiledLayout(tuple(range(rank - 1, -1, -1)))
 
     @property
@@ -45,15 +45,18 @@ class TiledLayout:
         return not self.tiles and all(a > b for a, b in zip(self.minor_to_major, self.minor_to_major[1:], strict=False))
 
     def __str__(self) -> str:
-        """XLA's own spelling, such as ``{1,0:T(8,128)(2,1)}``."""
+        """Return XLA's spelling, such as ``{1,0:T(8,128)(2,1)}``."""
         tiles = "".join("(" + ",".join(map(str, tile)) + ")" for tile in self.tiles)
         return "{" + ",".join(map(str, self.minor_to_major)) + (":T" + tiles if tiles else "") + "}"
 
     @staticmethod
     def parse(text: str) -> TiledLayout:
-        """The layout for XLA's spelling of it, such as ``{1,0}`` or ``{1,0:T(8,128)(2,1)}``.
+        """Return the layout with a spelling of XLA, such as ``{1,0}`` or ``{1,0:T(8,128)(2,1)}``.
 
-        Properties other than tiles (memory space, element size and the like) are passed over.
+        Properties other than tiles (memory space, element size and the like) are ignored.
+
+        Raises:
+            InvalidArgumentError: the text is not a layout.
         """
         body = expect(text, str, "the spelling of a layout as a str").strip()
         if not (body.startswith("{") and body.endswith("}")):
@@ -84,7 +87,7 @@ class StridedLayout:
     """A strided layout (``PJRT_Buffer_MemoryLayout_Strides``).
 
     Attributes:
-        byte_strides: for each dimension the distance in bytes between neighbours; may be negative or zero.
+        byte_strides: for each dimension the distance in bytes between neighbors; may be negative or zero.
     """
 
     byte_strides: tuple[int, ...]
@@ -94,24 +97,24 @@ class StridedLayout:
 
 
 Layout = TiledLayout | StridedLayout
-"""How an array lies in memory: tiled (most devices) or strided (hosts)."""
+"""The layout of an array in memory: tiled (most devices) or strided (hosts)."""
 
 
 def expect_layout(value: Layout) -> Layout:
-    """A layout.
+    """Return a layout.
 
     Raises:
-        InvalidArgumentError: it is something else.
+        InvalidArgumentError: the value is not a layout.
     """
     return expect(value, (TiledLayout, StridedLayout), "a layout as pjrt.TiledLayout or pjrt.StridedLayout")
 
 
-def _numbers(given: Sequence[int], what: str) -> tuple[int, ...]:
-    return tuple([expect_int(n, f"{what} as whole numbers") for n in expect_sequence(given, f"{what} as a sequence")])
+def _numbers(values: Sequence[int], what: str) -> tuple[int, ...]:
+    return tuple([expect_int(n, f"{what} as whole numbers") for n in expect_sequence(values, f"{what} as a sequence")])
 
 
 def row_major_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
-    """The byte strides of a C-ordered array of this shape."""
+    """Return the byte strides of an array of this shape in C order."""
     strides = []
     step = itemsize
     for size in reversed(shape):

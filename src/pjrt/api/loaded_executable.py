@@ -1,6 +1,4 @@
-"""Loaded executables: compiled programs on their devices, ready to run (``PjRtLoadedExecutable``,
-``PJRT_LoadedExecutable``).
-"""
+"""Loaded executables: compiled programs on their devices (``PjRtLoadedExecutable``, ``PJRT_LoadedExecutable``)."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from pjrt.api.device import Device
 
 Argument = Any
-"""An argument of the short form ``executable(…)``: a ``Buffer``, or a numpy array or scalar that is put on the device
+"""An argument of the short form ``executable(…)``: a ``Buffer``, or a numpy array or scalar, which is put on the device
 first.
 """
 
@@ -29,9 +27,9 @@ first.
 class LoadedExecutable(Executable):
     """A compiled program on its devices.
 
-    Every way of running it returns at once with buffers that get their values later. If the execution fails, its error
-    arrives at the outputs. Arguments that the program donates (by its aliasing, unless ``non_donatable_input_indices``
-    says no) are used up by the call.
+    Every way to run it returns at once, with buffers that get their values later. If the execution fails, waiting for
+    an output raises its error. Arguments that the program donates (by its aliasing, unless
+    ``non_donatable_input_indices`` names them) are used up by the call.
     """
 
     __slots__ = ()
@@ -48,13 +46,14 @@ class LoadedExecutable(Executable):
     @property
     @abc.abstractmethod
     def executable(self) -> Executable:
-        """What was compiled, without the devices (``PJRT_LoadedExecutable_GetExecutable``)."""
+        """The compiled program without the devices (``PJRT_LoadedExecutable_GetExecutable``)."""
 
     @property
     @abc.abstractmethod
     def addressable_devices(self) -> Sequence[Device]:
         """The devices of this process that it runs on, in the order of arguments and results
-        (``PJRT_LoadedExecutable_AddressableDevices``); empty for a portable executable."""
+        (``PJRT_LoadedExecutable_AddressableDevices``); empty for a portable executable.
+        """
 
     @property
     @abc.abstractmethod
@@ -76,17 +75,21 @@ class LoadedExecutable(Executable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[list[Buffer]]:
-        """Runs on all addressable devices (``PJRT_LoadedExecutable_Execute``).
+        """Run the program on all addressable devices (``PJRT_LoadedExecutable_Execute``).
 
         Args:
             arguments: one list of arguments a device, in the order of ``addressable_devices``; each argument is on that
                 device.
-            options: how to run it.
-            returned_futures: if given, one future a device is appended: done when the execution is, failed if it
-                failed.
+            options: execute options.
+            returned_futures: a list to which one future a device is appended: it is done when the execution is, and
+                fails if the execution fails.
 
         Returns:
             One list of results a device.
+
+        Raises:
+            InvalidArgumentError: number, type or device of the arguments is wrong.
+            FailedPreconditionError: an argument or the executable was deleted, or the client is closed.
         """
 
     @abc.abstractmethod
@@ -98,15 +101,18 @@ class LoadedExecutable(Executable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
-        """Runs one device's share (``PjRtLoadedExecutable::ExecuteSharded``).
+        """Run the program on one of its devices (``PjRtLoadedExecutable::ExecuteSharded``).
 
-        The other devices' shares are run by further calls, from this thread or others; collectives wait for them.
+        Further calls run it on the other devices, from this thread or others; collectives wait for them.
 
         Args:
             arguments: the arguments, on that device.
             device: one of ``addressable_devices``.
-            options: how to run it.
-            returned_futures: if given, a future of the completion is appended.
+            options: execute options.
+            returned_futures: a list to which a future of the completion is appended.
+
+        Raises:
+            PjrtError: for the reasons of ``execute``.
         """
 
     @abc.abstractmethod
@@ -118,14 +124,19 @@ class LoadedExecutable(Executable):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
-        """Runs a portable executable, one compiled with ``compile_portable_executable``, on a device of choice
-        (``PjRtLoadedExecutable::ExecutePortable``). The arguments are as for ``execute_sharded``."""
+        """Run a portable executable, compiled with ``compile_portable_executable``, on any device
+        (``PjRtLoadedExecutable::ExecutePortable``). The arguments are those of ``execute_sharded``.
+        """
 
     def __call__(self, *arguments: Argument) -> tuple[Buffer, ...]:
-        """The short form for one device: takes numpy arrays as well as buffers, and returns a tuple of buffers.
+        """Run the program on one device: the short form, which takes numpy arrays as well as buffers.
+
+        Returns:
+            The results as a tuple of buffers.
 
         Raises:
             InvalidArgumentError: the program runs on more than one device; use ``execute``.
+            FailedPreconditionError: the executable was deleted.
         """
         if self.is_deleted:
             raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
@@ -146,8 +157,10 @@ class LoadedExecutable(Executable):
     @property
     @abc.abstractmethod
     def is_deleted(self) -> bool:
-        """Whether it was deleted (``PJRT_LoadedExecutable_IsDeleted``)."""
+        """Whether the executable was deleted (``PJRT_LoadedExecutable_IsDeleted``)."""
 
     @abc.abstractmethod
     def delete(self) -> None:
-        """Unloads it (``PJRT_LoadedExecutable_Delete``); executions under way finish first. May be called again."""
+        """Unload the executable (``PJRT_LoadedExecutable_Delete``). Executions under way finish; a second call does
+        nothing.
+        """

@@ -1,4 +1,4 @@
-"""Memory spaces: where buffers live (``PjRtMemorySpace``, ``PJRT_Memory``)."""
+"""Memory spaces: the places of buffers (``PjRtMemorySpace``, ``PJRT_Memory``)."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class MemorySpace(abc.ABC):
 
     @property
     def debug_string(self) -> str:
-        """A description for people who debug (``PJRT_Memory_DebugString``)."""
+        """A long description for debugging (``PJRT_Memory_DebugString``)."""
         return str(self)
 
     def __str__(self) -> str:
-        """A short description (``PJRT_Memory_ToString``)."""
+        """Return a short description (``PJRT_Memory_ToString``)."""
         return f"{self.kind}(id={self.id})"
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Partitioning: on how many devices a program runs, and by whose shardings it is cut."""
+"""Partitioning: the number of devices of a program, and the kind of its shardings."""
 
 from __future__ import annotations
 

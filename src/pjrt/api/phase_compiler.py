@@ -1,4 +1,4 @@
-"""Compiling phase by phase, with what lies between the phases in the caller's hands (the PhaseCompile extension)."""
+"""Compiling phase by phase, with the parts between the phases in the caller's hands (the PhaseCompile extension)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class PartialProgram:
 
     Attributes:
         code: the part itself, in a form that only the compiler knows.
-        format: the compiler's name of that form.
-        producer_phase: the phase that made it.
-        consumer_phases: the phases that read it; empty where nobody says.
+        format: the compiler's name of the form.
+        producer_phase: the phase that made the part.
+        consumer_phases: the phases that read it; empty if unknown.
         version: the version of the form.
-        name: which part it is.
+        name: the part's name.
     """
 
     code: bytes
@@ -40,17 +40,17 @@ class PartialProgram:
         object.__setattr__(self, "consumer_phases", tuple(phases))
 
     def to_proto(self) -> bytes:
-        """Return it as a serialized ``xla.PjRtPartialProgramProto``, for a file."""
+        """Return the part as a serialized ``xla.PjRtPartialProgramProto``, for a file."""
         from pjrt.api import _protos
 
         return _protos.encode_partial_program(self)
 
     @staticmethod
     def from_proto(serialized: bytes) -> PartialProgram:
-        """Return the part that ``to_proto`` gave.
+        """Return the part in a serialized ``xla.PjRtPartialProgramProto``.
 
         Raises:
-            InvalidArgumentError: the bytes are no such proto.
+            InvalidArgumentError: the bytes are not such a message.
         """
         from pjrt.api import _protos
 
@@ -60,8 +60,9 @@ class PartialProgram:
 class PhaseCompiler(abc.ABC):
     """A compiler that stops after each phase (``PJRT_PhaseCompiler``).
 
-    What a phase gives can be kept, looked at, and given to a later phase: in this process or another one, on this
-    machine or another one with the same plugin.
+    The parts that a phase makes can be kept, inspected, and passed to a later phase: in this process or another, on
+        this
+    machine or another with the same plugin.
     """
 
     __slots__ = ("__weakref__",)
@@ -69,7 +70,7 @@ class PhaseCompiler(abc.ABC):
     @property
     @abc.abstractmethod
     def phase_names(self) -> tuple[str, ...]:
-        """Return the phases, in the order in which a compilation runs them (``PJRT_PhaseCompile_Get_PhaseNames``).
+        """The phases, in the order in which a compilation runs them (``PJRT_PhaseCompile_Get_PhaseNames``).
 
         A compiler may list more than one way to do the last step.
         """
@@ -84,14 +85,13 @@ class PhaseCompiler(abc.ABC):
         """Run phases one after the other (``PJRT_PhaseCompile_Run_Phase``).
 
         Args:
-            programs: a whole program, for the first phase; or what earlier phases gave and the first of these phases
-                reads.
-            phases: the name of a phase, or of several: each reads all that the one before it gave.
-            options: how to compile, which is to be the same in all phases. What they leave to the program is read from
-                a whole program only: state the replicas and partitions where there are several.
+            programs: a whole program for the first phase, or the parts that earlier phases made for the first of these.
+            phases: the name of a phase, or of several: each reads all parts that the one before it made.
+            options: compile options, which must be the same in all phases. Options that are left to the program are
+                read from whole programs only: state the replicas and partitions if there are several.
 
         Returns:
-            What the last of these phases gave.
+            The parts that the last of these phases made.
 
         Raises:
             InvalidArgumentError: no phase is named, or a part is not for the first of them.
@@ -103,10 +103,10 @@ class PhaseCompiler(abc.ABC):
 
 
 def check_phases(programs: Iterable[PartialProgram], phases: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the phases to run, of which the first reads the programs.
+    """Return the names of the phases to run; the first of them reads the programs.
 
     Raises:
-        InvalidArgumentError: there is none, or a part says that another phase reads it.
+        InvalidArgumentError: there is no phase, or a part is for another phase.
     """
     names = tuple(expect_all([phases] if isinstance(phases, str) else phases, str, "the name of a phase as a str"))
     if not names:

@@ -1,4 +1,4 @@
-"""Plugins: what makes clients and topologies (the plugin side of ``PJRT_Api``)."""
+"""Plugins: they make clients and topologies (the plugin side of ``PJRT_Api``)."""
 
 from __future__ import annotations
 
@@ -17,63 +17,69 @@ if TYPE_CHECKING:
 
 
 class Plugin(abc.ABC):
-    """A device implementation: one in the box, one written in Python, or a vendor's library."""
+    """An implementation of a device: built-in, written in Python, or a vendor's library."""
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name it is known by."""
+        """The plugin's name."""
 
     @property
     @abc.abstractmethod
     def api_version(self) -> tuple[int, int]:
-        """Major and minor version of the PJRT C API that it speaks (``PJRT_Api_Version``)."""
+        """The major and minor version of the plugin's PJRT C API (``PJRT_Api_Version``)."""
 
     @property
     @abc.abstractmethod
     def attributes(self) -> Attributes:
-        """What it says of itself, such as ``stablehlo_current_version`` (``PJRT_Plugin_Attributes``)."""
+        """The plugin's facts by name, such as ``stablehlo_current_version`` (``PJRT_Plugin_Attributes``)."""
 
     @property
     def extensions(self) -> Mapping[str, str]:
-        """Return what each extension of the C API that it has is about, by name.
+        """A short description of each extension of the C API that the plugin has, by name.
 
-        One of a type that this package does not know goes by its number, as ``extension 25``.
+        An extension of a type that this package does not know is named by its number, as ``extension 25``.
         """
         return {}
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the plugin says of its devices before there are any."""
+        """The plugin's declared abilities, which need no device."""
         return Capabilities.from_attributes(self.attributes)
 
     @abc.abstractmethod
     def client(self, /, **options: Any) -> Client:
-        """A new client (``PJRT_Client_Create``).
+        """Return a new client (``PJRT_Client_Create``).
 
         Args:
             options: the plugin's own options; each a string, an integer, a float, a boolean or a list of integers.
+
+        Raises:
+            InvalidArgumentError: an option is unknown or has a wrong value.
+            PjrtError: the plugin cannot make a client, for example because its device is missing.
         """
 
     def topology(self, name: str = "", /, **options: Any) -> TopologyDescription:
-        """The topology with a name such as ``v5e:2x2``, without devices (``PJRT_TopologyDescription_Create``)."""
+        """Return a topology by name, such as ``v5e:2x2``, without devices (``PJRT_TopologyDescription_Create``)."""
         raise unimplemented(self.name, "Plugin.topology")
 
     def deserialize_topology(self, serialized: bytes) -> TopologyDescription:
-        """The topology that ``TopologyDescription.serialize`` gave (``PJRT_TopologyDescription_Deserialize``)."""
+        """Return the topology in the bytes of ``TopologyDescription.serialize``
+        (``PJRT_TopologyDescription_Deserialize``).
+        """
         raise unimplemented(self.name, "Plugin.deserialize_topology")
 
     def profiler(self, options: bytes = b"") -> Profiler:
-        """A new profiling session with serialized ``tensorflow.ProfileOptions`` (Profiler extension)."""
+        """Return a new profiling session with serialized ``tensorflow.ProfileOptions`` (Profiler extension)."""
         raise unimplemented(self.name, "Plugin.profiler")
 
     def compile_triton(
         self, module: bytes, arch_name: str, *, num_warps: int, num_ctas: int, num_stages: int
     ) -> tuple[bytes, int, str]:
-        """Compiles a Triton module (Triton extension).
+        """Compile a Triton module (Triton extension).
 
         Returns:
-            The assembly, the bytes of shared memory, and the path of the binary.
+            The assembly, the number of bytes of shared memory, and the path of the binary.
         """
         raise unimplemented(self.name, "Plugin.compile_triton")
 

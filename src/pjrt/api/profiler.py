@@ -7,19 +7,19 @@ from types import TracebackType
 
 
 class Profiler(abc.ABC):
-    """One profiling session of a plugin; a context manager that starts and stops."""
+    """One profiling session of a plugin; a context manager that starts and stops it."""
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Begins to record (``PLUGIN_Profiler_Start``)."""
+        """Start recording (``PLUGIN_Profiler_Start``)."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Ends recording (``PLUGIN_Profiler_Stop``)."""
+        """Stop recording (``PLUGIN_Profiler_Stop``)."""
 
     @abc.abstractmethod
     def collect(self) -> bytes:
-        """What was recorded, as a serialized ``tensorflow.profiler.XSpace`` (``PLUGIN_Profiler_CollectData``)."""
+        """Return the recording as a serialized ``tensorflow.profiler.XSpace`` (``PLUGIN_Profiler_CollectData``)."""
 
     def __enter__(self) -> Profiler:
         self.start()

@@ -9,10 +9,9 @@ from pjrt.api.errors import InvalidArgumentError
 
 
 class ProgramFormat(enum.StrEnum):
-    """How a program's bytes are to be read; the values are PJRT's own names of the formats.
+    """The format of a program's bytes; the values are PJRT's own names.
 
-    ``MLIR`` covers StableHLO as MLIR text, MLIR bytecode and portable artifacts, which are told apart by looking at the
-    bytes.
+    ``MLIR`` stands for StableHLO as MLIR text, MLIR bytecode and portable artifacts; the bytes tell them apart.
     """
 
     MLIR = "mlir"
@@ -26,7 +25,7 @@ class Program:
 
     Attributes:
         code: the bytes, unread and unchanged.
-        format: one of ``ProgramFormat`` or, for a plugin with a format of its own, that format's name.
+        format: one of ``ProgramFormat``, or the name of a plugin's own format.
     """
 
     code: bytes = field(repr=False)
@@ -45,10 +44,12 @@ class Program:
 
     @staticmethod
     def of(program: Program | str | bytes | bytearray | memoryview) -> Program:
-        """Whatever ``Client.compile`` takes, as a ``Program``: text and bytes without a format are taken to be
-        ``mlir``.
+        """Return the program that ``Client.compile`` was given; text and bytes without a format count as ``mlir``.
 
-        (``pjrt.stablehlo.read`` looks at the bytes and can also tell an HLO proto.)
+        ``pjrt.stablehlo.read`` inspects the bytes and recognizes HLO protos too.
+
+        Raises:
+            InvalidArgumentError: the argument is not a program.
         """
         if isinstance(program, Program):
             return program

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class RawBuffer(abc.ABC):
-    """Memory of a device without shape or type; it shares the memory of the buffer it was made from."""
+    """Memory of a device without shape or type, shared with the buffer that it was made from (``PJRT_RawBuffer``)."""
 
     __slots__ = ("__weakref__",)
 
     @property
     @abc.abstractmethod
     def memory_space(self) -> MemorySpace:
-        """Where the memory lies (``PJRT_RawBuffer_GetMemorySpace``)."""
+        """The memory space of the bytes (``PJRT_RawBuffer_GetMemorySpace``)."""
 
     @property
     @abc.abstractmethod
@@ -28,18 +28,25 @@ class RawBuffer(abc.ABC):
 
     @abc.abstractmethod
     def host_pointer(self) -> int:
-        """The address if the host can read it in place, else 0 (``PJRT_RawBuffer_GetHostPointer``)."""
+        """Return the address if the host can read the bytes in place, else 0 (``PJRT_RawBuffer_GetHostPointer``)."""
 
     @abc.abstractmethod
     def copy_from_host(self, source: Any, offset: int = 0) -> Future[None]:
-        """Writes the bytes of an object with the buffer protocol, from an offset on
+        """Write the bytes of an object with the buffer protocol, from an offset on
         (``PJRT_RawBuffer_CopyRawHostToDevice``).
+
+        Raises:
+            OutOfRangeError: the buffer is too small for the bytes.
         """
 
     @abc.abstractmethod
     def copy_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
-        """Reads bytes into a writable object with the buffer protocol (``PJRT_RawBuffer_CopyRawDeviceToHost``)."""
+        """Read bytes into a writable object with the buffer protocol (``PJRT_RawBuffer_CopyRawDeviceToHost``).
+
+        Raises:
+            OutOfRangeError: the buffer does not have these bytes.
+        """
 
     @abc.abstractmethod
     def release(self) -> None:
-        """Gives the alias up (``PJRT_RawBuffer_Destroy``); may be called again."""
+        """Release the memory (``PJRT_RawBuffer_Destroy``). A second call does nothing."""

@@ -1,4 +1,4 @@
-"""The shape of one array without its data (``PJRT_ShapeSpec``)."""
+"""Shape specs: the shapes and types of arrays without their values (``PJRT_ShapeSpec``)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pjrt.api.layout import Layout, expect_layout
 
 @dataclass(frozen=True, slots=True)
 class ShapeSpec:
-    """Dimensions, element type and, where it matters, the layout of an array.
+    """The dimensions, element type and, if it matters, the layout of an array.
 
     Attributes:
         shape: the sizes of the dimensions, the most significant first; ``()`` is a scalar.
-        element_type: the type of the elements; a numpy dtype is taken too.
-        layout: how it lies in the device's memory; ``None`` is the device's default layout.
+        element_type: the type of the elements; a numpy dtype is converted.
+        layout: the layout in the device's memory; ``None`` is the device's default layout.
     """
 
     shape: tuple[int, ...]
@@ -35,10 +35,10 @@ class ShapeSpec:
 
     @staticmethod
     def of(array: Any) -> ShapeSpec:
-        """The spec of anything that has ``shape`` and ``dtype``.
+        """Return the spec of an object that has ``shape`` and ``dtype``.
 
         Raises:
-            InvalidArgumentError: it has none, or the dtype is no element type.
+            InvalidArgumentError: the object lacks one of them, or no element type corresponds to the dtype.
         """
         if not (hasattr(array, "shape") and hasattr(array, "dtype")):
             raise unexpected(array, "an array, or what else has a shape and a dtype")
@@ -51,7 +51,7 @@ class ShapeSpec:
 
     @property
     def size_in_bytes(self) -> int:
-        """The bytes of a dense array of this shape on the host, where sub-byte elements take a byte each."""
+        """The number of bytes of a dense array of this shape on the host, where sub-byte elements take a byte each."""
         if self.element_type is ElementType.TOKEN:
             return 0
         return self.size * self.element_type.dtype.itemsize
@@ -61,27 +61,27 @@ class ShapeSpec:
 
 
 def expect_spec(value: ShapeSpec) -> ShapeSpec:
-    """The shape of an array without its data.
+    """Return a shape spec.
 
     Raises:
-        InvalidArgumentError: it is something else.
+        InvalidArgumentError: the value is not a shape spec.
     """
     return expect(value, ShapeSpec, "a shape and its element type as pjrt.ShapeSpec")
 
 
 def expect_shape(value: Sequence[int]) -> tuple[int, ...]:
-    """The sizes of an array's dimensions.
+    """Return the sizes of an array's dimensions as a tuple.
 
     Raises:
-        InvalidArgumentError: they are no whole numbers from 0 up.
+        InvalidArgumentError: the sizes are not whole numbers from 0 up.
     """
-    given = expect_sequence(value, "a shape as a sequence of whole numbers")
-    shape = tuple([expect_int(size, "the dimensions of a shape as whole numbers") for size in given])
+    sizes = expect_sequence(value, "a shape as a sequence of whole numbers")
+    shape = tuple([expect_int(size, "the dimensions of a shape as whole numbers") for size in sizes])
     if shape and min(shape) < 0:
         raise InvalidArgumentError(f"the dimensions of a shape are 0 or more, found {shape}")
     return shape
 
 
 def format_shape(element_type: ElementType, shape: Sequence[int]) -> str:
-    """A shape as XLA spells it, such as ``f32[2,3]``."""
+    """Return XLA's spelling of a shape, such as ``f32[2,3]``."""
     return f"{element_type.name.lower()}[{','.join(map(str, shape))}]"

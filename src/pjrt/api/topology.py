@@ -1,4 +1,4 @@
-"""Topologies: devices that need not be here, and compiling for them (``PjRtTopologyDescription``, ``PjRtCompiler``)."""
+"""Topologies: described devices, and compiling for them (``PjRtTopologyDescription``, ``PjRtCompiler``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TopologyDescription(abc.ABC):
-    """A number of described devices and how they are connected (``PJRT_TopologyDescription``)."""
+    """Described devices, which need not be present, and their connections (``PJRT_TopologyDescription``)."""
 
     __slots__ = ("__weakref__",)
 
@@ -46,7 +46,7 @@ class TopologyDescription(abc.ABC):
 
     @property
     def library(self) -> str:
-        """The path of the plugin's library; empty for a device that does not come from one."""
+        """The path of the plugin's library; empty for a device that is not loaded from one."""
         return ""
 
     @property
@@ -57,12 +57,16 @@ class TopologyDescription(abc.ABC):
     def compile(
         self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
     ) -> Executable:
-        """Compiles for these devices (``PJRT_Compile``).
+        """Compile a program for these devices (``PJRT_Compile``).
 
         Args:
-            program: the program; text and bytes are looked at to tell their format.
-            options: how to compile it; the defaults are for one device.
+            program: the program; the format of text and bytes is detected.
+            options: compile options; the defaults are for one device.
             client: a client whose devices may be used while compiling, for tuning.
+
+        Raises:
+            InvalidArgumentError: the argument is not a program, or not one that the compiler can read.
+            PjrtError: the compiler refuses the program.
         """
         raise unimplemented(self.platform_name, "TopologyDescription.compile")
 
@@ -76,14 +80,14 @@ class TopologyDescription(abc.ABC):
         raise unimplemented(self.platform_name, "TopologyDescription.tpu")
 
     def multi_slice(self, num_slices: int) -> MultiSliceConfig:
-        """Return the configuration of so many TPU slices with this topology, for compiling a program that spans them
+        """Return the configuration of several TPU slices with this topology, for a program that spans them
         (Megascale extension).
         """
         raise unimplemented(self.platform_name, "TopologyDescription.multi_slice")
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the topology says that its devices can do."""
+        """The declared abilities of the devices."""
         devices = self.device_descriptions
         known = Capabilities(num_devices=len(devices), memory_kinds=_memory_kinds(devices))
         return known.completed(Capabilities.from_attributes(self.attributes))
@@ -95,30 +99,31 @@ class TopologyDescription(abc.ABC):
         *,
         effort: Effort | str | None = None,
     ) -> Support:
-        """Whether these devices could run a program: as ``Client.supports``, without the devices."""
+        """Return whether these devices could run a program: as ``Client.supports``, without the devices."""
         static_check = only_format(program, self.capabilities)
         return decide(effort, static_check, lambda: try_compiling(self, program, options))
 
     def serialize(self) -> bytes:
-        """The topology as bytes for ``deserialize`` and ``Plugin.deserialize_topology``
+        """Return the topology as bytes for ``deserialize`` and ``Plugin.deserialize_topology``
         (``PJRT_TopologyDescription_Serialize``).
         """
         raise unimplemented(self.platform_name, "TopologyDescription.serialize")
 
     def deserialize(self, serialized: bytes) -> TopologyDescription:
-        """Return the topology of the same platform that ``serialize`` gave (``PJRT_TopologyDescription_Deserialize``).
+        """Return the topology, of the same platform, in the bytes of ``serialize``
+        (``PJRT_TopologyDescription_Deserialize``).
 
         Raises:
-            InvalidArgumentError: the bytes are no topology, or that of another platform.
+            InvalidArgumentError: the bytes are not a topology, or one of another platform.
         """
         raise unimplemented(self.platform_name, "TopologyDescription.deserialize")
 
     def fingerprint(self) -> int:
-        """A 64-bit number that is equal for equal topologies (``PJRT_TopologyDescription_Fingerprint``)."""
+        """Return a 64-bit number that is equal for equal topologies (``PJRT_TopologyDescription_Fingerprint``)."""
         raise unimplemented(self.platform_name, "TopologyDescription.fingerprint")
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
-        """The layout that such an array has on these devices when nothing else is said (Layouts extension)."""
+        """Return the default layout on these devices of arrays of a type and shape (Layouts extension)."""
         raise unimplemented(self.platform_name, "TopologyDescription.default_layout")
 
     @property
@@ -134,7 +139,7 @@ class TopologyDescription(abc.ABC):
         *,
         memory_space_kind_id: int,
     ) -> bytes:
-        """The full shape, layout included, that such an array has in a kind of memory, as a serialized
+        """Return the full shape, layout included, of such an array in a kind of memory, as a serialized
         ``xla.ShapeProto`` (``PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace``).
         """
         raise unimplemented(self.platform_name, "TopologyDescription.make_canonical_shape")
@@ -144,9 +149,9 @@ class TopologyDescription(abc.ABC):
 
 
 def _memory_kinds(devices: Sequence[DeviceDescription]) -> tuple[str, ...] | None:
-    """The kinds of memory that the devices describe; None where they do not."""
+    """Return the kinds of memory of the devices; ``None`` if the devices do not describe them."""
     try:
-        found = dict.fromkeys(space.kind for device in devices for space in device.memory_space_descriptions)
+        kinds = dict.fromkeys(space.kind for device in devices for space in device.memory_space_descriptions)
     except PjrtError:
         return None
-    return tuple(found) or None
+    return tuple(kinds) or None

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TpuTopology(abc.ABC):
-    """The chips, cores and processes of a TPU topology; no TPU is needed to ask.
+    """The chips, cores and processes of a TPU topology; no TPU is needed.
 
     Chips lie on a grid of two or three dimensions and are joined by links of their own. Each process drives the chips
     of one host. A *device*, which programs run on, is one or more cores of a chip, and has the same number as in
@@ -20,78 +20,78 @@ class TpuTopology(abc.ABC):
 
     __slots__ = ("__weakref__",)
 
-    # How much there is.
+    # Counts.
 
     @property
     @abc.abstractmethod
     def chip_count(self) -> int:
-        """Return the number of chips (``PJRT_TpuTopology_ChipCount``)."""
+        """The number of chips (``PJRT_TpuTopology_ChipCount``)."""
 
     @property
     @abc.abstractmethod
     def core_count(self) -> int:
-        """Return the number of cores (``PJRT_TpuTopology_CoreCount``)."""
+        """The number of cores (``PJRT_TpuTopology_CoreCount``)."""
 
     @property
     @abc.abstractmethod
     def device_count(self) -> int:
-        """Return the number of devices (``PJRT_TpuTopology_LogiDeviceCount``)."""
+        """The number of devices (``PJRT_TpuTopology_LogiDeviceCount``)."""
 
     @property
     @abc.abstractmethod
     def process_count(self) -> int:
-        """Return the number of processes (``PJRT_TpuTopology_ProcessCount``)."""
+        """The number of processes (``PJRT_TpuTopology_ProcessCount``)."""
 
     @property
     @abc.abstractmethod
     def chips_per_process(self) -> int:
-        """Return the number of chips of each process (``PJRT_TpuTopology_ChipsPerProcess``)."""
+        """The number of chips of each process (``PJRT_TpuTopology_ChipsPerProcess``)."""
 
     @property
     @abc.abstractmethod
     def cores_per_chip(self) -> int:
-        """Return the number of cores of each chip (``PJRT_TpuTopology_CoreCountPerChip``)."""
+        """The number of cores of each chip (``PJRT_TpuTopology_CoreCountPerChip``)."""
 
     @property
     @abc.abstractmethod
     def cores_per_process(self) -> int:
-        """Return the number of cores of each process (``PJRT_TpuTopology_CoreCountPerProcess``)."""
+        """The number of cores of each process (``PJRT_TpuTopology_CoreCountPerProcess``)."""
 
     @property
     @abc.abstractmethod
     def devices_per_chip(self) -> int:
-        """Return the number of devices of each chip (``PJRT_TpuTopology_LogiDeviceCountPerChip``)."""
+        """The number of devices of each chip (``PJRT_TpuTopology_LogiDeviceCountPerChip``)."""
 
     @property
     @abc.abstractmethod
     def devices_per_process(self) -> int:
-        """Return the number of devices of each process (``PJRT_TpuTopology_LogiDeviceCountPerProcess``)."""
+        """The number of devices of each process (``PJRT_TpuTopology_LogiDeviceCountPerProcess``)."""
 
-    # Where it is.
+    # Positions.
 
     @property
     @abc.abstractmethod
     def chip_bounds(self) -> tuple[int, ...]:
-        """Return the number of chips in each dimension (``PJRT_TpuTopology_ChipBounds``)."""
+        """The number of chips in each dimension (``PJRT_TpuTopology_ChipBounds``)."""
 
     @property
     @abc.abstractmethod
     def process_bounds(self) -> tuple[int, ...]:
-        """Return the number of processes in each dimension (``PJRT_TpuTopology_ProcessBounds``)."""
+        """The number of processes in each dimension (``PJRT_TpuTopology_ProcessBounds``)."""
 
     @property
     @abc.abstractmethod
     def chips_per_process_bounds(self) -> tuple[int, ...]:
-        """Return the number of chips of a process in each dimension (``PJRT_TpuTopology_ChipsPerProcessBounds``)."""
+        """The number of chips of a process in each dimension (``PJRT_TpuTopology_ChipsPerProcessBounds``)."""
 
     @property
     @abc.abstractmethod
     def process_ids(self) -> tuple[int, ...]:
-        """Return the numbers of the processes (``PJRT_TpuTopology_ProcessIds``)."""
+        """The numbers of the processes (``PJRT_TpuTopology_ProcessIds``)."""
 
     @abc.abstractmethod
     def process_coords(self, process_id: int) -> tuple[int, ...]:
-        """Return where a process lies (``PJRT_TpuTopology_ProcessCoordFromId``)."""
+        """Return the coordinates of a process (``PJRT_TpuTopology_ProcessCoordFromId``)."""
 
     @abc.abstractmethod
     def devices_of_process(self, process_id: int) -> tuple[int, ...]:
@@ -123,12 +123,12 @@ class TpuTopology(abc.ABC):
         (``PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice``).
         """
 
-    # How it is joined.
+    # Links.
 
     @property
     @abc.abstractmethod
     def routing_strategy(self) -> str:
-        """Return the vendor's name for the routing of data between chips (``PJRT_TpuTopology_GetRoutingStrategy``)."""
+        """The vendor's name for the routing of data between chips (``PJRT_TpuTopology_GetRoutingStrategy``)."""
 
     @property
     @abc.abstractmethod
@@ -146,20 +146,20 @@ class TpuTopology(abc.ABC):
         (``PJRT_TpuTopology_IsReachableOverLimitedIci``).
         """
 
-    # Parts of it.
+    # Subslices.
 
     @property
     @abc.abstractmethod
     def is_subslice(self) -> bool:
-        """Whether it is a part of another topology (``PJRT_TpuTopology_IsSubsliceTopology``)."""
+        """Whether the topology is a part of another (``PJRT_TpuTopology_IsSubsliceTopology``)."""
 
     @abc.abstractmethod
     def subslice(self, chips_per_host_bounds: Sequence[int], host_bounds: Sequence[int]) -> TopologyDescription:
         """Return the topology of a part (``PJRT_TpuTopology_Subslice``).
 
         Args:
-            chips_per_host_bounds: how many chips of each host, in each dimension.
-            host_bounds: how many hosts, in each dimension.
+            chips_per_host_bounds: the number of chips of each host, in each dimension.
+            host_bounds: the number of hosts, in each dimension.
         """
 
     @abc.abstractmethod
@@ -179,7 +179,7 @@ class TpuTopology(abc.ABC):
         (``PJRT_TpuTopology_ReplaceHostBounds``).
 
         Args:
-            host_bounds: how many hosts, in each dimension.
+            host_bounds: the number of hosts, in each dimension.
         """
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Transfers to a device that go in pieces (``AsyncHostToDeviceTransferManager``, ``PJRT_CopyToDeviceStream``)."""
+"""Transfers to a device in pieces (``AsyncHostToDeviceTransferManager``, ``PJRT_CopyToDeviceStream``)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class AsyncHostToDeviceTransferManager(abc.ABC):
-    """Fills a number of new buffers piece by piece; a context manager (``PJRT_AsyncHostToDeviceTransferManager``).
+    """Fills new buffers in pieces; a context manager (``PJRT_AsyncHostToDeviceTransferManager``).
 
-    The buffers can be taken and used at once with ``retrieve_buffer``; each has its value when the last of its pieces
-    has arrived. When the manager is closed, buffers that did not get all of theirs fail.
+    ``retrieve_buffer`` returns the buffers at once; each has its value when the last of its pieces has arrived. Closing
+    the manager fails the buffers that lack pieces.
     """
 
     __slots__ = ("__weakref__",)
@@ -36,42 +36,49 @@ class AsyncHostToDeviceTransferManager(abc.ABC):
 
     @abc.abstractmethod
     def buffer_size(self, index: int) -> int:
-        """The bytes that a buffer takes on the device."""
+        """Return the number of bytes that a buffer takes on the device."""
 
     @abc.abstractmethod
     def retrieve_buffer(self, index: int) -> Buffer:
-        """The buffer, once; it may not have its value yet.
+        """Return a buffer, once; it may not have its value yet.
 
         Raises:
-            FailedPreconditionError: it was retrieved already.
+            FailedPreconditionError: the buffer was retrieved already.
         """
 
     @abc.abstractmethod
     def transfer_data(self, index: int, data: Any, offset: int = 0, *, is_last_transfer: bool = True) -> Future[None]:
-        """Copies bytes into a buffer (``..._TransferData``).
+        """Copy bytes into a buffer (``PJRT_AsyncHostToDeviceTransferManager_TransferData``).
 
         Args:
-            index: which buffer.
+            index: the buffer's number.
             data: an object with the buffer protocol, C-contiguous; must stay unchanged until the future is done.
-            offset: where to put it, in bytes.
+            offset: the first byte of the buffer to write.
             is_last_transfer: whether the buffer has its value after this.
+
+        Returns:
+            A future that is done when the bytes are copied.
+
+        Raises:
+            OutOfRangeError: there is no such buffer, or it is too small for the bytes.
+            FailedPreconditionError: the buffer has had its last transfer, or has failed.
         """
 
     @abc.abstractmethod
     def transfer_literal(self, index: int, array: Any) -> Future[None]:
-        """Copies a whole array of the buffer's shape, and that is its value (``..._TransferLiteral``)."""
+        """Copy a whole array of the buffer's shape; it is the buffer's value (``..._TransferLiteral``)."""
 
     @abc.abstractmethod
     def set_buffer_error(self, index: int, error: PjrtError) -> None:
-        """Fails a buffer: the error arrives where its value would have (``..._SetBufferError``)."""
+        """Fail a buffer: waiting for its value raises the error (``..._SetBufferError``)."""
 
     @abc.abstractmethod
     def add_metadata(self, metadata: Attributes) -> None:
-        """Adds facts about the transfer for tracing (``..._AddMetadata``)."""
+        """Add facts about the transfer for tracing (``..._AddMetadata``)."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends the transfers (``..._Destroy``); may be called again."""
+        """End the transfers (``..._Destroy``). A second call does nothing."""
 
     def __enter__(self) -> AsyncHostToDeviceTransferManager:
         return self
@@ -83,29 +90,29 @@ class AsyncHostToDeviceTransferManager(abc.ABC):
 
 
 class CopyToDeviceStream(abc.ABC):
-    """Takes chunks for a program that receives from the host (``PJRT_CopyToDeviceStream``)."""
+    """Takes the chunks of a value that a program receives from the host (``PJRT_CopyToDeviceStream``)."""
 
     __slots__ = ("__weakref__",)
 
     @property
     @abc.abstractmethod
     def total_bytes(self) -> int:
-        """The bytes of the whole transfer."""
+        """The number of bytes of the whole transfer."""
 
     @property
     @abc.abstractmethod
     def granule_size(self) -> int:
-        """Every chunk's size must be a multiple of this number of bytes."""
+        """The number of bytes of which every chunk must be a multiple."""
 
     @property
     @abc.abstractmethod
     def current_bytes(self) -> int:
-        """The bytes that were added so far."""
+        """The number of bytes that were added so far."""
 
     @abc.abstractmethod
     def add_chunk(self, data: Any) -> Future[None]:
-        """Adds the next bytes (``PJRT_CopyToDeviceStream_AddChunk``); the data is copied before the call returns.
+        """Add the next bytes (``PJRT_CopyToDeviceStream_AddChunk``); they are copied before the call returns.
 
         Raises:
-            InvalidArgumentError: the size is no multiple of the granule, or more than is left.
+            InvalidArgumentError: the size is not a multiple of the granule, or more bytes than are missing.
         """

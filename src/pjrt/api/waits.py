@@ -1,4 +1,4 @@
-"""Waits that never end: a thread that waits for what only it can do is told so, instead of hanging without a word."""
+"""Waits that would never end: a thread that waits for its own later work gets an error instead of hanging."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Server:
     A future that one of its tasks completes names it (``Future.need``).
 
     Attributes:
-        name: what the tasks are, for messages.
-        thread: the thread's number, 0 before it is there and after it ended.
-        waits_for: the future that the present task waits for, if it does.
+        name: its tasks, for messages.
+        thread: the thread's identifier; 0 before it runs and after it has ended.
+        waits_for: the future that the present task waits for, if it waits.
     """
 
     __slots__ = ("name", "thread", "waits_for")
@@ -30,20 +30,20 @@ class Server:
         self.waits_for: Future[Any] | None = None
 
     def begin(self) -> None:
-        """Says that the calling thread serves from now on."""
+        """Make the calling thread the one that serves."""
         self.thread = threading.get_ident()
         _serving[self.thread] = self
 
     def end(self) -> None:
-        """Says that the thread does not serve any more."""
+        """Note that the thread does not serve any more."""
         _serving.pop(self.thread, None)
         self.thread = 0
 
     def check(self, future: Future[Any]) -> None:
-        """Return if a task of this thread can wait for a future.
+        """Raise an error if a task of this thread would wait for ever for a future.
 
         Raises:
-            FailedPreconditionError: the future needs a later task of this thread, directly or by way of other threads
+            FailedPreconditionError: the future needs a later task of this thread, directly or through other threads
                 that wait.
         """
         if self._is_needed_by(future):
@@ -74,5 +74,5 @@ _serving: dict[int, Server] = {}
 
 
 def server_here() -> Server | None:
-    """The server whose thread the caller is on, if it is one's."""
+    """Return the server whose thread the caller is on, if there is one."""
     return _serving.get(threading.get_ident())

@@ -397,7 +397,7 @@ cdef class ClientCore(ClientScope):
             self.close_handles()
         finally:
             self._destroy()
-            self._tell_closed()
+            self._notify_closed()
 
     def _destroy(self):
         cdef PJRT_Client *native = self.native

@@ -378,7 +378,7 @@ class HostClient(Client):
         self._closed = True
         if self._generation == generation():
             self.dispatcher.finish(self._end_waiting)
-        self._tell_closed()
+        self._notify_closed()
 
     def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
         self.dispatcher.give_up(expect(error, PjrtError, "an error as pjrt.PjrtError"), only_ask)

@@ -258,7 +258,7 @@ class XlaClient(Client):
             self.ended = "the client was closed; make a new one with pjrt.client('cpu')"
         self._wait()
         self._let_go()
-        self._tell_closed()
+        self._notify_closed()
 
     def abandon(self, reason: str) -> list[Any]:
         """Ends the client without waiting, because there is nobody left to wait for: in the child of a fork.
