@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from protobuf_fields import bytes_field, varint_field
 
 from pjrt import DataLossError, InvalidArgumentError, NotFoundError, Program
-from pjrt.stablehlo import Encoding, Version, _wire, artifact_version, encoding_of, read, read_file
+from pjrt.stablehlo import Encoding, Version, artifact_version, encoding_of, read, read_file
 
 REFUSED = (DataLossError, InvalidArgumentError)
 
@@ -131,10 +132,10 @@ def test_a_path_given_as_text_is_explained(tmp_path: Path) -> None:
 
 
 def test_a_dump_of_xla_is_unwrapped(hlo: Program) -> None:
-    dump = _wire.bytes_field(1, hlo.code)
+    dump = bytes_field(1, hlo.code)
     assert read(dump) == hlo
-    assert read(dump + _wire.bytes_field(3, b"\x08\x01")) == hlo
-    assert read(dump + _wire.bytes_field(2, b"\x20\x01")).format == "hlo_with_config"
+    assert read(dump + bytes_field(3, b"\x08\x01")) == hlo
+    assert read(dump + bytes_field(2, b"\x20\x01")).format == "hlo_with_config"
 
 
 def test_reading_loads_no_jaxlib(artifact: Program) -> None:
@@ -215,10 +216,10 @@ def test_a_container_newer_than_known_is_left_to_its_reader(artifact: Program) -
 
 
 def test_a_module_that_does_not_say_its_entry_is_refused() -> None:
-    computation = _wire.bytes_field(1, b"main") + _wire.bytes_field(2, b"") + _wire.varint_field(5, 7)
-    module = _wire.bytes_field(1, b"name") + _wire.bytes_field(3, computation) + _wire.bytes_field(4, b"")
-    assert read(module + _wire.varint_field(6, 7)).format == "hlo"
-    for wrong in (module, module + _wire.varint_field(6, 8)):
+    computation = bytes_field(1, b"main") + bytes_field(2, b"") + varint_field(5, 7)
+    module = bytes_field(1, b"name") + bytes_field(3, computation) + bytes_field(4, b"")
+    assert read(module + varint_field(6, 7)).format == "hlo"
+    for wrong in (module, module + varint_field(6, 8)):
         with pytest.raises(DataLossError, match="hold 1 computations, but not which is the entry"):
             read(wrong)
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from protobuf_fields import packed_field, varint_field
 
 import pjrt
-from pjrt.stablehlo import _wire
 from pjrt.stablehlo.sharding import REPLICATED, Sharding
 
 
@@ -50,19 +50,19 @@ def test_a_proto_says_the_same(sharding: Sharding) -> None:
 
 def test_a_grid_in_short_form() -> None:
     # devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate: two tiles, each on every other partition.
-    proto = _wire.varint_field(1, 3) + _wire.varint_field(6, 1)
+    proto = varint_field(1, 3) + varint_field(6, 1)
     for field, numbers in ((3, (2, 1, 4)), (9, (4, 2)), (10, (1, 0))):
-        proto += _wire.bytes_field(field, _wire.packed(numbers))
+        proto += packed_field(field, numbers)
     read = Sharding.from_proto(proto)
     assert (read.tiles, read.places) == ((2, 1), tuple((n % 2, 0) for n in range(8)))
-    last = proto.replace(_wire.varint_field(6, 1), b"") + _wire.bytes_field(8, _wire.packed((0,)))
+    last = proto.replace(varint_field(6, 1), b"") + packed_field(8, (0,))
     assert Sharding.from_proto(last) == read
 
 
 @pytest.mark.parametrize("kind", [1, 2, 4, 5, 6])
 def test_other_kinds_are_refused(kind: int) -> None:
     with pytest.raises(pjrt.UnimplementedError, match=f"of kind {kind}"):
-        Sharding.from_proto(_wire.varint_field(1, kind))
+        Sharding.from_proto(varint_field(1, kind))
 
 
 def test_those_of_xla_are_read() -> None:

@@ -1,37 +1,23 @@
-"""The few protobuf messages that cross PJRT's C API, stated as descriptors.
-
-They are built at first use from the field numbers below, so that neither a compiler for ``.proto`` files nor generated
-code is needed. protobuf keeps fields that are not stated here as unknown fields and writes them back.
-"""
+"""The few protobuf messages that cross PJRT's C API, stated by their field numbers (see ``protobuf``)."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+from google.protobuf import message
 
 from pjrt.api.checks import expect_bytes
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.phase_compiler import PartialProgram
+from pjrt.api.protobuf import message_classes
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
-_Field = descriptor_pb2.FieldDescriptorProto
-_PACKAGE = "pjrt.wire"
-_SCALARS = {
-    "int64": _Field.TYPE_INT64,
-    "bool": _Field.TYPE_BOOL,
-    "string": _Field.TYPE_STRING,
-    "bytes": _Field.TYPE_BYTES,
-    "double": _Field.TYPE_DOUBLE,
-}
-
-# message: {field: (number, type)}; a type in brackets is repeated, a capital letter begins a message's name.
+# message: {field: (number, type)}; a type in brackets is repeated.
 _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
     "ComputationDevice": {"replica_device_ids": (1, "[int64]")},
     "DeviceAssignmentProto": {
@@ -228,29 +214,4 @@ def _decode_override(proto: Any) -> OptionValue:
 
 @functools.cache
 def _classes() -> dict[str, Any]:
-    file = descriptor_pb2.FileDescriptorProto(name="pjrt/wire.proto", package=_PACKAGE, syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        described = file.message_type.add(name=name)
-        described.field.extend(_describe(fields.items()))
-    override = next(m for m in file.message_type if m.name == "OptionOverrideProto")
-    override.oneof_decl.add(name="value")
-    for member in override.field:
-        member.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in _MESSAGES
-    }
-
-
-def _describe(fields: Iterable[tuple[str, tuple[int, str]]]) -> Iterable[_Field]:
-    for name, (number, kind) in fields:
-        repeated = kind.startswith("[")
-        kind = kind.strip("[]")
-        described = _Field(name=name, number=number, label=_Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL)
-        if kind in _SCALARS:
-            described.type = _SCALARS[kind]
-        else:
-            described.type = _Field.TYPE_MESSAGE
-            described.type_name = f".{_PACKAGE}.{kind}"
-        yield described
+    return message_classes("pjrt.wire", _MESSAGES, unions={"OptionOverrideProto": "value"})

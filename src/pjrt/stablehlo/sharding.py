@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import UnimplementedError
-from pjrt.stablehlo import _wire
+from pjrt.stablehlo import _xla_protos
 
 Array = Any
 Shape = tuple[int, ...]
 
-# The fields of xla.OpSharding, and those of its kinds that are known here.
-_TYPE, _DIMENSIONS, _DEVICES, _REPLICATED_LAST, _LAST_KINDS, _IOTA, _IOTA_ORDER = 1, 3, 4, 6, 8, 9, 10
-_LISTS = (_DIMENSIONS, _DEVICES, _LAST_KINDS, _IOTA, _IOTA_ORDER)
+# xla.OpSharding.Type, as far as it is known here.
 _REPLICATED, _OTHER, _UNREDUCED = 0, 3, 6
 
 
@@ -83,21 +80,20 @@ class Sharding:
     def to_proto(self) -> bytes:
         """Return the sharding as a serialized ``xla.OpSharding``."""
         if self.is_replicated:
-            return _wire.varint_field(_TYPE, _REPLICATED)
+            return b"\x08\x00"  # XLA writes the type also where it is 0
         count = max(self.terms, default=0) + 1
-        copies = len(self.places) // (math.prod(self.tiles) * count)
         if count == len(self.places):
-            return _wire.varint_field(_TYPE, _UNREDUCED)
+            return _serialized(type=_UNREDUCED)
+        copies = len(self.places) // (math.prod(self.tiles) * count)
         terms = self.terms or (0,) * len(self.places)
         order = sorted(range(len(self.places)), key=lambda partition: (self.places[partition], terms[partition]))
-        tiled = _wire.varint_field(_TYPE, _OTHER)
-        if count > 1:
-            kinds = (_UNREDUCED,) if copies == 1 else (_UNREDUCED, _REPLICATED)
-            dimensions = (*self.tiles, count, copies)[: len(self.tiles) + len(kinds)]
-            return tiled + _packed(_DIMENSIONS, dimensions) + _packed(_DEVICES, order) + _packed(_LAST_KINDS, kinds)
-        dimensions = self.tiles if copies == 1 else (*self.tiles, copies)
-        replicated_last = b"" if copies == 1 else _wire.varint_field(_REPLICATED_LAST, 1)
-        return tiled + _packed(_DIMENSIONS, dimensions) + _packed(_DEVICES, order) + replicated_last
+        tiled = {"type": _OTHER, "tile_assignment_devices": order}
+        last = () if copies == 1 else (copies,)
+        if count == 1:
+            tiled["tile_assignment_dimensions"] = (*self.tiles, *last)
+            return _serialized(replicate_on_last_tile_dim=bool(last), **tiled)
+        kinds = (_UNREDUCED, _REPLICATED) if last else (_UNREDUCED,)
+        return _serialized(tile_assignment_dimensions=(*self.tiles, count, *last), last_tile_dims=kinds, **tiled)
 
     @staticmethod
     def from_proto(serialized: bytes) -> Sharding:
@@ -107,19 +103,21 @@ class Sharding:
             DataLossError: the bytes are no such message.
             UnimplementedError: the sharding is of a kind that does not cut a value into tiles.
         """
-        found = _read(serialized)
-        kind = (found[_TYPE] or (_REPLICATED,))[-1]
-        if kind == _REPLICATED:
+        proto = _xla_protos.parse("OpSharding", serialized)
+        if proto.type == _REPLICATED:
             return REPLICATED
-        if kind != _OTHER:
-            raise UnimplementedError(f"expected a sharding that replicates or tiles a value, found one of kind {kind}")
-        dimensions, last = found[_DIMENSIONS], found[_LAST_KINDS]
-        if found[_DEVICES]:
-            devices = np.array(found[_DEVICES])
+        if proto.type != _OTHER:
+            raise UnimplementedError(
+                f"expected a sharding that replicates or tiles a value, found one of kind {proto.type}"
+            )
+        dimensions, last = tuple(proto.tile_assignment_dimensions), proto.last_tile_dims
+        if proto.tile_assignment_devices:
+            devices = np.array(proto.tile_assignment_devices)
         else:
-            devices = np.arange(math.prod(found[_IOTA])).reshape(found[_IOTA])
-            devices = devices.transpose(found[_IOTA_ORDER] or range(devices.ndim))
-        rank = len(dimensions) - max(len(last), int(any(found[_REPLICATED_LAST])))
+            iota = tuple(proto.iota_reshape_dims)
+            devices = np.arange(math.prod(iota)).reshape(iota)
+            devices = devices.transpose(tuple(proto.iota_transpose_perm) or range(devices.ndim))
+        rank = len(dimensions) - max(len(last), int(proto.replicate_on_last_tile_dim))
         summed = [rank + i for i, each in enumerate(last) if each == _UNREDUCED]
         return Sharding.of_grid(devices.reshape(dimensions), rank, summed)
 
@@ -141,19 +139,8 @@ class Sharding:
         return Sharding(tuple(devices.shape[:rank]), tuple(places), tuple(terms) if any(terms) else ())
 
 
-def _packed(field: int, numbers: Sequence[int]) -> bytes:
-    return _wire.bytes_field(field, _wire.packed(numbers))
-
-
-def _read(serialized: bytes) -> defaultdict[int, tuple[int, ...]]:
-    """Return the numbers of each field of an ``xla.OpSharding``; a packed field's are in its bytes."""
-    found: defaultdict[int, tuple[int, ...]] = defaultdict(tuple)
-    for number, kind, begin, end in _wire.fields(serialized):
-        if kind == _wire.VARINT:
-            found[number] += (begin,)
-        elif kind == _wire.BYTES and number in _LISTS:
-            found[number] += _wire.unpacked(serialized[begin:end])
-    return found
+def _serialized(**fields: Any) -> bytes:
+    return bytes(_xla_protos.new("OpSharding", **fields).SerializeToString())
 
 
 REPLICATED = Sharding()

@@ -1,71 +1,39 @@
-"""Which parameters an executable donates, read from the compiled module's serialized proto.
-
-The proto is walked as it lies (``HloModuleProto``: field 8 ``input_output_alias``, field 18 ``buffer_donor``), without
-a protobuf library: start-up would feel its import.
-"""
+"""Which parameters an executable donates, read from the compiled module's serialized proto."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+from pjrt.stablehlo.protobuf_wire import BYTES, VARINT, fields, varint
 
-_MODULE_ALIAS, _MODULE_DONOR = 8, 18
-_ENTRIES = 1  # in both: the list of entries
-_ALIAS_PARAMETER, _ALIAS_PARAMETER_INDEX = 2, 3
-_DONOR_PARAMETER, _DONOR_PARAMETER_INDEX = 1, 2
+# HloModuleProto: the fields input_output_alias and buffer_donor. Each holds a list of entries.
+_ALIAS, _DONOR, _ENTRIES = 8, 18, 1
+# An entry's fields that say which parameter, and which place in it where all parameters are one tuple.
+_PARAMETER_NUMBER, _PARAMETER_INDEX = {_ALIAS: 2, _DONOR: 1}, {_ALIAS: 3, _DONOR: 2}
 
 
 def donated_parameters(module: bytes) -> frozenset[int]:
-    """The numbers of the parameters whose memory an execution takes over, by aliasing or as a donor."""
-    donated: set[int] = set()
-    for field, value in _fields(memoryview(module)):
-        if field == _MODULE_ALIAS:
-            donated |= _parameters(value, _ALIAS_PARAMETER, _ALIAS_PARAMETER_INDEX)
-        elif field == _MODULE_DONOR:
-            donated |= _parameters(value, _DONOR_PARAMETER, _DONOR_PARAMETER_INDEX)
-    return frozenset(donated)
+    """Return the numbers of the parameters whose memory an execution takes over, by aliasing or as a donor."""
+    return frozenset(
+        _parameter(module, *entry, _PARAMETER_NUMBER[field], _PARAMETER_INDEX[field])
+        for field in (_ALIAS, _DONOR)
+        for configuration in _messages(module, 0, len(module), field)
+        for entry in _messages(module, *configuration, _ENTRIES)
+    )
 
 
-def _parameters(config: memoryview | int, parameter_field: int, index_field: int) -> set[int]:
-    found: set[int] = set()
-    if isinstance(config, int):
-        return found
-    for field, entry in _fields(config):
-        if field != _ENTRIES or isinstance(entry, int):
-            continue
-        number, index = 0, None
-        for inner, value in _fields(entry):
-            if inner == parameter_field and isinstance(value, int):
-                number = value
-            elif inner == index_field:  # parameters that are one tuple are counted by their place in it
-                index = value if isinstance(value, int) else _varint(value, 0)[0]
-        found.add(number if index is None else index)
-    return found
+def _messages(module: bytes, begin: int, end: int, field: int) -> Iterator[tuple[int, int]]:
+    """Yield where each message of a field begins and ends."""
+    for number, kind, first, last in fields(module, begin, end):
+        if number == field and kind == BYTES:
+            yield first, last
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview | int]]:
-    at = 0
-    while at < len(message):
-        tag, at = _varint(message, at)
-        kind = tag & 7
-        if kind == _VARINT:
-            value, at = _varint(message, at)
-            yield tag >> 3, value
-        else:
-            size = 8 if kind == _FIXED64 else 4
-            if kind == _BYTES:
-                size, at = _varint(message, at)
-            yield tag >> 3, message[at : at + size]
-            at += size
-
-
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-        shift += 7
+def _parameter(module: bytes, begin: int, end: int, number_field: int, index_field: int) -> int:
+    parameter, index = 0, None
+    for field, kind, first, last in fields(module, begin, end):
+        if field == number_field:
+            parameter = first
+        elif field == index_field:  # a list, packed or not; parameters that are one tuple are one place deep in it
+            index = first if kind == VARINT else varint(module, first, last)[0]
+    return parameter if index is None else index

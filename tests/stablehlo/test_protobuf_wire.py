@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from protobuf_fields import bytes_field, varint_field
+
+from pjrt import DataLossError
+from pjrt.stablehlo.protobuf_wire import BYTES, VARINT, fields
+
+
+@given(st.integers(1, 2**20), st.integers(0, 2**63), st.binary(max_size=200))
+def test_fields_of_a_proto_are_read_back(number: int, value: int, content: bytes) -> None:
+    message = varint_field(number, value) + bytes_field(number + 1, content)
+    first, second = fields(message)
+    assert first == (number, VARINT, value, 0)
+    assert second[:2] == (number + 1, BYTES)
+    assert message[second[2] : second[3]] == content
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_fields_or_an_error(message: bytes) -> None:
+    try:
+        found = list(fields(message))
+    except DataLossError:
+        return
+    assert all(end <= len(message) for _, kind, _, end in found if kind != VARINT)
