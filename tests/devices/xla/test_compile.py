@@ -147,7 +147,7 @@ def test_layouts_in_a_program_are_kept_apart(client: pjrt.Client) -> None:
     assert executable.parameter_layouts == [order]
     assert executable.output_layouts == [order, pjrt.TiledLayout((1, 0))]
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
-    with pytest.raises(pjrt.InvalidArgumentError, match=r"with the layout \{0,1\}, found \{1,0\}; say layout="):
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"with the layout \{0,1\}, found \{1,0\}; pass layout="):
         executable(x)
     given = client.buffer_from_host(x, layout=order)
     assert given.layout == order

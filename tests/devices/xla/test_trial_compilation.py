@@ -100,7 +100,7 @@ def test_a_sharding_that_nobody_can_inspect_is_an_error() -> None:
     ids=["Sharding", "placement", "LAPACK", "erf", "topk"],
 )
 def test_usual_custom_calls_are_ordinary(client: pjrt.Client, text: str) -> None:
-    custom_calls.provide(text.encode())
+    custom_calls.register_handlers(text.encode())
     assert trial_compilation.is_ordinary(Outline.of(to_module(read(text))))
 
 

@@ -1,9 +1,11 @@
-"""jaxlib's private modules: the one file of this room that imports them and knows how its versions differ.
+"""jaxlib's private modules: the one file of this package that imports them and knows how its versions differ.
 
-Two habits of jaxlib's are worked around here. For every array that it makes without being told its type it looks for
-jax, imports it where it is installed, and takes ten times as long as for the rest where it is not. So arrays are made
-with their type (an ``Aval``) in hand, and where jaxlib leaves no way to say it, it is kept from importing jax
-(``_without_jax``). And it notes the stack at each call, but drops the notes only in a few functions: see ``TURNS``.
+Two habits of jaxlib need a workaround.
+
+- For each array that it makes without being given the array's type, jaxlib looks for jax. It imports jax where jax is
+  installed, and takes ten times as long as for the rest of the work where it is not. So arrays are made with their type
+  (an ``Aval``), and where a function of jaxlib takes no type, ``_without_jax`` keeps it from importing jax.
+- jaxlib notes the Python stack at each call, but drops the notes only in a few functions: see ``TURNS``.
 """
 
 from __future__ import annotations
@@ -17,30 +19,28 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from pjrt.api.element_type import AnyDType
 from pjrt.stablehlo.jaxlib import load
 
-if TYPE_CHECKING:
-    from pjrt.devices.xla.memory_space import XlaMemorySpace
-
 T = TypeVar("T")
 
 _PURPOSE = "run programs on XLA's CPU device"
 jax: Any = load("_jax", _PURPOSE)
-# What is about HLO moved into a module of its own with 0.10.
+# jaxlib 0.10 moved the classes of HLO into a module of their own.
 hlo: Any = jax if hasattr(jax, "HloSharding") else load("_hlo", _PURPOSE)
 FFI_PLATFORM = "cpu"
 HAS_SIX_BITS = hasattr(jax.PrimitiveType if hasattr(jax, "PrimitiveType") else hlo.PrimitiveType, "F6E2M3FN")
 """Whether arrays can have elements of six bits."""
 
-VERSION: str = load("version", _PURPOSE).__version__
+PLATFORM_VERSION = f"XLA of jaxlib {load('version', _PURPOSE).__version__}"
+"""The human-readable version of the platform."""
 
 Array = Any
-"""An array of jaxlib's (``ArrayImpl``): on one device, but for the parents of shards."""
+"""An array of jaxlib (``ArrayImpl``): on one device, except for the arrays inside ``Shards``."""
 
 COPY_DURING_CALL = jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
 COPY_LATER = jax.HostBufferSemantics.IMMUTABLE_UNTIL_TRANSFER_COMPLETES
@@ -51,11 +51,11 @@ _COPY = [jax.ArrayCopySemantics.ALWAYS_COPY]
 
 
 class Aval:
-    """The abstract value of an array, which jaxlib asks for.
+    """The abstract value of an array: the type that jaxlib asks for.
 
     Attributes:
-        weak_type: a part of the key under which jaxlib keeps the types that it makes itself. JAX's arrays hardly ever
-            have a weak type, so what jaxlib keeps for the arrays of this room does not get into JAX's.
+        weak_type: a part of the key under which jaxlib caches the types that it makes itself. JAX's arrays hardly ever
+            have a weak type, so the types of this package's arrays do not get into JAX's cache entries.
     """
 
     __slots__ = ("dtype", "ndim", "shape")
@@ -69,7 +69,7 @@ class Aval:
 
 
 class _Donated:
-    """Stands for an array whose memory went to an execution, where jaxlib's own array does not show it."""
+    """A stand-in for an array whose memory went to an execution, where jaxlib's own array does not show it."""
 
     def is_deleted(self) -> bool:
         return True
@@ -78,13 +78,13 @@ class _Donated:
 DONATED: Array = _Donated()
 
 collect_released: Callable[[], None] = jax.collect_garbage
-"""Drops what jaxlib's runtime let go of: it does so itself only in a few of its functions."""
+"""Free the objects that jaxlib's runtime has released: jaxlib itself does so only in a few of its functions."""
 
 TURNS = itertools.cycle((True, *(False,) * 255))
-"""Says at which of many calls of jaxlib it is time to drop what they left: ``if next(TURNS): collect_released()``.
+"""True at each 256th call: ``if next(TURNS): collect_released()``.
 
 Each call that starts, waits or asks leaves a note of the stack behind, and a loop over arrays that stay on the device
-calls nothing in which jaxlib drops them.
+calls no function of jaxlib that drops the notes. Dropping them at each call would cost more than the call.
 """
 
 
@@ -92,17 +92,18 @@ calls nothing in which jaxlib drops them.
 
 
 def _import(name: str, *arguments: Any) -> Any:
-    """Imports for jaxlib what it needs, which is not jax unless somebody else has imported it."""
+    """Import a module for jaxlib; pretend that jax is not installed unless the user has imported it."""
     if name.partition(".")[0] != "jax" or "jax" in sys.modules:
         return builtins.__import__(name, *arguments)
     if name != _CORE:
         raise ModuleNotFoundError("jax is not needed here", name="jax")
-    # If this failed, jaxlib would never ask again, and a jax that is imported later would have arrays without a type.
+    # If this import failed, jaxlib would never try again, and the arrays of a jax that is imported later would have no
+    # type. So it gets a module that finds the real one when it is called.
     return sys.modules.setdefault(_CORE, _core)
 
 
 def _shaped_array(shape: tuple[int, ...], dtype: AnyDType, weak_type: bool) -> Any:
-    """The type of an array that jaxlib was not told the type of: jax's own kind, where there is a jax."""
+    """Return the type of an array that jaxlib was not given: jax's own kind, if jax is imported."""
     if "jax" not in sys.modules:
         return Aval(shape, dtype)
     return importlib.import_module(_CORE).ShapedArray(shape, dtype, weak_type)
@@ -110,18 +111,20 @@ def _shaped_array(shape: tuple[int, ...], dtype: AnyDType, weak_type: bool) -> A
 
 _CORE = "jax.core"
 _core = types.ModuleType(_CORE)
-_core.ShapedArray = _shaped_array  # type: ignore[attr-defined]  # what jaxlib looks for in it
+_core.ShapedArray = _shaped_array  # type: ignore[attr-defined]  # the one name that jaxlib looks up in it
 
-# jaxlib imports in the name of the innermost frame of Python's, by the ``__import__`` that this frame sees.
+# jaxlib's imports run on behalf of the innermost Python frame, with the ``__import__`` of this frame's builtins. So the
+# frame of this lambda replaces the import for one call, and nothing global changes.
 _call = eval("lambda function, *arguments: function(*arguments)", {"__builtins__": {"__import__": _import}})
 
 
 def _without_jax(function: Callable[..., T], *arguments: Any) -> T:
     """Call a function of jaxlib so that it imports no jax, and return its result."""
     try:
-        made: T = _call(function, *arguments)
-        return made
+        result: T = _call(function, *arguments)
+        return result
     finally:
+        # The stand-in must not stay: a later ``import jax.core`` of the user would get it.
         if sys.modules.get(_CORE) is _core:
             del sys.modules[_CORE]
 
@@ -130,21 +133,38 @@ def _without_jax(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def make_client(num_devices: int, asynchronous: bool) -> Any:
-    """A new client of XLA's CPU runtime."""
+    """Return a new client of XLA's CPU runtime."""
     return jax.get_tfrt_cpu_client(asynchronous=asynchronous, num_devices=num_devices)
 
 
 def device_list(devices: Sequence[Any]) -> Any:
-    """Several devices of jaxlib's as it takes them."""
+    """Return several of jaxlib's devices in the form in which jaxlib takes them."""
     return jax.DeviceList(tuple(devices))
 
 
 def whole_on_each(devices: Sequence[Any], memory_kind: str) -> Any:
-    """The sharding of an array that has one whole shard on each device, in a kind of memory.
+    """Return the sharding of an array that has one whole shard on each device, in a kind of memory.
 
-    Shards of one device's part of a program's value: to jaxlib they are copies of one another, which nobody looks at.
+    It serves for the shards of any value of a program. jaxlib takes them for copies of one another, and does not check.
     """
     return jax.GSPMDSharding(device_list(devices), _REPLICATED, memory_kind=memory_kind)
+
+
+class Placement:
+    """The place of arrays of one device, in a kind of memory, in the forms in which jaxlib takes it.
+
+    Attributes:
+        device: jaxlib's device.
+        devices: the device list with this device alone.
+        sharding: the sharding of an array in this place.
+    """
+
+    __slots__ = ("device", "devices", "sharding")
+
+    def __init__(self, device: Any, memory_kind: str) -> None:
+        self.device = device
+        self.devices = device_list([device])
+        self.sharding = whole_on_each([device], memory_kind)
 
 
 # Custom calls.
@@ -152,12 +172,12 @@ def whole_on_each(devices: Sequence[Any], memory_kind: str) -> Any:
 
 @functools.cache
 def register_own_handlers() -> None:
-    """Make XLA know every handler that jaxlib carries for the CPU: LAPACK's and the one for sparse matrices."""
-    known = jax.custom_call_targets(FFI_PLATFORM)
+    """Register all handlers that jaxlib has for the CPU with XLA: those for LAPACK and for sparse matrices."""
+    registered = jax.custom_call_targets(FFI_PLATFORM)
     lapack = load("lapack", _PURPOSE)
     for module in (lapack, load("cpu_sparse", _PURPOSE)):
         for name, handler, api_version in module.registrations()[FFI_PLATFORM]:
-            if name not in known:
+            if name not in registered:
                 jax.register_custom_call_target(name, handler, FFI_PLATFORM, api_version=api_version, traits=0)
     for name in lapack.batch_partitionable_targets():
         jax.register_custom_call_as_batch_partitionable(name)
@@ -165,19 +185,20 @@ def register_own_handlers() -> None:
 
 @functools.cache
 def lapack_targets() -> frozenset[str]:
-    """The targets that call LAPACK."""
+    """Return the targets that call LAPACK."""
     return frozenset(name for name, *_ in load("lapack", _PURPOSE).registrations()[FFI_PLATFORM])
 
 
 @functools.cache
 def load_lapack() -> None:
-    """Tell jaxlib's handlers where LAPACK's functions are, which scipy brings: without it they call the address 0."""
+    """Give jaxlib's handlers the addresses of LAPACK's functions, from scipy. Without it they call the address 0."""
     load("cpu._lapack", _PURPOSE).initialize()
 
 
 def register_handlers_of_jax() -> None:
-    """Make XLA know what users registered with JAX for the CPU, now and later; JAX itself does so only when it makes a
-    CPU backend of its own.
+    """Register with XLA the handlers that users have given to JAX for the CPU, and those that they give it later.
+
+    JAX itself does so only when it makes a CPU backend of its own.
     """
     client = sys.modules.get("jaxlib.xla_client")
     if client is not None:
@@ -188,58 +209,54 @@ def register_handlers_of_jax() -> None:
 # Arrays.
 
 
-def put(array: np.ndarray[Any, Any], aval: Aval, space: XlaMemorySpace, semantics: Any) -> Array:
-    """A numpy array of exactly the aval's type in a memory space."""
-    return jax.batched_device_put(
-        aval, space.sharding, [array], [space.device.jaxlib_device], True, False, semantics, True
-    )
+def put(array: np.ndarray[Any, Any], aval: Aval, place: Placement, semantics: Any) -> Array:
+    """Return a jaxlib array in a place with the value of a numpy array, which has exactly the aval's type."""
+    return jax.batched_device_put(aval, place.sharding, [array], [place.device], True, False, semantics, True)
 
 
-def copy(array: Array, space: XlaMemorySpace) -> Array:
-    """A copy in a memory space; made when the value is there."""
-    (made,) = jax.batched_copy_array_to_devices_with_sharding(
-        [array], [space.device.jaxlib_devices], [space.sharding], _COPY
-    )
-    return made
+def copy(array: Array, place: Placement) -> Array:
+    """Return a copy in a place; jaxlib copies when the value is there."""
+    (copied,) = jax.batched_copy_array_to_devices_with_sharding([array], [place.devices], [place.sharding], _COPY)
+    return copied
 
 
 def view(array: Array) -> np.ndarray[Any, Any]:
-    """The array's memory as a read-only numpy array (a copy where elements are packed); waits for the value."""
+    """Return the array's memory as a read-only numpy array (a copy where elements are packed); wait for the value."""
     try:
         return np.asarray(memoryview(array))
-    except BufferError:  # an element type that Python's buffer protocol has no letter for, such as bf16, or a layout
+    except BufferError:  # Python's buffer protocol has no letter for the element type, such as bf16, or for the layout
         return view_of_dynamic(array)
 
 
 def view_of_dynamic(array: Array) -> np.ndarray[Any, Any]:
-    """As ``view``, in the sizes that dynamic dimensions have; slower."""
-    made: np.ndarray[Any, Any]
-    aval = array.aval  # none for what was apart of several devices' array; no token is
-    if aval is not None and 0 in aval.shape:  # a token, which jaxlib reads nothing from
+    """Return what ``view`` returns, in the actual sizes of dynamic dimensions; slower."""
+    aval = array.aval  # None for a shard of an array of several devices; no token is one
+    if aval is not None and 0 in aval.shape:  # it may be a token, which jaxlib cannot read
         array.block_until_ready()
         return np.zeros(aval.shape, aval.dtype)
-    made, _ = _without_jax(array._single_device_array_to_np_array_did_copy)
-    if made.flags.writeable:
-        made.flags.writeable = False
-    return made
+    contents: np.ndarray[Any, Any]
+    contents, _ = _without_jax(array._single_device_array_to_np_array_did_copy)
+    if contents.flags.writeable:
+        contents.flags.writeable = False
+    return contents
 
 
 def capsule(array: Array) -> Any:
-    """A DLPack capsule over the array's memory; waits for the value."""
+    """Return a DLPack capsule over the array's memory; wait for the value."""
     return _without_jax(jax.buffer_to_dlpack_managed_tensor, array)
 
 
 def pointer(array: Array) -> int:
-    """The address of an array's memory."""
+    """Return the address of an array's memory."""
     address: int = _without_jax(array.unsafe_buffer_pointer)
     return address
 
 
 def size_on_device(array: Array) -> int:
-    """The bytes of an array of one device."""
+    """Return the bytes of an array of one device."""
     try:
         size: int = _without_jax(array.on_device_size_in_bytes)
-    except AttributeError:  # before 0.10 jaxlib asks jax's shardings, which these are not; nothing is packed there
+    except AttributeError:  # jaxlib 0.9 asks jax's shardings, and these are none; it packs no elements
         size = array.aval.dtype.itemsize * math.prod(array.aval.shape)
     return size
 
@@ -248,37 +265,37 @@ def size_on_device(array: Array) -> int:
 
 
 def assembled(shards: Sequence[Array], aval: Aval, sharding: Any) -> Array:
-    """One array of the shards of all devices."""
+    """Return one array made of the shards of all devices."""
     return jax.ArrayImpl(aval, sharding, list(shards), True, True)
 
 
-_apart = operator.attrgetter("_arrays")
+_arrays_of = operator.attrgetter("_arrays")
 
 
 def shards(array: Array) -> list[Array]:
-    """The shards of an array of several devices."""
-    made: list[Array] = _without_jax(_apart, array)
-    return made
+    """Return the shards of an array of several devices."""
+    arrays: list[Array] = _without_jax(_arrays_of, array)
+    return arrays
 
 
 # Executables.
 
 
-def start(executable_start: Any, arguments: list[Array], with_token: bool, launch_id: int) -> Any:
-    """Starts an executable by its ``execute_sharded``; before 0.10 jaxlib knows no launch ids."""
+def start(execute: Any, arguments: list[Array], with_token: bool, launch_id: int) -> Any:
+    """Start an executable by its ``execute_sharded``; jaxlib 0.9 has no launch ids."""
     if launch_id and _HAS_LAUNCH_IDS:
-        return executable_start(arguments, with_tokens=with_token, launch_id=launch_id)
-    return executable_start(arguments, with_tokens=with_token)
+        return execute(arguments, with_tokens=with_token, launch_id=launch_id)
+    return execute(arguments, with_tokens=with_token)
 
 
 _HAS_LAUNCH_IDS = "launch_id" in (jax.LoadedExecutable.execute_sharded.__doc__ or "")
 
 
 def result_handler(aval: Aval, sharding: Any) -> Any:
-    """What makes an array of this type of a result; made once a result, used at each execution."""
+    """Return the handler that turns a result into an array of this type; made once, used at each execution."""
     try:
         return jax.array_result_handler(aval, sharding, True, True)
-    except TypeError:  # from 0.12 on there is nothing to skip
+    except TypeError:  # from 0.12 on there is no check to skip
         return jax.array_result_handler(aval, sharding, True)
 
 
@@ -294,7 +311,7 @@ class ValueShape(NamedTuple):
 
 
 def program_shape(module: bytes) -> tuple[list[ValueShape], list[ValueShape]]:
-    """The parameters and results of a compiled module, an ``HloModuleProto``, on one device."""
+    """Return the parameters and results of a compiled module, an ``HloModuleProto``, on one device."""
     shape = hlo.XlaComputation(module).program_shape()
     parameters = shape.parameter_shapes()
     if len(parameters) == 1 and parameters[0].is_tuple():
@@ -304,7 +321,7 @@ def program_shape(module: bytes) -> tuple[list[ValueShape], list[ValueShape]]:
     return [_value_shape(p) for p in parameters], [_value_shape(r) for r in results]
 
 
-_HOST_MEMORY = ":S(5)"  # as XLA spells its memory space of the host in a layout
+_HOST_MEMORY = ":S(5)"  # XLA's spelling of the host's memory space in a layout
 
 
 def _value_shape(shape: Any) -> ValueShape:
@@ -313,6 +330,5 @@ def _value_shape(shape: Any) -> ValueShape:
     layout = shape.layout()
     sizes = tuple(shape.dimensions())
     dynamic = tuple(d for d in range(len(sizes)) if shape.is_dynamic_dimension(d)) if shape.is_dynamic() else ()
-    return ValueShape(
-        sizes, shape.numpy_dtype(), tuple(layout.minor_to_major()), dynamic, _HOST_MEMORY in layout.to_string()
-    )
+    is_in_host_memory = _HOST_MEMORY in layout.to_string()
+    return ValueShape(sizes, shape.numpy_dtype(), tuple(layout.minor_to_major()), dynamic, is_in_host_memory)

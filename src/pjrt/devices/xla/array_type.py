@@ -1,31 +1,35 @@
-"""What a buffer is but for its value: element type, shape, layout and place, shared by all buffers alike."""
+"""The type of a buffer: all that buffers can have in common, except the value."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import format_shape
 from pjrt.devices.xla import _jaxlib
-from pjrt.devices.xla.memory_space import XlaMemorySpace
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.memory_space import XlaMemorySpace
 
 
 class ArrayType:
     """Element type, shape, layout and memory space of a buffer.
 
-    A client makes one of each (``XlaClient.array_type``), so two buffers are alike if they have the same object, and an
-    execution checks its arguments by looking at identities.
+    A runtime makes one object of each type (``Runtime.array_type``), so two buffers have the same type if they have the
+    same object, and an execution checks its arguments by comparing identities.
 
     Attributes:
         shape: the sizes of the dimensions.
         element_type: the type of the elements.
-        layout: how they lie in memory.
+        layout: the order of the elements in memory.
         dynamic_dimensions: the dimensions of which ``shape`` has the bound.
-        memory_space: where the memory is.
+        memory_space: the place of the memory.
         aval: shape and dtype for jaxlib.
-        client: whose memory it is.
+        runtime: the runtime that has the memory.
     """
 
-    __slots__ = ("aval", "client", "dynamic_dimensions", "element_type", "layout", "memory_space", "shape")
+    __slots__ = ("aval", "dynamic_dimensions", "element_type", "layout", "memory_space", "runtime", "shape")
 
     def __init__(
         self,
@@ -40,12 +44,12 @@ class ArrayType:
         self.layout = layout
         self.dynamic_dimensions = dynamic_dimensions
         self.memory_space = memory_space
-        self.client = memory_space.client
+        self.runtime = memory_space.device.runtime
         self.aval = _jaxlib.Aval(shape, element_type.dtype)
 
     @property
     def is_packed(self) -> bool:
-        """Whether an element is less than a byte, so that numpy cannot see the memory as it lies."""
+        """Whether an element is less than a byte, so that numpy cannot use the memory in place."""
         return self.element_type.bits < 8
 
     @property
@@ -53,9 +57,10 @@ class ArrayType:
         """Whether the elements lie in C order."""
         return self.layout.is_row_major
 
-    def takes(self, other: ArrayType) -> bool:
-        """Whether a parameter of this type takes an argument of the other: all but the kind of memory must agree, for
-        the kinds differ in name only.
+    def accepts(self, other: ArrayType) -> bool:
+        """Whether a parameter of this type accepts an argument of the other type.
+
+        All must agree except the kind of memory: the kinds differ in name only.
         """
         return other is self or (
             other.shape == self.shape

@@ -1,4 +1,4 @@
-"""Buffers of the ``cpu`` device."""
+"""Buffers of the ``cpu`` device: those that have their array, and those whose array comes later."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect
+from pjrt.api.client import Client
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.future import Future
-from pjrt.api.layout import Layout, TiledLayout
+from pjrt.api.layout import Layout, TiledLayout, expect_layout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import expect_shape
-from pjrt.devices.xla import _jaxlib, buffer_views, to_host
+from pjrt.devices.xla import _jaxlib, to_host
 from pjrt.devices.xla._jaxlib import TURNS, collect_released
 from pjrt.devices.xla.array_type import ArrayType
+from pjrt.devices.xla.device import memory_space_of
 from pjrt.devices.xla.errors import converted
-from pjrt.devices.xla.future import READY, ArrayFuture, nothing
+from pjrt.devices.xla.future import READY, flattened, nothing, when_ready
+from pjrt.devices.xla.raw_buffer import XlaRawBuffer
+from pjrt.devices.xla.relayout import relaid
+from pjrt.devices.xla.shards import Source, array_of
 from pjrt.host_memory.dlpack import HOST_DEVICE
 from pjrt.host_memory.external_reference import HostExternalReference
 
 if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
     from pjrt.devices.xla.device import XlaDevice
     from pjrt.devices.xla.memory_space import XlaMemorySpace
 
 T = TypeVar("T")
 
-Source = Any
-"""Where an array is to be had: the array itself, a ``Part``, or a future of either."""
-
 
 class XlaBuffer(Buffer):
-    """An array of jaxlib's, with its type.
+    """An array of jaxlib with its type.
 
-    Deleting a buffer only lets go of the array: whoever still computes with the memory or reads it holds it too, and
-    the last to let go frees it.
+    To delete a buffer is only to drop the array. Computations and reads under way hold it too, and its memory is freed
+    when the last of them drops it.
 
     Attributes:
-        array: the array; ``None`` if there is none, or none yet.
-        type: what it is but for its value.
+        array: the array; ``None`` after ``delete``.
+        type: the type.
     """
 
     __slots__ = ("array", "type")
@@ -55,11 +57,9 @@ class XlaBuffer(Buffer):
         self.array = array
         self.type = array_type
 
-    # What it is.
-
     @property
-    def client(self) -> XlaClient:
-        return self.type.client
+    def client(self) -> Client:
+        return self.type.memory_space.client
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -87,8 +87,9 @@ class XlaBuffer(Buffer):
     @property
     def on_device_size(self) -> int:
         self.check_usable()
-        if self.array is not None and 0 not in self.shape:  # which a token is, too, whose size jaxlib does not tell
-            return _jaxlib.size_on_device(self.array)
+        array = self.available_array()
+        if array is not None and 0 not in self.shape:  # jaxlib does not know the size of a token, which has a zero here
+            return _jaxlib.size_on_device(array)
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property
@@ -103,7 +104,11 @@ class XlaBuffer(Buffer):
     def is_on_cpu(self) -> bool:
         return True
 
-    # Its life.
+    # The life of the buffer.
+
+    def available_array(self) -> _jaxlib.Array | None:
+        """Return the array if there is one already; ``None`` also after ``delete``."""
+        return self.array
 
     @property
     def is_deleted(self) -> bool:
@@ -113,20 +118,20 @@ class XlaBuffer(Buffer):
         self.array = None
 
     def check_usable(self) -> None:
-        """Returns if the buffer has a value, or will have one.
+        """Return if the buffer has a value, or will have one.
 
         Raises:
-            FailedPreconditionError: it was deleted or donated, or its client closed.
+            FailedPreconditionError: the buffer was deleted or donated, or its client was closed.
         """
-        self.client.check_open()
+        self.type.runtime.check_open()
         if self.is_deleted:
-            how = "deleted" if self.array is None else "donated to an execution"
+            how = "deleted" if self.available_array() is None else "donated to an execution"
             raise FailedPreconditionError(
                 f"the buffer {self.type} on {self.device} was {how} and has no value any more"
             )
 
     def source(self) -> Source:
-        """Where the array is to be had, whatever becomes of the buffer later.
+        """Return the source of the array, which stays valid when the buffer is deleted.
 
         Raises:
             FailedPreconditionError: as ``check_usable``.
@@ -135,31 +140,31 @@ class XlaBuffer(Buffer):
         return self.array
 
     def hold(self) -> XlaBuffer:
-        """Another buffer of the same memory, which stays when this one is deleted."""
+        """Return another buffer of the same memory, which stays when this one is deleted."""
         return type(self)(self.source(), self.type)
 
     def consume(self) -> Source:
-        """Takes the array away from the buffer, which is donated from now on."""
-        taken = self.source()
+        """Take the array away from the buffer, which is donated from now on, and return its source."""
+        source = self.source()
         self.array = _jaxlib.DONATED
-        return taken
+        return source
 
     def ready(self) -> Future[None]:
-        array = self.array
         if next(TURNS):
             collect_released()
         try:
-            if not self.type.client.ended and array.is_ready():  # type: ignore[union-attr]  # None has no is_ready
-                array.block_until_ready()  # type: ignore[union-attr]  # raises what the execution failed with
+            array = self.array
+            if not self.type.runtime.ended and array.is_ready():  # type: ignore[union-attr]  # None has no is_ready
+                array.block_until_ready()  # type: ignore[union-attr]  # raises the error of the execution
                 return READY
         except Exception:
-            pass  # the long way tells what it is
+            pass  # the array failed, is gone or is not there yet: the future below finds out which
         return self.when_there(nothing)
 
     def when_there(self, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
-        """A future of what ``take`` makes of the array when it has its value."""
+        """Return a future of the result of ``take`` for the array when it has its value."""
         self.check_usable()
-        return waiting(self.array, self.client, take)
+        return when_ready(self.array, self.type.runtime.watcher, take)
 
     # To the host.
 
@@ -176,39 +181,21 @@ class XlaBuffer(Buffer):
     def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
         return to_host.copy_raw_later(self, out, offset, size)
 
-    # To other places and other hands.
-
-    def copy_to(self, destination: Device | MemorySpace) -> XlaBuffer:
-        self.check_usable()
-        client = self.client
-        if not self.type.is_row_major:  # jaxlib before 0.10 copies the bytes and forgets how they lie
-            straight = client.relaid(self, TiledLayout.row_major(self.ndim))
-            return client.relaid(straight.copy_to(destination), self.type.layout)
-        kind = client.array_type_like(self.type, client.space_of(destination))
-        try:
-            return XlaBuffer(_jaxlib.copy(self.array, kind.memory_space), kind)
-        except Exception as error:
-            raise converted(error) from error
-
-    def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> Buffer:
-        return buffer_views.bitcast(self, element_type, expect_shape(shape), layout)
-
-    def donate_with_control_dependency(self, dependency: Future[Any]) -> Buffer:
-        return buffer_views.depend(self, dependency)
-
     def external_reference(self) -> HostExternalReference:
         return HostExternalReference(self.when_there(to_host.raw_bytes).result())
 
     def unsafe_pointer(self) -> int:
         self.check_usable()
-        if self.array is None:
+        array = self.available_array()
+        if array is None:
             raise FailedPreconditionError(
-                "the buffer has no memory yet: what makes its value has not begun; wait for buffer.ready() first"
+                "the buffer has no memory yet, because the work that fills it has not begun; wait for buffer.ready() "
+                "first"
             )
-        return _jaxlib.pointer(self.array)
+        return _jaxlib.pointer(array)
 
-    def raw(self) -> buffer_views.XlaRawBuffer:
-        return buffer_views.XlaRawBuffer(self)
+    def raw(self) -> XlaRawBuffer:
+        return XlaRawBuffer(self)
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
@@ -218,19 +205,119 @@ class XlaBuffer(Buffer):
     def __dlpack_device__(self) -> tuple[int, int]:
         return HOST_DEVICE
 
+    # To other buffers.
 
-def waiting(array: _jaxlib.Array, client: XlaClient, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
-    """A future of what ``take`` makes of an array when it has its value, which a donation does not disturb."""
-    if next(TURNS):
-        collect_released()
-    # Small programs are mostly done by now, and then no future has to be made that could wait.
-    try:
-        if array.is_ready() and not client.watcher.lost:
-            array.block_until_ready()  # raises what the execution failed with
-            return READY if take is nothing else Future.completed(take(array))
-    except Exception:
-        pass  # it failed, or is donated: the future below tells which
-    future = ArrayFuture(array, client.watcher, take)
-    if not future.done():
-        client.watcher.donations.add(future)
-    return future
+    def copy_to(self, destination: Device | MemorySpace) -> XlaBuffer:
+        self.check_usable()
+        target = self.type.runtime.type_in(self.type, memory_space_of(destination, self.type.runtime))
+        try:
+            if self.type.is_row_major:
+                return XlaBuffer(_jaxlib.copy(self.array, target.memory_space.placement), target)
+            # jaxlib 0.9 copies the bytes of another layout but not the layout: the copy goes by way of row-major.
+            straight = XlaBuffer(*relaid(self.array, self.type, TiledLayout.row_major(self.ndim))).copy_to(destination)
+            return XlaBuffer(*relaid(straight.array, straight.type, self.type.layout))
+        except Exception as error:
+            raise converted(error) from error
+
+    def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> XlaBuffer:
+        target = self.type.runtime.array_type(expect_shape(shape), ElementType.of(element_type), self.memory_space)
+        if target.is_packed or self.type.is_packed:
+            raise unimplemented("cpu", "Buffer.bitcast of elements of less than a byte", "copy by way of the host")
+        if layout is not None and expect_layout(layout) != TiledLayout.row_major(len(target.shape)):
+            raise unimplemented("cpu", "Buffer.bitcast to a layout that is not row-major")
+        size, target_size = self.on_device_size, math.prod(target.shape) * target.aval.dtype.itemsize
+        if size != target_size:
+            raise InvalidArgumentError(
+                f"expected a type of the same size as {self.type}, {size} bytes, found {target} of {target_size} bytes"
+            )
+
+        def reinterpret(array: _jaxlib.Array) -> _jaxlib.Array:
+            memory = to_host.raw_bytes(array).view(target.aval.dtype).reshape(target.shape)
+            return _jaxlib.put(memory, target.aval, target.memory_space.placement, _jaxlib.ZERO_COPY)
+
+        held = self.hold()
+        self.consume()
+        return PendingBuffer(held.when_there(reinterpret), target)
+
+    def donate_with_control_dependency(self, dependency: Future[Any]) -> XlaBuffer:
+        expect(dependency, Future, "a future to wait for")
+        source = self.consume()
+        if isinstance(source, Future):
+            return PendingBuffer(flattened(dependency, lambda _: source), self.type)
+        return PendingBuffer(dependency.then(lambda _: source), self.type)
+
+
+class PendingBuffer(XlaBuffer):
+    """A buffer whose array comes later, or whose error comes instead.
+
+    jaxlib has no arrays without an execution or a transfer behind them. So this is the buffer of a transfer in pieces,
+    of an execution that waits for its other devices, of an alias that is not fulfilled, and of an error.
+    """
+
+    __slots__ = ("_arrival",)
+
+    def __init__(self, arrival: Future[Source], array_type: ArrayType) -> None:
+        self._arrival: Future[Source] | None = arrival
+        self.type = array_type
+
+    @staticmethod
+    def failed(error: PjrtError, array_type: ArrayType) -> PendingBuffer:
+        """Return a buffer that holds an error."""
+        return PendingBuffer(Future.failed(error), array_type)
+
+    @property
+    def array(self) -> _jaxlib.Array | None:  # type: ignore[override]  # the slot of the base class is not used
+        """The array.
+
+        Raises:
+            AttributeError: the array has not arrived. The short path of executions reads this attribute, and leaves
+                such an argument to the long path.
+        """
+        array = self.available_array()
+        if array is None:
+            raise AttributeError("the buffer has no array yet")
+        return array
+
+    def available_array(self) -> _jaxlib.Array | None:
+        arrival = self._arrival
+        if arrival is None or not arrival.done() or arrival.exception() is not None:
+            return None
+        return array_of(arrival.result())
+
+    @property
+    def is_deleted(self) -> bool:
+        array = self.available_array()
+        return self._arrival is None or (array is not None and array.is_deleted())
+
+    def delete(self) -> None:
+        self._arrival = None
+
+    def source(self) -> Source:
+        self.check_usable()
+        array = self.available_array()
+        return self._promise() if array is None else array
+
+    def hold(self) -> XlaBuffer:
+        self.check_usable()
+        return PendingBuffer(self._promise(), self.type)
+
+    def consume(self) -> Source:
+        source = self.source()
+        self._arrival = Future.completed(_jaxlib.DONATED)
+        return source
+
+    def when_there(self, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
+        self.check_usable()
+        watcher = self.type.runtime.watcher
+        return flattened(self._promise(), lambda source: when_ready(array_of(source), watcher, take))
+
+    def copy_to(self, destination: Device | MemorySpace) -> XlaBuffer:
+        self.check_usable()
+        target = self.type.runtime.type_in(self.type, memory_space_of(destination, self.type.runtime))
+        copied = self._promise().then(lambda source: _jaxlib.copy(array_of(source), target.memory_space.placement))
+        return PendingBuffer(copied, target)
+
+    def _promise(self) -> Future[Source]:
+        if self._arrival is None:
+            raise FailedPreconditionError(f"the buffer {self.type} on {self.device} was deleted in another thread")
+        return self._arrival

@@ -1,79 +1,96 @@
-"""From a program and its options to a loaded executable."""
+"""Compilation: from a program and its options to an executable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pjrt.api.checks import expect_bytes
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _jaxlib, custom_calls, trial_compilation
+from pjrt.devices.xla import _jaxlib, custom_calls
 from pjrt.devices.xla.errors import converted, status_of
 from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.random_bits import with_unsigned_random_bits
+from pjrt.devices.xla.runtime import Runtime
 from pjrt.stablehlo import read, to_module
-from pjrt.stablehlo.outline import Outline
-
-if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
-    from pjrt.devices.xla.device import XlaDevice
 
 _DEFAULT = CompileOptions().completed(Partitioning())
 
 
-def compile_program(client: XlaClient, program: Program, options: CompileOptions) -> XlaExecutable:
-    """Compiles a program for the devices that the options name; one that is out of the ordinary is tried elsewhere
-    first, because XLA's compiler may end the process over it.
+def compile_program(
+    runtime: Runtime, program: Program, options: CompileOptions, inspect: Callable[[Any], None] | None = None
+) -> XlaExecutable:
+    """Compile a program for the devices that the options name.
+
+    XLA's compiler may end the process over a program that it does not survive. ``trial_compilation.compile_safely``
+    protects against that, this function does not.
+
+    Args:
+        runtime: the runtime to compile with.
+        program: the program.
+        options: the options, complete with the partitioning.
+        inspect: looks at the program as the MLIR module that jaxlib compiles, and may raise.
 
     Raises:
-        InvalidArgumentError: it is no program, or the compiler does not take it.
-        UnimplementedError: the compiler does not survive it.
+        InvalidArgumentError: the bytes are no program, or the compiler rejects it.
     """
-    return _compile(client, program, options, trial_compilation.attempt)
-
-
-def compile_here(client: XlaClient, program: Program, options: CompileOptions) -> XlaExecutable:
-    """Compile as ``compile_program`` does, without a trial: in a process that may end with the compiler."""
-    return _compile(client, program, options, None)
-
-
-def _compile(
-    client: XlaClient,
-    program: Program,
-    options: CompileOptions,
-    attempt: Callable[[Program, CompileOptions, int], None] | None,
-) -> XlaExecutable:
-    assignment, devices = _assigned(client, options)
+    assignment, devices = _assigned(runtime, options)
     module = _module(program)
     if program.format == ProgramFormat.MLIR:
         code = with_unsigned_random_bits(program.code)
         if code is not program.code:
             module = _module(Program(code))
-    custom_calls.provide(program.code)
-    if attempt is not None:
-        outline = Outline.of(module)
-        outline.check()
-        if not trial_compilation.is_ordinary(outline):
-            attempt(program, options, len(client.devices))
-    places, jaxlib_options = (
-        _jaxlib.device_list([device.jaxlib_device for device in devices]),
-        _jaxlib_options(options, assignment),
-    )
+    custom_calls.register_handlers(program.code)
+    if inspect is not None:
+        inspect(module)
+    jaxlib_options = _jaxlib_options(options, assignment)
     try:
         with module as mlir:
-            jaxlib_executable = client.jaxlib_client.compile_and_load(mlir, places, jaxlib_options)
+            compiled = runtime.jaxlib_client.compile_and_load(mlir, devices, jaxlib_options)
     except Exception as error:
         raise _explained(error) from error
-    del mlir, module  # as large as the program's constants; so is what comes next
-    return _made(jaxlib_executable, assignment, options)
+    del mlir, module  # as large as the program's constants, and the next step needs as much memory
+    return _executable(compiled, assignment, options)
+
+
+def deserialize(runtime: Runtime, serialized: bytes, options: CompileOptions) -> XlaExecutable:
+    """Return the executable that ``serialize`` gave, on the devices that the options name.
+
+    Raises:
+        InvalidArgumentError: the bytes are no executable of this version of XLA.
+        NotFoundError: the executable calls an FFI handler that is not registered.
+    """
+    serialized = expect_bytes(serialized, "a serialized executable as bytes")
+    assignment, devices = _assigned(runtime, options)
+    custom_calls.register_handlers(serialized)
+    jaxlib_options = _jaxlib_options(options, assignment)
+    try:
+        compiled = runtime.jaxlib_client.deserialize_executable(serialized, devices, jaxlib_options)
+    except Exception as error:
+        code, message = status_of(error)
+        if code is StatusCode.NOT_FOUND:
+            raise converted(error) from error
+        raise InvalidArgumentError(
+            "expected an executable that was serialized by this version of XLA for the CPU, found "
+            f"{len(serialized)} bytes that it cannot load: {message}" + ("" if code is None else f" ({code.name})")
+        ) from error
+    return _executable(compiled, assignment, options)
+
+
+def _executable(compiled: Any, assignment: DeviceAssignment, options: CompileOptions) -> XlaExecutable:
+    custom_calls.prepare(compiled.hlo_modules()[0].as_serialized_hlo_module_proto())
+    return XlaExecutable(compiled, assignment, options)
 
 
 def _explained(error: Exception) -> PjrtError:
-    """The error of a compilation; a pass of MLIR's that fails says only that, not that the program is to blame."""
+    """Return the error of a compilation.
+
+    A pass of MLIR that fails gives the code UNKNOWN, and does not say that the program is the reason.
+    """
     code, message = status_of(error)
     if code is StatusCode.UNKNOWN:
         return InvalidArgumentError(f"the device 'cpu' does not compile this program: {message}")
@@ -81,55 +98,30 @@ def _explained(error: Exception) -> PjrtError:
 
 
 def _module(program: Program) -> Any:
-    """The program as the MLIR module that jaxlib compiles."""
+    """Return the program as the MLIR module that jaxlib compiles."""
     if program.format not in (ProgramFormat.MLIR, ProgramFormat.HLO):
         raise InvalidArgumentError(
             f"the device 'cpu' compiles programs in the formats 'mlir' and 'hlo', found '{program.format}'"
         )
-    # Operations of XLA's own may stay: it compiles them.
+    # XLA compiles its own operations too, so they may stay.
     return to_module(read(program), trusted=True, legalized=False)
 
 
-def deserialize(client: XlaClient, serialized: bytes, options: CompileOptions) -> XlaExecutable:
-    """The executable that ``serialize`` gave, on the devices that the options name."""
-    serialized = expect_bytes(serialized, "a serialized executable as bytes")
-    assignment, devices = _assigned(client, options)
-    custom_calls.provide(serialized)
-    try:
-        jaxlib_executable = client.jaxlib_client.deserialize_executable(
-            serialized,
-            _jaxlib.device_list([device.jaxlib_device for device in devices]),
-            _jaxlib_options(options, assignment),
-        )
-    except Exception as error:
-        code, message = status_of(error)
-        if code is StatusCode.NOT_FOUND:  # it calls an FFI handler that is not registered
-            raise converted(error) from error
-        raise InvalidArgumentError(
-            "expected an executable that was serialized by this version of XLA for the CPU, found "
-            f"{len(serialized)} bytes that are none: {message}" + ("" if code is None else f" ({code.name})")
-        ) from error
-    return _made(jaxlib_executable, assignment, options)
-
-
-def _made(jaxlib_executable: Any, assignment: DeviceAssignment, options: CompileOptions) -> XlaExecutable:
-    custom_calls.settle(jaxlib_executable.hlo_modules()[0].as_serialized_hlo_module_proto())
-    return XlaExecutable(jaxlib_executable, assignment, options)
-
-
-def _assigned(client: XlaClient, options: CompileOptions) -> tuple[DeviceAssignment, list[XlaDevice]]:
+def _assigned(runtime: Runtime, options: CompileOptions) -> tuple[DeviceAssignment, Any]:
+    """Return the assignment of devices, and the devices as jaxlib takes them."""
     assignment = options.device_assignment
     if assignment is None:
-        how = options.partitioning
-        assignment = client.default_device_assignment(how.num_replicas, how.num_partitions)
+        counts = options.partitioning
+        assignment = runtime.default_device_assignment(counts.num_replicas, counts.num_partitions)
         if assignment.device_ids == ((0,),) and options.device_ordinal > 0:
-            assignment = DeviceAssignment(((client.lookup_device(options.device_ordinal).id,),))
-    return assignment, [client.device_with_id(number) for row in assignment.device_ids for number in row]
+            assignment = DeviceAssignment(((options.device_ordinal,),))
+    devices = [runtime.jaxlib_device(number) for row in assignment.device_ids for number in row]
+    return assignment, _jaxlib.device_list(devices)
 
 
 def _jaxlib_options(options: CompileOptions, assignment: DeviceAssignment) -> Any:
-    """The options as jaxlib takes them: with a device assignment, and never portable, which it could not run."""
+    """Return the options as jaxlib takes them: with a device assignment and never portable, which it cannot run."""
     if assignment.device_ids == ((0,),) and options == _DEFAULT:
-        return _jaxlib.jax.CompileOptions()  # spares loading protobuf, which start-up would feel
+        return _jaxlib.jax.CompileOptions()  # without protobuf, whose import would slow down the start
     complete = replace(options, device_assignment=assignment, compile_portable_executable=False, device_ordinal=-1)
     return _jaxlib.jax.CompileOptions.ParseFromString(complete.to_proto())

@@ -1,4 +1,4 @@
-"""Custom calls that jaxlib itself answers on the CPU, and those that it answers for JAX alone."""
+"""Custom calls: those that jaxlib has handlers for on the CPU, and those that it serves for JAX alone."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ JAX_ONLY = frozenset(
         "xla_ffi_python_cpu_callback",
     }
 )
-"""Targets that call a Python function by its number in a list that JAX gives to XLA when it compiles and executes.
-Nobody else gives that list, and jaxlib does not look whether it is there: such a call would end the process.
+"""The targets that call a Python function by its index in a list that JAX gives to XLA when it compiles and executes.
+
+Only JAX gives that list, and jaxlib does not check that there is one: without JAX such a call would end the process.
 """
 
 _MARKERS = frozenset({"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement"})
-"""The targets that JAX writes into partitioned programs; XLA interprets them and survives any operands."""
+"""The targets that JAX writes into partitioned programs. XLA interprets them, and survives any operands."""
 
 _OF_STABLEHLO = re.compile(r"mhlo\.(?!topk$)\w+")
-"""Operations that StableHLO has no name for, as JAX exports them. XLA checks what they are given, but for ``topk``."""
+"""Operations that StableHLO has no name for, in JAX's spelling. XLA checks their operands, except those of ``topk``."""
 
 _TOP_K = re.compile(r"\{k = \d+ : i64, largest = (true|false)\}")
 
-_CALLS = re.compile(rb"custom[-_]call")  # as StableHLO and as HLO spell it
+_CALLS = re.compile(rb"custom[-_]call")  # the spellings of StableHLO and HLO
 _TARGET = re.compile(rb"\xe2\x01(.)", re.DOTALL)
 """The tag of ``HloInstructionProto.custom_call_target``, and the name's length. No string contains such bytes."""
 
 _lock = threading.Lock()
 
 
-def provide(code: bytes) -> None:
-    """Register the handlers that jaxlib has for the CPU, and those that JAX was given, if the program may call any.
+def register_handlers(code: bytes) -> None:
+    """Register the handlers that jaxlib has for the CPU and those that JAX has, if the program may call one.
 
     Raises:
-        PjrtError: XLA does not take one of those that JAX was given.
+        PjrtError: XLA rejects one of the handlers that JAX has.
     """
     if not _CALLS.search(code):
         return
@@ -52,7 +53,7 @@ def provide(code: bytes) -> None:
 
 
 def is_ordinary(target: str, attributes: str) -> bool:
-    """Whether XLA's compiler leaves a call to its handler, or is known to survive what it makes of the call itself.
+    """Whether XLA's compiler leaves a call to its handler, or is known to survive its own treatment of the call.
 
     Args:
         target: the target of the call.
@@ -65,8 +66,8 @@ def is_ordinary(target: str, attributes: str) -> bool:
     return target in _jaxlib.jax.custom_call_targets(_jaxlib.FFI_PLATFORM)
 
 
-def settle(module: bytes) -> None:
-    """Prepare what a compiled program calls when it runs.
+def prepare(module: bytes) -> None:
+    """Prepare the handlers that a compiled program calls when it runs.
 
     Args:
         module: the compiled program, a serialized ``HloModuleProto``.
@@ -75,7 +76,7 @@ def settle(module: bytes) -> None:
         UnimplementedError: the program calls a target that only JAX can serve.
         PjrtError: LAPACK cannot be loaded.
     """
-    called = {module[found.end() : found.end() + found[1][0]].decode("latin-1") for found in _TARGET.finditer(module)}
+    called = {module[tag.end() : tag.end() + tag[1][0]].decode("latin-1") for tag in _TARGET.finditer(module)}
     if not called:
         return
     if refused := sorted(called & JAX_ONLY):

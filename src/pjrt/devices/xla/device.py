@@ -1,4 +1,4 @@
-"""Devices of the ``cpu`` device's client: virtual ones, which share the host's processor."""
+"""The virtual devices of a ``cpu`` client, which share the host's processor."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.checks import expect, expect_int
+from pjrt.api.client import Client
 from pjrt.api.device import AllocatorStats, Device, DeviceDescription
-from pjrt.api.errors import PjrtError, unimplemented
-from pjrt.api.memory_space import MemorySpaceDescription
-from pjrt.devices.xla import _jaxlib
+from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
+from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.memory_space import KINDS, XlaMemorySpace
 
 if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
+    from pjrt.devices.xla.runtime import Runtime
 
 
 class XlaDeviceDescription(DeviceDescription):
-    """What is known of one virtual CPU device."""
+    """The description of one virtual CPU device."""
 
     __slots__ = ("_id",)
 
@@ -54,22 +54,22 @@ class XlaDevice(Device):
 
     Attributes:
         jaxlib_device: jaxlib's device.
-        jaxlib_devices: a list of it alone, as jaxlib takes devices.
+        runtime: the runtime that the device belongs to.
     """
 
-    __slots__ = ("_client", "_description", "_spaces", "jaxlib_device", "jaxlib_devices")
+    __slots__ = ("_client", "_description", "_spaces", "jaxlib_device", "runtime")
 
-    def __init__(self, client: XlaClient, jaxlib_device: Any) -> None:
+    def __init__(self, client: Client, runtime: Runtime, jaxlib_device: Any) -> None:
         self._client = client
+        self.runtime = runtime
         self.jaxlib_device = jaxlib_device
-        self.jaxlib_devices = _jaxlib.device_list([jaxlib_device])
         self._description = XlaDeviceDescription(jaxlib_device.id)
         memories = {memory.kind: memory for memory in jaxlib_device.addressable_memories()}
         first = jaxlib_device.id * len(KINDS)
         self._spaces = tuple(XlaMemorySpace(self, memories[kind], first + number) for number, kind in enumerate(KINDS))
 
     @property
-    def client(self) -> XlaClient:
+    def client(self) -> Client:
         return self._client
 
     @property
@@ -94,19 +94,37 @@ class XlaDevice(Device):
         return self._spaces[0]
 
     def memory_stats(self) -> AllocatorStats:
-        """The bytes of the device's live buffers; what an execution needs while it runs is not counted, and there are
-        no peaks.
+        """Return the bytes of the device's live buffers.
+
+        The memory that an execution needs while it runs is not counted, and there are no peaks.
         """
-        return AllocatorStats(bytes_in_use=self._client.bytes_in_use(self))
+        return AllocatorStats(bytes_in_use=self.runtime.bytes_in_use(self.jaxlib_device))
 
     def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
-        self._client.check_open()
+        self.runtime.check_open()
         expect_int(launch_id, "a launch id as a whole number")
         expect(error, PjrtError, "an error as pjrt.PjrtError")
         if not hasattr(self.jaxlib_device, "poison_execution"):
             raise unimplemented("cpu", "Device.poison_execution with this jaxlib", "use 0.10 or newer")
         try:
-            poisoned: bool = self.jaxlib_device.poison_execution(launch_id, error.message)
+            is_poisoned: bool = self.jaxlib_device.poison_execution(launch_id, error.message)
         except Exception as failure:
             raise converted(failure) from failure
-        return poisoned
+        return is_poisoned
+
+
+def memory_space_of(place: Device | MemorySpace, runtime: Runtime) -> XlaMemorySpace:
+    """Return the memory space that a device (its default one) or a memory space of a runtime stands for.
+
+    Raises:
+        InvalidArgumentError: the place belongs to another client.
+    """
+    if isinstance(place, XlaDevice) and place.runtime is runtime:
+        return place.default_memory_space
+    if isinstance(place, XlaMemorySpace) and place.device.runtime is runtime:
+        return place
+    expect(place, (Device, MemorySpace), "a device or memory space of this client")
+    raise InvalidArgumentError(
+        f"{place!r} belongs to another client; use one of client.addressable_devices or client.memory_spaces, or "
+        "copy by way of the host"
+    )

@@ -1,4 +1,4 @@
-"""The guard of donations: futures that wait for an array whose memory an execution takes."""
+"""The guard of donations: the futures that wait for an array whose memory an execution takes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ T = TypeVar("T")
 class DonationGuard:
     """The futures that wait for arrays which may be donated before they have their value.
 
-    An execution that donates takes the memory at once, whoever waits. So whoever only wants to know when the array is
-    ready is told when the execution's results are, which comes after and fails with it; and whoever wants to read it
-    does so first.
+    An execution that donates takes the memory at once, whatever waits for it. So a future that only waits until the
+    array is ready waits for the execution's results instead: they come later, and fail with the array. A future that
+    reads the array does so before the execution starts.
 
     Attributes:
-        lock: held while an execution donates, until everybody who waited knows.
+        lock: held while an execution donates, until all waiting futures know.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class DonationGuard:
         self._waiting: weakref.WeakSet[ArrayFuture[Any]] = weakref.WeakSet()
 
     def add(self, future: ArrayFuture[Any]) -> None:
-        """A future that waits for an array that is not ready."""
+        """Guard a future that waits for an array that is not ready."""
         with self.lock:
             self._waiting.add(future)
 
@@ -40,12 +40,12 @@ class DonationGuard:
         """Whether there may be any such future."""
         return len(self._waiting) > 0
 
-    def carry_out(self, donated: Sequence[_jaxlib.Array], execute: Callable[[], tuple[_jaxlib.Array, T]]) -> T:
-        """Donates arrays to an execution.
+    def donate(self, donated: Sequence[_jaxlib.Array], execute: Callable[[], tuple[_jaxlib.Array, T]]) -> T:
+        """Donate arrays to an execution.
 
         Args:
             donated: the arrays.
-            execute: starts the execution; gives one of its results, and what is returned.
+            execute: starts the execution, and returns one of its results and the value to return.
         """
         while True:
             with self.lock:
@@ -58,6 +58,6 @@ class DonationGuard:
                     for future in concerned:
                         future.follow(successor)
                     return outcome
-            # Without the lock: what they wait for may be a function of the host that needs it.
+            # Without the lock: a reader may wait for a function of the host that needs it.
             for future in readers:
                 future.exception()

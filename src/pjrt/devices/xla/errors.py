@@ -1,14 +1,14 @@
-"""From jaxlib's exceptions to ``PjrtError``."""
+"""The conversion of jaxlib's exceptions to ``PjrtError``."""
 
 from __future__ import annotations
 
 from pjrt.api.errors import InternalError, PjrtError, StatusCode
 
-_TRACE = "=== Source Location Trace"  # where in XLA's source it happened, from jaxlib 0.12 on
+_TRACE = "=== Source Location Trace"  # the place in XLA's source, which jaxlib 0.12 appends
 
 
 def converted(error: BaseException) -> PjrtError:
-    """Whatever jaxlib raised as the ``PjrtError`` of its status code, without the code in the message.
+    """Return jaxlib's exception as the ``PjrtError`` of its status code, without the code in the message.
 
     jaxlib puts an ``absl::Status`` into an exception's text as ``CODE: message``.
     """
@@ -16,17 +16,17 @@ def converted(error: BaseException) -> PjrtError:
         return error
     code, message = status_of(error)
     if code is not None:
-        made = PjrtError.of(code, message)
+        converted_error = PjrtError.of(code, message)
     elif isinstance(error, RuntimeError):
-        made = InternalError(message)
+        converted_error = InternalError(message)
     else:
         return PjrtError.wrap(error)
-    made.__cause__ = error.with_traceback(None)
-    return made
+    converted_error.__cause__ = error.with_traceback(None)
+    return converted_error
 
 
 def status_of(error: BaseException) -> tuple[StatusCode | None, str]:
-    """The status code in an exception's text, where there is one, and the message."""
+    """Return the status code in an exception's text, if there is one, and the message."""
     text = str(error).partition(_TRACE)[0].strip()
     name, separator, message = text.partition(": ")
     if separator and name in StatusCode.__members__:

@@ -1,10 +1,10 @@
-"""Executables of the ``cpu`` device: what can be known of a compiled program."""
+"""Executables of the ``cpu`` device: compiled programs and their properties."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.element_type import ElementType
@@ -18,16 +18,18 @@ from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.input_output_alias import donated_parameters
 from pjrt.devices.xla.memory_space import DEVICE, PINNED_HOST
 
+T = TypeVar("T")
+
 PLATFORM = "cpu"
 
 
 class ProgramShape(NamedTuple):
-    """What goes into and comes out of a program on one device."""
+    """The parameters and results of a program on one device."""
 
     parameters: list[ValueShape]
     results: list[ValueShape]
     donated: frozenset[int]
-    """The parameters whose memory an execution takes over."""
+    """The numbers of the parameters whose memory an execution takes."""
 
 
 class XlaExecutable(Executable):
@@ -37,11 +39,11 @@ class XlaExecutable(Executable):
         assignment: the devices it was compiled for.
     """
 
-    __slots__ = ("__dict__", "_gone", "_jaxlib_executable", "_name", "_options", "assignment")
+    __slots__ = ("__dict__", "_jaxlib_executable", "_name", "_options", "_unloaded", "assignment")
 
     def __init__(self, jaxlib_executable: Any, assignment: DeviceAssignment, options: CompileOptions) -> None:
         self._jaxlib_executable = jaxlib_executable
-        self._gone = ""
+        self._unloaded = ""
         self._name: str = jaxlib_executable.hlo_modules()[0].name
         self._options = options
         self.assignment = assignment
@@ -51,18 +53,18 @@ class XlaExecutable(Executable):
         """jaxlib's loaded executable: XLA for the CPU has no other kind.
 
         Raises:
-            FailedPreconditionError: its client was closed.
+            FailedPreconditionError: the client was closed.
             SystemExit: the interpreter is ending, and the caller is a daemon thread; see ``shutdown.check_thread``.
         """
         shutdown.check_thread()
         if self._jaxlib_executable is None:
-            raise FailedPreconditionError(self._gone)
+            raise FailedPreconditionError(self._unloaded)
         return self._jaxlib_executable
 
     def unload(self, reason: str) -> Any:
-        """Lets go of the code for a reason, and returns it."""
+        """Release the code, and return jaxlib's executable; later uses raise the reason."""
         jaxlib_executable, self._jaxlib_executable = self._jaxlib_executable, None
-        self._gone = reason
+        self._unloaded = reason
         return jaxlib_executable
 
     @functools.cached_property
@@ -71,7 +73,7 @@ class XlaExecutable(Executable):
         module = self._module.as_serialized_hlo_module_proto()
         try:
             parameters, results = _jaxlib.program_shape(module)
-        except Exception as error:  # of an element type that XLA compiles and jaxlib has no arrays of
+        except Exception as error:  # XLA compiles element types of which jaxlib has no arrays
             raise converted(error) from error
         return ProgramShape(parameters, results, donated_parameters(module))
 
@@ -137,43 +139,43 @@ class XlaExecutable(Executable):
         return _serialized(self.jaxlib_executable.get_parameter_shardings())
 
     def cost_analysis(self) -> Mapping[str, float | int]:
-        return dict(_asked(self.jaxlib_executable.cost_analysis))
+        return dict(_answer(self.jaxlib_executable.cost_analysis))
 
     def memory_stats(self) -> CompiledMemoryStats:
-        found = _asked(self.jaxlib_executable.get_compiled_memory_stats)
+        stats = _answer(self.jaxlib_executable.get_compiled_memory_stats)
         return CompiledMemoryStats(
-            **{name: getattr(found, name) for name in CompiledMemoryStats.__slots__ if hasattr(found, name)}
+            **{name: getattr(stats, name) for name in CompiledMemoryStats.__slots__ if hasattr(stats, name)}
         )
 
     def optimized_program(self) -> Program:
-        return Program(_asked(self._module.as_serialized_hlo_module_proto), ProgramFormat.HLO)
+        return Program(_answer(self._module.as_serialized_hlo_module_proto), ProgramFormat.HLO)
 
     def optimized_text(self) -> str:
-        """The program as the compiler left it, as HLO text for people to read."""
+        """Return the program after the compiler's passes, as human-readable HLO text."""
         text: str = self._module.to_string()
         return text
 
     def serialize(self) -> bytes:
-        serialized: bytes = _asked(self.jaxlib_executable.serialize)
+        serialized: bytes = _answer(self.jaxlib_executable.serialize)
         return serialized
 
     def fingerprint(self) -> bytes:
-        found: bytes | str | None = self.jaxlib_executable.fingerprint
-        if found is None:
+        fingerprint: bytes | str | None = self.jaxlib_executable.fingerprint
+        if fingerprint is None:
             raise UnimplementedError("XLA has no fingerprint for this executable of the device 'cpu'")
-        return found.encode() if isinstance(found, str) else found
+        return fingerprint.encode() if isinstance(fingerprint, str) else fingerprint
 
     def compile_options(self) -> CompileOptions:
         return self._options
 
 
 def element_type_of(value: ValueShape) -> ElementType:
-    """The element type of a parameter or result."""
+    """Return the element type of a parameter or result."""
     return ElementType.TOKEN if value.dtype is None else ElementType.of(value.dtype)
 
 
 def memory_kind_of(value: ValueShape) -> str:
-    """The kind of memory of a parameter or result."""
+    """Return the kind of memory of a parameter or result."""
     return PINNED_HOST if value.is_in_host_memory else DEVICE
 
 
@@ -181,7 +183,8 @@ def _serialized(shardings: Sequence[Any] | None) -> Sequence[bytes] | None:
     return None if shardings is None else [sharding.SerializeToString() for sharding in shardings]
 
 
-def _asked(question: Any) -> Any:
+def _answer(question: Callable[[], T]) -> T:
+    """Call a function of jaxlib's executable, and convert its errors."""
     try:
         return question()
     except Exception as error:

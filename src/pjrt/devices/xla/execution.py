@@ -1,78 +1,169 @@
-"""Executions: from checked arguments to buffers of results, at once or when all arguments are there."""
+"""Executions: from arguments to buffers of results, at once or when all arguments have arrived."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any
 
 from pjrt.api.buffer import Buffer
-from pjrt.api.errors import PjrtError
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.future import Future
-from pjrt.devices.xla.buffer import Source, XlaBuffer, waiting
+from pjrt.devices.xla import _jaxlib
+from pjrt.devices.xla._jaxlib import TURNS, ValueShape, collect_released
+from pjrt.devices.xla.array_type import ArrayType
+from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
+from pjrt.devices.xla.device import XlaDevice
 from pjrt.devices.xla.errors import converted
-from pjrt.devices.xla.future import flattened, in_thread, nothing
-from pjrt.devices.xla.launch import Launcher, Results
-from pjrt.devices.xla.pending_buffer import PendingBuffer
+from pjrt.devices.xla.executable import XlaExecutable, element_type_of, memory_kind_of
+from pjrt.devices.xla.future import flattened, in_thread, nothing, when_ready
+from pjrt.devices.xla.memory_space import KINDS
 from pjrt.devices.xla.rendezvous import Contribution, Rendezvous, Started
-
-if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
+from pjrt.devices.xla.shard_buffer import ShardBuffer
+from pjrt.devices.xla.shards import Part, Shards, Source, array_of, arrays_in_use, gathered
 
 Futures = list[Future[None]] | None
-"""Where futures of completions go, if somebody wants them."""
+"""The list that gets the futures of completions, if the caller wants them."""
+
+ShortPath = Callable[[Sequence[Any]], Iterable[Buffer] | None]
+"""See ``Executor.short_path``."""
+
+_array_of = attrgetter("array")
+_type_of = attrgetter("type")
+
+
+def no_short_path(_: Sequence[Any]) -> None:
+    """Leave every execution to the long path."""
+
+
+class Results:
+    """The results of a launch.
+
+    Attributes:
+        arrays: one array a result, with a shard on each device.
+        token: a token of the completion, where there are no results to wait for.
+    """
+
+    __slots__ = ("arrays", "token")
+
+    def __init__(self, arrays: list[_jaxlib.Array], token: Any) -> None:
+        self.arrays = arrays
+        self.token = token
 
 
 class Executor:
-    """Executes one program, in every way but the short one.
+    """Executes one program on its devices.
 
     Attributes:
-        launcher: what starts the program.
+        donated: the numbers of the parameters whose memory the program takes.
+        parameter_types: for each device the types of the parameters.
+        result_types: for each device the types of the results.
     """
 
-    __slots__ = ("_client", "_rendezvous", "launcher")
+    __slots__ = (
+        "_handlers",
+        "_parameter_shardings",
+        "_rendezvous",
+        "_start",
+        "_watcher",
+        "donated",
+        "parameter_types",
+        "result_types",
+    )
 
-    def __init__(self, client: XlaClient, launcher: Launcher, rendezvous: Rendezvous) -> None:
-        self._client = client
-        self.launcher = launcher
+    def __init__(self, executable: XlaExecutable, devices: Sequence[XlaDevice], rendezvous: Rendezvous) -> None:
+        shape = executable.program_shape
+        self._watcher = devices[0].runtime.watcher
         self._rendezvous = rendezvous
+        self._start = executable.jaxlib_executable.execute_sharded
+        self.donated = shape.donated
+        self.parameter_types = [[_array_type(p, device) for p in shape.parameters] for device in devices]
+        self.result_types = [[_array_type(r, device) for r in shape.results] for device in devices]
+        self._parameter_shardings = _shardings(self.parameter_types[0], devices)
+        result_shardings = _shardings(self.result_types[0], devices)
+        self._handlers = [
+            _jaxlib.result_handler(result.aval, sharding)
+            for result, sharding in zip(self.result_types[0], result_shardings, strict=True)
+        ]
+
+    def short_path(self) -> ShortPath:
+        """Return the function that runs the program on one device if its arguments need no preparation.
+
+        The function returns the buffers of the results. It returns None and starts nothing if the execution has to take
+        the long path: an argument is no buffer of this package, has the wrong type or no array yet, or is donated while
+        a future waits for it.
+        """
+        if len(self.result_types) > 1:
+            return no_short_path
+        # Every execution passes here, and the function adds as little as possible to jaxlib's own work: it reads local
+        # variables, which are faster than attributes, and calls functions of C on whole lists.
+        start, handlers, donated = self._start, self._handlers, self.donated
+        (parameter_types,), (result_types,) = self.parameter_types, self.result_types
+
+        def run(arguments: Sequence[Any]) -> Iterable[Buffer] | None:
+            try:
+                if list(map(_type_of, arguments)) != parameter_types:  # the types are unique: this compares identities
+                    return None
+                arrays = list(map(_array_of, arguments))
+            except (AttributeError, TypeError):
+                return None
+            # The program starts below. No exception may lead to the long path any more, which would run it once more.
+            try:
+                if donated:
+                    results = self._start_donating_alone(arrays)
+                    if results is None:
+                        return None
+                    mark_donated(arguments, donated)
+                else:
+                    results = start(arrays).consume_with_handlers(handlers)
+                if next(TURNS):
+                    collect_released()
+            except Exception as error:
+                return self.failed(converted(error), [arguments])[0]
+            return map(XlaBuffer, results, result_types)
+
+        return run
 
     def execute(
         self, rows: Sequence[Sequence[XlaBuffer]], kept: frozenset[int], launch_id: int, futures: Futures
     ) -> list[list[Buffer]]:
-        """Runs on all devices.
+        """Run the program on all devices.
 
         Args:
-            rows: for each device its arguments.
-            kept: the numbers of arguments that are not to be donated.
-            launch_id: tells executions apart; 0 is none.
+            rows: for each device its arguments, which are checked.
+            kept: the numbers of arguments that are not donated.
+            launch_id: identifies the launch; 0 for none.
             futures: gets a future of the completion for each device.
         """
         sources = [[argument.source() for argument in row] for row in rows]
         if any(isinstance(source, Future) for row in sources for source in row):
-            contributions = [self._contribution(row, taken, kept) for row, taken in zip(rows, sources, strict=True)]
+            contributions = [self._contribution(row, own, kept) for row, own in zip(rows, sources, strict=True)]
             self.start_when_there(contributions, kept, launch_id)
-            return [self._promised(contribution, place, futures) for place, contribution in enumerate(contributions)]
+            return [self._pending(contribution, place, futures) for place, contribution in enumerate(contributions)]
         try:
-            results = self.launcher.run(sources, kept, launch_id)
+            results = self._run(sources, kept, launch_id)
         except PjrtError as error:
             return self.failed(error, rows, futures)
         for row in rows:
-            use_up(row, self.launcher.donated - kept)
+            mark_donated(row, self.donated - kept)
         if futures is not None:
             futures.extend(self._completion(results) for _ in rows)
-        return [list(row) for row in self.launcher.buffers(results)]
+        return [list(row) for row in self._buffers(results)]
 
     def contribute(
         self, row: Sequence[XlaBuffer], place: int, kept: frozenset[int], launch_id: int, futures: Futures
     ) -> list[Buffer]:
-        """Gives one device's arguments; the program runs when all devices have theirs."""
+        """Give one device its arguments; the program runs when all devices have theirs."""
         contribution = self._contribution(row, [argument.source() for argument in row], kept)
         self._rendezvous.join(place, contribution, kept, launch_id, self)
-        return self._promised(contribution, place, futures)
+        return self._pending(contribution, place, futures)
 
-    def failed(self, error: PjrtError, rows: Sequence[Sequence[Buffer]], futures: Futures = None) -> list[list[Buffer]]:
-        """What becomes of a launch that jaxlib refused: if an argument was taken away meanwhile, that is raised;
-        otherwise it is an execution that failed at once, and gives its error at the results.
+    def failed(self, error: PjrtError, rows: Sequence[Sequence[Any]], futures: Futures = None) -> list[list[Buffer]]:
+        """Return the results of a launch that jaxlib refused: they hold the error, as if the execution had failed.
+
+        Raises:
+            FailedPreconditionError: another thread has deleted or donated an argument meanwhile.
         """
         for row in rows:
             for argument in row:
@@ -80,38 +171,23 @@ class Executor:
                     argument.check_usable()
         if futures is not None:
             futures.extend(Future.failed(error) for _ in rows)
-        return [[PendingBuffer.failed(error, kind) for kind in types] for types in self.launcher.result_types]
+        return [[PendingBuffer.failed(error, type_) for type_ in types] for types in self.result_types]
 
-    def cancel(self, reason: str) -> None:
-        """Fails launches that have not started because a device's arguments are missing."""
+    def stop(self, reason: str) -> None:
+        """Start nothing any more, and fail the launches that have not started because a device lacks its arguments."""
+        self._start = _unloaded
         self._rendezvous.cancel(self, reason)
 
-    def _contribution(self, row: Sequence[XlaBuffer], sources: list[Source], kept: frozenset[int]) -> Contribution:
-        """A device's part of a launch that starts later; what it donates is gone from now on."""
-        for number in self.launcher.donated - kept:
-            row[number].consume()
-        return Contribution(sources)
-
-    def _promised(self, contribution: Contribution, place: int, futures: Futures) -> list[Buffer]:
-        started = contribution.started
-        if futures is not None:
-            futures.append(flattened(started, lambda launch: launch.completion))
-        return [
-            PendingBuffer(started.then(lambda launch, number=number: launch.sources[number]), kind)  # type: ignore[misc]  # mypy cannot tell the type of a lambda's default
-            for number, kind in enumerate(self.launcher.result_types[place])
-        ]
-
     def start_when_there(self, contributions: Sequence[Contribution], kept: frozenset[int], launch_id: int) -> None:
-        """Start a launch when all arguments are there; see ``rendezvous.Joiner``."""
+        """Start a launch when all arguments have arrived; see ``rendezvous.Joiner``."""
         sources = [source for contribution in contributions for source in contribution.sources]
-        waited = Future.all(source for source in sources if isinstance(source, Future))
+        all_arrived = Future.all(source for source in sources if isinstance(source, Future))
 
         def start(_: Future[None]) -> None:
             try:
-                waited.result()
-                results = self.launcher.run([contribution.sources for contribution in contributions], kept, launch_id)
-                rows = self.launcher.buffers(results)
-                for contribution, row in zip(contributions, rows, strict=True):
+                all_arrived.result()
+                results = self._run([contribution.sources for contribution in contributions], kept, launch_id)
+                for contribution, row in zip(contributions, self._buffers(results), strict=True):
                     contribution.start(Started([buffer.source() for buffer in row], self._completion(results)))
             except Exception as error:
                 failure = converted(error)
@@ -119,19 +195,116 @@ class Executor:
                     if not contribution.started.done():
                         contribution.fail(failure)
 
-        waited.add_done_callback(start)
+        all_arrived.add_done_callback(start)
+
+    def _contribution(self, row: Sequence[XlaBuffer], sources: list[Source], kept: frozenset[int]) -> Contribution:
+        """Return a device's part of a launch that starts later; the arguments that it donates are gone from now on."""
+        for number in self.donated - kept:
+            row[number].consume()
+        return Contribution(sources)
+
+    def _pending(self, contribution: Contribution, place: int, futures: Futures) -> list[Buffer]:
+        started = contribution.started
+        if futures is not None:
+            futures.append(flattened(started, lambda launch: launch.completion))
+        return [
+            PendingBuffer(started.then(lambda launch, number=number: launch.sources[number]), type_)  # type: ignore[misc]  # mypy cannot tell the type of a lambda's default
+            for number, type_ in enumerate(self.result_types[place])
+        ]
+
+    def _run(self, rows: Sequence[Sequence[Source]], kept: frozenset[int], launch_id: int) -> Results:
+        """Start the program on all devices, from available sources of the arguments of each.
+
+        Raises:
+            PjrtError: the program could not be started, or its execution failed at once.
+        """
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        for number in kept & self.donated:  # a copy is donated instead
+            columns[number] = [
+                _jaxlib.copy(array_of(source), types[number].memory_space.placement)
+                for source, types in zip(columns[number], self.parameter_types, strict=True)
+            ]
+        arrays = [self._argument(number, column) for number, column in enumerate(columns)]
+        donated = self.donated - kept
+        try:
+            if not donated:
+                return self._launch(arrays, launch_id)
+
+            def execute() -> tuple[_jaxlib.Array, Results]:
+                results = self._launch(arrays, launch_id)
+                return results.arrays[0], results
+
+            in_use = [array for number in donated for source in columns[number] for array in arrays_in_use(source)]
+            return self._watcher.donations.donate(in_use, execute)
+        except Exception as error:
+            raise converted(error) from error
+
+    def _launch(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
+        if next(TURNS):
+            collect_released()
+        launch = _jaxlib.start(self._start, arrays, not self._handlers, launch_id)
+        token = None if self._handlers else launch.consume_token()
+        return Results(launch.consume_with_handlers(self._handlers), token)
+
+    def _start_donating_alone(self, arrays: list[_jaxlib.Array]) -> list[_jaxlib.Array] | None:
+        """Start a program on one device that donates; do nothing if an argument is given twice or a future may wait."""
+        if len(set(map(id, arrays))) < len(arrays):
+            return None
+        donations = self._watcher.donations
+        with donations.lock:
+            if donations.has_waiting:
+                return None
+            results: list[_jaxlib.Array] = self._start(arrays).consume_with_handlers(self._handlers)
+        return results
+
+    def _argument(self, number: int, column: Sequence[Source]) -> _jaxlib.Array:
+        if len(column) == 1:
+            return array_of(column[0])
+        return gathered(column, self.parameter_types[0][number].aval, self._parameter_shardings[number])
+
+    def _buffers(self, results: Results) -> list[list[XlaBuffer]]:
+        """Return the results as buffers, one list a device."""
+        if len(self.result_types) == 1:
+            return [list(map(XlaBuffer, results.arrays, self.result_types[0]))]
+        shards = [Shards(array) for array in results.arrays]
+        return [
+            [ShardBuffer(Part(whole, place), type_) for whole, type_ in zip(shards, types, strict=True)]
+            for place, types in enumerate(self.result_types)
+        ]
 
     def _completion(self, results: Results) -> Future[None]:
         if results.token is not None:
             return in_thread(results.token.block_until_ready)
-        return waiting(results.arrays[0], self._client, nothing)
+        return when_ready(results.arrays[0], self._watcher, nothing)
 
 
-def use_up(arguments: Sequence[Buffer], donated: frozenset[int]) -> None:
-    """Sees to it that what was donated shows it: XLA leaves the memory to whoever still looks at it, and takes a copy
-    of its own.
+def mark_donated(arguments: Sequence[Buffer], donated: frozenset[int]) -> None:
+    """Mark the arguments that were donated.
+
+    XLA marks most of them, but leaves the memory of an array to its readers, and takes a copy for itself.
     """
     for number in donated:
         argument = arguments[number]
         if isinstance(argument, XlaBuffer) and not argument.is_deleted:
             argument.consume()
+
+
+def _array_type(value: ValueShape, device: XlaDevice) -> ArrayType:
+    space = device.memory_spaces[KINDS.index(memory_kind_of(value))]
+    if value.dtype is None:
+        # A token is empty. Frameworks and jaxlib begin a chain of tokens with an empty array of truth values.
+        return device.runtime.array_type((0,), ElementType.PRED, space)
+    return device.runtime.array_type(
+        value.shape, element_type_of(value), space, value.minor_to_major, value.dynamic_dimensions
+    )
+
+
+def _shardings(types: Sequence[ArrayType], devices: Sequence[XlaDevice]) -> list[Any]:
+    jaxlib_devices = [device.jaxlib_device for device in devices]
+    kinds = {type_.memory_space.kind for type_ in types}
+    by_kind = {kind: _jaxlib.whole_on_each(jaxlib_devices, kind) for kind in kinds}
+    return [by_kind[type_.memory_space.kind] for type_ in types]
+
+
+def _unloaded(*_: Any, **__: Any) -> Any:
+    raise FailedPreconditionError("the executable was deleted; compile it again")

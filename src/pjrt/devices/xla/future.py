@@ -1,4 +1,4 @@
-"""Futures of what jaxlib computes."""
+"""Futures of the values that jaxlib computes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,35 @@ U = TypeVar("U")
 
 
 def nothing(_: _jaxlib.Array) -> None:
-    """What a future takes of an array when only its readiness counts."""
+    """Take nothing of an array: for futures that only wait until the array is ready."""
 
 
 READY: Future[Any] = Future.completed(None)
-"""The future of what is ready: nobody can change it, so one serves all."""
+"""The future of all that is ready: it never changes, so one object serves everywhere."""
+
+
+def when_ready(array: _jaxlib.Array, watcher: CompletionWatcher, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
+    """Return a future of the result of ``take`` for an array that has its value; a donation does not disturb it."""
+    if next(_jaxlib.TURNS):
+        _jaxlib.collect_released()
+    # Small programs are mostly finished by now, and then a future that can wait is not needed.
+    try:
+        if array.is_ready() and not watcher.lost:
+            array.block_until_ready()  # raises the error of the execution
+            return READY if take is nothing else Future.completed(take(array))
+    except Exception:
+        pass  # the array failed or was donated: the future below finds out which
+    future = ArrayFuture(array, watcher, take)
+    if not future.done():
+        watcher.donations.add(future)
+    return future
 
 
 class ArrayFuture(Future[T]):
-    """Done when an array of jaxlib's has its value; gives what ``take`` makes of the array then.
+    """A future that is done when an array of jaxlib has its value; it holds the result of ``take`` for the array.
 
-    It holds the array, so that the memory stays for as long as it is needed, whatever becomes of the buffer. Only a
-    donation takes the memory away: ``DonationGuard`` sees to the futures that still wait for it.
+    It holds the array, so that the memory stays for as long as it is needed, even if the buffer is deleted. Only a
+    donation takes the memory away: ``DonationGuard`` handles the futures that still wait for it.
     """
 
     __slots__ = ("_array", "_take", "_turn", "_watcher")
@@ -38,18 +55,18 @@ class ArrayFuture(Future[T]):
         self._array: _jaxlib.Array | None = array
         self._watcher = watcher
         self._take = take
-        self._turn = [None]  # whoever takes it out, which is atomic, is the one that calls ``take``
+        self._turn = [None]  # the thread that pops the element, which is atomic, is the one that calls ``take``
 
     def settle(self) -> None:
-        """Waits for the array and completes, or leaves that to another thread that has the value already.
+        """Wait for the array and complete, or return if another thread has the value and is about to complete.
 
-        The wait is jaxlib's own, which minds Ctrl-C. The value is taken once: what it is copied to is the caller's
-        again when the future is done, and a second copy would still write to it.
+        The wait is jaxlib's own, which handles Ctrl-C. ``take`` runs once: the memory that it copies to belongs to the
+        caller again when the future is done, and a second copy would still write to it.
         """
         array = self._array
         if array is None:  # another thread is completing it
             return
-        taking = False
+        is_taking = False
         try:
             if self._watcher.lost:
                 raise FailedPreconditionError(self._watcher.lost)
@@ -58,17 +75,17 @@ class ArrayFuture(Future[T]):
             array.block_until_ready()
             if not self._has_turn():
                 return
-            taking = True
+            is_taking = True
             value = self._take(array)
         except Exception as error:
-            if array.is_deleted() and self._moved_on(array):
-                if taking:
+            if array.is_deleted() and self._has_followed(array):
+                if is_taking:
                     self._turn.append(None)
                 self.settle()
                 return
             self._complete(None, converted(error))
-        except BaseException:  # Ctrl-C: whoever comes next takes the value
-            if taking:
+        except BaseException:  # Ctrl-C: the next thread that settles takes the value
+            if is_taking:
                 self._turn.append(None)
             raise
         else:
@@ -76,7 +93,7 @@ class ArrayFuture(Future[T]):
         self._array = None
 
     def _has_turn(self) -> bool:
-        """Whether the caller is the one that takes the value."""
+        """Whether the calling thread is the one that calls ``take``."""
         try:
             self._turn.pop()
         except IndexError:
@@ -84,26 +101,26 @@ class ArrayFuture(Future[T]):
         return True
 
     def waits_for(self, array: _jaxlib.Array) -> bool:
-        """Whether it is this array whose value is waited for."""
+        """Whether the future waits for this array."""
         return self._array is array
 
     @property
     def is_settled(self) -> bool:
-        """Whether it is done and known to be."""
+        """Whether the future is complete, without asking jaxlib."""
         return self._array is None
 
     @property
     def needs_value(self) -> bool:
-        """Whether the array's memory is going to be looked at."""
+        """Whether the future is going to read the array's memory."""
         return self._take is not nothing
 
     def follow(self, array: _jaxlib.Array) -> None:
-        """Waits for another array instead, one that is made of the first; if it still waits."""
+        """Wait for another array instead, one that is computed from the first; do nothing if it does not wait."""
         if self._array is not None:
             self._array = array
 
-    def _moved_on(self, array: _jaxlib.Array) -> bool:
-        with self._watcher.donations.lock:  # a donation that is under way comes to its end
+    def _has_followed(self, array: _jaxlib.Array) -> bool:
+        with self._watcher.donations.lock:  # wait until a donation under way has replaced the array
             return self._array is not None and self._array is not array
 
     def _poll(self) -> None:
@@ -128,15 +145,8 @@ class ArrayFuture(Future[T]):
 
 
 def flattened(outer: Future[T], follow: Callable[[T], Future[U]]) -> Future[U]:
-    """A future of what the future that ``follow`` makes of the first one's value gives."""
+    """Return a future of the result of the future that ``follow`` makes of the first future's result."""
     promise: Promise[U] = Promise()
-
-    def pass_on(inner: Future[U]) -> None:
-        error = inner.exception()
-        if error is None:
-            promise.set_result(inner.result())
-        else:
-            promise.set_error(error)
 
     def go_on(source: Future[T]) -> None:
         error = source.exception()
@@ -144,7 +154,7 @@ def flattened(outer: Future[T], follow: Callable[[T], Future[U]]) -> Future[U]:
             promise.set_error(error)
             return
         try:
-            follow(source.result()).add_done_callback(pass_on)
+            pass_on(follow(source.result()), promise)
         except Exception as failure:
             promise.set_error(converted(failure))
 
@@ -152,8 +162,21 @@ def flattened(outer: Future[T], follow: Callable[[T], Future[U]]) -> Future[U]:
     return promise.future
 
 
+def pass_on(source: Future[T], promise: Promise[T]) -> None:
+    """Keep a promise with the result or the error of a future, when it is done."""
+
+    def keep(source: Future[T]) -> None:
+        error = source.exception()
+        if error is None:
+            promise.set_result(source.result())
+        else:
+            promise.set_error(error)
+
+    source.add_done_callback(keep)
+
+
 def in_thread(wait: Callable[[], object]) -> Future[None]:
-    """A future of the return of a function that blocks and cannot be asked, in a thread of its own."""
+    """Return a future of the return of a function that blocks and cannot be polled; it runs in a thread of its own."""
     promise: Promise[None] = Promise()
 
     def run() -> None:

@@ -2,76 +2,101 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_sequence
+from pjrt.api.client import Client
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimplemented
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
-from pjrt.api.loaded_executable import Argument
-from pjrt.devices.xla._jaxlib import TURNS, collect_released
+from pjrt.api.loaded_executable import Argument, LoadedExecutable
 from pjrt.devices.xla.arguments import check_donated_once, checked
-from pjrt.devices.xla.array_type import ArrayType
-from pjrt.devices.xla.buffer import XlaBuffer, waiting
-from pjrt.devices.xla.errors import converted
+from pjrt.devices.xla.buffer import XlaBuffer
+from pjrt.devices.xla.device import XlaDevice
 from pjrt.devices.xla.executable import XlaExecutable
-from pjrt.devices.xla.execution import Executor, use_up
-from pjrt.devices.xla.future import nothing
-from pjrt.devices.xla.launch import Launcher
-from pjrt.devices.xla.loaded import XlaLoaded
+from pjrt.devices.xla.execution import Executor, ShortPath, no_short_path
 from pjrt.devices.xla.rendezvous import Rendezvous
+from pjrt.devices.xla.runtime import Runtime
 
-if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
-    from pjrt.devices.xla.device import XlaDevice
-
-_array_of = attrgetter("array")
-_type_of = attrgetter("type")
 _NO_OPTIONS = ExecuteOptions()
-# JAX gives every execution a launch id, which on one device there is nothing to match with.
-_beside_launch_id = attrgetter(*(f.name for f in dataclasses.fields(ExecuteOptions) if f.name != "launch_id"))
-_NOTHING_BESIDE = _beside_launch_id(_NO_OPTIONS)
+# JAX gives every execution a launch id, which has no meaning for the short path: one device needs no rendezvous.
+_all_but_launch_id = attrgetter(*(f.name for f in dataclasses.fields(ExecuteOptions) if f.name != "launch_id"))
+_DEFAULTS = _all_but_launch_id(_NO_OPTIONS)
+
+
+class XlaLoaded(XlaExecutable, LoadedExecutable):
+    """A program compiled by XLA for the CPU that a client holds until it is deleted or the client is closed."""
+
+    __slots__ = ("_client", "_deleted", "_executable", "_runtime")
+
+    def __init__(self, client: Client, runtime: Runtime, executable: XlaExecutable) -> None:
+        super().__init__(executable.jaxlib_executable, executable.assignment, executable.compile_options())
+        self._client = client
+        self._runtime = runtime
+        self._deleted = False
+        self._executable = executable
+
+    @property
+    def client(self) -> Client:
+        return self._client
+
+    @property
+    def executable(self) -> XlaExecutable:
+        return self._executable
+
+    @property
+    def is_deleted(self) -> bool:
+        return self._deleted
+
+    def delete(self) -> None:
+        self._deleted = True
+        self._stop()
+
+    def unload(self, reason: str) -> Any:
+        self.delete()
+        self._executable.unload(reason)
+        return super().unload(reason)
+
+    def close_short_path(self) -> None:
+        """Check at each execution from now on whether the runtime can be used, which the short path leaves out."""
+
+    @abc.abstractmethod
+    def _stop(self) -> None:
+        """Start nothing any more. The code stays for as long as it runs or has properties to report."""
+
+    def _check_usable(self) -> None:
+        self._runtime.check_open()
+        if self._deleted:
+            raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
 
 
 class XlaLoadedExecutable(XlaLoaded):
     """A program compiled by XLA for the CPU, on its devices.
 
-    The short path, of one device and a program that donates nothing, is written out in ``__call__`` and again in
-    ``execute_sharded``: a function between would cost as much as all else that is added to jaxlib's own work.
+    Each way to run it tries the short path first (``Executor.short_path``): one device, and arguments that need no
+    preparation.
     """
 
-    __slots__ = (
-        "_devices",
-        "_executor",
-        "_first",
-        "_handlers",
-        "_results",
-        "_start",
-        "_takes",
-    )
+    __slots__ = ("_devices", "_executor", "_first", "_has_results", "_short_path")
 
-    def __init__(self, client: XlaClient, executable: XlaExecutable, rendezvous: Rendezvous | None = None) -> None:
-        super().__init__(client, executable)
-        self.__dict__["program_shape"] = executable.program_shape
-        self._devices = tuple(client.device_with_id(number) for row in self.assignment.device_ids for number in row)
+    def __init__(
+        self, executable: XlaExecutable, devices: Sequence[XlaDevice], rendezvous: Rendezvous | None = None
+    ) -> None:
+        super().__init__(devices[0].client, devices[0].runtime, executable)
+        self.__dict__["program_shape"] = executable.program_shape  # computed once for both
+        self._devices = tuple(devices)
         self._first = self._devices[0]
-        launcher = Launcher(client, executable, self._devices)
-        self._executor = Executor(client, launcher, rendezvous or Rendezvous(len(self._devices)))
-        self._start = launcher.start
-        self._handlers = launcher.handlers
-        self._results = launcher.result_types[0]
-        is_short = len(self._devices) == 1 and not launcher.donated
-        # What the arguments of the short path are; None is what no list of arguments is equal to.
-        self._takes: list[ArrayType] | None = launcher.parameter_types[0] if is_short else None
-        client.adopt(self)
-
-    # What it is.
+        self._executor = Executor(executable, self._devices, rendezvous or Rendezvous(len(self._devices)))
+        self._has_results = bool(executable.program_shape.results)
+        self._short_path: ShortPath = self._executor.short_path()
+        self._runtime.adopt(self)
 
     @property
     def addressable_devices(self) -> Sequence[XlaDevice]:
@@ -88,23 +113,16 @@ class XlaLoadedExecutable(XlaLoaded):
     # Running it.
 
     def __call__(self, *arguments: Argument) -> tuple[Buffer, ...]:
-        try:
-            if list(map(_type_of, arguments)) == self._takes:
-                results = self._start(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
-                if next(TURNS):
-                    collect_released()
-                return tuple(map(XlaBuffer, results, self._results))
-        except (AttributeError, TypeError):
-            pass  # not all of them are buffers, or one has no array
-        except Exception as error:
-            return tuple(self._executor.failed(converted(error), [arguments])[0])
+        results = self._short_path(arguments)
+        if results is not None:
+            return tuple(results)
         self._check(None, None)
         if len(self._devices) > 1:
             return super().__call__(*arguments)
         put, here = self._client.buffer_from_host, self._first
-        buffers = [a if isinstance(a, Buffer) else put(a, device=here) for a in arguments]
-        results = self._short(buffers)
-        return tuple(self.execute_sharded(buffers, here) if results is None else results)
+        return tuple(
+            self.execute_sharded([a if isinstance(a, Buffer) else put(a, device=here) for a in arguments], here)
+        )
 
     def execute_sharded(
         self,
@@ -115,28 +133,23 @@ class XlaLoadedExecutable(XlaLoaded):
         returned_futures: list[Future[None]] | None = None,
     ) -> list[Buffer]:
         if (
-            (options is None or (type(options) is ExecuteOptions and _beside_launch_id(options) == _NOTHING_BESIDE))
+            (options is None or (type(options) is ExecuteOptions and _all_but_launch_id(options) == _DEFAULTS))
             and device is self._first
-            and (returned_futures is None or (self._handlers and type(returned_futures) is list))
+            # A program without results has no array whose readiness is its completion.
+            and (returned_futures is None or (self._has_results and type(returned_futures) is list))
         ):
-            try:
-                if list(map(_type_of, arguments)) == self._takes:
-                    results = self._start(list(map(_array_of, arguments))).consume_with_handlers(self._handlers)
-                    if next(TURNS):
-                        collect_released()
-                    if returned_futures is not None:
-                        returned_futures.append(waiting(results[0], self._client, nothing))
-                    return list(map(XlaBuffer, results, self._results))
-            except (AttributeError, TypeError):
-                pass  # as above
-            except Exception as error:
-                return self._executor.failed(converted(error), [arguments], returned_futures)[0]
-        chosen = self._check(options, returned_futures)
+            results = self._short_path(arguments)
+            if results is not None:
+                buffers = list(results)
+                if returned_futures is not None:
+                    returned_futures.append(buffers[0].ready())
+                return buffers
+        options = self._check(options, returned_futures)
         place = self._place_of(device)
+        row = self._checked(arguments, place, options)
+        kept, launch_id = options.non_donatable_input_indices, options.launch_id
         if len(self._devices) == 1:
-            return self._execute_on_one(arguments, chosen, returned_futures)
-        row = self._checked(arguments, place, chosen)
-        kept, launch_id = chosen.non_donatable_input_indices, chosen.launch_id
+            return self._executor.execute([row], kept, launch_id, returned_futures)[0]
         return self._executor.contribute(row, place, kept, launch_id, returned_futures)
 
     def execute(
@@ -146,52 +159,19 @@ class XlaLoadedExecutable(XlaLoaded):
         *,
         returned_futures: list[Future[None]] | None = None,
     ) -> list[list[Buffer]]:
-        chosen = self._check(options, returned_futures)
+        checked_options = self._check(options, returned_futures)
         arguments = expect_sequence(arguments, "one list of arguments a device")
         if len(arguments) != len(self._devices):
             raise InvalidArgumentError(
                 f"the program {self.name!r} runs on {len(self._devices)} devices: expected one list of arguments for "
                 f"each, found {len(arguments)}"
             )
-        if len(self._devices) == 1:
-            return [self._execute_on_one(arguments[0], chosen, returned_futures)]
-        rows = [self._checked(row, place, chosen) for place, row in enumerate(arguments)]
-        return self._executor.execute(rows, chosen.non_donatable_input_indices, chosen.launch_id, returned_futures)
-
-    def _execute_on_one(
-        self, arguments: Sequence[Buffer], options: ExecuteOptions, returned_futures: list[Future[None]] | None
-    ) -> list[Buffer]:
-        kept, launch_id = options.non_donatable_input_indices, options.launch_id
-        if not kept and not launch_id and self._results:
-            results = self._short(arguments)
-            if results is not None:
-                if returned_futures is not None:
-                    returned_futures.append(results[0].ready())
-                return results
-        row = self._checked(arguments, 0, options)
-        return self._executor.execute([row], kept, launch_id, returned_futures)[0]
-
-    def _short(self, arguments: Sequence[Buffer]) -> list[Buffer] | None:
-        """The short path once more, for programs that donate too; ``None`` if it has to be the long one."""
-        launcher = self._executor.launcher
-        try:
-            if list(map(_type_of, arguments)) != launcher.parameter_types[0]:
-                return None
-            arrays = list(map(_array_of, arguments))
-            if launcher.donated:
-                results = launcher.start_donating_alone(arrays)
-                if results is None:
-                    return None
-                use_up(arguments, launcher.donated)
-            else:
-                results = self._start(arrays).consume_with_handlers(self._handlers)
-            if next(TURNS):
-                collect_released()
-            return list(map(XlaBuffer, results, self._results))
-        except (AttributeError, TypeError):
-            return None
-        except Exception as error:
-            return self._executor.failed(converted(error), [arguments])[0]
+        # A launch can be poisoned by its id, which only the long path passes to jaxlib.
+        if len(self._devices) == 1 and not checked_options.launch_id:
+            return [self.execute_sharded(arguments[0], self._first, options, returned_futures=returned_futures)]
+        rows = [self._checked(row, place, checked_options) for place, row in enumerate(arguments)]
+        kept, launch_id = checked_options.non_donatable_input_indices, checked_options.launch_id
+        return self._executor.execute(rows, kept, launch_id, returned_futures)
 
     def execute_portable(
         self,
@@ -206,16 +186,15 @@ class XlaLoadedExecutable(XlaLoaded):
             "CompileOptions(compile_portable_executable=True) to run it on a device of choice, or use execute_sharded"
         )
 
-    def take_the_long_way(self) -> None:
-        self._takes = None
+    def close_short_path(self) -> None:
+        self._short_path = no_short_path
 
     def _stop(self) -> None:
-        self._takes = None
-        self._start = self._executor.launcher.start = _unloaded
-        self._executor.cancel("the executable was deleted before all of its devices had been given their arguments")
+        self.close_short_path()
+        self._executor.stop("the executable was deleted before all of its devices had been given their arguments")
 
     def _check(self, options: ExecuteOptions | None, returned_futures: list[Future[None]] | None) -> ExecuteOptions:
-        """The options, which the device can do, after a look at whether anything can be executed at all."""
+        """Return the options, which the device supports, if anything can be executed at all."""
         self._check_usable()
         if returned_futures is not None:
             expect(returned_futures, list, "a list, or None, as returned_futures")
@@ -239,10 +218,9 @@ class XlaLoadedExecutable(XlaLoaded):
         return options
 
     def _checked(self, arguments: Sequence[Buffer], place: int, options: ExecuteOptions) -> list[XlaBuffer]:
-        launcher = self._executor.launcher
-        taken = checked(arguments, launcher.parameter_types[place], self.name)
-        check_donated_once(taken, launcher.donated - options.non_donatable_input_indices, self.name)
-        return taken
+        row = checked(arguments, self._executor.parameter_types[place], self.name)
+        check_donated_once(row, self._executor.donated - options.non_donatable_input_indices, self.name)
+        return row
 
     def _place_of(self, device: Device) -> int:
         for place, own in enumerate(self._devices):
@@ -251,7 +229,3 @@ class XlaLoadedExecutable(XlaLoaded):
         raise InvalidArgumentError(
             f"the program {self.name!r} runs on {', '.join(map(str, self._devices))}, found the device {device}"
         )
-
-
-def _unloaded(*_: Any, **__: Any) -> Any:
-    raise FailedPreconditionError("the executable was deleted; compile it again")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pjrt.api.client import Client
 from pjrt.api.memory_space import MemorySpace
 from pjrt.devices.xla import _jaxlib
 
 if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
     from pjrt.devices.xla.device import XlaDevice
 
 DEVICE, PINNED_HOST, UNPINNED_HOST = KINDS = ("device", "pinned_host", "unpinned_host")
@@ -20,20 +20,20 @@ class XlaMemorySpace(MemorySpace):
     """One kind of memory of one device.
 
     Attributes:
-        sharding: jaxlib's sharding of an array that lies here.
+        placement: the same place in jaxlib's terms.
     """
 
-    __slots__ = ("_device", "_id", "_kind", "_text", "sharding")
+    __slots__ = ("_device", "_id", "_kind", "_text", "placement")
 
     def __init__(self, device: XlaDevice, jaxlib_memory: Any, number: int) -> None:
         self._device = device
         self._id = number
         self._kind: str = jaxlib_memory.kind
         self._text = str(jaxlib_memory)
-        self.sharding = _jaxlib.whole_on_each([device.jaxlib_device], self._kind)
+        self.placement = _jaxlib.Placement(device.jaxlib_device, self._kind)
 
     @property
-    def client(self) -> XlaClient:
+    def client(self) -> Client:
         return self._device.client
 
     @property

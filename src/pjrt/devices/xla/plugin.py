@@ -1,4 +1,4 @@
-"""The plugin of the ``cpu`` device: what makes its clients."""
+"""The plugin of the ``cpu`` device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class XlaPlugin(Plugin):
-    """XLA's CPU compiler and runtime."""
+    """XLA's CPU compiler and runtime.
+
+    Its methods import the modules that they need, because the import of jaxlib takes a while and fails where jaxlib is
+    not installed.
+    """
 
     @property
     def name(self) -> str:
@@ -39,15 +43,15 @@ class XlaPlugin(Plugin):
         }
 
     def client(self, /, **options: Any) -> XlaClient:
-        """A new client.
+        """Return a new client.
 
         Args:
-            options: ``num_devices``, the number of virtual devices (1 if not said); ``asynchronous``, whether
-                executions return before they are done (true if not said).
+            options: ``num_devices``, the number of virtual devices (1 by default); ``asynchronous``, whether executions
+                return before they are finished (true by default).
 
         Raises:
             InvalidArgumentError: an option is unknown or has a wrong value.
-            FailedPreconditionError: jaxlib is not installed, or not in a version that works.
+            FailedPreconditionError: jaxlib is missing, or its version is not supported.
         """
         check_option_names(self.name, options, ("num_devices", "asynchronous"))
         asynchronous = options.get("asynchronous", True)
@@ -60,24 +64,22 @@ class XlaPlugin(Plugin):
         return XlaClient(check_num_devices(self.name, options), asynchronous)
 
     def topology(self, name: str = "", /, **options: Any) -> XlaTopology:
-        """A number of virtual devices.
+        """Return a number of virtual devices.
 
         Args:
-            name: the number of devices, such as ``8``; may be left out.
-            options: ``num_devices``, the same by its name as an option of ``client``.
+            name: the number of devices, such as ``8``; optional.
+            options: ``num_devices``, the same as an option of ``client``.
         """
         check_option_names(self.name, options, ("num_devices",))
         options = topology_options(self.name, name, options)
-        from pjrt.devices.xla.client import version
         from pjrt.devices.xla.topology import XlaTopology
 
-        return XlaTopology(check_num_devices(self.name, options), version())
+        return XlaTopology(check_num_devices(self.name, options))
 
     def deserialize_topology(self, serialized: bytes) -> XlaTopology:
-        from pjrt.devices.xla.client import version
         from pjrt.devices.xla.topology import XlaTopology
 
-        return XlaTopology(1, version()).deserialize(serialized)
+        return XlaTopology(1).deserialize(serialized)
 
     def profiler(self, options: bytes = b"") -> XlaProfiler:
         from pjrt.devices.xla.profiler import XlaProfiler

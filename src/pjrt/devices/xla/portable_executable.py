@@ -1,14 +1,14 @@
-"""Portable executables: compiled once, run on whichever device is named."""
+"""Portable executables: compiled once, run on the device that each execution names."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect
+from pjrt.api.client import Client
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
@@ -16,29 +16,26 @@ from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument
 from pjrt.devices.xla.compilation import deserialize
+from pjrt.devices.xla.device import XlaDevice
 from pjrt.devices.xla.executable import XlaExecutable
-from pjrt.devices.xla.loaded import XlaLoaded
-from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
-
-if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
-    from pjrt.devices.xla.device import XlaDevice
+from pjrt.devices.xla.loaded_executable import XlaLoaded, XlaLoadedExecutable
+from pjrt.devices.xla.runtime import Runtime
 
 
 class XlaPortableExecutable(XlaLoaded):
     """A program for one device of choice.
 
-    jaxlib has no call to run an executable on another device than it was loaded on. So it is loaded on each device that
-    is asked for, from its serialized form, when that device is first asked for.
+    jaxlib cannot run an executable on another device than the one that it was loaded on. So the program is loaded on
+    each device from its serialized form when it first runs there.
     """
 
     __slots__ = ("_loaded", "_lock")
 
-    def __init__(self, client: XlaClient, executable: XlaExecutable) -> None:
-        super().__init__(client, executable)
+    def __init__(self, client: Client, runtime: Runtime, executable: XlaExecutable) -> None:
+        super().__init__(client, runtime, executable)
         self._lock = threading.Lock()
         self._loaded: dict[Device, XlaLoadedExecutable] = {}
-        client.adopt(self)
+        runtime.adopt(self)
 
     @property
     def addressable_devices(self) -> Sequence[XlaDevice]:
@@ -72,7 +69,7 @@ class XlaPortableExecutable(XlaLoaded):
         raise FailedPreconditionError("a portable executable runs on a device of choice; use execute_portable")
 
     def __call__(self, *arguments: Argument) -> tuple[Buffer, ...]:
-        self._client.check_open()
+        self._runtime.check_open()
         return super().__call__(*arguments)
 
     def execute_portable(
@@ -91,10 +88,10 @@ class XlaPortableExecutable(XlaLoaded):
             loaded.delete()
         self._loaded = {}
 
-    def _load(self, device: Any) -> XlaLoadedExecutable:
+    def _load(self, device: Device) -> XlaLoadedExecutable:
         self._check_usable()
         expect(device, Device, "a device to run the program on")
-        if device.client is not self._client:
+        if not isinstance(device, XlaDevice) or device.runtime is not self._runtime:
             raise InvalidArgumentError(f"{device} belongs to another client; use one of client.addressable_devices")
         with self._lock:
             if device not in self._loaded:
@@ -103,6 +100,6 @@ class XlaPortableExecutable(XlaLoaded):
                     device_assignment=DeviceAssignment(((device.id,),)),
                     compile_portable_executable=False,
                 )
-                loaded = XlaLoadedExecutable(self._client, deserialize(self._client, self.serialize(), here))
-                self._loaded[device] = loaded
+                executable = deserialize(self._runtime, self.serialize(), here)
+                self._loaded[device] = XlaLoadedExecutable(executable, [device])
             return self._loaded[device]

@@ -1,7 +1,7 @@
-"""Random bits of signed types, which XLA's CPU compiler takes for unsigned ones, in results and in what follows.
+"""A workaround for random bits of signed types, which XLA's CPU compiler makes unsigned.
 
-It replaces the operation by others that give unsigned integers and does not look who uses them. So the program is
-changed before it is compiled: the operation gives unsigned integers, and their bits are taken for signed ones.
+The compiler replaces the operation by others that give unsigned integers, and does not look at the uses of its result.
+So the program is changed before it is compiled: the operation gives unsigned integers, and a bitcast makes them signed.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ _OPERATION = b"rng_bit_generator"
 
 
 def with_unsigned_random_bits(code: bytes) -> bytes:
-    """The program with unsigned random bits only; the program itself if it has no others.
+    """Return the program with unsigned random bits only; the same object if it has no others.
 
     Raises:
-        InvalidArgumentError: it cannot be read.
+        InvalidArgumentError: the program cannot be read.
     """
     if _OPERATION not in code:
         return code
-    from pjrt.stablehlo import to_module
+    from pjrt.stablehlo import to_module  # here and below: few programs need them, and start-up would be slower
     from pjrt.stablehlo.jaxlib import load
     from pjrt.stablehlo.mlir_walk import walk
 
     ir = load("mlir.ir", "change programs for XLA's CPU compiler")
     with to_module(Program(code), trusted=True) as module:
-        found = [operation for operation in walk(module.operation) if _is_taken_for_unsigned(ir, operation)]
-        for operation in found:
-            _make_unsigned(ir, operation)
-        if not found:
+        operations = [operation for operation in walk(module.operation) if _is_signed(ir, operation)]
+        if not operations:
             return code
-        written = io.BytesIO()
-        module.operation.write_bytecode(written)
-    return written.getvalue()
+        for operation in operations:
+            _make_unsigned(ir, operation)
+        bytecode = io.BytesIO()
+        module.operation.write_bytecode(bytecode)
+    return bytecode.getvalue()
 
 
-def _is_taken_for_unsigned(ir: Any, operation: Any) -> bool:
+def _is_signed(ir: Any, operation: Any) -> bool:
+    """Whether an operation makes random bits of a signed type, which MLIR calls signless."""
     if operation.name != "stablehlo.rng_bit_generator":
         return False
     element = operation.results[1].type.element_type
@@ -50,9 +51,9 @@ def _make_unsigned(ir: Any, operation: Any) -> None:
     signed = bits.type
     unsigned = ir.IntegerType.get_unsigned(signed.element_type.width)
     bits.set_type(ir.RankedTensorType.get(signed.shape, unsigned, signed.encoding, loc=operation.location))
-    after = ir.Operation.create(
+    cast = ir.Operation.create(
         "stablehlo.bitcast_convert", [signed], [bits], loc=operation.location, ip=ir.InsertionPoint(operation)
     )
-    after.move_after(operation)
-    bits.replace_all_uses_with(after.results[0])
-    after.operands[0] = bits
+    cast.move_after(operation)
+    bits.replace_all_uses_with(cast.results[0])
+    cast.operands[0] = bits

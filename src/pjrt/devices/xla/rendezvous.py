@@ -13,11 +13,11 @@ from typing import Protocol
 
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.api.future import Future, Promise
-from pjrt.devices.xla.buffer import Source
+from pjrt.devices.xla.shards import Source
 
 
 class Started:
-    """What one device has of a launch that has started.
+    """One device's part of a launch that has started.
 
     Attributes:
         sources: the sources of its results.
@@ -46,27 +46,27 @@ class Contribution:
 
     @property
     def started(self) -> Future[Started]:
-        """Done when the launch has started."""
+        """A future that is done when the launch has started."""
         return self._promise.future
 
     def start(self, started: Started) -> None:
-        """Says that it has."""
+        """Complete ``started``."""
         self._promise.set_result(started)
 
     def fail(self, error: PjrtError) -> None:
-        """Says that it never will."""
+        """Fail ``started``: the launch will never start."""
         self._promise.set_error(error)
 
 
 class Joiner(Protocol):
-    """The giver of contributions, which can start a launch."""
+    """An executor that contributes to launches, and can start them."""
 
     def start_when_there(self, contributions: Sequence[Contribution], kept: frozenset[int], launch_id: int) -> None:
-        """Start a launch when the arguments are there.
+        """Start a launch when the arguments are available.
 
         Args:
-            contributions: those of all devices, in their order.
-            kept: the numbers of the arguments that are not to be donated by any of them.
+            contributions: those of all devices, in the order of the devices.
+            kept: the numbers of the arguments that no device donates.
             launch_id: the launch.
         """
 
@@ -89,11 +89,11 @@ class Rendezvous:
         """Give one device's contribution to the first launch with this id that does not have it yet.
 
         Args:
-            place: the number of the device.
+            place: the index of the device.
             contribution: its contribution.
-            kept: the numbers of the arguments that are not to be donated.
+            kept: the numbers of the arguments that are not donated.
             launch_id: the launch.
-            joiner: who gives it; starts the launch if this contribution is the last one.
+            joiner: the executor that contributes; it starts the launch if this contribution is the last one.
         """
         with self._lock:
             launch = next((w for w in self._waiting if w.launch_id == launch_id and place not in w.contributions), None)
@@ -106,21 +106,22 @@ class Rendezvous:
             if len(launch.contributions) < self._places:
                 return
             self._waiting.remove(launch)
-        joiner.start_when_there(
-            [launch.contributions[number] for number in range(self._places)], launch.kept, launch_id
-        )
+        contributions = [launch.contributions[number] for number in range(self._places)]
+        joiner.start_when_there(contributions, launch.kept, launch_id)
 
     def cancel(self, joiner: Joiner, reason: str) -> None:
-        """Fail the launches that are not complete and that somebody has given a contribution of."""
+        """Fail the incomplete launches that an executor has contributed to."""
         with self._lock:
-            ended = [launch for launch in self._waiting if joiner in launch.joiners]
+            cancelled = [launch for launch in self._waiting if joiner in launch.joiners]
             self._waiting = [launch for launch in self._waiting if joiner not in launch.joiners]
-        for launch in ended:
+        for launch in cancelled:
             for contribution in launch.contributions.values():
                 contribution.fail(CancelledError(reason))
 
 
 class _Launch:
+    """A launch that lacks the arguments of at least one device."""
+
     def __init__(self, launch_id: int) -> None:
         self.launch_id = launch_id
         self.kept: frozenset[int] = frozenset()

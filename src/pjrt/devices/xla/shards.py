@@ -1,24 +1,22 @@
-"""Results of executions on several devices: one array of jaxlib's for all devices, taken apart when it must be."""
+"""Arrays of several devices, taken apart only when they must be, and the sources of arguments that come from them."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from pjrt.api.future import Future
 from pjrt.devices.xla import _jaxlib
-from pjrt.devices.xla.array_type import ArrayType
-from pjrt.devices.xla.buffer import Source, XlaBuffer, waiting
-from pjrt.devices.xla.future import nothing
 
-T = TypeVar("T")
+Source = Any
+"""The origin of an array that a buffer or an argument has: the array itself, a ``Part``, or a future of either."""
 
 
 class Shards:
     """An array with a shard on each of several devices.
 
-    Taking it apart costs jaxlib some ten microseconds a shard, and most results go whole into the next execution.
+    jaxlib takes some ten microseconds a shard to take it apart, and most results go whole into the next execution.
 
     Attributes:
         array: the array of all devices.
@@ -33,7 +31,7 @@ class Shards:
         self._parts: list[_jaxlib.Array] | None = None
 
     def part(self, index: int) -> _jaxlib.Array:
-        """The array of one device."""
+        """Return the array of one device."""
         if self.array.is_deleted():
             return self.array
         if self._parts is None:
@@ -44,7 +42,7 @@ class Shards:
 
     @property
     def is_apart(self) -> bool:
-        """Whether the array was taken apart, so that somebody may hold a part of it."""
+        """Whether the array was taken apart, so that a part of it may be in use."""
         return self._parts is not None
 
 
@@ -58,50 +56,8 @@ class Part:
         self.index = index
 
 
-class ShardBuffer(XlaBuffer):
-    """A buffer that is one device's part of a result."""
-
-    __slots__ = ("_part",)
-
-    def __init__(self, part: Part, array_type: ArrayType) -> None:
-        self._part: Part | None = part
-        self.type = array_type
-
-    @property
-    def array(self) -> _jaxlib.Array | None:  # type: ignore[override]  # the slot of the base class is not used
-        """The array of this device, which takes the result apart."""
-        part = self._part
-        return None if part is None else part.shards.part(part.index)
-
-    @property
-    def is_deleted(self) -> bool:
-        part = self._part
-        return part is None or part.shards.array.is_deleted()
-
-    def delete(self) -> None:
-        self._part = None
-
-    def source(self) -> Source:
-        self.check_usable()
-        return self._part
-
-    def consume(self) -> Source:
-        taken = self.source()
-        self._part = Part(Shards(_jaxlib.DONATED), 0)
-        return taken
-
-    def ready(self) -> Future[None]:
-        # All parts of a result are ready together, so the whole can be asked, and need not be taken apart.
-        self.check_usable()
-        return waiting(self.source().shards.array, self.client, nothing)
-
-    def when_there(self, take: Callable[[_jaxlib.Array], T]) -> Future[T]:
-        self.check_usable()
-        return waiting(self.array, self.client, take)
-
-
 def array_of(source: Source) -> _jaxlib.Array:
-    """The array behind a source that is there."""
+    """Return the array behind a source that is available."""
     if isinstance(source, Future):
         source = source.result()
     if isinstance(source, Part):
@@ -109,8 +65,8 @@ def array_of(source: Source) -> _jaxlib.Array:
     return source
 
 
-def held(source: Source) -> list[_jaxlib.Array]:
-    """The arrays by which somebody may hold the memory behind a source that is there."""
+def arrays_in_use(source: Source) -> list[_jaxlib.Array]:
+    """Return the arrays through which the memory behind an available source may be in use."""
     if isinstance(source, Future):
         source = source.result()
     if not isinstance(source, Part):
@@ -120,7 +76,7 @@ def held(source: Source) -> list[_jaxlib.Array]:
 
 
 def gathered(column: Sequence[Source], aval: _jaxlib.Aval, sharding: Any) -> _jaxlib.Array:
-    """The array of all devices from one source for each."""
+    """Return the array of all devices from one available source for each."""
     column = [source.result() if isinstance(source, Future) else source for source in column]
     first = column[0]
     if isinstance(first, Part) and all(

@@ -1,8 +1,8 @@
-"""The ends that clients do not choose: a fork, and the end of the interpreter.
+"""The two ends that a client does not choose: a fork, and the end of the interpreter.
 
-A thread that comes back from XLA's code when the interpreter is being taken apart is ended on the spot by CPython, and
-inside of C++ code that ends the process. So from the beginning of the end on nobody enters XLA any more but the thread
-that ends the interpreter, and that one waits until everybody else has come out.
+CPython ends a thread on the spot if the thread comes back from XLA's code while the interpreter is being destroyed, and
+inside C++ code that ends the whole process. So when the interpreter begins to end, only the thread that ends it may
+still enter XLA, and it waits until all other threads have come out.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pjrt.api.errors import CancelledError, FailedPreconditionError
 from pjrt.api.future import Future
 from pjrt.system import after_fork_in_child
-
-if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
 
 _log = logging.getLogger("pjrt")
 
@@ -34,29 +31,43 @@ _FORKED = (
 )
 
 ENDING = "the interpreter is ending"
-"""Why a client cannot be used any more, except by the thread that ends the interpreter."""
+"""The reason why only the thread that ends the interpreter can use a runtime."""
 
-# Longer than what other devices are given (api/interpreter_end): XLA cannot be stopped, and what it runs must not come
-# back to an interpreter that is taken apart.
+# Longer than other devices get (api/interpreter_end): XLA cannot be stopped, and its threads must not come back to an
+# interpreter that is being destroyed.
 _PATIENCE_SECONDS = 10.0
 _POLL_SECONDS = 0.001
 _UNWINDING_SECONDS = 0.5
-"""The seconds that threads that were turned away may take to end: they drop objects of XLA on the way."""
-_ROOM = str(Path(__file__).parent)
+"""The seconds that refused threads may take to end: they drop objects of XLA on the way."""
+_PACKAGE = str(Path(__file__).parent)
 
-_clients: weakref.WeakSet[Any] = weakref.WeakSet()
+
+class Endable(Protocol):
+    """A runtime, as a fork and the end of the interpreter see it."""
+
+    def abandon(self, reason: str) -> list[Any]:
+        """End without waiting, in the child of a fork, and return the objects that must never be destroyed."""
+
+    def close_to_others(self) -> None:
+        """Refuse all threads from now on except the one that ends the interpreter."""
+
+    def finish(self, deadline: float) -> bool:
+        """Wait for work under way until a time of ``time.monotonic``, and return whether it is finished."""
+
+
+_runtimes: weakref.WeakSet[Any] = weakref.WeakSet()
 _own: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-_turned_away: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
-# A prototype of our own: the function of ``ctypes.pythonapi`` is shared by all packages of the process.
+_refused: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+# A prototype of our own: all packages of the process share the function object in ``ctypes.pythonapi``.
 _keep_for_ever = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
 _state = {"used": False, "forked": False, "ender": 0}
 
 
 def check_not_forked() -> None:
-    """Returns if XLA can be used in this process.
+    """Return if XLA can be used in this process.
 
     Raises:
-        FailedPreconditionError: it was used before the process was forked. XLA has locks and threads of its own that no
+        FailedPreconditionError: XLA was used before the process was forked. It has locks and threads of its own that no
             new client replaces: compiling would end the process.
     """
     if _state["forked"]:
@@ -64,11 +75,11 @@ def check_not_forked() -> None:
 
 
 def check_thread() -> None:
-    """Return if the calling thread may use XLA: at the end of the interpreter, only the one that ends it may.
+    """Return if the calling thread may use XLA: while the interpreter ends, only the thread that ends it may.
 
     Raises:
-        SystemExit: it is a thread of Python's: a daemon, which nobody waits for, and which ends by this without a word.
-        CancelledError: it is another thread, whose owner has to deal with the error.
+        SystemExit: the caller is a daemon thread of Python. No thread waits for it, and this exception ends it quietly.
+        CancelledError: the caller is a thread that Python did not start. Its owner has to handle the error.
     """
     ender = _state["ender"]
     if not ender or ender == threading.get_ident():
@@ -78,29 +89,30 @@ def check_thread() -> None:
         return
     if isinstance(thread, threading._DummyThread):
         raise CancelledError(f"{ENDING}; the device 'cpu' does nothing more")
-    _turned_away.add(thread)
+    _refused.add(thread)
     raise SystemExit
 
 
-def register(client: XlaClient) -> None:
-    """Has a client told of a fork, and of the end of the interpreter."""
+def register(runtime: Endable) -> None:
+    """End a runtime at a fork and at the end of the interpreter."""
     check_thread()
     _state["used"] = True
-    _clients.add(client)
+    _runtimes.add(runtime)
 
 
 def register_own(thread: threading.Thread) -> None:
-    """Has the end of the interpreter wait for a thread of this room, which waits inside jaxlib."""
+    """Wait for a thread of this package, which waits inside jaxlib, at the end of the interpreter."""
     _own.add(thread)
 
 
 def _after_fork_in_child() -> None:
-    """What waits for the runtime's threads would wait for ever in the child. The runtime's objects are kept as they
-    are, also when the interpreter ends: taking them apart would wait too.
+    """Abandon all runtimes in the child, where a wait for XLA's threads would never end.
+
+    jaxlib's objects are kept, also when the interpreter ends: destroying them would wait too.
     """
     _state["forked"] = _state["used"]
-    for client in list(_clients):
-        for orphan in client.abandon(_FORKED):
+    for runtime in list(_runtimes):
+        for orphan in runtime.abandon(_FORKED):
             _keep_for_ever(ctypes.py_object(orphan))
 
 
@@ -109,31 +121,33 @@ def _at_exit() -> None:
         return
     deadline = time.monotonic() + _PATIENCE_SECONDS
     _state["ender"] = threading.get_ident()
-    for client in list(_clients):
-        client.close_to_others()
+    for runtime in list(_runtimes):
+        runtime.close_to_others()
     inside = _frames_inside()
     while inside and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        inside &= _frames_inside()  # who came later was turned away
+        inside &= _frames_inside()  # a thread that came later was refused
     _let_others_go_on(min(deadline, time.monotonic() + _UNWINDING_SECONDS))
-    finished = [client.finish(deadline) for client in list(_clients)]
+    finished = [runtime.finish(deadline) for runtime in list(_runtimes)]
     _join(_own, deadline)
-    _join(_turned_away, min(deadline, time.monotonic() + _UNWINDING_SECONDS))
+    _join(_refused, min(deadline, time.monotonic() + _UNWINDING_SECONDS))
     if inside or not all(finished):
         _log.warning(
-            "the interpreter ends although XLA is still at work on the device 'cpu' after %g s; the work is given up",
+            "the interpreter ends although XLA is still at work on the device 'cpu' after %g s; the work is abandoned",
             _PATIENCE_SECONDS,
         )
 
 
 def _let_others_go_on(deadline: float) -> None:
-    """Waits until other threads have gone on since nobody enters XLA any more. One that dropped an array just before,
-    in whatever code, may still be in XLA's, and nothing tells it from one that sleeps.
+    """Wait until every other thread has gone on since XLA was closed to them.
+
+    A thread that dropped an array just before, in whatever code, may still be inside XLA, and looks like one that
+    sleeps.
     """
-    left = _places()
-    while left and time.monotonic() < deadline:
+    unmoved = _places()
+    while unmoved and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
-        left &= _places()
+        unmoved &= _places()
 
 
 def _places() -> set[tuple[int, FrameType, int]]:
@@ -155,19 +169,19 @@ def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
 
 
 def _frames_inside() -> set[FrameType]:
-    """The innermost frame of this room of each thread that may be in jaxlib, or on its way there."""
+    """Return this package's innermost frame of each thread that may be in jaxlib, or on its way there."""
     own = {thread.ident for thread in _own} | {_state["ender"]}
-    found: set[FrameType] = set()
+    inside: set[FrameType] = set()
     for thread, top in sys._current_frames().items():
-        if thread in own or top.f_code is Future._block.__code__:  # waits for a lock, maybe for ever
+        if thread in own or top.f_code is Future._block.__code__:  # it waits for a lock, maybe for ever
             continue
         frame: FrameType | None = top
         while frame is not None:
-            if frame.f_code.co_filename.startswith(_ROOM):
-                found.add(frame)
+            if frame.f_code.co_filename.startswith(_PACKAGE):
+                inside.add(frame)
                 break
             frame = frame.f_back
-    return found
+    return inside
 
 
 after_fork_in_child(_after_fork_in_child)

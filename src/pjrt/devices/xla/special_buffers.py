@@ -1,11 +1,11 @@
-"""Buffers that come from neither an array nor an execution: uninitialized, failed, aliases, views."""
+"""Buffers that come from neither an array nor an execution: uninitialized ones, aliases, views."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.buffer import Buffer
@@ -15,118 +15,103 @@ from pjrt.api.future import Future, Promise
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.array_type import ArrayType
-from pjrt.devices.xla.buffer import Source, XlaBuffer
-from pjrt.devices.xla.from_host import ALIGNMENT, LentBuffer, Release, shares_memory
-from pjrt.devices.xla.pending_buffer import PendingBuffer
-from pjrt.devices.xla.transfer import spec_type
-from pjrt.host_memory.aligned import aligned_empty
+from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
+from pjrt.devices.xla.from_host import LentBuffer, Release, shares_memory
+from pjrt.devices.xla.future import pass_on
+from pjrt.devices.xla.memory_space import XlaMemorySpace
+from pjrt.devices.xla.shards import Source
+from pjrt.devices.xla.transfer import type_of_spec
+from pjrt.host_memory.aligned import ALIGNMENT, HostArray, aligned_empty
 from pjrt.host_memory.external import ExternalMemory
 
-if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
-    from pjrt.devices.xla.memory_space import XlaMemorySpace
+
+def uninitialized(spec: ShapeSpec, space: XlaMemorySpace) -> XlaBuffer:
+    """Return a buffer with memory and no particular value."""
+    array_type = type_of_spec(spec, space)
+    memory = aligned_empty(array_type.shape, array_type.aval.dtype)
+    if array_type.is_packed or array_type.aval.dtype == bool:
+        memory.view("u1").fill(0)  # not every byte is a valid element
+    return XlaBuffer(_jaxlib.put(memory, array_type.aval, space.placement, _jaxlib.ZERO_COPY), array_type)
 
 
-def uninitialized(client: XlaClient, spec: ShapeSpec, space: XlaMemorySpace) -> XlaBuffer:
-    """A buffer with memory and no particular value."""
-    kind = spec_type(client, spec, space)
-    memory = aligned_empty(kind.shape, kind.aval.dtype)
-    if kind.is_packed or kind.aval.dtype == bool:
-        memory.view("u1").fill(0)  # not every byte is such an element
-    return XlaBuffer(_jaxlib.put(memory, kind.aval, space, _jaxlib.ZERO_COPY), kind)
-
-
-def failed(client: XlaClient, error: PjrtError, spec: ShapeSpec, space: XlaMemorySpace) -> XlaBuffer:
-    """A buffer that has failed."""
-    return PendingBuffer.failed(error, spec_type(client, spec, space))
-
-
-def alias(client: XlaClient, spec: ShapeSpec, space: XlaMemorySpace) -> tuple[XlaBuffer, XlaAliasFulfillment]:
-    """A buffer that will become another's alias."""
-    kind = spec_type(client, spec, space)
+def alias(spec: ShapeSpec, space: XlaMemorySpace) -> tuple[XlaBuffer, XlaAliasFulfillment]:
+    """Return a buffer that will become the alias of another, and the means to name the other."""
+    array_type = type_of_spec(spec, space)
     promise: Promise[Source] = Promise()
-    return PendingBuffer(promise.future, kind), XlaAliasFulfillment(promise, kind)
+    return PendingBuffer(promise.future, array_type), XlaAliasFulfillment(promise, array_type)
 
 
 class XlaAliasFulfillment(AliasFulfillment):
-    """Says what an alias buffer is an alias of."""
+    """The promise of the buffer that an alias buffer stands for."""
 
-    __slots__ = ("_kind", "_lock", "_promise")
+    __slots__ = ("_lock", "_promise", "_type")
 
-    def __init__(self, promise: Promise[Source], kind: ArrayType) -> None:
+    def __init__(self, promise: Promise[Source], array_type: ArrayType) -> None:
         self._promise: Promise[Source] | None = promise
-        self._kind = kind
+        self._type = array_type
         self._lock = threading.Lock()
 
     def fulfill(self, buffer: Buffer) -> None:
-        if not isinstance(buffer, XlaBuffer) or not self._kind.takes(buffer.type):
+        if not isinstance(buffer, XlaBuffer) or not self._type.accepts(buffer.type):
             raise InvalidArgumentError(
-                f"the alias is {self._kind} on {self._kind.memory_space.device}, found {buffer!r}"
+                f"the alias is {self._type} on {self._type.memory_space.device}, found {buffer!r}"
             )
         source = buffer.source()
-        promise = self._take()
+        promise = self._take_promise()
         if isinstance(source, Future):
-            source.add_done_callback(lambda arrived: _pass_on(arrived, promise))
+            pass_on(source, promise)
         else:
             promise.set_result(source)
 
     def fail(self, error: PjrtError) -> None:
-        self._take().set_error(expect(error, PjrtError, "an error as pjrt.PjrtError"))
+        self._take_promise().set_error(expect(error, PjrtError, "an error as pjrt.PjrtError"))
 
-    def _take(self) -> Promise[Source]:
+    def _take_promise(self) -> Promise[Source]:
         with self._lock:
             promise, self._promise = self._promise, None
         if promise is None:
-            raise FailedPreconditionError("it was said already what the alias buffer is an alias of; that is said once")
+            raise FailedPreconditionError("the alias buffer was fulfilled or failed already; that is done once")
         return promise
 
 
-def _pass_on(arrived: Future[Source], promise: Promise[Source]) -> None:
-    error = arrived.exception()
-    if error is None:
-        promise.set_result(arrived.result())
-    else:
-        promise.set_error(error)
-
-
 def view(
-    client: XlaClient,
     pointer: int,
     spec: ShapeSpec,
     space: XlaMemorySpace,
     on_delete: Callable[[], object] | None,
     stream: int | None,
 ) -> XlaBuffer:
-    """A buffer over memory that somebody else owns."""
-    kind = spec_type(client, spec, space)
+    """Return a buffer over memory that the caller owns."""
+    array_type = type_of_spec(spec, space)
     expect_int(pointer, "the address of memory as a whole number")
     if on_delete is not None:
         expect_callable(on_delete, "a function, or None, as on_delete")
     if stream is not None:
         raise unimplemented("cpu", "create_view_of_device_buffer with a stream", "pass the memory when it is ready")
-    if kind.is_packed:
+    if array_type.is_packed:
         raise unimplemented("cpu", "create_view_of_device_buffer of elements of less than a byte")
     if not pointer or pointer % ALIGNMENT:
         raise InvalidArgumentError(
             f"the memory at {pointer:#x} is not aligned to {ALIGNMENT} bytes, so XLA cannot use it in place; copy it "
             "with client.buffer_from_host"
         )
-    size = math.prod(kind.shape) * kind.aval.dtype.itemsize
-    return over(client, ExternalMemory(pointer, size).array(kind.shape, kind.aval.dtype), kind, on_delete)
+    memory = ExternalMemory(pointer, math.prod(array_type.shape) * array_type.aval.dtype.itemsize)
+    return over(memory.array(array_type.shape, array_type.aval.dtype), array_type, on_delete)
 
 
-def over(client: XlaClient, array: Any, kind: ArrayType, on_done: Callable[[], object] | None) -> XlaBuffer:
-    """A buffer that uses an array's memory in place.
+def over(array: HostArray, array_type: ArrayType, on_done: Callable[[], Any] | None) -> XlaBuffer:
+    """Return a buffer that uses an array's memory in place.
 
     Raises:
-        InvalidArgumentError: it cannot.
+        InvalidArgumentError: XLA cannot use the memory in place.
     """
-    lent = array.view()
-    jaxlib_array = _jaxlib.put(lent, kind.aval, kind.memory_space, _jaxlib.ZERO_COPY)
-    buffer = XlaBuffer(jaxlib_array, kind)
-    if math.prod(kind.shape) and not shares_memory(buffer, array):
+    lent = array.view()  # jaxlib holds this object, so its end is the end of jaxlib's use
+    jaxlib_array = _jaxlib.put(lent, array_type.aval, array_type.memory_space.placement, _jaxlib.ZERO_COPY)
+    if math.prod(array_type.shape) and not shares_memory(jaxlib_array, array):
         raise InvalidArgumentError(
             f"XLA uses memory of the host in place only if it is row-major and aligned to {ALIGNMENT} bytes; this is "
             f"at {array.ctypes.data:#x} with strides {array.strides}: copy it with client.buffer_from_host"
         )
-    return buffer if on_done is None else LentBuffer(jaxlib_array, kind, Release(client, lent, on_done))
+    if on_done is None:
+        return XlaBuffer(jaxlib_array, array_type)
+    return LentBuffer(jaxlib_array, array_type, Release(array_type.runtime.watcher, lent, on_done))

@@ -1,4 +1,4 @@
-"""From a buffer to the host: copies in a layout or a place of the caller's choice, raw bytes, DLPack."""
+"""Copies from a buffer to the host: with a layout, into the caller's memory, of raw bytes, by DLPack."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def copy_array(buffer: XlaBuffer, out: HostArray | None, layout: Layout | None) -> Future[HostArray]:
-    """Copies a buffer's value into an array: the caller's, or a new one with a layout."""
+    """Copy a buffer's value into the caller's array, or into a new array with a layout."""
     if out is not None:
         _check_out(buffer, out)
         target = out
@@ -37,28 +37,28 @@ def copy_array(buffer: XlaBuffer, out: HostArray | None, layout: Layout | None) 
         np.copyto(target, _jaxlib.view(array))
         return target
 
-    return _carried_out(buffer, copy)
+    return carried_out(buffer, copy)
 
 
 def copy_raw(buffer: XlaBuffer, out: Any, offset: int, size: int | None) -> Future[None]:
-    """Copies bytes as they lie in the buffer's memory."""
+    """Copy bytes in the order in which they lie in the buffer's memory."""
     target = target_bytes(out, offset, size, buffer.on_device_size)
 
     def copy(array: _jaxlib.Array) -> None:
         target[:] = raw_bytes(array)[offset : offset + target.nbytes]
 
-    return _carried_out(buffer, copy)
+    return carried_out(buffer, copy)
 
 
 def copy_raw_later(buffer: XlaBuffer, out: Future[Any], offset: int, size: int | None) -> Future[None]:
-    """As ``copy_raw``, into memory that is promised."""
+    """Copy as ``copy_raw`` does, into memory that comes later."""
     expect(out, Future, "a future of the memory to copy to")
-    kept = buffer.hold()
-    return flattened(out, lambda memory: copy_raw(kept, memory, offset, size))
+    held = buffer.hold()
+    return flattened(out, lambda memory: copy_raw(held, memory, offset, size))
 
 
 def raw_bytes(array: _jaxlib.Array) -> HostArray:
-    """The memory of an array that is ready, as bytes that keep it alive."""
+    """Return the memory of an array that is ready, as bytes that keep it alive."""
     size = _jaxlib.size_on_device(array)
     if not size:
         return np.empty(0, np.uint8)
@@ -66,10 +66,11 @@ def raw_bytes(array: _jaxlib.Array) -> HostArray:
 
 
 def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_jaxlib.Array], Any]:
-    """What makes a DLPack capsule of an array, for a consumer that wants it on a device and maybe as a copy.
+    """Return the function that makes a DLPack capsule of an array.
 
     Raises:
-        BufferError: the consumer wants it elsewhere, as DLPack's protocol has it.
+        BufferError: the consumer wants the memory on another device; DLPack's protocol demands this exception.
+        UnimplementedError: the consumer wants a copy.
     """
     check_device(dl_device)
     if copy:
@@ -77,9 +78,10 @@ def dlpack(dl_device: Any, copy: bool | None) -> Callable[[_jaxlib.Array], Any]:
     return _jaxlib.capsule
 
 
-def _carried_out(buffer: XlaBuffer, copy: Callable[[_jaxlib.Array], Any]) -> Future[Any]:
-    """A future of a copy that is made whether or not anybody waits for it."""
+def carried_out(buffer: XlaBuffer, copy: Callable[[_jaxlib.Array], Any]) -> Future[Any]:
+    """Return the future of a copy that is made even if no caller waits for it."""
     future = buffer.when_there(copy)
+    # A future with a callback is watched, and the watcher makes the copy.
     future.add_done_callback(lambda _: None)
     return future
 

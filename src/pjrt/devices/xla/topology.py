@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pjrt.api.capability import Capabilities
 from pjrt.api.checks import expect
@@ -17,26 +16,29 @@ from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import expect_shape
 from pjrt.api.topology import TopologyDescription
+from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
 from pjrt.devices.xla.device import XlaDeviceDescription
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.memory_space import KINDS
-
-if TYPE_CHECKING:
-    from pjrt.devices.xla.client import XlaClient
+from pjrt.devices.xla.runtime import Runtime
+from pjrt.devices.xla.trial_compilation import compile_safely
 
 
 class XlaTopology(TopologyDescription):
     """A number of virtual CPU devices.
 
-    XLA compiles for the CPU it runs on, so compiling for a topology makes, once, a client of that many devices.
+    XLA compiles for the CPU on which it runs, so compiling for a topology makes, once, a runtime of that many devices.
+
+    Args:
+        num_devices: the number of devices.
+        runtime: a runtime of that many devices to compile with, if there is one already.
     """
 
-    __slots__ = ("_client", "_descriptions", "_lock", "_version")
+    __slots__ = ("_descriptions", "_lock", "_runtime")
 
-    def __init__(self, num_devices: int, version: str, client: XlaClient | None = None) -> None:
+    def __init__(self, num_devices: int, runtime: Runtime | None = None) -> None:
         self._descriptions = tuple(XlaDeviceDescription(number) for number in range(num_devices))
-        self._version = version
-        self._client = client
+        self._runtime = runtime
         self._lock = threading.Lock()
 
     @property
@@ -45,7 +47,7 @@ class XlaTopology(TopologyDescription):
 
     @property
     def platform_version(self) -> str:
-        return self._version
+        return PLATFORM_VERSION
 
     @property
     def device_descriptions(self) -> Sequence[XlaDeviceDescription]:
@@ -53,7 +55,7 @@ class XlaTopology(TopologyDescription):
 
     @property
     def capabilities(self) -> Capabilities:
-        from pjrt.devices.xla.capability import capabilities
+        from pjrt.devices.xla.capability import capabilities  # here: reading the processor's features takes a while
 
         return capabilities(len(self._descriptions))
 
@@ -64,7 +66,7 @@ class XlaTopology(TopologyDescription):
         *,
         effort: Effort | str | None = None,
     ) -> Support:
-        from pjrt.stablehlo import supports
+        from pjrt.stablehlo import supports  # here and below: start-up would be slower
 
         return supports(
             program,
@@ -77,24 +79,21 @@ class XlaTopology(TopologyDescription):
     def compile(
         self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
     ) -> XlaExecutable:
-        from pjrt.devices.xla.compilation import compile_program
         from pjrt.stablehlo import with_partitioning
 
         if client is not None:
             expect(client, Client, "a client whose devices may be used while compiling, or None")
-        read = Program.of(program)
-        return compile_program(self._compiler(), read, with_partitioning(read, options))
+        program = Program.of(program)
+        return compile_safely(self._open_runtime(), program, with_partitioning(program, options))
 
-    def _compiler(self) -> XlaClient:
-        from pjrt.devices.xla.client import XlaClient
-
+    def _open_runtime(self) -> Runtime:
         with self._lock:
-            if self._client is None or self._client.is_closed:
-                self._client = XlaClient(len(self._descriptions))
-            return self._client
+            if self._runtime is None or self._runtime.is_closed:
+                self._runtime = Runtime(len(self._descriptions))
+            return self._runtime
 
     def serialize(self) -> bytes:
-        import json  # here and below: start-up would feel it
+        import json
 
         return json.dumps({"platform": PLATFORM, "num_devices": len(self._descriptions)}).encode()
 
@@ -102,20 +101,20 @@ class XlaTopology(TopologyDescription):
         import json
 
         try:
-            read = json.loads(serialized)
-            number = read["num_devices"]
-            if read["platform"] != PLATFORM or not isinstance(number, int) or number < 1:
+            fields = json.loads(serialized)
+            number = fields["num_devices"]
+            if fields["platform"] != PLATFORM or not isinstance(number, int) or number < 1:
                 raise ValueError("not a topology of the device 'cpu'")
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidArgumentError(
                 f"expected a serialized topology of the device 'cpu', found {len(serialized)} bytes: {error}"
             ) from error
-        return XlaTopology(number, self._version)
+        return XlaTopology(number)
 
     def fingerprint(self) -> int:
         import hashlib
 
-        return int.from_bytes(hashlib.sha256(self.serialize() + self._version.encode()).digest()[:8], "little")
+        return int.from_bytes(hashlib.sha256(self.serialize() + PLATFORM_VERSION.encode()).digest()[:8], "little")
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
         expect(element_type, ElementType, "an element type as pjrt.ElementType")

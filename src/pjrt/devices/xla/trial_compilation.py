@@ -1,22 +1,27 @@
-"""Trials: compiling a program in a process of its own first, where XLA's compiler may end the process.
+"""Trial compilations: compiling a program in a subprocess first, where XLA's compiler may end the process.
 
-XLA checks itself with assertions that end the process, and recurses into what it compiles. What it does not survive
-cannot be listed, but what is ordinary can: ``is_ordinary`` looks at a program's outline, which costs microseconds an
-operation, and whatever is not ordinary is tried elsewhere, which costs about a second, once for each program. (The
-fuzzing job, ``python -m benchmarks.fuzz --target cpu``, is what ordinary was learned from.)
+XLA checks itself with assertions that end the process, and recurses into the program that it compiles. The programs
+that it does not survive cannot be listed, but ordinary programs can be recognized: ``is_ordinary`` looks at a program's
+outline, which costs microseconds an operation. Every other program is compiled in a subprocess first, which costs about
+a second, once for each program. (The rules were learned from the fuzzing job, ``python -m benchmarks.fuzz --target
+cpu``.)
 
-As a program, this module is that other process.
+``python -m`` on this module is that subprocess.
 """
 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DeadlineExceededError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.devices.xla import custom_calls
+from pjrt.devices.xla.compilation import compile_program
+from pjrt.devices.xla.executable import XlaExecutable
+from pjrt.devices.xla.runtime import Runtime
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.safe_parse import check_once
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
@@ -25,31 +30,11 @@ TIME_LIMIT = 600.0
 """Seconds that a trial may take."""
 
 _ELEMENTS = frozenset(
-    element
-    for element in ElementType
-    if element.name
-    in [
-        "PRED",
-        "S4",
-        "S8",
-        "S16",
-        "S32",
-        "S64",
-        "U4",
-        "U8",
-        "U16",
-        "U32",
-        "U64",
-        "BF16",
-        "F16",
-        "F32",
-        "F64",
-        "C64",
-        "C128",
-        "F8E4M3FN",
-        "F8E5M2",
-        "TOKEN",
-    ]
+    ElementType[name]
+    for name in (
+        *("PRED", "S4", "S8", "S16", "S32", "S64", "U4", "U8", "U16", "U32", "U64", "BF16", "F16", "F32", "F64"),
+        *("C64", "C128", "F8E4M3FN", "F8E5M2", "TOKEN"),
+    )
 )
 _MOST_BYTES = 2**40
 _DEEPEST_CALLS = 50
@@ -67,8 +52,26 @@ _UNUSUAL = frozenset(
 )
 
 
+def compile_safely(runtime: Runtime, program: Program, options: CompileOptions) -> XlaExecutable:
+    """Compile a program for the devices that the options name, after a trial if the program is not ordinary.
+
+    Raises:
+        InvalidArgumentError: the bytes are no program, or the compiler rejects it.
+        UnimplementedError: the compiler ends its process over the program.
+        DeadlineExceededError: the trial took too long.
+    """
+
+    def inspect(module: Any) -> None:
+        outline = Outline.of(module)
+        outline.check()
+        if not is_ordinary(outline):
+            attempt(program, options, len(runtime.jaxlib_devices))
+
+    return compile_program(runtime, program, options, inspect)
+
+
 def is_ordinary(outline: Outline) -> bool:
-    """Whether a program is of the kind that XLA's compiler is known to survive, whether it takes it or not."""
+    """Whether a program is of the kind that XLA's compiler is known to survive, whether or not it compiles it."""
     functions = outline.functions
     return (
         outline.depth <= _DEEPEST_REGIONS
@@ -77,15 +80,15 @@ def is_ordinary(outline: Outline) -> bool:
         and outline.operations["builtin.module"] == 1
         and all(name.partition(".")[0] in _DIALECTS for name in outline.operations)
         and _UNUSUAL.isdisjoint(outline.operations)
-        and all(map(_is_ordinary, outline.types))
+        and all(map(_is_ordinary_type, outline.types))
         and functions.depth() <= _DEEPEST_CALLS
         and all(custom_calls.is_ordinary(*call) for call in outline.custom_calls)
     )
 
 
-def _is_ordinary(type_: ValueType) -> bool:
+def _is_ordinary_type(type_: ValueType) -> bool:
     if isinstance(type_, TupleType):
-        return all(map(_is_ordinary, type_.elements))
+        return all(map(_is_ordinary_type, type_.elements))
     if isinstance(type_, TensorType):
         return (
             type_.is_static
@@ -98,21 +101,21 @@ def _is_ordinary(type_: ValueType) -> bool:
 
 
 def attempt(program: Program, options: CompileOptions, num_devices: int) -> None:
-    """Compiles a program elsewhere; returns if the compiler lives on, whatever it thinks of the program.
+    """Compile a program in a subprocess; return if the compiler survives it, even if it rejects the program.
 
     Raises:
-        UnimplementedError: it does not.
-        DeadlineExceededError: it was not done in time.
+        UnimplementedError: the compiler ends the subprocess.
+        DeadlineExceededError: the compiler did not finish in time.
     """
     proto = options.to_proto()
     check_once(program, b"compiler " + proto + b" %d" % num_devices, lambda: _survives(program, proto, num_devices))
 
 
 def _survives(program: Program, proto: bytes, num_devices: int) -> bool:
-    from pjrt.system.python_process import run_module  # here: what is ordinary needs no other process
+    from pjrt.system.python_process import run_module  # here: ordinary programs need no subprocess
 
     try:
-        ended = run_module(
+        exit_ = run_module(
             __name__,
             program.format,
             proto.hex(),
@@ -123,34 +126,31 @@ def _survives(program: Program, proto: bytes, num_devices: int) -> bool:
         )
     except TimeoutError as error:
         raise DeadlineExceededError(
-            f"the device 'cpu' does not compile this program: XLA's compiler was not done with it after "
-            f"{TIME_LIMIT:.0f} s in a process of its own"
+            f"the device 'cpu' does not compile this program: XLA's compiler did not finish within {TIME_LIMIT:.0f} s "
+            "in a subprocess"
         ) from error
-    if ended is None:
+    if exit_ is None:
         return False
-    if ended.crashed:
-        told = f": {ended.reason}" if ended.reason else ""
+    if exit_.crashed:
+        reason = f": {exit_.reason}" if exit_.reason else ""
         raise UnimplementedError(
             f"the device 'cpu' does not compile this program: XLA's compiler ends its process over it "
-            f"({ended.how}){told}"
+            f"({exit_.how}){reason}"
         )
     return True
 
 
 def main(arguments: list[str]) -> None:
-    """Compiles the program on the standard input: format, options, number of devices and its size are arguments."""
-    from pjrt.devices.xla.client import XlaClient
-    from pjrt.devices.xla.compilation import compile_here
-
+    """Compile the program on the standard input; its format, options, number of devices and size are arguments."""
     format_, proto, num_devices, size = arguments
     options = CompileOptions.from_proto(bytes.fromhex(proto))
-    client = XlaClient(int(num_devices))
+    runtime = Runtime(int(num_devices))
     try:
-        compile_here(client, Program(sys.stdin.buffer.read(int(size)), format_), options)
-    except PjrtError:  # it says so again where it is to be compiled
+        compile_program(runtime, Program(sys.stdin.buffer.read(int(size)), format_), options)
+    except PjrtError:  # the parent gets the same error when it compiles the program itself
         pass
     finally:
-        client.close()
+        runtime.close("the trial is over")
 
 
 if __name__ == "__main__":

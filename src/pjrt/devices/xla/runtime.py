@@ -1,0 +1,254 @@
+"""The runtime behind a client: jaxlib's client with all that its buffers and executions share.
+
+Every module below the client takes a ``Runtime``, and none of them imports the client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pjrt.api.checks import expect_int
+from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.element_type import AnyDType, ElementType
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.layout import TiledLayout
+from pjrt.devices.xla import _jaxlib, shutdown
+from pjrt.devices.xla.array_type import ArrayType
+from pjrt.devices.xla.completion_watcher import CompletionWatcher
+
+if TYPE_CHECKING:
+    from pjrt.devices.xla.memory_space import XlaMemorySpace
+
+_POLL_SECONDS = 0.001
+
+
+class Unloadable(Protocol):
+    """An executable that ends with its runtime."""
+
+    def unload(self, reason: str) -> Any:
+        """Release the code, and return jaxlib's executable; later uses raise the reason."""
+
+    def close_short_path(self) -> None:
+        """Check at each execution from now on whether the runtime can be used."""
+
+
+class Runtime:
+    """XLA's CPU runtime with a number of virtual devices.
+
+    Attributes:
+        ended: the reason why the runtime cannot be used any more; empty as long as it can.
+        jaxlib_devices: jaxlib's devices; the index of each is its id.
+        relayouts: the programs that copy a buffer of a type into another layout.
+        watcher: notices that arrays have their values.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_executables",
+        "_jaxlib_client",
+        "_lock",
+        "_row_major",
+        "_types",
+        "ended",
+        "jaxlib_devices",
+        "relayouts",
+        "watcher",
+    )
+
+    def __init__(self, num_devices: int = 1, asynchronous: bool = True) -> None:
+        shutdown.check_not_forked()
+        self.ended = ""
+        self._lock = threading.Lock()
+        self._jaxlib_client = _jaxlib.make_client(num_devices, asynchronous)
+        self.jaxlib_devices: Sequence[Any] = tuple(self._jaxlib_client.local_devices())
+        self._row_major: dict[tuple[object, ...], ArrayType] = {}
+        self._types: dict[tuple[object, ...], ArrayType] = {}
+        self._executables: weakref.WeakSet[Unloadable] = weakref.WeakSet()
+        self.relayouts: dict[tuple[ArrayType, TiledLayout], tuple[Any, Any]] = {}
+        self.watcher = CompletionWatcher()
+        shutdown.register(self)
+
+    @property
+    def jaxlib_client(self) -> Any:
+        """jaxlib's client.
+
+        Raises:
+            PjrtError: as ``check_open``.
+        """
+        self.check_open()
+        return self._jaxlib_client
+
+    def check_open(self) -> None:
+        """Return if the runtime can be used.
+
+        Raises:
+            FailedPreconditionError: the client was closed, or was made before this process was forked.
+            SystemExit: the interpreter is ending, and the caller is a daemon thread; see ``shutdown.check_thread``.
+        """
+        if self.ended:
+            if self.is_closed:
+                raise FailedPreconditionError(self.ended)
+            shutdown.check_thread()
+
+    # Devices.
+
+    def jaxlib_device(self, number: int) -> Any:
+        """Return jaxlib's device with an id.
+
+        Raises:
+            InvalidArgumentError: no device has this id.
+        """
+        if not 0 <= number < len(self.jaxlib_devices):
+            raise InvalidArgumentError(
+                f"the client has no device with id {number}: it has {len(self.jaxlib_devices)}; make it with "
+                f"pjrt.client('cpu', num_devices=...)"
+            )
+        return self.jaxlib_devices[number]
+
+    def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
+        """Return the assignment of replicas and partitions to the first devices.
+
+        Raises:
+            InvalidArgumentError: there are fewer devices.
+        """
+        count = expect_int(num_replicas, "a number of replicas") * expect_int(num_partitions, "a number of partitions")
+        if count > len(self.jaxlib_devices):
+            raise InvalidArgumentError(
+                f"{num_replicas} replicas × {num_partitions} partitions need {count} devices, the client has "
+                f"{len(self.jaxlib_devices)}; make it with pjrt.client('cpu', num_devices={count})"
+            )
+        return DeviceAssignment.in_order([*range(len(self.jaxlib_devices))], num_replicas, num_partitions)
+
+    def bytes_in_use(self, jaxlib_device: Any) -> int:
+        """Return the bytes of the live buffers of one of jaxlib's devices."""
+        return sum(
+            _jaxlib.size_on_device(array)
+            for array in self.jaxlib_client.live_arrays()
+            if jaxlib_device in array._sharding._internal_device_list and not array.is_deleted()
+        )
+
+    # Types.
+
+    def array_type(
+        self,
+        shape: tuple[int, ...],
+        element_type: ElementType,
+        space: XlaMemorySpace,
+        minor_to_major: tuple[int, ...] | None = None,
+        dynamic_dimensions: tuple[int, ...] = (),
+    ) -> ArrayType:
+        """Return the one object for buffers of this type; the default layout is row-major."""
+        if minor_to_major is None:
+            minor_to_major = tuple(range(len(shape) - 1, -1, -1))
+        key = (shape, element_type, space.id, minor_to_major, dynamic_dimensions)
+        array_type = self._types.get(key)
+        if array_type is None:
+            array_type = ArrayType(shape, element_type, TiledLayout(minor_to_major), space, dynamic_dimensions)
+            array_type = self._types.setdefault(key, array_type)  # another thread may have made it meanwhile
+        return array_type
+
+    def row_major_type(self, shape: tuple[int, ...], dtype: AnyDType, space: XlaMemorySpace) -> ArrayType:
+        """Return the ``array_type`` of a row-major array, by its dtype.
+
+        Raises:
+            InvalidArgumentError: the dtype is not an element type.
+        """
+        # A table of its own, for each array that comes from the host: looking up the element type takes longer.
+        key = (shape, dtype, space)
+        array_type = self._row_major.get(key)
+        if array_type is None:
+            array_type = self._row_major[key] = self.array_type(shape, ElementType.of(dtype), space)
+        return array_type
+
+    def type_in(self, array_type: ArrayType, space: XlaMemorySpace) -> ArrayType:
+        """Return the same type in another memory space."""
+        return self.array_type(
+            array_type.shape,
+            array_type.element_type,
+            space,
+            array_type.layout.minor_to_major,
+            array_type.dynamic_dimensions,
+        )
+
+    # The end.
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no thread can use the runtime any more."""
+        return bool(self.ended) and self.ended != shutdown.ENDING
+
+    def adopt(self, executable: Unloadable) -> None:
+        """Unload an executable when the runtime is closed."""
+        self._executables.add(executable)
+
+    def close(self, reason: str) -> bool:
+        """Wait for work under way, and release jaxlib's client.
+
+        Returns:
+            Whether it was this call that closed the runtime.
+        """
+        with self._lock:
+            if self.is_closed:
+                return False
+            self.ended = reason
+        for array in self._jaxlib_client.live_arrays():
+            with contextlib.suppress(Exception):  # a failed or deleted array is as good as finished
+                array.block_until_ready()
+        self._release()
+        return True
+
+    def abandon(self, reason: str) -> list[Any]:
+        """End the runtime without waiting, in the child of a fork, where the runtime's threads do not exist.
+
+        Returns:
+            The objects that must never be destroyed.
+        """
+        self._lock = threading.Lock()  # the thread that held it is not in this process
+        jaxlib_client = self.jaxlib_devices[0].client  # there also after ``close``
+        if not self.ended:
+            self.ended = reason
+        self.watcher.abandon(reason)
+        return [jaxlib_client, *jaxlib_client.live_arrays(), *jaxlib_client.live_executables(), *self._release()]
+
+    def close_to_others(self) -> None:
+        """Refuse all threads from now on except the one that ends the interpreter."""
+        self.watcher.is_ending = True
+        if not self.ended:
+            self.ended = shutdown.ENDING
+        for executable in list(self._executables):
+            executable.close_short_path()
+
+    def finish(self, deadline: float) -> bool:
+        """Wait for work under way and end the watcher's threads, because the interpreter ends.
+
+        Args:
+            deadline: the latest time to wait for, on the clock of ``time.monotonic``.
+
+        Returns:
+            Whether the work is finished.
+        """
+        arrays = [] if self._jaxlib_client is None else self._jaxlib_client.live_arrays()
+        is_finished = all(_is_settled_by(array, deadline) for array in arrays)
+        self.watcher.stop(deadline)
+        return is_finished
+
+    def _release(self) -> list[Any]:
+        """Release jaxlib's client and executables, and return the executables."""
+        self.relayouts = {}
+        self._jaxlib_client = None
+        return [executable.unload(self.ended) for executable in list(self._executables)]
+
+
+def _is_settled_by(array: _jaxlib.Array, deadline: float) -> bool:
+    """Whether an array has its value, or will never have one, by a time. jaxlib's own wait has no limit."""
+    with contextlib.suppress(Exception):  # a failed or deleted array is as good as finished
+        while not array.is_ready():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
+    return True
