@@ -1,12 +1,12 @@
-"""The asynchronous host runtime that in-process devices are built on (the "TFRT CPU client" of the C++ world).
+"""The asynchronous host runtime: the basis of devices in this process (like the "TFRT CPU client" of XLA).
 
-A device's author brings ``compile(program, options)``, which gives a function on numpy arrays; ``HostClient`` makes a
-complete, asynchronous, many-device client of it. This room must not know StableHLO or any compiler.
+A device's author brings ``compile(program, options)``, which returns a function on numpy arrays. ``HostClient`` makes
+a complete, asynchronous client of many devices of it. This package must not know StableHLO or any compiler.
 
-- ``HostClient``: the client; its arguments are all that an author configures.
-- ``Compiled``: what ``compile`` may return instead of a bare function, to say more about it.
-- ``RunContext``: what such a function can ask about its run: device, replica, partition, and a rendezvous with
-  the other devices of the launch.
+- ``HostClient``: the client; its arguments are everything that an author configures.
+- ``Compiled``: what ``compile`` may return instead of a bare function, to declare more about it.
+- ``RunContext``: what such a function may ask about its run: device, replica, partition, and a rendezvous with the
+  other devices of the launch.
 """
 
 from pjrt.host.client import HostClient

@@ -1,4 +1,4 @@
-"""ABI versions of host platforms: an executable runs on the version that compiled it."""
+"""ABI versions of host platforms: an executable runs only on the version that compiled it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PlatformVersion(NamedTuple):
         return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "little")
 
     def to_proto(self) -> bytes:
-        """Both as bytes."""
+        """Return both as bytes."""
         return json.dumps({"platform": self.name, "version": self.version}).encode()
 
 

@@ -1,4 +1,4 @@
-"""Accounting: how much of a memory is in use, and where its limit is."""
+"""Accounting: the bytes in use in a memory, and their limit."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class MemoryAccount:
 
     @property
     def limit(self) -> int | None:
-        """The most bytes that may be in use at one time, if there is such a limit."""
+        """The most bytes that may be in use at one time; ``None`` for no limit."""
         return self._limit
 
     def charge(self, size: int) -> None:
-        """Takes ``size`` bytes.
+        """Take ``size`` bytes.
 
         Raises:
-            ResourceExhaustedError: that would be more than the limit; nothing was taken.
+            ResourceExhaustedError: the limit would be exceeded; nothing was taken.
         """
         with runtime_lock:
             used = self._in_use + size
@@ -53,12 +53,12 @@ class MemoryAccount:
                 self._largest = size
 
     def release(self, size: int) -> None:
-        """Gives ``size`` bytes back."""
+        """Return ``size`` bytes to the account."""
         with runtime_lock:
             self._in_use -= size
 
     def stats(self) -> AllocatorStats:
-        """The state of the account, in PJRT's terms."""
+        """Return the state of the account in PJRT's terms."""
         with runtime_lock:
             return AllocatorStats(
                 bytes_in_use=self._in_use,
@@ -70,7 +70,7 @@ class MemoryAccount:
             )
 
     def clear_peak(self) -> None:
-        """Sets the peak back to what is in use now, and the largest allocation to none."""
+        """Reset the peak to the bytes in use now, and the largest allocation to none."""
         with runtime_lock:
             self._peak = self._in_use
             self._largest = 0

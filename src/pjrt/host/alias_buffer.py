@@ -1,4 +1,4 @@
-"""Alias buffers: buffers that will stand for another, as soon as somebody says for which."""
+"""Alias buffers: buffers that become an alias of another buffer later."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pjrt.host_memory.layout import order_of, tiled
 
 
 class HostAliasFulfillment(AliasFulfillment):
-    """Says, once, what an alias buffer stands for; dropping it unsaid fails the alias."""
+    """Names, once, the buffer that an alias buffer is an alias of; dropping it before that fails the alias."""
 
     __slots__ = ("_space", "_spec", "_storage")
 
     def __init__(self, space: HostMemorySpace, spec: ShapeSpec, storage: Storage) -> None:
         self._space = space
         self._spec = spec
-        # Given up when it was said what the alias stands for.
+        # ``None`` when the alias has its buffer or its error.
         self._storage: Storage | None = storage
 
     def fulfill(self, buffer: Buffer) -> None:
@@ -38,31 +38,33 @@ class HostAliasFulfillment(AliasFulfillment):
         source = buffer.use()
         if source is self._storage:
             raise InvalidArgumentError("an alias cannot stand for itself")
-        follow(self._say(), source)
+        follow(self._take_storage(), source)
 
     def fail(self, error: PjrtError) -> None:
         expect(error, PjrtError, "an error as pjrt.PjrtError")
-        self._say().definition._complete(None, error)
+        self._take_storage().definition._complete(None, error)
 
     def abandon(self, error: PjrtError) -> None:
-        """Fails the alias if nothing was said yet."""
+        """Fail the alias if it has no buffer yet."""
         storage, self._storage = self._storage, None
         if storage is not None:
             storage.definition._complete(None, error)
 
-    def _say(self) -> Storage:
+    def _take_storage(self) -> Storage:
         storage, self._storage = self._storage, None
         if storage is None:
-            raise FailedPreconditionError("what the alias stands for was said already, or its client was closed")
+            raise FailedPreconditionError("the alias has its buffer or its error already, or its client was closed")
         return storage
 
     def __del__(self) -> None:
         if getattr(self, "_storage", None) is not None:
-            self.abandon(InternalError("nobody said what this alias buffer stands for: its fulfillment was dropped"))
+            self.abandon(InternalError("the alias buffer got no buffer: its fulfillment was dropped"))
 
 
-def alias(device: HostDevice, space: HostMemorySpace, spec: ShapeSpec) -> tuple[HostBuffer, HostAliasFulfillment]:
-    """A buffer that will stand for another, and what says for which."""
+def alias_buffer(
+    device: HostDevice, space: HostMemorySpace, spec: ShapeSpec
+) -> tuple[HostBuffer, HostAliasFulfillment]:
+    """Return a buffer that becomes an alias of another, and the fulfillment that names that buffer."""
     expect_spec(spec)
     storage = Storage(Future())
     layout = None if spec.layout is None else tiled(order_of(spec.layout, spec.shape, spec.element_type))
@@ -72,7 +74,7 @@ def alias(device: HostDevice, space: HostMemorySpace, spec: ShapeSpec) -> tuple[
 
 
 def follow(storage: Storage, source: Storage) -> None:
-    """Gives a storage the array of another as soon as that has it; both see the same memory then."""
+    """Give a storage the array of another as soon as that has it; both use the same memory then."""
 
     def pass_on(_: Future[None]) -> None:
         error = source.definition._error

@@ -1,4 +1,4 @@
-"""Arguments: are they what the program takes, and which of them does it use up?"""
+"""Arguments: their checks before an execution, and the donated ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pjrt.host.storage import TOKEN, Storage
 
 
 class Arguments:
-    """What a program takes: checks arguments, and takes the donated ones away from their buffers."""
+    """Checks the arguments of a program, and takes the storages of the donated ones away from their buffers."""
 
     __slots__ = ("_donated", "_name", "_parameters")
 
@@ -27,24 +27,24 @@ class Arguments:
         self._donated = frozenset(compiled.aliases) | frozenset(compiled.donated)
 
     def donated(self, kept: frozenset[int]) -> frozenset[int]:
-        """The numbers of the parameters that are donated, if those in ``kept`` are not."""
+        """Return the numbers of the parameters that are donated; those in ``kept`` are not."""
         return self._donated - kept if kept and self._donated else self._donated
 
     def take(
         self, arguments: Sequence[Sequence[Buffer]], devices: Sequence[HostDevice], donated: frozenset[int]
     ) -> list[list[Storage]]:
-        """The storages of the arguments, one list a device; the buffers of donated ones are used up.
+        """Return the storages of the arguments, one list a device; the buffers of the donated ones are deleted.
 
-        Everything is checked before anything is used up, so that a call that raises changes nothing.
+        Everything is checked before anything is deleted, so that a call that raises changes nothing.
 
         Raises:
-            InvalidArgumentError: number, type or place of the arguments is wrong, or one is donated and used twice.
+            InvalidArgumentError: number, type or device of the arguments is wrong, or a donated one is used twice.
             FailedPreconditionError: an argument was deleted or donated before.
         """
         rows = [expect_sequence(row, "the arguments as a list of buffers") for row in arguments]
         if not donated:
             return [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
-        with runtime_lock:  # of two calls that use an argument up, one comes too late
+        with runtime_lock:  # Of two calls that donate the same argument, one must fail.
             taken = [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
             for row in rows:
                 self._check_used_once(row, donated)
@@ -93,7 +93,7 @@ class Arguments:
 
 def _fits(buffer: HostBuffer, expected: ShapeSpec) -> bool:
     if expected.element_type is ElementType.TOKEN:
-        # Frameworks begin a chain of tokens with an empty array of booleans, as XLA takes it.
+        # Frameworks begin a chain of tokens with an empty array of booleans, which XLA accepts.
         return buffer._element_type is ElementType.TOKEN or (
             buffer._element_type is ElementType.PRED and buffer._shape == (0,)
         )
@@ -101,7 +101,7 @@ def _fits(buffer: HostBuffer, expected: ShapeSpec) -> bool:
 
 
 def _as_token(source: Storage) -> Storage:
-    """The token that an empty array stands for: there, or failed, when the array is."""
+    """Return the token that an empty array stands for: it is ready, or fails, when the array does."""
     token = Storage(source.definition, TOKEN)
     token.queue = source.queue
     return token

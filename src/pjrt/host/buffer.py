@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class HostBuffer(Buffer):
-    """An array in the memory of this process, which may come later."""
+    """An array in the memory of this process, whose value may come later."""
 
     __slots__ = ("_device", "_element_type", "_layout", "_shape", "_space", "_storage")
 
@@ -53,7 +53,7 @@ class HostBuffer(Buffer):
         self._layout = layout
         self._storage: Storage | None = storage
 
-    # What it is.
+    # Its metadata.
 
     @property
     def client(self) -> HostClient:
@@ -92,7 +92,7 @@ class HostBuffer(Buffer):
     def is_on_cpu(self) -> bool:
         return True
 
-    # Its life.
+    # Its lifetime.
 
     @property
     def is_deleted(self) -> bool:
@@ -102,7 +102,7 @@ class HostBuffer(Buffer):
         self._storage = None
 
     def use(self) -> Storage:
-        """The storage, for work that is about to use the value.
+        """Return the storage, for work that is about to use the value.
 
         Raises:
             FailedPreconditionError: the buffer was deleted or donated, or its client is closed.
@@ -155,7 +155,7 @@ class HostBuffer(Buffer):
 
     def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
         expect(out, Future, "a future of the memory to copy to")
-        # Held from now on: the buffer may be deleted before the memory to copy to comes.
+        # Held from now on: the buffer may be deleted before there is memory to copy to.
         storage, available = self.use(), self.on_device_size
         promise: Promise[None] = Promise()
 
@@ -172,7 +172,7 @@ class HostBuffer(Buffer):
         out.add_done_callback(begin)
         return promise.future
 
-    # To other places and other hands.
+    # Copies elsewhere, and other uses of its memory.
 
     def copy_to(self, destination: Device | MemorySpace) -> Buffer:
         source = self.use()
@@ -184,7 +184,7 @@ class HostBuffer(Buffer):
             )
         space = device.default_memory_space if isinstance(destination, Device) else destination
         if not isinstance(device.client, type(self.client)) or not isinstance(space, HostMemorySpace):
-            # Another kind of client: by way of the host, which is waited for.
+            # Another kind of client: copy by way of the host, and wait for that.
             return device.client.buffer_from_host(self.to_host().result(), device=device, memory_space=space)
         home = space.devices[0]
         home.client.check_open()
@@ -239,7 +239,7 @@ class HostBuffer(Buffer):
 
     @property
     def described(self) -> str:
-        """Type and shape, for messages."""
+        """The type and shape, for messages."""
         return f"{self._element_type.name.lower()}[{','.join(map(str, self._shape))}]"
 
 
@@ -249,5 +249,5 @@ def _value(storage: Storage) -> HostArray:
 
 
 def _view(array: HostArray) -> HostArray:
-    # A view, not the array itself: of a read-only array's view nobody can make a writable one.
+    # A view and not the array itself: a view of a read-only array cannot be made writable.
     return array.view()

@@ -1,4 +1,4 @@
-"""What the devices of a host client can do: what the runtime gives them all, and what their author says of them."""
+"""The capabilities of a host client's devices: the runtime's, and the author's declarations."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _RUNTIME = {
     Feature.TILED_LAYOUTS: False,
     Feature.UNINITIALIZED_BUFFERS: True,
 }
-"""What comes with the runtime; what programs may hold is for the author to say."""
+"""The abilities of the runtime; the author declares what programs may contain."""
 
 
 def describe(
     compiler: HostCompiler, descriptions: Sequence[HostDeviceDescription], attributes: Attributes
 ) -> Capabilities:
-    """What described devices can do: the author's word first, then the attributes and the runtime."""
+    """Return the capabilities of described devices: the author's declarations first, then attributes and runtime."""
     kinds = dict.fromkeys(memory.kind for device in descriptions for memory in device.memory_space_descriptions)
     names = dict.fromkeys(device.kind for device in descriptions)
     runtime = Capabilities(
@@ -46,4 +46,4 @@ def describe(
         features=_RUNTIME,
         variants={"device_kind": ", ".join(names)},
     )
-    return compiler.stated().completed(Capabilities.from_attributes(attributes)).completed(runtime)
+    return compiler.declared_capabilities().completed(Capabilities.from_attributes(attributes)).completed(runtime)

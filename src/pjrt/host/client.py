@@ -1,4 +1,4 @@
-"""The client of the host runtime: a device author's functions, made into a complete asynchronous client."""
+"""The client of the host runtime: a complete asynchronous client around a device author's functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.host import from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion, PlatformVersion
-from pjrt.host.alias_buffer import HostAliasFulfillment, alias
+from pjrt.host.alias_buffer import HostAliasFulfillment, alias_buffer
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import CompileFunction
 from pjrt.host.compiler import HostCompiler, PartitioningFunction, StaticCheckFunction
@@ -47,33 +47,33 @@ from pjrt.host_memory.dlpack import from_source
 
 
 class HostClient(Client):
-    """A complete, asynchronous client over one function that compiles.
+    """A complete, asynchronous client around one function that compiles.
 
     Args:
         name: the platform's name.
-        compile: ``compile(program, options)`` gives a function on numpy arrays, or a ``Compiled``, which is such a
-            function with what its author likes to say about it.
-        num_devices: how many devices there are; each runs its programs on a thread of its own.
-        platform_version: the platform's version, for people.
-        device_kind: the name of the kind of device; the platform's name if not said.
+        compile: ``compile(program, options)`` returns a function on numpy arrays, or a ``Compiled``: such a function
+            with its author's declarations.
+        num_devices: the number of devices; each runs its programs on its own thread.
+        platform_version: the platform's version, human-readable.
+        device_kind: the name of the kind of device; the platform's name by default.
         device_attributes: facts of every device by name.
-        attributes: what the platform says of itself, such as ``stablehlo_current_version``.
+        attributes: facts of the platform by name, such as ``stablehlo_current_version``.
         memory_kinds: the kinds of memory of each device, its default one first.
         memory_limit: the most bytes in use on each device: of its default memory, or by kind.
         process_index: the number of this process among those of the job.
-        process_count: how many processes the job has, each with ``num_devices`` devices; those of the others are
-            listed but cannot be used from here.
-        formats: the program formats that ``compile`` takes; ``None`` is any.
-        deserialize: ``deserialize(payload, program, options)`` gives what ``compile`` does, from what
-            ``Compiled.serialize`` gave.
-        alignment: the alignment in bytes that the device needs to use a host array where it lies; others are copied.
+        process_count: the number of processes of the job, each with ``num_devices`` devices; the devices of the other
+            processes are listed but cannot be used from here.
+        formats: the program formats that ``compile`` accepts; ``None`` for all.
+        deserialize: ``deserialize(payload, program, options)`` returns what ``compile`` does, from the bytes of
+            ``Compiled.serialize``.
+        alignment: the alignment in bytes that the device needs to use a host array in place; other arrays are copied.
         collective_timeout: how long the devices of a launch wait for each other, in seconds.
-        capabilities: what the devices can do, beside what the runtime gives them all; or a function that tells it.
-        static_check: what looks into a program for ``supports`` before it is compiled, such as
-            ``pjrt.stablehlo.static_check``; by default nothing does.
-        partitioning: what reads the replicas and partitions that a program states, such as
-            ``pjrt.stablehlo.partitioning_of``; every program is for one device if not said. ``compile`` is always given
-            options that leave nothing to the program.
+        capabilities: the abilities of the devices in addition to the runtime's, or a function that returns them.
+        static_check: a function that looks into a program for ``supports`` before it is compiled, such as
+            ``pjrt.stablehlo.static_check``; none by default.
+        partitioning: a function that reads the replicas and partitions that a program states, such as
+            ``pjrt.stablehlo.partitioning_of``; by default every program is for one device. The options that ``compile``
+            gets leave nothing to the program.
     """
 
     __slots__ = (
@@ -152,10 +152,10 @@ class HostClient(Client):
         self.dispatcher = Dispatcher([q for d in self._local_devices for q in (d.compute, d.transfers)])
         self._handlers = FfiHandlers()
         self._mapped = DmaMappings()
-        # What somebody still has to say, for ``close`` to end the wait for it.
+        # Aliases and transfers that wait for the caller; ``close`` ends their wait.
         self._unfulfilled: weakref.WeakSet[HostAliasFulfillment | HostTransferManager] = weakref.WeakSet()
 
-    # What it is.
+    # Its platform and devices.
 
     @property
     def platform_name(self) -> str:
@@ -257,7 +257,7 @@ class HostClient(Client):
     ) -> HostBuffer:
         self.check_open()
         place, space = self.choose_place(device, memory_space)
-        return from_host.place(array, place, space, layout, semantics, on_done_with_host_buffer)
+        return from_host.buffer_from_host(array, place, space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> HostBuffer:
         self.check_open()
@@ -274,7 +274,7 @@ class HostClient(Client):
     ) -> HostBuffer:
         self.check_open()
         device, space = self.choose_place(None, memory_space)
-        buffer, fulfillment = alias(device, space, spec)
+        buffer, fulfillment = alias_buffer(device, space, spec)
         fulfillment.fail(error)
         return buffer
 
@@ -283,7 +283,7 @@ class HostClient(Client):
     ) -> tuple[HostBuffer, AliasFulfillment]:
         self.check_open()
         device, space = self.choose_place(None, memory_space)
-        buffer, fulfillment = alias(device, space, spec)
+        buffer, fulfillment = alias_buffer(device, space, spec)
         self._unfulfilled.add(fulfillment)
         return buffer, fulfillment
 
@@ -324,13 +324,13 @@ class HostClient(Client):
     # Other processes.
 
     def update_global_process_info(self, processes: Sequence[ProcessInfo]) -> None:
-        """Takes note of the state of the job's processes (``PJRT_Client_UpdateGlobalProcessInfo``); nothing here waits
-        for another process, so nothing changes by it.
+        """Check the state of the job's processes and ignore it (``PJRT_Client_UpdateGlobalProcessInfo``): nothing here
+        waits for another process.
         """
         self.check_open()
         expect_all(processes, ProcessInfo, "a pjrt.ProcessInfo")
 
-    # Functions of the host inside programs.
+    # Host functions that programs call.
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
         self._handlers.register(name, handler, traits)
@@ -340,13 +340,13 @@ class HostClient(Client):
 
     @property
     def ffi_handlers(self) -> FfiHandlers:
-        """What ``register_ffi_handler`` was given, for the function that computes a program with custom calls."""
+        """The registered handlers, for the function that computes a program with custom calls."""
         return self._handlers
 
     def choose_place(
         self, device: Device | None, memory_space: MemorySpace | None
     ) -> tuple[HostDevice, HostMemorySpace]:
-        """The device and memory space meant by a caller who may have named either, both or none."""
+        """Return the device and memory space for a buffer whose caller named either, both or none of them."""
         if device is None and memory_space is None:
             first = self._local_devices[0]
             return first, first._memory_spaces[0]
@@ -362,10 +362,10 @@ class HostClient(Client):
         return self._closed
 
     def check_open(self) -> None:
-        """Returns if the client can be used.
+        """Raise an error if the client cannot be used.
 
         Raises:
-            FailedPreconditionError: it was closed, or belongs to the parent of a forked process.
+            FailedPreconditionError: the client was closed, or belongs to the parent of a forked process.
         """
         if self._closed:
             raise FailedPreconditionError(f"the client '{self.platform_name}' was closed; make a new one")
@@ -388,7 +388,7 @@ class HostClient(Client):
         return self.dispatcher.unfinished()
 
     def _end_waiting(self) -> None:
-        """What waits for somebody to say or bring something does not wait any longer."""
+        """Fail the aliases and transfers that still wait for the caller."""
         for promise in list(self._unfulfilled):
             promise.abandon(CancelledError(f"the client '{self.platform_name}' was closed"))
 

@@ -1,4 +1,4 @@
-"""Compiled programs: what a device author's ``compile`` gives back."""
+"""Compiled programs: the declarations of a device author about a function that computes a program."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from pjrt.host_memory.layout import order_of_spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """A function that computes a program, and what its author likes to say about it.
+    """A function that computes a program, and its author's declarations.
 
-    Only ``run`` is needed. Say ``outputs`` too wherever they are known: only then can an execution be enqueued without
-    waiting for it, because the caller is given buffers of these types at once. Where they are not said, executing
-    waits for the function to return.
+    Only ``run`` is required. Declare ``outputs`` too whenever they are known: only then can an execution be enqueued
+    without waiting for it, because the caller gets buffers of these types at once. Otherwise the call that executes the
+    program waits until the function has returned.
 
     Attributes:
-        run: the function: takes one read-only numpy array a parameter, gives one array, or a tuple or list of them.
+        run: the function: takes one read-only numpy array a parameter, returns one array, or a tuple or list of them.
             It runs on the device's thread and may block it. An exception becomes the error of the outputs. Tokens are
-            ``None``, both ways.
+            ``None``, as arguments and as results.
         outputs: shape and element type of each result, and its layout if that is not row-major.
-        parameters: shape and element type of each parameter; arguments are checked against them. A layout is what
-            frameworks are told to give; arrays of every layout are taken.
+        parameters: shape and element type of each parameter; arguments are checked against them. Frameworks are asked
+            for the layouts; arrays of every layout are accepted.
         name: the program's name.
-        takes_context: ``run`` takes an ``RunContext`` before the arrays: it says on which device and for which
-            replica and partition it runs, and lets the devices of one launch meet.
-        aliases: result number by parameter number: these parameters are donated, and their memory goes to that
-            result. Their arrays arrive writable and are ``run``'s to overwrite and return.
-        donated: further parameters that are donated; their arrays arrive writable too.
-        output_memory_kinds: the kind of memory that each result goes to; the device's default if not said.
-        parameter_memory_kinds: the kind of memory in which each parameter is expected; likewise.
+        takes_context: whether ``run`` takes a ``RunContext`` before the arrays. It has the device, the replica and the
+            partition of the run, and lets the devices of one launch meet.
+        aliases: result number by parameter number: these parameters are donated, and the result takes over their
+            memory. Their arrays are writable: ``run`` may overwrite and return them.
+        donated: further parameters that are donated; their arrays are writable too.
+        output_memory_kinds: the kind of memory of each result; the device's default by default.
+        parameter_memory_kinds: the expected kind of memory of each parameter; the device's default by default.
         output_shardings: for each result a serialized ``xla.OpSharding``.
         parameter_shardings: for each parameter a serialized ``xla.OpSharding``.
-        cost: what a run costs, by PJRT's keys such as ``flops``; a function is called when somebody asks.
-        memory: what memory a run needs; a function is called when somebody asks. What the types tell is the default.
-        optimized: the program as it was compiled; a function is called when somebody asks. The program as it came is
-            the default.
+        cost: the cost of a run, by PJRT's keys such as ``flops``; or a function, which is called on demand.
+        memory: the memory that a run needs, or a function, which is called on demand; computed from the types by
+            default.
+        optimized: the program after the compiler's optimizations, or a function, which is called on demand; the
+            original program by default.
         code_size: the bytes of generated code.
-        serialize: gives the compiled program as bytes for the client's ``deserialize``; if not said, the program is
-            kept and compiled again when it is loaded.
-        fingerprint: bytes that are equal for equal executables; a hash of program, options and platform version if
-            not said.
+        serialize: a function that returns the compiled program as bytes for the client's ``deserialize``; by default
+            the program is serialized, and compiled again when it is loaded.
+        fingerprint: bytes that are equal for equal executables; by default a hash of program, options and platform
+            version.
     """
 
     run: Callable[..., Any]
@@ -71,7 +72,7 @@ class Compiled:
         if not callable(self.run):
             raise InvalidArgumentError(f"Compiled.run must be a function on arrays, found {type(self.run).__name__}")
         for spec in (*(self.outputs or ()), *(self.parameters or ())):
-            order_of_spec(spec)  # a layout that host memory cannot have is an error now, not at each execution
+            order_of_spec(spec)  # A layout that host memory cannot have is an error now, not at each execution.
         for parameter, output in self.aliases.items():
             self._check_number("parameter", parameter, self.parameters)
             self._check_number("output", output, self.outputs)
@@ -89,18 +90,18 @@ class Compiled:
             raise InvalidArgumentError(f"the program has {count} of {what}s, but donation names {what} {number}")
 
     @staticmethod
-    def of(made: Any) -> Compiled:
-        """What ``compile`` gave, be it a bare function.
+    def of(compiled: Any) -> Compiled:
+        """Return a value that ``compile`` returned, which may be a bare function, as a ``Compiled``.
 
         Raises:
-            InvalidArgumentError: it is neither a ``Compiled`` nor callable.
+            InvalidArgumentError: the value is neither a ``Compiled`` nor callable.
         """
-        if isinstance(made, Compiled):
-            return made
-        if callable(made):
-            return Compiled(run=made, name=getattr(made, "__name__", "main"))
+        if isinstance(compiled, Compiled):
+            return compiled
+        if callable(compiled):
+            return Compiled(run=compiled, name=getattr(compiled, "__name__", "main"))
         raise InvalidArgumentError(
-            f"compile must return a function on arrays or a pjrt.host.Compiled, it returned {type(made).__name__}"
+            f"compile must return a function on arrays or a pjrt.host.Compiled, it returned {type(compiled).__name__}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Compiling for a host platform: the author's ``compile`` with its surroundings."""
+"""The compiler of a host platform: the author's ``compile``, with checks and serialization."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ PartitioningFunction = Callable[[Program], Partitioning]
 
 
 class HostCompiler:
-    """What makes the executables of a platform.
+    """The compiler of a platform.
 
     Args:
         platform_name: the platform.
-        platform_version: its version, for people.
-        default_memory_kind: where arguments and results are when nothing else is said.
+        platform_version: its version, human-readable.
+        default_memory_kind: the default kind of memory of arguments and results.
         compile_function: the author's ``compile(program, options)``.
-        deserialize_function: the author's ``deserialize(payload, program, options)``, for what ``Compiled.serialize``
-            gave.
-        formats: the program formats that ``compile`` takes; ``None`` is any.
-        capabilities: what the author says of the devices, or what gives it.
-        static_check: what looks into a program beforehand; ``None`` where nothing does.
-        partitioning: what reads the replicas and partitions that a program states; ``None`` where nothing does.
+        deserialize_function: the author's ``deserialize(payload, program, options)`` for the bytes of
+            ``Compiled.serialize``.
+        formats: the program formats that ``compile`` accepts; ``None`` for all.
+        capabilities: the author's declarations about the devices, or a function that returns them.
+        static_check: a function that looks into a program before it is compiled, if there is one.
+        partitioning: a function that reads the replicas and partitions that a program states, if there is one.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class HostCompiler:
         self._partitioning = partitioning
 
     def compile(self, program: Program | str | bytes, options: CompileOptions | None) -> HostExecutable:
-        """An executable, by the author's ``compile``.
+        """Compile a program by the author's ``compile``.
 
         Raises:
-            InvalidArgumentError: the format is not one that the platform takes.
-            PjrtError: what the author's function raised.
+            InvalidArgumentError: the platform does not accept the program's format.
+            PjrtError: the author's function raised an exception.
         """
         program = Program.of(program)
         if self.formats is not None and str(program.format) not in self.formats:
@@ -79,10 +79,10 @@ class HostCompiler:
         options = self._completed(program, options)
         return self._made(lambda: self._compile(program, options), program, options)
 
-    def stated(self) -> Capabilities:
-        """What the author says of the devices, now."""
-        stated = self._capabilities
-        return stated if isinstance(stated, Capabilities) else stated()
+    def declared_capabilities(self) -> Capabilities:
+        """Return what the author declares about the devices."""
+        declarations = self._capabilities
+        return declarations if isinstance(declarations, Capabilities) else declarations()
 
     def supports(
         self,
@@ -92,25 +92,25 @@ class HostCompiler:
         capabilities: Capabilities,
         compile: Callable[[], Any],
     ) -> Support:
-        """Whether devices with these capabilities can run a program; see ``Client.supports``.
+        """Return whether devices with these capabilities can run a program; see ``Client.supports``.
 
         Args:
             program: the program.
-            options: how it is compiled.
+            options: compile options.
             effort: the effort to make.
             capabilities: those of the devices.
-            compile: compiles it for them.
+            compile: a function that compiles the program for the devices.
         """
-        read = Program.of(program)
+        code = Program.of(program)
         if self._static_check is None:
-            return decide(effort, only_format(read, capabilities), compile)
-        return decide(effort, self._static_check(read, self._completed(read, options), capabilities), compile)
+            return decide(effort, only_format(code, capabilities), compile)
+        return decide(effort, self._static_check(code, self._completed(code, options), capabilities), compile)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None) -> HostExecutable:
-        """An executable from what ``Executable.serialize`` gave.
+        """Return the executable in the bytes of ``Executable.serialize``.
 
         Raises:
-            InvalidArgumentError: the bytes are none, or for another platform.
+            InvalidArgumentError: the bytes are not an executable, or one for another platform.
         """
         program, kept, payload = unpack(
             expect_bytes(serialized, "a serialized executable as bytes"), self.platform_name

@@ -1,4 +1,4 @@
-"""Copies between devices, memory spaces and the host that wait for the value without holding up anyone."""
+"""Copies between devices, memory spaces and the host. They wait for the value and block no caller."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 INLINE_BYTES = 64 * 1024
-"""Copies up to this size are made at once where they stand; handing them to a thread would take longer."""
+"""Copies up to this size are target in the calling thread; passing them to another thread would take longer."""
 
 
 def schedule(device: HostDevice, storage: Storage, function: Callable[[HostArray], T], size: int) -> Future[T]:
-    """A future of ``function(array)``, called when the storage has its array.
+    """Return a future of ``function(array)``, which is called when the storage has its array.
 
     Args:
-        device: whose thread for transfers makes large copies.
-        storage: where the array is to come from; if it fails, so does the future.
+        device: the device whose thread for transfers makes large copies.
+        storage: the source; if it fails, so does the future.
         function: the work.
-        size: how many bytes it moves.
+        size: the number of bytes that it moves.
     """
 
     copy = Copy(device, storage, function, size)
@@ -40,10 +40,10 @@ def schedule(device: HostDevice, storage: Storage, function: Callable[[HostArray
 
 
 class Copy(Call):
-    """A copy of a storage's value; the callback of the storage's definition event that begins it.
+    """A copy of a storage's value; as a callback of the storage's definition event, it begins the copy.
 
     Attributes:
-        source: the storage, to which a copy has one reference until it is begun; then ``None``.
+        source: the storage, to which a copy has one reference until it begins; then ``None``.
     """
 
     __slots__ = ("_device", "_size", "source")
@@ -54,7 +54,7 @@ class Copy(Call):
         self.source: Storage | None = source
 
         def work() -> T:
-            # Let go before the future is done: whoever waits for it may donate the memory next.
+            # Dropped before the future is done: a thread that waits for it may donate the memory next.
             begun, self.source = self.source, None
             assert begun is not None
             assert begun.array is not None
@@ -64,12 +64,12 @@ class Copy(Call):
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody can still see what becomes of it: has its future, or is to be called back."""
+        """Whether its result can still be seen: another object holds its future, or the future has callbacks."""
         # One reference is the attribute's, one the call's.
         return bool(self.future._callbacks) or sys.getrefcount(self.future) > 2
 
     def __call__(self, definition: Future[None]) -> None:
-        """Begin, now that the value is there or has failed."""
+        """Begin the copy, now that the value is there or has failed."""
         if definition._error is not None:
             self.fail(definition._error)
         elif self._size <= INLINE_BYTES:
@@ -90,24 +90,24 @@ def copy_between(
     order: tuple[int, ...],
     size: int,
 ) -> Storage:
-    """A storage in another memory that will hold a copy.
+    """Return a storage in another memory that will hold a copy.
 
     Args:
-        source: what is copied, when it is there.
-        device: whose thread copies.
+        source: the storage to copy.
+        device: the device whose thread copies.
         space: the memory to copy to.
         dtype: the dtype of the elements.
-        order: the dimensions from the slowest to the fastest varying; kept.
+        order: the dimensions from the slowest to the fastest varying, which the copy keeps.
         size: the number of bytes.
 
     Raises:
-        ResourceExhaustedError: the memory has no room for it.
+        ResourceExhaustedError: the memory has no room for the copy.
     """
-    made = Storage(source.definition)
-    made.charge(space.account, size)
+    target = Storage(source.definition)
+    target.charge(space.account, size)
 
     def copy(array: HostArray) -> None:
-        made.array = TOKEN if array is TOKEN else freeze(aligned_copy(array, dtype, order))
+        target.array = TOKEN if array is TOKEN else freeze(aligned_copy(array, dtype, order))
 
-    made.definition = schedule(device, source, copy, size)
-    return made
+    target.definition = schedule(device, source, copy, size)
+    return target

@@ -1,6 +1,6 @@
-"""Demand: whether anybody can still see what work under way will give.
+"""Demand: which executions still have an owner of their results.
 
-References tell, as they do where memory is reused (``take_writable``): whoever may see a value holds its storage. Two
+References decide, as they do where memory is reused (``take_writable``): an owner of a value holds its storage. Two
 kinds of holders do not count by themselves, because they are work, too: an execution that waits for the value is wanted
 if its own results are, and a copy to the host if its future is.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pjrt.host.storage import Storage
 
 
-def wanted(executions: Iterable[Execution]) -> set[Execution]:
-    """Return the executions that are wanted: somebody may see a result, or what others of them compute from it.
+def wanted_executions(executions: Iterable[Execution]) -> set[Execution]:
+    """Return the executions that are wanted: a result, or a value computed from it by another of them, has an owner.
 
-    Programs without results are run for their effects, and always wanted.
+    Programs without results are run for their effects, and are always wanted.
 
     Args:
-        executions: all of a client that are not done.
+        executions: all executions of a client that are not done.
     """
     executions = list(executions)
     uses: Counter[int] = Counter()
@@ -45,7 +45,7 @@ def wanted(executions: Iterable[Execution]) -> set[Execution]:
 
 
 def _is_held(outputs: list[Storage], uses: Counter[int]) -> bool:
-    """Whether one of the outputs is held by anybody but executions, and copies that nobody wants."""
+    """Whether one of the outputs has a holder other than executions and copies that are not wanted."""
     for storage in outputs:
         copies = [each for each in storage.definition._callbacks or () if isinstance(each, Copy)]
         mine = sum(copy.source is storage for copy in copies)

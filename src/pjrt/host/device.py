@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HostDeviceDescription(DeviceDescription):
-    """What is known of a device of the host runtime."""
+    """The description of a device of the host runtime."""
 
     __slots__ = ("_attributes", "_id", "_kind", "_memories", "_process_index")
 
@@ -57,14 +57,14 @@ class HostDeviceDescription(DeviceDescription):
 
 
 class HostDevice(Device):
-    """A device whose work is done by a thread of this process.
+    """A device whose programs run on a thread of this process.
 
     Attributes:
         compute: the queue on which programs run, one after the other.
         transfers: the queue on which large copies run, so that they do not wait for programs.
         launches: the executions under way that have a launch id.
-        infeed: what the host feeds to running programs.
-        outfeed: what running programs feed to the host.
+        infeed: values from the host for running programs.
+        outfeed: values from running programs for the host.
     """
 
     __slots__ = (
@@ -132,9 +132,9 @@ class HostDevice(Device):
         return self._memory_spaces[0]
 
     def memory_space(self, kind: str) -> HostMemorySpace:
-        found = super().memory_space(kind)
-        assert isinstance(found, HostMemorySpace)
-        return found
+        space = super().memory_space(kind)
+        assert isinstance(space, HostMemorySpace)
+        return space
 
     def memory_stats(self) -> AllocatorStats:
         return self.default_memory_space.account.stats()
@@ -155,17 +155,15 @@ class HostDevice(Device):
 
     @property
     def tracked(self) -> list[str]:
-        """The descriptions of the asynchronous things that go on, by the marks that ``create_async_tracking_event``
-        made.
-        """
+        """The descriptions of the asynchronous operations under way that ``create_async_tracking_event`` marked."""
         return sorted(event.description for event in list(self._tracked))
 
 
 class HostAsyncTrackingEvent(AsyncTrackingEvent):
-    """A mark that something asynchronous goes on, until it is closed.
+    """A mark that an asynchronous operation goes on, until it is closed.
 
     Attributes:
-        description: what goes on.
+        description: the operation.
     """
 
     __slots__ = ("_among", "description")
@@ -187,12 +185,12 @@ class Launches:
         self._by_id: dict[int, set[Execution]] = {}
 
     def add(self, launch_id: int, execution: Execution) -> None:
-        """An execution begins."""
+        """Add an execution that begins."""
         with runtime_lock:
             self._by_id.setdefault(launch_id, set()).add(execution)
 
     def discard(self, launch_id: int, execution: Execution) -> None:
-        """An execution has ended; may be said again."""
+        """Remove an execution that has ended; does nothing the second time."""
         with runtime_lock:
             running = self._by_id.get(launch_id)
             if running is not None:
@@ -201,6 +199,6 @@ class Launches:
                     del self._by_id[launch_id]
 
     def find(self, launch_id: int) -> list[Execution]:
-        """The executions with a launch id."""
+        """Return the executions with a launch id."""
         with runtime_lock:
             return list(self._by_id.get(launch_id, ()))

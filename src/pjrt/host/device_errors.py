@@ -1,4 +1,4 @@
-"""Errors of device code: exceptions as they reach whoever waits for the outputs."""
+"""Errors of device code: exceptions in the form in which the callers of a device get them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pjrt.api.errors import PjrtError
 
 
 def without_traceback(error: BaseException) -> PjrtError:
-    """An exception of a device's code as a ``PjrtError`` that keeps no frames alive.
+    """Return an exception of a device's code as a ``PjrtError`` that keeps no frames alive.
 
     A traceback holds the frames, and those hold the arrays they worked on: memory of the device, for as long as
     somebody keeps the error. So the traceback is kept as text, in a note that Python prints with the error; the message
-    says where the exception was raised.
+    has the place where the exception was raised.
     """
     wrapped = from_author(error)
     trace = error.__traceback__

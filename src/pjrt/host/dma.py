@@ -1,4 +1,6 @@
-"""Memory of the host that was made fit for direct transfers: on a host device all memory is, so it is only noted."""
+"""DMA mappings: host memory that was mapped for direct transfers. A host device needs no
+mapping, so it keeps a list.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pjrt.host_memory.byte_range import bytes_of
 
 
 class DmaMappings:
-    """The pieces of memory that are mapped, kept alive until they are unmapped."""
+    """The mapped memory, kept alive until it is unmapped."""
 
     __slots__ = ("_by_address",)
 
@@ -17,10 +19,10 @@ class DmaMappings:
         self._by_address: dict[int, Any] = {}
 
     def add(self, memory: Any) -> None:
-        """Maps an object with the buffer protocol.
+        """Map an object with the buffer protocol.
 
         Raises:
-            AlreadyExistsError: it is mapped already.
+            AlreadyExistsError: the memory is mapped already.
         """
         view = bytes_of(memory)
         address = int(view.ctypes.data)
@@ -28,10 +30,10 @@ class DmaMappings:
             raise AlreadyExistsError(f"the memory at {address:#x} is mapped already; unmap it first")
 
     def remove(self, memory: Any) -> None:
-        """Unmaps it.
+        """Unmap an object that was mapped.
 
         Raises:
-            NotFoundError: it is not mapped.
+            NotFoundError: the memory is not mapped.
         """
         address = int(bytes_of(memory).ctypes.data)
         if self._by_address.pop(address, None) is None:

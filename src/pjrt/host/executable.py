@@ -1,4 +1,4 @@
-"""The executables of the host runtime: compiled programs and what is known of them."""
+"""The executables of the host runtime: compiled programs and their facts."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from pjrt.host_memory.layout import array_dtype, order_of_spec
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an executable comes from.
+    """The input of a compilation.
 
     Attributes:
-        platform_name: the platform it was compiled for.
+        platform_name: the platform that the program was compiled for.
         platform_version: its version.
-        default_memory_kind: the kind of memory that its devices use when nothing else is said.
-        program: what was compiled; ``None`` if it came compiled from serialized bytes that hold no program.
-        options: how it was compiled.
+        default_memory_kind: the default kind of memory of its devices.
+        program: the program.
+        options: the compile options.
     """
 
     platform_name: str
@@ -39,7 +39,7 @@ class Origin:
 
 
 class HostExecutable(Executable):
-    """A compiled program: the author's function and what the author said of it."""
+    """A compiled program: the author's function and declarations."""
 
     __slots__ = ("compiled", "origin")
 
@@ -155,7 +155,7 @@ def _layouts(specs: Sequence[ShapeSpec]) -> list[Layout]:
 
 
 def size_of(spec: ShapeSpec) -> int:
-    """The bytes that an array takes in host memory."""
+    """Return the number of bytes of an array in host memory."""
     return 0 if spec.element_type is ElementType.TOKEN else spec.size * array_dtype(spec.element_type).itemsize
 
 

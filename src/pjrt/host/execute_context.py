@@ -1,4 +1,4 @@
-"""Execute contexts of the host runtime: user data of a framework for handlers inside a program."""
+"""Execute contexts of the host runtime: a framework's data for handlers inside a program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pjrt.api.execute_options import ExecuteContext
 
 
 class HostExecuteContext(ExecuteContext):
-    """Addresses of a framework's objects by the id of their type."""
+    """The addresses of a framework's objects by the id of their type."""
 
     __slots__ = ("_closed", "_user_data")
 

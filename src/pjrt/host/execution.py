@@ -1,4 +1,4 @@
-"""Executions: one device's share of a launch, as a task for its work queue."""
+"""Executions: a program's run on one device, as a task for its work queue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pjrt.api.errors import InternalError, PjrtError
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.compiled import Compiled
-from pjrt.host.demand import wanted
+from pjrt.host.demand import wanted_executions
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.shutdown import is_exiting
 from pjrt.host.storage import TOKEN, Storage, freeze, is_sole_base, take_writable
@@ -31,7 +31,7 @@ _log = logging.getLogger("pjrt")
 
 
 class Execution:
-    """Calls the program's function when its turn comes, and hands its results, or its error, to the outputs.
+    """Calls the program's function when its turn comes, and passes its results, or its error, to the outputs.
 
     Attributes:
         device: the device that runs it.
@@ -70,11 +70,11 @@ class Execution:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody may see its results, or what is computed from them."""
-        return self in wanted(self.device.client.unfinished())
+        """Whether an owner of its results, or of values that are computed from them, is left."""
+        return self in wanted_executions(self.device.client.unfinished())
 
     def run(self) -> None:
-        """Does the work, on the device's thread."""
+        """Do the work, on the device's thread."""
         error: PjrtError | None
         try:
             error = self._input_error() or self._compute()
@@ -88,24 +88,24 @@ class Execution:
             self.fail(error)
 
     def fail(self, error: PjrtError) -> None:
-        """The outputs fail with this error, and the other shares of the launch are not left waiting."""
+        """Fail the outputs with this error, and end the waits of the launch's other devices."""
         self._give_up()
         if self._launch is not None:
             self._launch.abort(error)
-        # Asked before anybody is told: who is told may be quick to end the interpreter.
+        # Asked before the waiting threads get the error: one of them may end the interpreter at once.
         nobody_will_see = is_exiting() and (self._launch is None or not self._launch.is_given_up)
         if self.definition._complete(None, error) and nobody_will_see:
             _log.error("an execution of %r failed while the interpreter ended: %s", self._compiled.name, error)
 
     def poison(self, error: PjrtError) -> bool:
-        """Fails the outputs at once, whatever the function is doing; returns whether they were still to come."""
+        """Fail the outputs at once, whatever the function is doing; return whether they were still to come."""
         if not self.definition._complete(None, error):
             return False
         self.ask_to_end(error)
         return True
 
     def ask_to_end(self, error: PjrtError) -> None:
-        """Tell the function, if it asks, and the other shares of the launch that nobody waits for them any more."""
+        """Ask the function and the other devices of the launch to end, because nobody waits for them any more."""
         if self._launch is not None:
             self._launch.give_up(error)
 
@@ -114,7 +114,7 @@ class Execution:
         self._leave_launch()
         if self.definition._complete(None):
             return None
-        return self.definition._error  # poisoned while it ran
+        return self.definition._error  # It was poisoned while it ran.
 
     def _give_up(self) -> None:
         self.inputs = []
@@ -135,10 +135,10 @@ class Execution:
             error = storage.definition._error
             if error is not None:
                 return error
-        return self.definition._error  # poisoned, or given up, while it was waiting
+        return self.definition._error  # It was poisoned or given up while it was waiting.
 
     def _compute(self) -> PjrtError | None:
-        """Calls the function and takes its results over; returns the error that it raised."""
+        """Call the function and adopt its results; return the error that it raised."""
         compiled = self._compiled
         outputs = self.outputs
         if outputs is not None:
@@ -148,7 +148,7 @@ class Execution:
             results = compiled.run(*arrays) if self._context is None else compiled.run(self._context, *arrays)
         except BaseException as error:
             return without_traceback(error)
-        # From here on the results alone hold on to donated arrays that they reuse.
+        # From here on, donated arrays that the results reuse are held by the results alone.
         arrays.clear()
         self.inputs = []
         results = as_sequence(results)
@@ -167,7 +167,7 @@ class Execution:
         return None
 
     def _arrays(self) -> list[HostArray | None]:
-        """What the function is called with; of donated arguments arrays that it may write to."""
+        """Return the arguments of the function; for donated ones arrays that it may write to."""
         inputs = self.inputs
         arrays: list[HostArray | None] = [None if s.is_token else s.array for s in inputs]
         for number in self._donated:
@@ -177,7 +177,7 @@ class Execution:
         return arrays
 
     def _reserve(self, outputs: list[Storage]) -> None:
-        """Takes the memory of the outputs before anything is computed; that of aliased arguments goes over."""
+        """Charge the memory of the outputs before anything is computed; that of aliased arguments is taken over."""
         compiled = self._compiled
         assert compiled.outputs is not None
         inherited: set[int] = set()
@@ -190,33 +190,33 @@ class Execution:
                 outputs[number].charge(self._space(number).account, spec.size_in_bytes)
 
     def _adopt_undeclared(self, results: Any, exclusive: bool) -> list[Storage]:
-        made = []
+        storages = []
         for number in range(len(results)):
             storage = Storage(self.definition)
             array = adopt(results, number, None, exclusive)
             storage.charge(self._space(number).account, array.nbytes)
             storage.array = array
-            made.append(storage)
-        return made
+            storages.append(storage)
+        return storages
 
     def _space(self, number: int) -> HostMemorySpace:
         return self.spaces[min(number, len(self.spaces) - 1)]
 
 
 def as_sequence(results: Any) -> Any:
-    """The results of a device's function as a sequence: a lone array becomes a list of one."""
+    """Return the results of a device's function as a sequence: a single array becomes a list of one."""
     if isinstance(results, (tuple, list)):
         return results
     return [results]
 
 
 def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) -> HostArray:
-    """A result as the array of an output: taken over without a copy if nobody else can see its memory, else copied.
+    """Return a result as the array of an output, without a copy if its memory has no other user.
 
     Args:
         results: the sequence that holds the result.
-        number: where in it.
-        spec: what it must be; ``None`` takes what comes.
+        number: the result's position in it.
+        spec: the declared type; ``None`` accepts every type.
         exclusive: whether the caller is the sequence's only holder.
     """
     if spec is not None and spec.element_type is ElementType.TOKEN:
@@ -230,7 +230,7 @@ def adopt(results: Any, number: int, spec: ShapeSpec | None, exclusive: bool) ->
             f"the device's function gave {array.dtype}{list(array.shape)} for output {number}, it declared {spec}"
         )
     # One reference is the sequence's, two are the local variables', one is the call's. An array that numpy made of
-    # something else is a view of that or of nobody's.
+    # another object is a view of that object, or owns its memory alone.
     mine = exclusive and sys.getrefcount(result) == (4 if array is result else 3)
     del result
     flags = array.flags

@@ -1,4 +1,4 @@
-"""FFI handlers: functions of the host that programs call by name."""
+"""FFI handlers: host functions that programs call by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pjrt.api.errors import AlreadyExistsError, InvalidArgumentError, NotFoundEr
 
 
 class FfiHandler(NamedTuple):
-    """A function of the host.
+    """A host function.
 
     Attributes:
         function: a Python function, or the address of an XLA FFI handler.
@@ -31,10 +31,10 @@ class FfiHandlers(Mapping[str, FfiHandler]):
         self._type_ids = itertools.count(1)
 
     def register(self, name: str, function: Callable[..., Any] | int, traits: int) -> None:
-        """Adds a handler.
+        """Add a handler.
 
         Raises:
-            InvalidArgumentError: it is neither a function nor an address.
+            InvalidArgumentError: the handler is neither a function nor an address.
             AlreadyExistsError: the name has another handler.
         """
         expect(name, str, "the name of a custom call's target as a str")
@@ -48,23 +48,23 @@ class FfiHandlers(Mapping[str, FfiHandler]):
             raise AlreadyExistsError(f"the custom call {name!r} has another handler already; use another name")
 
     def register_type(self, name: str) -> int:
-        """The id of a type of user data; the same each time for the same name."""
-        found = self._types.get(expect(name, str, "the name of an FFI type as a str"))
-        return self._types.setdefault(name, next(self._type_ids)) if found is None else found
+        """Return the id of a type of user data; the same each time for the same name."""
+        type_id = self._types.get(expect(name, str, "the name of an FFI type as a str"))
+        return self._types.setdefault(name, next(self._type_ids)) if type_id is None else type_id
 
     def find(self, name: str) -> FfiHandler:
-        """The handler with a name.
+        """Return the handler with a name.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: no handler has this name.
         """
-        found = self._handlers.get(name)
-        if found is None:
+        handler = self._handlers.get(name)
+        if handler is None:
             raise NotFoundError(
                 f"no FFI handler is registered for the custom call {name!r}; registered are "
                 f"{', '.join(sorted(self._handlers)) or 'none'}"
             )
-        return found
+        return handler
 
     def __getitem__(self, name: str) -> FfiHandler:
         return self._handlers[name]

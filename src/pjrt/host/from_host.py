@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _ZERO_COPY = (HostBufferSemantics.IMMUTABLE_ZERO_COPY, HostBufferSemantics.MUTABLE_ZERO_COPY)
 
 
-def place(
+def buffer_from_host(
     array: Any,
     device: HostDevice,
     space: HostMemorySpace,
@@ -36,7 +36,7 @@ def place(
     semantics: HostBufferSemantics,
     on_done: Callable[[], object] | None,
 ) -> HostBuffer:
-    """The buffer for a host array, with copies only where they are due."""
+    """Return the buffer of a host array; copy only if that is necessary."""
     source: HostArray = array if type(array) is np.ndarray else expect_array(array)
     if type(semantics) is not HostBufferSemantics:
         raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
@@ -63,7 +63,7 @@ def place(
 
 
 def _fits(source: HostArray, order: tuple[int, ...] | None, device: HostDevice) -> bool:
-    """Whether the device can use the array where it lies."""
+    """Whether the device can use the array in place."""
     if not source.size or not is_laid_out(source, order):
         return False
     return source.ctypes.data % device.client.alignment == 0
@@ -104,10 +104,10 @@ def _copy(
 def zero_copy(
     array: HostArray, device: HostDevice, space: HostMemorySpace, on_done: Callable[[], object] | None
 ) -> HostBuffer:
-    """A buffer over an array where it lies, in its own layout.
+    """Return a buffer that uses an array in place, in its own layout.
 
     Raises:
-        InvalidArgumentError: it has gaps or overlaps, or is not aligned as the device needs it.
+        InvalidArgumentError: the array has gaps or overlaps, or is not aligned as the device needs it.
     """
     element_type = ElementType.of(array.dtype)
     try:
@@ -129,7 +129,7 @@ def zero_copy(
 def view(
     pointer: int, spec: ShapeSpec, device: HostDevice, space: HostMemorySpace, on_delete: Callable[[], object] | None
 ) -> HostBuffer:
-    """A buffer over memory at an address."""
+    """Return a buffer over memory at an address."""
     expect_int(pointer, "the address of memory as a whole number")
     expect_spec(spec)
     if on_delete is not None:
@@ -153,7 +153,7 @@ def view(
 
 
 def uninitialized(spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> HostBuffer:
-    """A buffer with memory of its own and no particular value."""
+    """Return a buffer with memory and no particular value."""
     order, layout = _order_and_layout(expect_spec(spec))
     storage = Storage(READY)
     storage.charge(space.account, spec.size_in_bytes)

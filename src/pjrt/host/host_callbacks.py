@@ -1,4 +1,4 @@
-"""Host callbacks: what running programs send to the host and receive from it."""
+"""Host callbacks: the values that running programs send to the host and receive from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WAIT_SLICE_SECONDS = 0.2
 
 
 def send(callbacks: Sequence[SendCallback], channel_id: int, array: HostArray) -> None:
-    """Hands the bytes of an array to the callback of a channel, in one chunk."""
+    """Pass the bytes of an array to the callback of a channel, in one chunk."""
     for entry in callbacks:
         if entry.channel_id == channel_id:
             data = np.ascontiguousarray(array).tobytes()
@@ -34,13 +34,13 @@ def send(callbacks: Sequence[SendCallback], channel_id: int, array: HostArray) -
 def receive(
     callbacks: Sequence[RecvCallback], channel_id: int, spec: ShapeSpec, check: Callable[[], object]
 ) -> HostArray:
-    """The array that the callback of a channel gives; waits until all of its bytes are there.
+    """Return the array that the callback of a channel supplies; wait until all of its bytes are there.
 
     Args:
         callbacks: the device's callbacks.
         channel_id: the channel.
-        spec: shape and type of what comes.
-        check: called from time to time while waiting; what it raises ends the wait.
+        spec: shape and type of the array.
+        check: called from time to time while waiting; its exceptions end the wait.
     """
     for entry in callbacks:
         if entry.channel_id == channel_id:
@@ -58,7 +58,7 @@ def _no_callback(what: str, channel_id: int, known: list[int]) -> NotFoundError:
 
 
 class HostCopyToDeviceStream(CopyToDeviceStream):
-    """Takes the bytes of one array, chunk by chunk, from whichever thread."""
+    """Collects the bytes of one array, chunk by chunk, from any thread."""
 
     __slots__ = ("_array", "_bytes", "_complete", "_copied", "_current", "_granule")
 
@@ -106,7 +106,7 @@ class HostCopyToDeviceStream(CopyToDeviceStream):
         return Future.completed(None)
 
     def wait(self, check: Callable[[], object]) -> HostArray:
-        """The array, when all of its bytes are there."""
+        """Return the array, when all of its bytes are there."""
         while not self._complete.wait(_WAIT_SLICE_SECONDS):
             check()
         return self._array

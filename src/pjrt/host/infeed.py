@@ -1,4 +1,4 @@
-"""Feeds: values that the host and running programs hand to each other in order (infeed and outfeed)."""
+"""Infeed and outfeed: queues of values between the host and running programs."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ class Feed:
         self._changed = threading.Condition(runtime_lock)
 
     def put(self, value: Any) -> None:
-        """Adds a value at the end; never waits."""
+        """Add a value at the end; never waits."""
         with self._changed:
             self._values.append(value)
             self._changed.notify()
 
     def get(self, timeout: float | None = None, check: Callable[[], object] = lambda: None) -> Any:
-        """Takes the first value; waits for it.
+        """Remove and return the first value; wait for it.
 
         Args:
-            timeout: the longest time to wait, in seconds; ``None`` is as long as it takes.
-            check: called from time to time while waiting; what it raises ends the wait.
+            timeout: the longest time to wait, in seconds; ``None`` is no limit.
+            check: called from time to time while waiting; its exceptions end the wait.
 
         Raises:
-            DeadlineExceededError: the time is over.
+            DeadlineExceededError: no value came in time.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:

@@ -20,11 +20,11 @@ _WAIT_SLICE_SECONDS = 0.5
 
 
 class Launch:
-    """What the devices of one run have in common: its number, and the places where they meet.
+    """What the devices of one run have in common: its number, and the means to meet each other.
 
     Attributes:
-        run_id: a number of its own for each run in this process.
-        launch_id: the number that the caller gave, 0 if none.
+        run_id: a number that is different for each run in this process.
+        launch_id: the number that the caller gave, 0 for none.
     """
 
     __slots__ = (
@@ -40,25 +40,25 @@ class Launch:
         self._error: PjrtError | None = None
         self._given_up = False
         self._interruptions = interruption.count()
-        # Those that are not done. They hold the launch, too, until then.
+        # The executions that are not done. They hold the launch, too, until then.
         self._under_way: list[_Wanted] = []
 
     def rendezvous(
         self, key: Hashable, who: Hashable, participants: Sequence[Hashable], value: Any, timeout: float
     ) -> list[Any]:
-        """Meets the other participants under a key; returns the values of all, in the order of ``participants``.
+        """Meet the other participants under a key; return the values of all, in the order of ``participants``.
 
         Args:
-            key: the meeting; used once by each participant, then it may be used again.
-            who: which of the participants the caller is.
-            participants: who meets; the same for all.
-            value: what the caller brings.
+            key: the meeting. After each participant has used it once, it may be used again.
+            who: the participant that calls.
+            participants: all participants; the same for all.
+            value: the caller's value.
             timeout: the longest time to wait for the others, in seconds.
 
         Raises:
-            InvalidArgumentError: the caller is none of the participants, or they do not agree on who meets.
+            InvalidArgumentError: the caller is not a participant, or has come to the meeting already.
             AbortedError: another device of the launch failed.
-            DeadlineExceededError: somebody did not come in time.
+            DeadlineExceededError: a participant did not come in time.
         """
         expected = tuple(participants)
         if who not in expected:
@@ -73,13 +73,13 @@ class Launch:
             return [meeting.values[participant] for participant in expected]
 
     def post(self, key: Hashable, value: Any) -> None:
-        """Leaves a value under a key for ``take``; does not wait."""
+        """Leave a value under a key for ``take``; do not wait."""
         with self._changed:
             self._mail.setdefault(key, deque()).append(value)
             self._changed.notify_all()
 
     def take(self, key: Hashable, timeout: float) -> Any:
-        """The first value that was left under a key; waits for it.
+        """Return the first value that was left under a key; wait for it.
 
         Raises:
             AbortedError: another device of the launch failed.
@@ -96,14 +96,14 @@ class Launch:
             return self._mail[key].popleft()
 
     def abort(self, error: PjrtError) -> None:
-        """Lets everyone who waits, or will, fail because of this error."""
+        """Make all present and future waits of the launch fail because of this error."""
         with self._changed:
             if self._error is None:
                 self._error = error
                 self._changed.notify_all()
 
     def give_up(self, error: PjrtError) -> None:
-        """Give the launch up as ``abort`` does, where no device failed: nobody waits for it any more."""
+        """Abort the launch although no device failed, because nobody waits for it any more."""
         with self._changed:
             if self._error is None:
                 self._given_up = True
@@ -115,19 +115,19 @@ class Launch:
         return self._given_up
 
     def begin(self, execution: _Wanted) -> None:
-        """An execution of the launch is to be done."""
+        """Add an execution that begins."""
         self._under_way.append(execution)
 
     def end(self, execution: _Wanted) -> None:
-        """An execution of the launch is done, or failed; may be said again."""
+        """Remove an execution that is done or has failed; does nothing the second time."""
         with contextlib.suppress(ValueError):
             self._under_way.remove(execution)
 
     def check(self) -> None:
-        """Returns if the launch goes on.
+        """Raise an error if the launch has ended.
 
         Raises:
-            AbortedError: a device of it failed, or it was given up.
+            AbortedError: a device of the launch failed, or the launch was given up.
         """
         if self._interruptions != interruption.count():
             interruption.forget_variables()
@@ -169,11 +169,11 @@ class Launch:
 
 
 class _Wanted(Protocol):
-    """An execution, of which the launch wants to know one thing only."""
+    """The part of an execution that a launch knows."""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether somebody holds its results."""
+        """Whether an owner of its results is left."""
 
 
 class _Meeting:

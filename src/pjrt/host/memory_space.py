@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class HostMemorySpace(MemorySpace):
-    """One kind of memory of one device; all kinds are memory of this process, accounted for apart."""
+    """One kind of memory of one device. All kinds are memory of this process, with separate accounts."""
 
     __slots__ = ("_device", "_id", "_kind", "_kind_id", "account")
 

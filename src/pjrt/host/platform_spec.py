@@ -1,4 +1,4 @@
-"""Platforms: what a device's author says of the devices, put in order."""
+"""Platform specs: the checked facts of a host platform."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.host.device import HostDeviceDescription
 
 MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
-"""The kinds of memory that a host device has when nothing else is said, its default one first."""
+"""The default kinds of memory of a host device, its default one first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformSpec:
-    """The facts of a platform; ``HostClient`` says what each of them means."""
+    """The facts of a platform; ``HostClient`` documents them."""
 
     name: str
     version: str
@@ -49,7 +49,7 @@ class PlatformSpec:
 
     @property
     def memory_limits(self) -> Mapping[str, int]:
-        """The most bytes in use by kind of memory, of those that have a limit."""
+        """The most bytes in use by kind of memory, for the kinds that have a limit."""
         if self.memory_limit is None:
             return {}
         if isinstance(self.memory_limit, int):
@@ -57,7 +57,7 @@ class PlatformSpec:
         return self.memory_limit
 
     def describe(self) -> list[HostDeviceDescription]:
-        """The devices of all processes, in the order of their ids."""
+        """Return the descriptions of the devices of all processes, in the order of their ids."""
         return [
             HostDeviceDescription(
                 device_id,

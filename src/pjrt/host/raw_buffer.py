@@ -1,4 +1,4 @@
-"""Raw access to the memory of host buffers."""
+"""Raw buffers: the bytes of host buffers, in place."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class HostRawBuffer(RawBuffer):
         data = source_bytes(source, offset, self._size)
         if not storage.mutable:
             raise FailedPreconditionError(
-                "the memory of this buffer belongs to somebody who was promised that it is not written to "
+                "the memory of this buffer belongs to an owner who was promised that it stays unchanged "
                 "(IMMUTABLE_ZERO_COPY or a view); copy the buffer first"
             )
 
@@ -69,7 +69,7 @@ class HostRawBuffer(RawBuffer):
 def copy_raw(
     device: HostDevice, storage: Storage, available: int, out: Any, offset: int, size: int | None
 ) -> Future[None]:
-    """Copies bytes of a storage, as they lie, into a writable object with the buffer protocol."""
+    """Copy bytes of a storage, in the order of their addresses, into a writable object with the buffer protocol."""
     target = target_bytes(out, offset, size, available)
 
     def copy(array: HostArray) -> None:

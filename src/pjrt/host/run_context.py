@@ -1,4 +1,4 @@
-"""Execution contexts: what a running program can ask about its run."""
+"""Run contexts: what a running program can ask about its run."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 
 class RunContext:
-    """One device's share of a launch, as the function that computes it sees it.
+    """A run of a program on one device of a launch, as seen by the function that computes it.
 
     Attributes:
-        device: the device that runs it.
-        replica_id: which replica this is.
-        partition_id: which partition of the replica.
+        device: the device.
+        replica_id: the replica that it runs.
+        partition_id: the partition of the replica.
         device_assignment: the devices of all replicas and partitions.
-        options: how the caller wants it run.
-        launch: what the shares have in common.
-        place: the position of this share among those that the caller started, by which host callbacks are listed.
+        options: the caller's execute options.
+        launch: what the devices of the launch have in common.
+        place: the position of this run among those that the caller started, by which host callbacks are listed.
     """
 
     __slots__ = ("device", "device_assignment", "launch", "options", "partition_id", "place", "replica_id")
@@ -58,12 +58,12 @@ class RunContext:
 
     @property
     def launch_id(self) -> int:
-        """The number that the caller gave the launch, 0 if none."""
+        """The launch id that the caller gave, 0 for none."""
         return self.launch.launch_id
 
     @property
     def logical_id(self) -> tuple[int, int]:
-        """Replica and partition."""
+        """The replica and the partition."""
         return self.replica_id, self.partition_id
 
     def rendezvous(
@@ -74,23 +74,23 @@ class RunContext:
         participants: Sequence[tuple[int, int]] | None = None,
         timeout: float | None = None,
     ) -> list[Any]:
-        """Meets other shares of the launch under a key and exchanges values: the ground of collectives.
+        """Meet other devices of the launch under a key and exchange values: the basis of collectives.
 
         Args:
-            key: names the meeting, such as the operation's number in the program; the same for all who meet.
-            value: what this share brings; not copied, so the others must not write to it.
-            participants: replica and partition of each who meets, in an order that all agree on; all shares of the
-                launch, replica by replica, if not said.
-            timeout: the longest time to wait for the others, in seconds; the client's ``collective_timeout`` if not
-                said.
+            key: the name of the meeting, such as the operation's number in the program; the same for all participants.
+            value: this device's value; not copied, so the other devices must not write to it.
+            participants: the replica and partition of each participant, in an order that all agree on; by default the
+                whole launch, replica by replica.
+            timeout: the longest time to wait for the others, in seconds; the client's ``collective_timeout`` by
+                default.
 
         Returns:
             The values of all participants, in their order.
 
         Raises:
-            DeadlineExceededError: somebody did not come in time.
-            AbortedError: another share failed, so that it will never come.
-            UnimplementedError: somebody runs in another process.
+            DeadlineExceededError: a participant did not come in time.
+            AbortedError: another device of the launch failed, so that it will never come.
+            UnimplementedError: a participant runs in another process.
         """
         if participants is None:
             rows = self.device_assignment
@@ -101,14 +101,14 @@ class RunContext:
         return self.launch.rendezvous(key, self.logical_id, participants, value, timeout)
 
     def _check_in_process(self, key: Hashable, participants: Sequence[tuple[int, int]]) -> None:
-        """Refuse a meeting to which somebody can never come, at once: launches of other processes are others."""
+        """Refuse at once a meeting with another process, which has launches of its own and would never come."""
         client = self.device.client
         if len(client.devices) == len(client.addressable_devices):
             return
         ids = self.device_assignment.device_ids
         here = {device.id for device in client.addressable_devices}
-        known = [(r, p) for r, p in participants if 0 <= r < len(ids) and 0 <= p < len(ids[0])]
-        others = sorted({ids[r][p] for r, p in known} - here)
+        inside = [(r, p) for r, p in participants if 0 <= r < len(ids) and 0 <= p < len(ids[0])]
+        others = sorted({ids[r][p] for r, p in inside} - here)
         if others:
             raise UnimplementedError(
                 f"a collective ({key!r}) needs the devices {others} of other processes: processes of "
@@ -117,35 +117,36 @@ class RunContext:
             )
 
     def post(self, key: Hashable, value: Any) -> None:
-        """Leaves a value for another share of the launch under a key, without waiting: one half of a send from device
-        to device. Values under the same key are taken in the order they were left.
+        """Leave a value for another device of the launch under a key, without waiting: one half of a send between
+        devices.
+
+        Values under the same key are taken in the order in which they were left.
         """
         self.launch.post(key, value)
 
     def take(self, key: Hashable, *, timeout: float | None = None) -> Any:
-        """Takes the value that another share left under a key; waits for it as ``rendezvous`` does."""
+        """Return the value that another device left under a key; wait for it as ``rendezvous`` does."""
         return self.launch.take(key, self.device.client.collective_timeout if timeout is None else timeout)
 
     def send(self, channel_id: int, array: HostArray) -> None:
-        """Sends an array to the host: calls the caller's ``SendCallback`` of the channel.
+        """Send an array to the host: call the caller's ``SendCallback`` of the channel.
 
         Raises:
-            NotFoundError: the caller gave none.
+            NotFoundError: the caller gave no callback for the channel.
         """
         host_callbacks.send(self._mine(self.options.send_callbacks), channel_id, array)
 
     def receive(self, channel_id: int, spec: ShapeSpec) -> HostArray:
-        """Receives an array from the host: calls the caller's ``RecvCallback`` of the channel and waits until it, or
-        whoever it gave the stream to, has put in all bytes.
+        """Receive an array from the host: call the caller's ``RecvCallback`` of the channel, and wait for all bytes.
 
         Raises:
-            NotFoundError: the caller gave none.
-            AbortedError: another share failed, or the execution was poisoned, meanwhile.
+            NotFoundError: the caller gave no callback for the channel.
+            AbortedError: another device of the launch failed, or the execution was poisoned, meanwhile.
         """
         return host_callbacks.receive(self._mine(self.options.recv_callbacks), channel_id, spec, self.check)
 
     def hand_out(self, callback_id: int, operands: Sequence[HostArray]) -> None:
-        """Hands intermediate values to the caller's ``HloOutputCallback`` with this number, if there is one."""
+        """Pass intermediate values to the caller's ``HloOutputCallback`` with this number, if there is one."""
         for entry in self.options.hlo_output_callbacks:
             if entry.callback_id == callback_id:
                 for index, operand in enumerate(operands):
@@ -154,27 +155,25 @@ class RunContext:
                     entry.callback(self.replica_id, self.partition_id, view, index)
 
     def infeed(self, timeout: float | None = None) -> Any:
-        """The next value that ``HostDevice.infeed.put`` was given; waits for it."""
+        """Return the next value that the host gave to ``HostDevice.infeed.put``; wait for it."""
         return self.device.infeed.get(timeout, self.check)
 
     def outfeed(self, value: Any) -> None:
-        """Puts a value where ``HostDevice.outfeed.get`` takes it."""
+        """Put a value where the host's ``HostDevice.outfeed.get`` takes it."""
         self.device.outfeed.put(value)
 
     @property
     def user_data(self) -> Mapping[int, int]:
-        """The addresses of a framework's objects that came with the caller's execute context, by the id of their
-        type.
-        """
+        """The addresses of a framework's objects in the caller's execute context, by the id of their type."""
         context = self.options.context
         return context.user_data if isinstance(context, HostExecuteContext) else {}
 
     def check(self) -> None:
-        """Returns if the launch goes on; for long work to look in from time to time.
+        """Raise an error if the launch has ended; long work calls this from time to time.
 
         Raises:
-            AbortedError: another share failed, the execution was poisoned, or nobody waits for it any more: the
-                interpreter is ending, or Ctrl-C ended a framework's wait.
+            AbortedError: another device of the launch failed, the execution was poisoned, or nobody waits for it any
+                more: the interpreter is ending, or Ctrl-C ended a framework's wait.
         """
         self.launch.check()
 

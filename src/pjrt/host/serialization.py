@@ -1,4 +1,4 @@
-"""Serialized executables: a header that says what it is, the program, and what the device's author adds."""
+"""Serialized executables: a header, the program, and the author's own serialization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAGIC = b"pjrt.host executable 1\n"
 
 
 def pack(origin: Origin, payload: bytes | None) -> bytes:
-    """An executable as bytes.
+    """Return an executable as bytes.
 
     Args:
         origin: its program and options.
@@ -36,10 +36,10 @@ def pack(origin: Origin, payload: bytes | None) -> bytes:
 
 
 def unpack(serialized: bytes, platform_name: str) -> tuple[Program, CompileOptions, bytes | None]:
-    """Program, options and payload of what ``pack`` gave.
+    """Return the program, the options and the payload in the bytes of ``pack``.
 
     Raises:
-        InvalidArgumentError: the bytes are something else, incomplete, or for another platform.
+        InvalidArgumentError: the bytes are damaged or incomplete, or for another platform.
     """
     if not serialized.startswith(_MAGIC):
         raise InvalidArgumentError(

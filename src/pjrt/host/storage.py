@@ -1,4 +1,4 @@
-"""Storage: what lies behind a buffer; an array that may come later, and the memory it takes."""
+"""Storage: the array behind a buffer, which may come later, and its share of a memory's account."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from pjrt.host.work_queue import WorkQueue
 
 TOKEN: HostArray = np.empty(0, np.bool_)
-"""What stands for the value of every token."""
+"""The value of every token."""
 
 READY: Future[None] = Future.completed(None)
-"""The definition event of whatever has its value from the start."""
+"""The definition event of a value that is there from the start."""
 
 
 class Storage:
     """An array with its definition event: shared by a buffer and the work that uses it.
 
-    A buffer that is deleted lets go of its storage; work under way holds on to it and finishes first. When the last
-    holder is gone, the bytes are given back to the account.
+    A deleted buffer drops its storage; work under way holds it and finishes first. When the last holder is gone, the
+    bytes are returned to the account.
 
     Attributes:
-        definition: done when ``array`` is there, failed with the error that came instead.
+        definition: done when ``array`` is there, or failed with the error that came instead.
         array: the value, row-major unless the buffer has another layout, read-only; ``None`` until ``definition`` is
             done.
-        queue: the work queue to which the task that makes the value was given; what is put there later runs after it.
-        mutable: whether the memory is the runtime's to write to when nobody else looks at it.
-        keep: the storage whose memory this one shares, if it is another's.
+        queue: the work queue of the task that makes the value; a task that is put there later runs after it.
+        mutable: whether the runtime may write to the memory when nothing else uses it.
+        keep: the other storage that owns the memory, if one does.
     """
 
     __slots__ = ("__weakref__", "_account", "_charged", "array", "definition", "keep", "mutable", "queue")
@@ -49,7 +49,7 @@ class Storage:
 
     @property
     def is_token(self) -> bool:
-        """Whether this is the value of a token, which has none."""
+        """Whether this is the value of a token."""
         return self.array is TOKEN
 
     def value(self) -> HostArray:
@@ -63,22 +63,22 @@ class Storage:
         return self.array
 
     def charge(self, account: MemoryAccount, size: int) -> None:
-        """Takes bytes from an account until the storage is gone.
+        """Charge bytes to an account until the storage is gone.
 
         Raises:
-            ResourceExhaustedError: there are not that many left.
+            ResourceExhaustedError: the account has fewer bytes left.
         """
         account.charge(size)
         self._account = account
         self._charged = size
 
     def take_charge_of(self, other: Storage) -> None:
-        """Takes over the bytes that another storage was charged."""
+        """Take over the bytes that another storage was charged."""
         self._account, other._account = other._account, None
         self._charged = other._charged
 
     def give_back(self) -> None:
-        """Gives the bytes back before the storage is gone, because it will never have a value."""
+        """Return the bytes before the storage is gone, because it will never have a value."""
         account, self._account = self._account, None
         if account is not None:
             account.release(self._charged)
@@ -90,11 +90,11 @@ class Storage:
 
 
 def take_writable(storages: list[Storage], number: int) -> HostArray | None:
-    """The array of a storage in a list, to be written to: its own memory if nobody else can see it, otherwise a copy.
+    """Return a writable array of a storage in a list: its own memory if nothing else can see it, otherwise a copy.
 
-    References tell who can see it. Whoever uses a value holds its storage or its array: buffers, work that waits,
-    views that were handed out, external references, aliases. (CPython counts references exactly; where a count is
-    higher than need be, there is a copy too many, and nothing wrong.)
+    References decide. Every user of a value holds its storage or its array: buffers, work that waits, views, external
+    references, aliases. (CPython counts references exactly; where a count is higher than necessary, there is a needless
+    copy, and nothing wrong.)
     """
     storage = storages[number]
     # The list's reference, the local variable's, and the call's.
@@ -110,7 +110,7 @@ def take_writable(storages: list[Storage], number: int) -> HostArray | None:
 
 
 def is_sole_base(array: HostArray) -> bool:
-    """Whether an array's memory cannot be seen through any other array than this one."""
+    """Whether an array's memory cannot be seen through any other array."""
     base = array.base
     if type(base) is not np.ndarray:
         return True
@@ -119,8 +119,8 @@ def is_sole_base(array: HostArray) -> bool:
 
 
 def freeze(array: HostArray) -> HostArray:
-    """Makes an array read-only, and the arrays below it that own its memory, so that nobody can make its views
-    writable either; returns it.
+    """Make an array read-only, and the arrays below it that own its memory, so that its views cannot be made writable
+    either; return it.
     """
     array.setflags(write=False)
     base = array.base
@@ -130,7 +130,7 @@ def freeze(array: HostArray) -> HostArray:
 
 
 def thaw(array: HostArray) -> HostArray:
-    """Undoes ``freeze``."""
+    """Undo ``freeze``."""
     base = array.base
     if type(base) is np.ndarray and not base.flags.writeable:
         thaw(base)

@@ -1,4 +1,4 @@
-"""Storages that take the memory of another over: bitcasts and control dependencies."""
+"""Storages that use the memory of another one: aliases, bitcasts and control dependencies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pjrt.host_memory.aligned import HostArray
 
 
 def depend(source: Storage, dependency: Future[Any]) -> Storage:
-    """A storage that takes another's memory over and is ready when the dependency is done, too."""
+    """Return a storage that takes over another's memory and is ready when the dependency is done, too."""
     storage = Storage(Future(), mutable=source.mutable)
 
     def pass_on() -> None:
@@ -35,12 +35,12 @@ def reinterpret(
     shape: tuple[int, ...],
     order: tuple[int, ...],
 ) -> Storage:
-    """A storage that takes another's memory over and reads the same bytes as another type and shape.
+    """Return a storage that takes over another's memory and reads the same bytes as another type and shape.
 
     Args:
-        source: whose memory.
+        source: the other storage.
         source_order: its dimensions from the slowest to the fastest varying.
-        dtype: what the bytes are read as.
+        dtype: the new dtype.
         shape: the new shape, of the same number of bytes.
         order: the new dimensions from the slowest to the fastest varying.
     """
@@ -61,6 +61,5 @@ def reinterpret(
 def _read_as(
     array: HostArray, source_order: tuple[int, ...], dtype: AnyDType, shape: tuple[int, ...], order: tuple[int, ...]
 ) -> HostArray:
-    laid: HostArray = array.transpose(source_order).reshape(-1).view(np.uint8).view(dtype)
-    laid = laid.reshape([shape[d] for d in order])
-    return laid.transpose(np.argsort(order)) if order else laid
+    array = array.transpose(source_order).reshape(-1).view(np.uint8).view(dtype).reshape([shape[d] for d in order])
+    return array.transpose(np.argsort(order)) if order else array

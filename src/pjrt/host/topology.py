@@ -1,4 +1,4 @@
-"""The topology of a host client: its devices, described."""
+"""The topology of a host client: the descriptions of its devices."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class HostTopology(TopologyDescription):
         )
 
     def serialize(self) -> bytes:
-        described = {
+        description = {
             "platform": self.platform_name,
             "version": self.platform_version,
             "attributes": self._attributes,
@@ -94,19 +94,19 @@ class HostTopology(TopologyDescription):
                 for d in self._descriptions
             ],
         }
-        return json.dumps(described, sort_keys=True).encode()
+        return json.dumps(description, sort_keys=True).encode()
 
     def deserialize(self, serialized: bytes) -> HostTopology:
         try:
-            described = json.loads(serialized)
-            platform = described["platform"]
+            description = json.loads(serialized)
+            platform = description["platform"]
             devices = [
                 HostDeviceDescription(
                     d["id"], d["process"], d["kind"], _attributes(d["attributes"]), tuple(d["memories"])
                 )
-                for d in described["devices"]
+                for d in description["devices"]
             ]
-            attributes = _attributes(described["attributes"])
+            attributes = _attributes(description["attributes"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgumentError(f"expected a serialized topology of '{self.platform_name}': {error}") from error
         if platform != self.platform_name:
@@ -126,7 +126,7 @@ class HostTopology(TopologyDescription):
 
 
 def _attributes(values: dict[str, Any]) -> Attributes:
-    """Attributes from JSON, which has lists where they have tuples."""
+    """Return attributes from JSON, which has lists instead of tuples."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 

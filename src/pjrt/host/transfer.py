@@ -1,4 +1,4 @@
-"""Transfers to a host device that go in pieces."""
+"""Transfers to a host device in pieces."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class HostTransferManager(AsyncHostToDeviceTransferManager):
-    """New host buffers that are filled piece by piece."""
+    """Fills new host buffers in pieces."""
 
     __slots__ = ("_device", "_fillings", "_metadata")
 
@@ -57,7 +57,7 @@ class HostTransferManager(AsyncHostToDeviceTransferManager):
 
     @property
     def metadata(self) -> Attributes:
-        """What ``add_metadata`` was given."""
+        """The facts that ``add_metadata`` has added."""
         return dict(self._metadata)
 
     def buffer_size(self, index: int) -> int:
@@ -98,7 +98,7 @@ class HostTransferManager(AsyncHostToDeviceTransferManager):
         self.abandon(CancelledError("the transfer manager was closed before the buffer got its last piece of data"))
 
     def abandon(self, error: PjrtError) -> None:
-        """Fails the buffers that have not got all their data."""
+        """Fail the buffers that have not got all their data."""
         for filling in self._fillings:
             filling.abandon(error)
 
@@ -117,7 +117,7 @@ class _Filling:
 
     Attributes:
         spec: its type.
-        size: its bytes.
+        size: its number of bytes.
     """
 
     __slots__ = (
@@ -142,7 +142,7 @@ class _Filling:
         self._definition: Future[None] = Future()
         storage = Storage(self._definition)
         storage.charge(space.account, self.size)
-        # Given up when the value is there, so that the buffer alone has the memory then.
+        # Dropped when the value is there, so that the buffer alone has the memory then.
         self._storage: Storage | None = storage
         self._array: HostArray | None = aligned_empty(spec.shape, array_dtype(spec.element_type), order)
         self._bytes: HostArray | None = memory_of(self._array)
@@ -151,7 +151,7 @@ class _Filling:
         self._buffer: HostBuffer | None = HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
 
     def retrieve(self) -> HostBuffer:
-        """The buffer, once."""
+        """Return the buffer, once."""
         with runtime_lock:
             buffer, self._buffer = self._buffer, None
         if buffer is None:
@@ -159,12 +159,12 @@ class _Filling:
         return buffer
 
     def transfer(self, copy: Callable[[HostArray, HostArray], object], size: int, is_last: bool) -> Future[None]:
-        """Copies, at once or on the thread for transfers; with the last copy, and all before it, the value is there.
+        """Copy, at once or on the thread for transfers; the value is there after the last copy and all before it.
 
         Args:
-            copy: is given the array and its bytes.
-            size: how many bytes it copies.
-            is_last: whether no further one comes.
+            copy: a function of the array and its bytes.
+            size: the number of bytes that it copies.
+            is_last: whether this is the last copy.
         """
         with runtime_lock:
             array, memory = self._array, self._bytes
@@ -185,14 +185,14 @@ class _Filling:
         return call.future
 
     def fail(self, error: PjrtError) -> None:
-        """The buffer fails with this error."""
+        """Fail the buffer with this error."""
         with runtime_lock:
             self._ended = True
         if not self._definition._complete(None, error):
             raise FailedPreconditionError("the buffer has its value or an error already")
 
     def abandon(self, error: PjrtError) -> None:
-        """No more data will come: the buffer fails unless its last transfer was begun."""
+        """Fail the buffer unless its last transfer has begun: no more data will come."""
         with runtime_lock:
             if self._ended:
                 return

@@ -1,4 +1,4 @@
-"""Work queues: one thread each, which runs tasks one after the other."""
+"""Work queues: each has one thread, which runs tasks one after the other."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ class Task(Protocol):
     """A piece of work for a queue."""
 
     def run(self) -> None:
-        """Does the work; deals with its own errors."""
+        """Do the work, and handle its errors."""
 
     def fail(self, error: PjrtError) -> None:
-        """Called instead of ``run`` when the work will never be done."""
+        """Fail the work, which will never be done; called instead of ``run``."""
 
     def ask_to_end(self, error: PjrtError) -> None:
-        """Called while it runs, or waits to, when nobody waits for it any more; it may go on all the same."""
+        """Ask the work to end, because nobody waits for it any more; it may go on all the same."""
 
 
 class WorkQueue:
-    """Runs tasks in the order in which they were put, on a thread of its own.
+    """Runs tasks in the order in which they were put, on its own thread.
 
-    The thread starts with the first task and ends when the queue is closed or dropped; ``shutdown`` says what
-    becomes of it at a fork and at the end of the interpreter.
+    The thread starts with the first task and ends when the queue is closed or dropped. ``pjrt.host.shutdown`` ends its
+    work in the child of a fork and at the end of the interpreter.
     """
 
     __slots__ = (
@@ -48,7 +48,7 @@ class WorkQueue:
     def __init__(self, name: str) -> None:
         self._name = name
         self._items: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        # What was put and is not finished. Kept apart from the items because after a fork nobody can look into those.
+        # Tasks that are not finished. Kept apart from the items, because after a fork those cannot be inspected.
         self._pending: set[Task] = set()
         self._server = Server(name)
         self._started = False
@@ -59,10 +59,10 @@ class WorkQueue:
         shutdown.register(self)
 
     def put(self, task: Task) -> None:
-        """Adds a task; never blocks.
+        """Add a task; never blocks.
 
         Raises:
-            FailedPreconditionError: the queue was closed, or made before a fork, by the parent process.
+            FailedPreconditionError: the queue was closed, or belongs to the parent of a forked process.
             UnavailableError: no thread can be started.
         """
         if self._generation != generation():
@@ -76,7 +76,7 @@ class WorkQueue:
 
     @property
     def name(self) -> str:
-        """Its name, for messages."""
+        """The queue's name, for messages."""
         return self._name
 
     @property
@@ -86,7 +86,7 @@ class WorkQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something was put that is not finished, and the caller may wait for it."""
+        """Whether a task is not finished, and the caller may wait for it."""
         return bool(self._pending) and self._generation == generation() and not self.is_current_thread
 
     @property
@@ -95,7 +95,7 @@ class WorkQueue:
         return self._server.thread == threading.get_ident()
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Waits until everything put before is finished; returns whether it is."""
+        """Wait until all tasks that were put before are finished; return whether they are."""
         if self._generation != generation() or not self._pending or self.is_current_thread:
             return not self._pending
         fence = _Fence()
@@ -111,7 +111,7 @@ class WorkQueue:
         return True
 
     def close(self) -> None:
-        """Ends the thread when it has run what was put before; nothing can be put any more."""
+        """End the thread when it has run all tasks; no more can be put."""
         self._closed = True
         if self._finalizer is not None:
             self._finalizer()
@@ -121,12 +121,12 @@ class WorkQueue:
         return list(self._pending)
 
     def ask_to_end(self, error: PjrtError) -> None:
-        """Tell everything that is not finished that nobody waits for it any more."""
+        """Ask all tasks that are not finished to end, because nobody waits for them any more."""
         for task in self.tasks():
             task.ask_to_end(error)
 
     def abandon(self, error: PjrtError) -> None:
-        """Fails everything that is not finished; for when the thread is gone or will never come back."""
+        """Fail all tasks that are not finished, because the thread is gone or will never return."""
         for task in list(self._pending):
             task.fail(error)
         self._pending.clear()
@@ -140,27 +140,27 @@ class WorkQueue:
                 if self._finalizer is None:
                     self._finalizer = weakref.finalize(self, self._items.put, None)
                     self._finalizer.atexit = False
-            # Without the lock: this waits until the new thread runs, which may collect garbage before it says so, and
-            # what is collected may put tasks.
+            # Without the lock: this waits until the new thread runs. The thread may collect garbage before that, which
+            # may put tasks.
             threading.Thread(
                 target=_serve, args=(self._items, self._pending, self._server), name=f"pjrt {self._name}", daemon=True
             ).start()
         except RuntimeError as error:
             if shutdown.is_exiting() or "interpreter shutdown" in str(error):
-                # From Python 3.12 on no thread starts any more. Whoever waits for the end of the work does it then.
+                # From Python 3.12 on, no thread starts any more. A caller that waits for the work does it then.
                 self._unserved = True
                 return
             self._started = False
             failure = UnavailableError(f"the thread of the work queue {self._name} cannot be started: {error}")
-            self.abandon(failure)  # what was put meanwhile
+            self.abandon(failure)  # Fails the tasks that were put meanwhile.
             raise failure from error
         except BaseException:
-            self._started = False  # Ctrl-C; if the thread is there all the same, the next one leaves the work to it
+            self._started = False  # Ctrl-C. If the thread runs all the same, the next one leaves the work to it.
             raise
 
 
 class _Fence:
-    """A task that does nothing but tell that it was reached."""
+    """A task that only reports that it was reached."""
 
     __slots__ = ("passed",)
 
@@ -174,11 +174,11 @@ class _Fence:
         self.passed.future._complete(None, error)
 
     def ask_to_end(self, error: PjrtError) -> None:
-        pass  # it is over at once
+        pass  # It ends at once.
 
 
 class Call:
-    """A task that calls a function and puts what becomes of it into a future."""
+    """A task that calls a function and puts its result or its error into a future."""
 
     __slots__ = ("_function", "future")
 
@@ -187,7 +187,7 @@ class Call:
         self.future: Future[Any] = Future()
 
     def run(self) -> None:
-        """Calls the function."""
+        """Call the function."""
         function, self._function = self._function, None
         if function is None:
             return
@@ -201,20 +201,20 @@ class Call:
             self.future._complete(value)
 
     def fail(self, error: PjrtError) -> None:
-        """Fails the future."""
+        """Fail the future."""
         self._function = None
         self.future._complete(None, error)
 
     def ask_to_end(self, error: PjrtError) -> None:
-        """Do nothing: the function has nothing to ask."""
+        """Do nothing: the function does not check."""
 
 
 def _serve(items: queue.SimpleQueue[Task | None], pending: set[Task], server: Server) -> None:
-    # Holds neither the queue nor its client, so that both can go away while the thread waits.
+    # Holds neither the queue nor its client, so that both can be collected while the thread waits.
     with runtime_lock:
         if server.thread:
             return
-        server.begin()  # the first that came
+        server.begin()  # This thread was the first to come.
     try:
         _serve_all(items, pending)
     finally:
@@ -228,10 +228,10 @@ def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> Non
         if task is None:
             closing = True
             if pending:
-                continue  # put while the queue was being closed
+                continue  # A task was put while the queue was being closed.
             return
         try:
-            if task in pending:  # not given up meanwhile
+            if task in pending:  # It was not abandoned meanwhile.
                 task.run()
         except BaseException as error:
             _log.exception("a task of a work queue raised, which is a defect of the host runtime")
@@ -243,8 +243,8 @@ def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> Non
 
 
 def after(futures: Iterable[Future[Any]], function: Callable[[], object]) -> None:
-    """Calls the function once, when all futures are done, failed or not: at once in this thread if they are, otherwise
-    in the thread that completes the last.
+    """Call a function once, when all futures are done or have failed: at once in this thread if they are, otherwise in
+    the thread that completes the last.
     """
     waited = [future for future in futures if not future.done()]
     if not waited:
@@ -253,7 +253,7 @@ def after(futures: Iterable[Future[Any]], function: Callable[[], object]) -> Non
     tickets = [None] * len(waited)
 
     def one_done(_: Future[Any]) -> None:
-        # Taking from a list is atomic: exactly one caller takes the last ticket.
+        # Under the lock, exactly one caller takes the last ticket.
         if _take_last(tickets):
             function()
 
