@@ -14,7 +14,7 @@ import pytest
 import pjrt
 from pjrt.api import interpreter_end
 from pjrt.capi.export import wait_for_pending
-from pjrt.capi.export._event import give_up_pending
+from pjrt.capi.export._event import fail_pending
 from pjrt.host import HostClient
 
 HERE = Path(__file__).parent
@@ -80,7 +80,7 @@ def test_memory_that_is_lent_is_no_work_to_wait_for_or_to_give_up(monkeypatch: p
         )
         buffer.ready().result(60)
         assert wait_for_pending()
-        give_up_pending("a test gives up what is pending")
+        fail_pending("a test gives up what is pending")
         assert returned == []
         buffer.delete()
         del buffer

@@ -1,8 +1,8 @@
-"""The export half of the C ABI: any client of this package, shown to the world as a real PJRT plugin.
+"""The export half of the C ABI: any client of this package as a real PJRT plugin.
 
-Handles are C structs at the head of Python objects, and carry what the getters answer, so that those need neither the
-GIL nor Python. What must reach Python passes one entry (``_entry``), which turns exceptions into errors and turns calls
-away once the interpreter has begun to end.
+Handles are C structs at the head of Python objects. They hold what the plain getters return (``_gen_handles``), so that
+those need neither the GIL nor Python. Every other function is a trampoline (``_trampolines``): it calls Python, turns
+exceptions into errors, and refuses calls once the interpreter has begun to end.
 """
 
 from __future__ import annotations

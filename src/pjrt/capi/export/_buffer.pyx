@@ -199,7 +199,7 @@ cdef int _device_pointer(void *raw) except -1:
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
-    """Set the functions of buffers, but for their getters, those that make them, and those that copy them to the host."""
+    """Set the functions of buffers that are no plain getters, make no buffers, and copy nothing to the host."""
     put(table, SLOT_PJRT_Buffer_UnpaddedDimensions, trampoline(_unpadded_dimensions))
     put(table, SLOT_PJRT_Buffer_Delete, quiet_trampoline(_delete))
     global _ready_event_trampoline

@@ -95,7 +95,8 @@ cdef int _lookup_addressable_device(void *raw) except -1:
     try:
         device = record.client.lookup_addressable_device(args.local_hardware_id)
     except NotFoundError as error:
-        raise InvalidArgumentError(f"No matching device found for local_hardware_id {args.local_hardware_id}") from error
+        message = f"No matching device found for local_hardware_id {args.local_hardware_id}"
+        raise InvalidArgumentError(message) from error
     args.addressable_device = <PJRT_Device *>&record.device(device).handle
 
 
@@ -117,7 +118,7 @@ cdef int _default_device_assignment(void *raw) except -1:
     for row in _default_assignment(client, replicas, partitions).device_ids:
         for device_id in row:
             if index == args.default_assignment_size:
-                raise InternalError(f"{client!r} returned a device assignment of more devices than the {wanted} requested")
+                raise InternalError(f"{client!r} returned a device assignment of more than {wanted} devices")
             args.default_assignment[index] = device_id
             index += 1
 

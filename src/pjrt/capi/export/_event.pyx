@@ -2,7 +2,9 @@
 
 from pjrt.capi._gate import close_at_exit
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi.export._trampolines cimport native_error, pjrt_error_new, pjrt_error_of_text, pjrt_error_release, pjrt_error_share
+from pjrt.capi.export._trampolines cimport (
+    native_error, pjrt_error_new, pjrt_error_of_text, pjrt_error_release, pjrt_error_share
+)
 
 import logging
 import time
@@ -14,9 +16,9 @@ from pjrt.api.interpreter_end import time_left
 
 _log = logging.getLogger("pjrt")
 _ENDING = "the Python interpreter that this device runs in is ending"
-# How long work under way may go on when the interpreter ends before it is told so, if it asks.
+# How long unfinished work may go on when the interpreter ends, before functions that ask learn that it ends.
 cdef double _MOMENT_SECONDS = 0.2
-# What is left of the patience for calls that are inside of a device when the work that was waited for is given up.
+# The part of that time that is kept for calls that are inside a device when their work is failed.
 cdef double _RESERVE_SECONDS = 0.5
 
 cdef extern from "pjrt_support/event.h" nogil:
@@ -43,36 +45,36 @@ cdef extern from "pjrt_support/gil.h" nogil:
 cdef pjrt_pending _pending
 pjrt_pending_init(&_pending)
 
-# The last plain future that was done, well, and holds nothing: a device may give the same one for all that is there at
-# once. A future of a class of its own may hold what it comes from, and is not kept.
-cdef object _known_as_ready = None
+# The last plain future that succeeded with no value: a device may return the same one for all work that is done at
+# once. A future of a subclass may hold objects of its device, and is not kept.
+cdef object _ready_future = None
 
 
 cdef PJRT_Event *event_of(future) except NULL:
-    """An event, the caller's, that becomes ready with the future."""
-    global _known_as_ready
-    cdef pjrt_event *event
-    if future is _known_as_ready:
-        event = pjrt_event_ready(NULL)
-        if event == NULL:
-            raise MemoryError("no memory for an event")
-        return <PJRT_Event *>event
-    if future.done():
-        error = future.exception()
-        if type(future) is Future and error is None and future.result() is None:
-            _known_as_ready = future
-        event = pjrt_event_ready(NULL if error is None else native_error(error))
-        if event == NULL:
-            raise MemoryError("no memory for an event")
-        return <PJRT_Event *>event
-    return _pending_event(future, &_pending)
+    """Return an event that the caller owns and that becomes ready with the future."""
+    global _ready_future
+    if future is _ready_future:
+        return _done_event(NULL)
+    if not future.done():
+        return _pending_event(future, &_pending)
+    error = future.exception()
+    if type(future) is Future and error is None and future.result() is None:
+        _ready_future = future
+    return _done_event(NULL if error is None else native_error(error))
+
+
+cdef PJRT_Event *_done_event(PJRT_Error *error) except NULL:
+    cdef pjrt_event *event = pjrt_event_ready(error)
+    if event == NULL:
+        raise MemoryError("no memory for an event")
+    return <PJRT_Event *>event
 
 
 cdef PJRT_Event *loan_event_of(future) except NULL:
-    """Return an event, the caller's, that becomes ready when lent memory is not used any more.
+    """Return an event that the caller owns and that becomes ready when the device uses lent memory no more.
 
-    It is no work under way. The end of the interpreter does not wait for it, and it is not failed when work is given up:
-    whoever lent the memory would take that for its return.
+    The event stands for no work: the end of the interpreter does not wait for it, and ``fail_pending`` does not fail
+    it, because the lender would take the failure for the return of its memory.
     """
     return event_of(future) if future.done() else _pending_event(future, NULL)
 
@@ -89,12 +91,12 @@ cdef PJRT_Event *_pending_event(future, pjrt_pending *pending) except NULL:
 
 
 cdef PJRT_Event *failed_event(PJRT_Error *error) noexcept nogil:
-    """An event that has failed already, and owns the error; null without memory, and then it does not."""
+    """Return an event that has failed with the error, which it owns; null, without owning it, if there is no memory."""
     return <PJRT_Event *>pjrt_event_ready(error)
 
 
 cdef class _Setter:
-    """A future's callback that sets an event; one that is dropped uncalled fails it, so that nobody waits for ever."""
+    """A future's callback that sets an event. Dropped uncalled, it fails the event: no caller waits for ever."""
 
     cdef pjrt_event *event
 
@@ -104,7 +106,7 @@ cdef class _Setter:
 
     def __dealloc__(self):
         if self.event != NULL:
-            self.finish(pjrt_error_of_text(PJRT_Error_Code_INTERNAL, b"the device dropped the work that this waits for"))
+            self.finish(pjrt_error_of_text(PJRT_Error_Code_INTERNAL, b"the device dropped the work of this event"))
 
     cdef void finish(self, PJRT_Error *error) noexcept:
         cdef pjrt_event *event = self.event
@@ -118,49 +120,46 @@ cdef class _Setter:
 
 
 working = weakref.WeakSet()
-"""The clients whose work the events are about."""
+"""The clients whose work the events stand for."""
 
 
-def give_up_pending(str message):
-    """Fail with ``CANCELLED`` all that a framework is waiting for: the device does not answer, or will not any more.
+def fail_pending(str message):
+    """Fail all pending events with ``CANCELLED``: the device does not answer, or will not answer any more.
 
-    Its clients are told that nobody waits any more, so that a device's function that asks can end.
+    The clients are notified that no caller waits any more, so that a device's function that asks can end.
     """
     cdef bytes text = message.encode()
     cdef const char *data = text
     with nogil:
         pjrt_pending_fail(&_pending, PJRT_Error_Code_CANCELLED, data)
-    _tell_clients(message, only_ask=False)
+    _notify_clients(message, only_ask=False)
 
 
-def _tell_clients(message, *, only_ask):
+def _notify_clients(message, *, only_ask):
     for client in list(working):
         try:
             client.give_up_work(CancelledError(message), only_ask=only_ask)
         except Exception:
-            _log.exception("a device of an exported plugin could not be told that its work was given up")
+            _log.exception("a device of an exported plugin failed to give up its work")
 
 
 def wait_for_pending():
-    """Let work under way end, for as long as the end of the interpreter may wait; return whether it has.
-
-    If so, frameworks wait for nothing any more.
-    """
+    """Wait for pending events, for as long as the end of the interpreter may wait; return whether none is left."""
     moment = time_left() - _MOMENT_SECONDS
     while _pending.first != NULL and time_left() > _RESERVE_SECONDS:
         if moment is not None and time_left() < moment:
-            _tell_clients(_ENDING, only_ask=True)
+            _notify_clients(_ENDING, only_ask=True)
             moment = None
         time.sleep(0.001)
     return _pending.first == NULL
 
 
 class _AtExit:
-    """Gives work under way a moment to end with the interpreter, then fails what is left."""
+    """Waits for pending events when the interpreter ends, then fails those that are left."""
 
     def _close_at_exit(self):
         wait_for_pending()
-        give_up_pending(_ENDING)
+        fail_pending(_ENDING)
 
 
 _at_exit = _AtExit()
@@ -181,13 +180,13 @@ cdef PJRT_Error *_error(PJRT_Event_Error_Args *args) noexcept nogil:
     cdef pjrt_event *event = <pjrt_event *>args.event
     if not pjrt_event_is_ready(event):
         return pjrt_error_of_text(
-            PJRT_Error_Code_FAILED_PRECONDITION, b"an event has an error only once it is ready; await it first"
+            PJRT_Error_Code_FAILED_PRECONDITION, b"the event is not ready; await it first"
         )
     return pjrt_error_share(event.error)
 
 
 cdef PJRT_Error *_await(PJRT_Event_Await_Args *args) noexcept nogil:
-    # A caller may have the GIL, which the device needs to finish.
+    # The caller may hold the GIL, which the device needs to finish.
     cdef PyThreadState *state = pjrt_gil_let_go()
     cdef PJRT_Error *error = pjrt_event_await(&_pending, <pjrt_event *>args.event)
     pjrt_gil_take_back(state)
@@ -197,11 +196,11 @@ cdef PJRT_Error *_await(PJRT_Event_Await_Args *args) noexcept nogil:
 cdef PJRT_Error *_on_ready(PJRT_Event_OnReady_Args *args) noexcept nogil:
     if pjrt_event_on_ready(<pjrt_event *>args.event, args.callback, args.user_arg):
         return NULL
-    return pjrt_error_of_text(PJRT_Error_Code_RESOURCE_EXHAUSTED, b"no memory to have a callback called")
+    return pjrt_error_of_text(PJRT_Error_Code_RESOURCE_EXHAUSTED, b"no memory for a callback")
 
 
 cdef PJRT_Error *_create(PJRT_Event_Create_Args *args) noexcept nogil:
-    # The handle is the only reference: whoever destroys an event that was never set has nobody left who waits.
+    # The handle is the only reference: the caller can destroy an event that was never set, and no other caller waits.
     args.event = <PJRT_Event *>pjrt_event_new(&_pending, 1)
     if args.event == NULL:
         return pjrt_error_of_text(PJRT_Error_Code_RESOURCE_EXHAUSTED, b"no memory for an event")
@@ -214,11 +213,11 @@ cdef PJRT_Error *_set(PJRT_Event_Set_Args *args) noexcept nogil:
         error = pjrt_error_new(args.error_code, args.error_message, args.error_message_size)
     if pjrt_event_set(&_pending, <pjrt_event *>args.event, error):
         return NULL
-    return pjrt_error_of_text(PJRT_Error_Code_FAILED_PRECONDITION, b"the event was set already; it can be set once")
+    return pjrt_error_of_text(PJRT_Error_Code_FAILED_PRECONDITION, b"the event was set before; events are set once")
 
 
 cdef int fill_table(PJRT_Api *table) except -1:
-    """The functions of events."""
+    """Set the functions of events."""
     table.PJRT_Event_Destroy = _destroy
     table.PJRT_Event_IsReady = _is_ready
     table.PJRT_Event_Error = _error

@@ -123,7 +123,7 @@ cdef object _recv(PJRT_RecvCallbackInfo *info):
 
 
 cdef class _Recv:
-    """A framework's callback that fills a stream with the data that a program receives; the framework owns the stream."""
+    """A framework's callback that fills a stream, which it then owns, with the data that a program receives."""
 
     cdef PJRT_RecvCallbackInfo info
 
@@ -167,7 +167,7 @@ class _Context:
         self._user_data.append((type_id, address))
 
     def of_client(self, client):
-        """Return a context of the client with the same data; ``None`` if there is no data or the client has no contexts.
+        """Return the client's context with the same data; ``None`` if there is no data or the client has no contexts.
 
         JAX adds data of its own to every execution; in a client without contexts no handler could ask for it.
         """

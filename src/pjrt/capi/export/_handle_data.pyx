@@ -21,7 +21,8 @@ cdef class HandleData:
     cdef int add_strings(self, values, const char *const **starts, const size_t **sizes, size_t *number) except -1:
         cdef list strings = list(values)
         cdef size_t index
-        cdef Block start_block = Block.of(len(strings) * sizeof(char *)), size_block = Block.of(len(strings) * sizeof(size_t))
+        cdef Block start_block = Block.of(len(strings) * sizeof(char *))
+        cdef Block size_block = Block.of(len(strings) * sizeof(size_t))
         for index in range(<size_t>len(strings)):
             self.add_string(
                 strings[index], &(<const char **>start_block.data)[index], &(<size_t *>size_block.data)[index]

@@ -9,14 +9,14 @@ from pjrt.api.layout import row_major_strides
 
 
 cdef object host_memory(const void *data, size_t size, bint writable):
-    """A view of bytes."""
+    """Return a view of the framework's bytes."""
     if data == NULL or size == 0:
         return memoryview(bytearray())
     return PyMemoryView_FromMemory(<char *>data, size, PyBUF_WRITE if writable else PyBUF_READ)
 
 
 cdef object host_array(void *data, shape, dtype, strides, bint writable):
-    """An array over memory, in row-major order or with strides in bytes, which may be negative."""
+    """Return an array over the framework's memory, in row-major order or with strides in bytes, also negative ones."""
     cdef Py_ssize_t low = 0, high = dtype.itemsize
     if strides is None:
         strides = row_major_strides(shape, dtype.itemsize)

@@ -1,5 +1,6 @@
 """A framework's key-value store, as a ``KeyValueStore``."""
 
+from pjrt.capi._api cimport start
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi.export._trampolines cimport has_field, pjrt_error_new, take_error
 
@@ -8,7 +9,7 @@ from pjrt.api.key_value_store import KeyValueStore
 
 
 cdef object key_value_store(PJRT_Client_Create_Args *args):
-    """The store that a client is created with; ``None`` where the framework gives none."""
+    """Return the store of a client that a framework creates; ``None`` if the framework has none."""
     cdef _Callbacks callbacks
     if args.kv_get_callback == NULL or args.kv_put_callback == NULL:
         return None
@@ -33,7 +34,7 @@ cdef class _Callbacks:
 
 
 class _FrameworkStore(KeyValueStore):
-    """The store of the framework that made the client; its callbacks are made without the GIL."""
+    """The store of the framework that made the client; its callbacks are called without the GIL."""
 
     def __init__(self, callbacks):
         self._callbacks = callbacks
@@ -41,18 +42,15 @@ class _FrameworkStore(KeyValueStore):
     def get(self, key, timeout):
         cdef _Callbacks callbacks = self._callbacks
         cdef PJRT_KeyValueGetCallback_Args args
-        cdef PJRT_CallbackError make_error = _make_error
+        cdef PJRT_CallbackError make_error = pjrt_error_new
         cdef PJRT_Error *error
         cdef bytes name = key.encode()
-        args.struct_size = PJRT_KeyValueGetCallback_Args_STRUCT_SIZE
-        args.extension_start = NULL
+        start(&args, PJRT_KeyValueGetCallback_Args_STRUCT_SIZE)
         args.key = name
         args.key_size = len(name)
         args.timeout_in_ms = max(0, min(round(timeout * 1000), 2**31 - 1))
         args.callback_error = &make_error
         args.user_arg = callbacks.get_arg
-        args.value = NULL
-        args.value_deleter_callback = NULL
         with nogil:
             error = callbacks.get(&args)
         return _value_of(error, args.value, args.value_size, args.value_deleter_callback)
@@ -60,19 +58,16 @@ class _FrameworkStore(KeyValueStore):
     def try_get(self, key):
         cdef _Callbacks callbacks = self._callbacks
         cdef PJRT_KeyValueTryGetCallback_Args args
-        cdef PJRT_CallbackError make_error = _make_error
+        cdef PJRT_CallbackError make_error = pjrt_error_new
         cdef PJRT_Error *error
         cdef bytes name = key.encode()
         if callbacks.try_get == NULL:
             raise UnimplementedError("the framework's key-value store has no try_get; use get with a timeout")
-        args.struct_size = PJRT_KeyValueTryGetCallback_Args_STRUCT_SIZE
-        args.extension_start = NULL
+        start(&args, PJRT_KeyValueTryGetCallback_Args_STRUCT_SIZE)
         args.key = name
         args.key_size = len(name)
         args.callback_error = &make_error
         args.user_arg = callbacks.try_get_arg
-        args.value = NULL
-        args.value_deleter_callback = NULL
         with nogil:
             error = callbacks.try_get(&args)
         return _value_of(error, args.value, args.value_size, args.value_deleter_callback)
@@ -80,11 +75,10 @@ class _FrameworkStore(KeyValueStore):
     def put(self, key, value):
         cdef _Callbacks callbacks = self._callbacks
         cdef PJRT_KeyValuePutCallback_Args args
-        cdef PJRT_CallbackError make_error = _make_error
+        cdef PJRT_CallbackError make_error = pjrt_error_new
         cdef PJRT_Error *error
         cdef bytes name = key.encode(), data = bytes(value)
-        args.struct_size = PJRT_KeyValuePutCallback_Args_STRUCT_SIZE
-        args.extension_start = NULL
+        start(&args, PJRT_KeyValuePutCallback_Args_STRUCT_SIZE)
         args.key = name
         args.key_size = len(name)
         args.value = data
@@ -101,7 +95,7 @@ ctypedef void (*_ValueDeleter)(char *value) noexcept nogil
 
 
 cdef bytes _value_of(PJRT_Error *error, char *value, size_t size, _ValueDeleter delete_value):
-    """What a callback answered, given back to the framework once it is copied; its error is raised."""
+    """Return a copy of the value that a callback returned, and free the value; raise its error."""
     if error != NULL:
         raise take_error(error)
     try:
@@ -109,7 +103,3 @@ cdef bytes _value_of(PJRT_Error *error, char *value, size_t size, _ValueDeleter 
     finally:
         if delete_value != NULL:
             delete_value(value)
-
-
-cdef PJRT_Error *_make_error(PJRT_Error_Code code, const char *message, size_t size) noexcept nogil:
-    return pjrt_error_new(code, message, size)

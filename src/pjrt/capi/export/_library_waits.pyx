@@ -1,4 +1,4 @@
-"""Libraries of frameworks that wait for a device with the GIL held, which a device in Python then never gets."""
+"""Libraries of frameworks that hold the GIL while they wait for a device, so that a device in Python never gets it."""
 
 import os
 
@@ -7,14 +7,14 @@ cdef extern from "pjrt_support/library_waits.h":
 
 
 def release_gil_in_waits(*libraries) -> int:
-    """Have libraries let go of the GIL while they wait, as far as they are loaded. To do it twice changes nothing.
+    """Have loaded libraries release the GIL while they wait. A second call for the same libraries changes nothing.
 
     Args:
-        libraries: their files.
+        libraries: their paths.
 
     Returns:
-        How many of the functions that they wait by were replaced; 0 where none of the libraries is loaded, or on a
-        system other than Linux.
+        The number of waiting functions that were replaced; 0 if none of the libraries is loaded, or on a system other
+        than Linux.
     """
     cdef int replaced = 0
     for path in libraries:

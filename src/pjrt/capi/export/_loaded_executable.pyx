@@ -63,7 +63,7 @@ cdef int _execute(void *raw) except -1:
     if args.num_args and args.num_devices and args.argument_lists == NULL:
         raise InvalidArgumentError("expected lists of arguments, found a null pointer")
     if target != NULL and args.num_devices != 1:
-        raise InvalidArgumentError(f"running on one device takes the arguments of one, found those of {args.num_devices}")
+        raise InvalidArgumentError(f"expected the arguments of one device, found those of {args.num_devices}")
     if target != NULL:
         device = device_of(target)
         run = record.run_one if record.handle.num_addressable_devices else record.run_portable
@@ -106,10 +106,10 @@ cdef int _hand_over(
     cdef BufferTemplate template
     cdef list records = []
     if <size_t>len(results) != args.num_devices or (futures is not None and <size_t>len(futures) != args.num_devices):
-        raise InternalError(f"{record.loaded!r} ran on {args.num_devices} devices and returned results for {len(results)}")
+        raise InternalError(f"{record.loaded!r}: expected results of {args.num_devices} devices, found {len(results)}")
     for device in range(args.num_devices):
         if <size_t>len(results[device]) != record.num_outputs:
-            raise InternalError(f"{record.loaded!r} has {record.num_outputs} outputs and returned {len(results[device])}")
+            raise InternalError(f"{record.loaded!r}: expected {record.num_outputs} results, found {len(results[device])}")
         for index in range(record.num_outputs):
             place = device * record.num_outputs + index
             # A portable executable's outputs are on another device each time.

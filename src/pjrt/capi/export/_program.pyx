@@ -6,21 +6,21 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
 
-_KNOWN_FORMATS = frozenset(str(known) for known in ProgramFormat)
+_XLA_FORMATS = frozenset(str(each) for each in ProgramFormat)
 
 
 cdef object read_program(const PJRT_Program *program, compiler):
-    """Return a program that a framework sends to a client or a topology to be compiled.
+    """Return the program that a framework sends to a client or a topology to be compiled.
 
     Raises:
-        InvalidArgumentError: The compiler says which formats it takes, and this is none of them, nor one of XLA's.
+        InvalidArgumentError: the format is none of XLA's, nor one that the compiler declares.
     """
     if program == NULL or program.format == NULL:
         raise InvalidArgumentError("expected a program with code and format, found a null pointer")
     format_name = program.format[:program.format_size].decode("utf-8", "replace")
-    if format_name not in _KNOWN_FORMATS:
-        taken = compiler.capabilities.program_formats
-        if taken is not None and format_name not in taken:
+    if format_name not in _XLA_FORMATS:
+        formats = compiler.capabilities.program_formats
+        if formats is not None and format_name not in formats:
             raise InvalidArgumentError(f"Unknown program format '{format_name}'.")  # XLA's words
     if program.code == NULL:
         raise InvalidArgumentError("expected a program with code and format, found a null pointer")
@@ -28,7 +28,7 @@ cdef object read_program(const PJRT_Program *program, compiler):
 
 
 cdef object read_options(const char *data, size_t size):
-    """Return compile options from the serialized ``CompileOptionsProto``."""
+    """Return compile options from a serialized ``CompileOptionsProto``."""
     cdef bytes serialized = data[:size] if size else b""
     try:
         return CompileOptions.from_proto(serialized)
@@ -38,5 +38,5 @@ cdef object read_options(const char *data, size_t size):
         if not isinstance(error.__cause__, DecodeError):
             raise
         raise InvalidArgumentError(
-            "PJRT_Client_Compile: failed to deserialize CompileOptionsProto"  # XLA's words, for whatever is compiled
+            "PJRT_Client_Compile: failed to deserialize CompileOptionsProto"  # XLA's words, also for topologies
         ) from error

@@ -1,9 +1,9 @@
 """Trampolines: the way from the table's functions into Python, and of errors out of it.
 
-A function that needs Python has an *implementation*: it takes the argument struct, returns nothing, and may raise. The function in the
-table is a trampoline: it passes the gate, takes the GIL, calls the implementation, and turns any exception into a
-``PJRT_Error``. So no exception escapes into the framework, and once the interpreter has begun to end the framework gets
-an error, because Python cannot be called any more.
+A function that needs Python has an *implementation*: it takes the argument struct, returns nothing, and may raise. The
+function in the table is a trampoline: it passes the gate, takes the GIL, calls the implementation, and turns any
+exception into a ``PJRT_Error``. So no exception escapes into the framework, and once the interpreter has begun to end
+the framework gets an error, because Python cannot be called any more.
 """
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -26,7 +26,7 @@ cdef extern from "Python.h":
 cdef extern from "pjrt_support/error.h" nogil:
     void pjrt_error_read(const PJRT_Error *error, const char **message, size_t *size)
     PJRT_Error_Code pjrt_error_code(const PJRT_Error *error)
-    void pjrt_error_add_payload(PJRT_Error *error, const char *key, size_t key_size, const char *value, size_t value_size)
+    void pjrt_error_add_payload(PJRT_Error *error, const char *key, size_t key_size, const char *value, size_t size)
 
 cdef extern from "pjrt_support/trampolines.h" nogil:
     ctypedef PJRT_Error *(*pjrt_trampoline)(void *args)
@@ -55,7 +55,7 @@ cdef void *trampoline(implementation_t implementation) except NULL:
     """
     global _num_trampolines
     if _num_trampolines == PJRT_NUM_TRAMPOLINES:
-        raise InternalError(f"the table needs more than the {PJRT_NUM_TRAMPOLINES} trampolines of pjrt_support/trampolines.h")
+        raise InternalError(f"expected at most {PJRT_NUM_TRAMPOLINES} implementations: trampolines.h makes no more")
     _implementations[_num_trampolines] = implementation
     _num_trampolines += 1
     return <void *>pjrt_trampolines[_num_trampolines - 1]
@@ -64,20 +64,20 @@ cdef void *trampoline(implementation_t implementation) except NULL:
 cdef int define_plugin_trampoline(int number, plugin_implementation_t implementation) except -1:
     """Set the implementation of a trampoline of which each exported plugin has its own."""
     if not 0 <= number < PJRT_NUM_PLUGIN_TRAMPOLINES:
-        raise InternalError(f"a plugin has {PJRT_NUM_PLUGIN_TRAMPOLINES} trampolines of its own, found the number {number}")
+        raise InternalError(f"expected a trampoline number below {PJRT_NUM_PLUGIN_TRAMPOLINES}, found {number}")
     _plugin_implementations[number] = implementation
 
 
 cdef int add_plugin(plugin) except -1:
-    """Return a new number for an exported plugin. The plugin lives as long as the process, as the ABI wants of tables."""
+    """Return a new number for an exported plugin, which lives as long as the process, as the ABI wants of tables."""
     if _free_plugins:
         number = _free_plugins.pop()
         _plugins[number] = plugin
         return number
     if len(_plugins) == PJRT_NUM_PLUGINS:
         raise ResourceExhaustedError(
-            f"a process can export {PJRT_NUM_PLUGINS} plugins, and this one has; a plugin makes any number of clients, so "
-            "export it once and keep what pjrt.export returned"
+            f"a process can export {PJRT_NUM_PLUGINS} plugins, and this one has done so; a plugin makes any number of "
+            "clients: export it once and keep the result of pjrt.export"
         )
     _plugins.append(plugin)
     return len(_plugins) - 1
@@ -90,9 +90,10 @@ cdef int remove_plugin(int number) except -1:
 
 
 cdef void *quiet_trampoline(implementation_t implementation) except NULL:
-    """Return a trampoline that never fails, for functions that destroy or delete: frameworks end the process if one fails.
+    """Return a trampoline that never fails, for functions that destroy or delete.
 
-    An exception is logged. Once the interpreter has begun to end, the trampoline does nothing.
+    Frameworks end the process if such a function fails. An exception is logged. Once the interpreter has begun to end,
+    the trampoline does nothing.
     """
     function = trampoline(implementation)
     _is_quiet[_num_trampolines - 1] = True
@@ -194,7 +195,7 @@ cdef PJRT_Error *native_error(error) noexcept:
             pjrt_error_add_payload(made, name, len(name), data, len(data))
         return made
     except BaseException:
-        return pjrt_error_of_text(PJRT_Error_Code_INTERNAL, b"a device raised an exception whose message could not be read")
+        return pjrt_error_of_text(PJRT_Error_Code_INTERNAL, b"a device raised an exception that could not be read")
 
 
 cdef object python_error(PJRT_Error_Code code, const char *message, size_t size):

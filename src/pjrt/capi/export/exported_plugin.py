@@ -1,4 +1,4 @@
-"""Exporting: from a function that makes clients to a plugin that frameworks load."""
+"""Plugins made of Python: from a function that makes clients to a plugin that frameworks load."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from pjrt.api.profiler import Profiler
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi.export._interrupt import watch_for_interrupts
 from pjrt.capi.export._table import Table
+from pjrt.capi.export.shared_library import write_library
 
 ClientFactory = Callable[..., Client]
-"""Makes a client from create options. It may also name ``key_value_store``, the framework's store or ``None``, and the
-place of the process in the framework's job: ``node_id``, ``num_nodes``, ``partition_index``. What it does not name of
-these it is not given.
+"""A function that makes a client from create options, given by keyword.
+
+It may have the parameters ``key_value_store`` (the framework's store, or ``None``) and ``node_id``, ``num_nodes`` and
+``partition_index`` (the place of the process in the framework's job). It gets only those of these four that it names.
 """
 
 _PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
-"""The options that place a process in a job: JAX gives them to every plugin, whether the plugin knows them or not."""
+"""The options that place a process in a job. JAX gives them to every plugin, also to plugins that do not know them."""
 
 
 class ExportedPlugin:
-    """A plugin that is made of Python: what ``export`` gives.
+    """A plugin made of Python; ``export`` makes it.
 
-    Its table lives as long as the process, as the C API says of tables; clients are made only when a framework asks.
+    Its table lives as long as the process, as the C API wants of tables. A framework's request makes a client.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class ExportedPlugin:
         self._factory = factory
         self._name = name
         self._attributes = dict(attributes)
-        self._of_client: dict[str, NamedValue] = {}
+        self._client_attributes: dict[str, NamedValue] = {}
         self._profiler = profiler
         self._platform_name = platform_name
         self._abi_versions = abi_versions
@@ -64,24 +66,26 @@ class ExportedPlugin:
 
     @property
     def name(self) -> str:
-        """The name it is exported under."""
+        """The plugin's name."""
         return self._name
 
     @property
     def platform_name(self) -> str | None:
-        """The platform's name that frameworks see; ``None`` leaves the client's own."""
+        """The platform's name that frameworks see; ``None`` for the client's own."""
         return self._platform_name
 
     @property
     def attributes(self) -> Attributes:
-        """What the plugin says of itself (``PJRT_Plugin_Attributes``): what ``export`` was given, then what the client
-        that was made last says of itself, then the versions of StableHLO that are read here.
+        """The plugin's attributes (``PJRT_Plugin_Attributes``).
+
+        Attributes given to ``export`` come first, then those of the client that was made last, then the versions of
+        StableHLO that this package reads.
         """
-        return {**_default_attributes(), **self._of_client, **self._attributes}
+        return {**_default_attributes(), **self._client_attributes, **self._attributes}
 
     @property
     def capsule(self) -> object:
-        """The ``PJRT_Api`` as a capsule named ``pjrt_c_api``, as JAX's ``register_plugin(c_api=…)`` takes it."""
+        """The ``PJRT_Api`` as a capsule named ``pjrt_c_api``, for JAX's ``register_plugin(c_api=…)``."""
         return self._table.capsule()
 
     @property
@@ -90,7 +94,7 @@ class ExportedPlugin:
         return self._table.address
 
     def write_library(self, path: str | os.PathLike[str]) -> Path:
-        """Writes a shared library with ``GetPjrtApi`` for whoever loads a path; needs no compiler.
+        """Write a shared library with ``GetPjrtApi``, for programs that load a plugin by its path; needs no compiler.
 
         The process that loads it imports the factory by its module and name, so the factory must be a function (or
         class) at the top of a module or script, not a lambda or a local function.
@@ -99,8 +103,6 @@ class ExportedPlugin:
             InvalidArgumentError: the factory cannot be found by name, or the file cannot be written.
             NotFoundError: the folder does not exist.
         """
-        from pjrt.capi.export.shared_library import write_library
-
         return write_library(path, self._spec(), self._name)
 
     def _spec(self) -> str:
@@ -114,28 +116,28 @@ class ExportedPlugin:
             return f"{module}:{name}"
         script = getattr(sys.modules["__main__"], "__file__", None)
         if script is None:
-            raise InvalidArgumentError(f"to write a library, {name} must be in a file; it was typed at a prompt")
+            raise InvalidArgumentError(f"to write a library, {name} must be in a file, found one defined at a prompt")
         return f"{Path(script).resolve()}:{name}"
 
     def topology(self, name: str, **options: Any) -> TopologyDescription:
-        """The topology that the factory's client describes; a name is passed on as the option ``topology``.
+        """Return the topology of a client of the factory; a name is passed to the factory as the option ``topology``.
 
         Raises:
-            UnimplementedError: there is a name, and the factory takes no such option.
+            UnimplementedError: the name is not empty, and the factory has no option ``topology``.
         """
         if name:
             if not self._takes("topology"):
-                raise unimplemented(self._name, f"the topology {name!r}", "the one that it has goes without a name")
+                raise unimplemented(self._name, f"the topology {name!r}", "its one topology has no name")
             options["topology"] = name
         with self._make(options, None) as client:
             return client.topology
 
     def deserialize_topology(self, serialized: bytes) -> TopologyDescription:
-        """The topology that ``TopologyDescription.serialize`` gave, by a client that the factory makes without options.
+        """Return the topology of bytes from ``TopologyDescription.serialize``, read by a client made without options.
 
         Raises:
             InvalidArgumentError: the bytes are no topology of this platform.
-            UnimplementedError: the clients' topologies cannot be read again.
+            UnimplementedError: the clients' topologies cannot be deserialized.
         """
         with self._make({}, None) as client:
             return client.topology.deserialize(serialized)
@@ -151,16 +153,16 @@ class ExportedPlugin:
         return self._abi_versions
 
     def profiler(self, options: bytes = b"") -> Profiler:
-        """A new profiling session (``PLUGIN_Profiler_Create``)."""
+        """Return a new profiling session (``PLUGIN_Profiler_Create``)."""
         if self._profiler is None:
             raise unimplemented(self._name, "Plugin.profiler")
         return self._profiler(options)
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, traits: int = 0) -> None:
-        """Register a handler, a Python function or an address, with all clients of the plugin, those to come included.
+        """Register a handler, a Python function or an address, with all clients of the plugin, also with later ones.
 
         Raises:
-            UnimplementedError: a client that is there already takes none.
+            UnimplementedError: a client that exists already takes no handlers.
         """
         with self._lock:
             self._handlers[name] = (handler, traits)
@@ -169,32 +171,32 @@ class ExportedPlugin:
             client.register_ffi_handler(name, handler, traits=traits)
 
     def client_for_framework(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
-        """A client for a framework that asks for one, with the FFI handlers that it can take."""
+        """Return a new client for a framework, with the plugin's FFI handlers if the client takes any."""
         client = self._make(options, store)
         watch_for_interrupts()
         with self._lock:
             self._clients.add(client)
-            self._of_client = dict(client.attributes)
+            self._client_attributes = dict(client.attributes)
             handlers = dict(self._handlers)
         for name, (handler, traits) in handlers.items():
-            # One that takes none says so when a program calls the handler.
+            # A client that takes no handlers raises the error when a program calls one.
             with contextlib.suppress(UnimplementedError):
                 client.register_ffi_handler(name, handler, traits=traits)
         return client
 
     def _takes(self, option: str) -> bool:
-        """Whether the factory takes an option, by its name or whatever its name."""
-        known = inspect.signature(self._factory).parameters
-        return option in known or any(one.kind is one.VAR_KEYWORD for one in known.values())
+        """Whether the factory takes an option: by a parameter of that name, or by ``**options``."""
+        parameters = inspect.signature(self._factory).parameters
+        return option in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
     def _make(self, options: Mapping[str, NamedValue], store: KeyValueStore | None) -> Client:
-        named = inspect.signature(self._factory).parameters
-        given: dict[str, Any] = {
-            name: value for name, value in options.items() if name not in _PLACE_OPTIONS or name in named
+        parameters = inspect.signature(self._factory).parameters
+        arguments: dict[str, Any] = {
+            name: value for name, value in options.items() if name not in _PLACE_OPTIONS or name in parameters
         }
-        if "key_value_store" in named:
-            given["key_value_store"] = store
-        client = self._factory(**given)
+        if "key_value_store" in parameters:
+            arguments["key_value_store"] = store
+        client = self._factory(**arguments)
         if not isinstance(client, Client):
             raise InternalError(
                 f"the factory of the exported plugin '{self._name}' must return a pjrt.Client, "
@@ -215,20 +217,23 @@ def export(
     platform_name: str | None = None,
     abi_versions: bool = False,
 ) -> ExportedPlugin:
-    """Shows clients of this package to the world as a PJRT plugin.
+    """Make a PJRT plugin of clients of this package.
 
     Args:
-        factory: called with the framework's create options as keyword arguments, each time it wants a client.
+        factory: a function that makes a client; it is called with the framework's create options as keyword arguments,
+            each time the framework wants a client.
         name: the plugin's name.
-        attributes: what the plugin says of itself, before what its clients say (``Client.attributes``) and the versions
-            of StableHLO that are read here. Frameworks send programs at ``stablehlo_current_version``.
-        profiler: makes a profiling session from serialized ``tensorflow.ProfileOptions``, where the device has one.
+        attributes: the plugin's attributes; they come before those of its clients (``Client.attributes``) and before
+            the versions of StableHLO that this package reads. Frameworks send programs at
+            ``stablehlo_current_version``.
+        profiler: a function that makes a profiling session from serialized ``tensorflow.ProfileOptions``, if the device
+            has a profiler.
         platform_name: the platform's name that frameworks see instead of the client's own.
-        abi_versions: whether the clients have ABI versions. Where the extension is there, XLA asks for them when an
-            executable is kept, and takes no ``UNIMPLEMENTED`` for an answer.
+        abi_versions: whether the clients have ABI versions. If the plugin has the extension AbiVersion, XLA asks for
+            them when it saves an executable, and fails on ``UNIMPLEMENTED``.
 
     Returns:
-        The exported plugin: ``capsule`` for JAX, ``write_library`` for whoever loads a path.
+        The exported plugin: ``capsule`` for JAX, ``write_library`` for programs that load a plugin by its path.
     """
     return ExportedPlugin(factory, name, attributes or {}, profiler, platform_name, abi_versions)
 
@@ -236,8 +241,9 @@ def export(
 def _default_attributes() -> dict[str, NamedValue]:
     from pjrt import stablehlo
 
-    found: dict[str, NamedValue] = {"xla_version": 2}
     current, minimum = stablehlo.current_version(), stablehlo.minimum_version()
-    found["stablehlo_current_version"] = (current.major, current.minor, current.patch)
-    found["stablehlo_minimum_version"] = (minimum.major, minimum.minor, minimum.patch)
-    return found
+    return {
+        "xla_version": 2,
+        "stablehlo_current_version": (current.major, current.minor, current.patch),
+        "stablehlo_minimum_version": (minimum.major, minimum.minor, minimum.patch),
+    }

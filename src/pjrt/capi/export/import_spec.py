@@ -1,4 +1,7 @@
-"""From a written library back to the device it stands for: called by the library in whichever process loads it."""
+"""Import specs: ``MODULE:ATTRIBUTE`` and ``FILE.py:ATTRIBUTE``, the names by which devices in Python are found.
+
+A written shared library holds the spec of its device, and calls ``table_address`` in the process that loads it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 
 
 def table_address(settings: str) -> int:
-    """The address of the table for a library with these settings (``key=value`` lines); the same one each time."""
+    """Return the address of the table for a library with these settings, ``key=value`` lines; each time the same."""
     values = dict(line.split("=", 1) for line in settings.splitlines() if "=" in line)
     for folder in reversed([v for v in values.get("path", "").split("|") if v]):
         if folder not in sys.path:
@@ -34,28 +37,28 @@ def table_address(settings: str) -> int:
 
 
 def load_exported(spec: str, name: str = "") -> ExportedPlugin:
-    """The exported plugin that a spec names.
+    """Return the exported plugin that a spec names.
 
     Args:
         spec: ``package.module:attribute`` or ``/path/of/file.py:attribute``; the attribute is an ``ExportedPlugin``, or
             a function that makes clients.
-        name: the plugin's name where the attribute is a function, that of its module or file if empty; otherwise its
-            own counts.
+        name: the plugin's name if the attribute is a function, by default that of its module or file; an
+            ``ExportedPlugin`` keeps its own.
 
     Raises:
         NotFoundError: there is no such module, file or attribute.
-        FailedPreconditionError: the module raises an exception when it is imported, which is the error's cause.
+        FailedPreconditionError: the module raised an exception during its import, which is the error's cause.
         InvalidArgumentError: the spec is of neither form, or names something else.
     """
     key = f"{spec}\n{name}"
     if key not in _loaded:
-        found = find_attribute(spec)
-        if not (isinstance(found, ExportedPlugin) or callable(found)):
+        value = find_attribute(spec)
+        if not (isinstance(value, ExportedPlugin) or callable(value)):
             raise InvalidArgumentError(
-                f"{spec!r}: expected a function that makes clients, or what pjrt.export gives, "
-                f"found {type(found).__name__}"
+                f"{spec!r}: expected a function that makes clients, or what pjrt.export returns, "
+                f"found {type(value).__name__}"
             )
-        _loaded[key] = found if isinstance(found, ExportedPlugin) else export(found, name=name or _name_of(spec))
+        _loaded[key] = value if isinstance(value, ExportedPlugin) else export(value, name=name or _name_of(spec))
     return _loaded[key]
 
 
@@ -66,18 +69,19 @@ def _name_of(spec: str) -> str:
 
 
 def exported_at(capsule: object) -> ExportedPlugin | None:
-    """Return the plugin whose library was loaded in this process, by a capsule of its table; None for another's."""
+    """Return the plugin of a library that this process loaded, by a capsule of its table; None for a foreign table."""
     address = _capsule_pointer(capsule, CAPSULE_NAME.encode())
     return next((each for each in list(_loaded.values()) if each.address == address), None)
 
 
 def find_attribute(spec: str) -> Any:
-    """What a spec names, ``package.module:attribute`` or ``/path/of/file.py:attribute``. The module is imported if it
-    is not yet.
+    """Return the value that a spec names, ``package.module:attribute`` or ``/path/of/file.py:attribute``.
+
+    The module is imported if it is not yet.
 
     Raises:
         NotFoundError: there is no such module, file or attribute.
-        FailedPreconditionError: the module raises an exception when it is imported, which is the error's cause.
+        FailedPreconditionError: the module raised an exception during its import, which is the error's cause.
         InvalidArgumentError: the spec is of neither form.
     """
     place, colon, attribute = spec.rpartition(":")
@@ -89,17 +93,19 @@ def find_attribute(spec: str) -> Any:
 
 
 def module_name(path: Path) -> str:
-    """The name that the module of a device in a file goes by; each file has one of its own."""
+    """Return the module name of a device in a file; each file has its own."""
     return f"_pjrt_device_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
 
 
 class UncachedLoader(SourceFileLoader):
-    """Loads a module from its source, whatever lies compiled beside it: that is told from the source by the second in
-    which it was written and its size, which two versions of it may have in common.
+    """A loader that compiles a module's source each time and ignores compiled files.
+
+    Python recognizes an outdated compiled file by the time in seconds and the size of its source, and two versions of a
+    source may have both in common.
     """
 
     def get_code(self, fullname: str) -> CodeType:
-        """The module's code, compiled now."""
+        """Return the module's code, compiled now."""
         path = self.get_filename(fullname)
         code: CodeType = self.source_to_code(self.get_data(path), path)
         return code
@@ -121,13 +127,13 @@ def _import(place: str) -> ModuleType:
     name = module_name(path)
     if name in sys.modules:
         return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path, loader=UncachedLoader(name, str(path)))
-    if found is None or found.loader is None:
-        raise InvalidArgumentError(f"{place!r} is no Python file")
-    module = importlib.util.module_from_spec(found)
+    module_spec = importlib.util.spec_from_file_location(name, path, loader=UncachedLoader(name, str(path)))
+    if module_spec is None or module_spec.loader is None:
+        raise InvalidArgumentError(f"expected a Python file, found {place!r}")
+    module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _failed_import(place, error) from error
@@ -139,23 +145,23 @@ def _failed_import(place: str, error: BaseException) -> PjrtError:
 
 
 def located(error: BaseException) -> str:
-    """Return the error of an import in one line, behind the file and line of the code that raised it."""
+    """Return the error of an import as one line that begins with the file and line of the code that raised it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
     place, is_imported_code = "", False
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename
         if file.startswith("<frozen importlib"):
-            is_imported_code = True  # what follows was run by Python's machinery of imports
+            is_imported_code = True  # the frames that follow belong to the imported module
         elif is_imported_code:
             place = f"{file}:{line}: "
     return f"{place}{type(error).__name__}: {error}"
 
 
 def _attribute(module: ModuleType, attribute: str, spec: str) -> Any:
-    found: Any = module
+    value: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        if not hasattr(value, part):
             raise NotFoundError(f"{spec!r}: {module.__name__} has no {attribute!r}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

@@ -1,4 +1,7 @@
-"""Writing a device as a shared library, without a compiler: a copy of one that came with the package, with settings."""
+"""Shared libraries of devices in Python, written without a compiler.
+
+Each is a copy of a library that comes with this package, with other settings in it.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ _SETTINGS_SIZE = 16384
 
 
 def write_library(path: str | os.PathLike[str], spec: str, name: str) -> Path:
-    """Writes the shared library of a device.
+    """Write the shared library of a device.
 
     Args:
-        path: where to.
-        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute`` of what makes clients.
+        path: the file to write.
+        spec: ``package.module:attribute`` or ``/path/of/file.py:attribute`` of a function that makes clients.
         name: the plugin's name.
 
     Raises:
@@ -36,11 +39,11 @@ def write_library(path: str | os.PathLike[str], spec: str, name: str) -> Path:
     settings = _MARK + _settings(spec, name).encode()
     if len(settings) >= _SETTINGS_SIZE:
         raise InvalidArgumentError(
-            f"the library has room for {_SETTINGS_SIZE} bytes of settings, found {len(settings)}; use shorter paths"
+            f"expected at most {_SETTINGS_SIZE} bytes of settings, found {len(settings)}; use shorter paths"
         )
     content[start : start + _SETTINGS_SIZE] = settings.ljust(_SETTINGS_SIZE, b"\0")
     try:
-        # A new file takes the old one's place: a process that has the old one loaded keeps it.
+        # A new file replaces the old one, and is not written over it: a process may have the old one loaded.
         scratch = target.with_name(f".{target.name}.{os.getpid()}")
         scratch.write_bytes(content)
         scratch.chmod(0o755)
@@ -53,12 +56,12 @@ def write_library(path: str | os.PathLike[str], spec: str, name: str) -> Path:
 
 def _template() -> Path:
     suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    found = Path(__file__).parent / f"_library{suffix}"
-    if not found.is_file():
+    template = Path(__file__).parent / f"_library{suffix}"
+    if not template.is_file():
         raise InternalError(
-            f"the library that came with this package is not at {str(found)!r}; install the package again"
+            f"the library that came with this package is not at {str(template)!r}; install the package again"
         )
-    return found
+    return template
 
 
 def _settings(spec: str, name: str) -> str:
@@ -73,12 +76,12 @@ def _settings(spec: str, name: str) -> str:
         "path": _search_path(place),
     }
     if any("\n" in value for value in lines.values()):
-        raise InvalidArgumentError("names and paths of an exported device must not have line breaks in them")
+        raise InvalidArgumentError("the name and the paths of an exported device must not contain line breaks")
     return "".join(f"{key}={value}\n" for key, value in lines.items() if value)
 
 
 def _search_path(place: str) -> str:
-    """The folder that the module was imported from, if that is not where installed packages are."""
+    """Return the folder that the module was imported from; empty if installed packages are there."""
     module = sys.modules.get(place.partition(".")[0])
     file = getattr(module, "__file__", None)
     if place.endswith(".py") or file is None:

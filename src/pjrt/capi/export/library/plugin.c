@@ -1,11 +1,11 @@
-/* The shared library that carries GetPjrtApi for a device written in Python.
+/* The shared library with GetPjrtApi for a device written in Python.
  *
- * It is compiled once, with this package, and copied for each exported device: what differs from copy to copy is the
- * text in `settings`, which the exporter overwrites in the file. It is linked against no Python. It uses the one that
- * runs in the process, or else finds, loads and starts one, and leaves it running: that gives a clean exit.
+ * It is compiled once, with this package, and copied for each exported device. The copies differ in the text in
+ * `settings`, which `write_library` overwrites in the file. It is linked against no Python. It uses the Python that runs
+ * in the process, or else finds, loads and starts one, and leaves it running: that gives a clean exit.
  *
- * Environment: PJRT_PYTHON is the python executable (of a virtual environment, say) to run as; PJRT_LIBPYTHON the
- * library to load it from. Both count only where no Python runs in the process yet. */
+ * Environment: PJRT_PYTHON is the python executable to run as, such as that of a virtual environment; PJRT_LIBPYTHON is
+ * the library to load Python from. Both are used only if no Python runs in the process yet. */
 #include "pjrt_support/system.h"
 
 #include <stdbool.h>
@@ -16,13 +16,13 @@
 
 #define SETTINGS_SIZE 16384
 
-/* "key=value" lines behind the mark; the exporter looks for the mark. */
+/* "key=value" lines behind the mark, by which `write_library` finds the place in the file. */
 static volatile char settings[SETTINGS_SIZE] = "PJRT-EXPORT-SETTINGS\n";
 
 static pjrt_mutex mutex = PJRT_MUTEX_INITIALIZER;
 static const void *table;
 
-/* What is needed of Python, by name. */
+/* The functions of Python that are used here. */
 static struct {
   int (*is_initialized)(void);
   void (*initialize)(int);
@@ -61,12 +61,12 @@ static const char *setting(const char *key, char *value, size_t size) {
   return NULL;
 }
 
-/* In a library, or, of null, in what the process has loaded. */
+/* Finds them in a library, or, given null, among those that the process has loaded. */
 static bool find_functions(void *library) {
   const struct {
     void *target;
     const char *name;
-  } wanted[] = {
+  } functions[] = {
       {&python.is_initialized, "Py_IsInitialized"}, {&python.initialize, "Py_InitializeEx"},
       {&python.set_program_name, "Py_SetProgramName"}, {&python.decode_locale, "Py_DecodeLocale"},
       {&python.save_thread, "PyEval_SaveThread"}, {&python.gil_ensure, "PyGILState_Ensure"},
@@ -74,23 +74,23 @@ static bool find_functions(void *library) {
       {&python.call_method, "PyObject_CallMethod"}, {&python.as_pointer, "PyLong_AsVoidPtr"},
       {&python.err_occurred, "PyErr_Occurred"}, {&python.err_print, "PyErr_Print"}, {&python.dec_ref, "Py_DecRef"},
   };
-  for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-    void *found = pjrt_find_function(library, wanted[i].name);
-    if (found == NULL) return false;
-    memcpy(wanted[i].target, &found, sizeof found);
+  for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+    void *function = pjrt_find_function(library, functions[i].name);
+    if (function == NULL) return false;
+    memcpy(functions[i].target, &function, sizeof function);
   }
   return true;
 }
 
-/* The Python of this process, or one that is loaded now; with its symbols for everyone, because extension modules
- * look for them among those. */
+/* Finds the Python of this process, or loads one, with its symbols for the whole process, where extension modules look
+ * for them. */
 static bool find_python(void) {
   char buffer[4096];
   if (find_functions(NULL)) return true;
   const char *path = getenv("PJRT_LIBPYTHON");
   if (path == NULL || !*path) path = setting("libpython", buffer, sizeof buffer);
   if (path == NULL) {
-    complain("no Python library to load is known", "set PJRT_LIBPYTHON to the path of a libpython3 shared library");
+    complain("the library of Python to load is unknown", "set PJRT_LIBPYTHON to the path of a libpython3 shared library");
     return false;
   }
   void *library = pjrt_open_library(path);
@@ -99,7 +99,7 @@ static bool find_python(void) {
     return false;
   }
   if (find_functions(library)) return true;
-  complain("what was loaded is no Python library; set PJRT_LIBPYTHON to the path of one", path);
+  complain("the library that was loaded is no Python; set PJRT_LIBPYTHON to the path of one", path);
   return false;
 }
 
@@ -120,7 +120,7 @@ static const void *make_table(void) {
   void *number = module ? python.call_method(module, "table_address", "s", (const char *)settings) : NULL;
   if (number != NULL) address = python.as_pointer(number);
   if (address == NULL) {
-    complain("it cannot be imported; its reason follows", "set PJRT_PYTHON to a python that has it");
+    complain("it cannot be imported; the reason follows", "set PJRT_PYTHON to a python that has it");
     if (python.err_occurred()) python.err_print();
   }
   if (number != NULL) python.dec_ref(number);
@@ -129,7 +129,7 @@ static const void *make_table(void) {
   return address;
 }
 
-/* The one symbol that loaders look for. Null when there is no table to give; the reason is on the error stream. */
+/* The one symbol that loaders look for. Returns null, with the reason on the error stream, if there is no table. */
 PJRT_EXPORTED const void *GetPjrtApi(void) {
   if (table != NULL) return table;
   /* Python is entered without holding the mutex: another thread may hold the GIL and wait here. */
@@ -138,14 +138,14 @@ PJRT_EXPORTED const void *GetPjrtApi(void) {
   if (ready && table == NULL) start_python();
   pjrt_mutex_unlock(&mutex);
   if (!ready) return NULL;
-  const void *made = table != NULL ? table : make_table();
+  const void *address = table != NULL ? table : make_table();
   pjrt_mutex_lock(&mutex);
-  if (table == NULL) table = made;
+  if (table == NULL) table = address;
   pjrt_mutex_unlock(&mutex);
   return table;
 }
 
 #ifdef _WIN32
-/* setuptools takes whatever it builds for a module of Python's, and has the linker look for this. */
+/* setuptools takes each library that it builds for a Python module, and has the linker look for this symbol. */
 PJRT_EXPORTED void *PyInit__library(void) { return NULL; }
 #endif
