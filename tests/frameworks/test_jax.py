@@ -283,7 +283,7 @@ print(len(jax.devices(platform)))
     done = python("-c", code)
     assert_clean(done)
     assert done.stdout.split() == ["3"]
-    assert "is not there for JAX" not in done.stderr
+    assert "is unavailable to JAX" not in done.stderr
 
 
 def test_a_plugin_that_is_meant_for_jax_is_there_and_a_broken_one_is_not(tmp_path: Path) -> None:
@@ -311,7 +311,8 @@ print(jax.default_backend(), jax.devices("soundness"))
     assert_clean(done)
     assert done.stdout.strip().startswith("cpu [")
     assert (
-        "'misspelled' is not there for JAX: the plugin 'misspelled': unknown key frameworks.jax.platfrom" in done.stderr
+        "'misspelled' is unavailable to JAX: the plugin 'misspelled': unknown key frameworks.jax.platfrom"
+        in done.stderr
     )
 
 
@@ -432,4 +433,4 @@ except pjrt.UnimplementedError as error:
     assert_clean(done)
     numbers, refused = done.stdout.splitlines()
     assert numbers == "[ 0.  2.  4.  6.  8. 10. 12. 14.]"
-    assert refused.startswith("the device 'silent' does not say how result 0 of a program of several partitions")
+    assert refused.startswith("the device 'silent' does not declare how result 0 of a program of several partitions")

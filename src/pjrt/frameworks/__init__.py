@@ -1,4 +1,4 @@
-"""Frameworks: what JAX and PyTorch/XLA need to use plugins (floor 6: must not know the C ABI's structs)."""
+"""Frameworks: the parts by which JAX and PyTorch/XLA use plugins. They do not know the structs of the C ABI."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 __all__ = ["jax", "torch_xla"]
 
 
-if not TYPE_CHECKING:  # a type checker knows the names from above, and would take any other for granted here
+# Every program that uses JAX imports this package, by the entry point ``jax_plugin``: it must stay cheap.
+if not TYPE_CHECKING:  # a type checker knows the names from above, and would accept any other name here
 
     def __getattr__(name: str) -> Any:
-        """Import the part for one framework when it is first asked for."""
+        """Import the part for one framework at its first use."""
         if name in __all__:
             return importlib.import_module(f"pjrt.frameworks.{name}")
         raise AttributeError(f"module 'pjrt.frameworks' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""JAX's ``buffer_callback`` on devices of ours: a function that works in the memory of a program's buffers."""
+"""JAX's ``buffer_callback`` on platforms of this package: functions that work in the memory of a program's buffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pjrt.frameworks import _jax_lowering
 
 
 def install() -> None:
-    """Have JAX lower buffer callbacks for our platforms in our way, and for all others in its own."""
+    """Have JAX lower buffer callbacks for our platforms with our rule, and for all others with its own."""
     from jax._src import buffer_callback
     from jax._src.interpreters import mlir
 
@@ -39,7 +39,7 @@ def _lower(
     from jax._src import ffi
 
     called = _BufferCallback(callback, in_tree, out_tree, input_output_aliases)
-    number = _jax_lowering.announce(ctx.module_context, called, callback)
+    number = _jax_lowering.add_callback(ctx.module_context, called, callback)
     rule = ffi.build_ffi_lowering_function(
         _jax_lowering.CALLBACK_TARGET,
         has_side_effect=has_side_effect,
@@ -49,7 +49,7 @@ def _lower(
 
 
 class _BufferCallback:
-    """A callback that is given the buffers of operands and results."""
+    """A callback that takes the buffers of operands and results."""
 
     def __init__(
         self, function: Callable[..., object], in_tree: Any, out_tree: Any, aliases: Sequence[tuple[int, int]]
@@ -62,7 +62,7 @@ class _BufferCallback:
     def fill(self, buffers: Sequence[Any]) -> None:
         """Call the function, as ``function(context, results, *operands)``."""
         number = self._in_tree.num_leaves
-        for operand, result in self._aliases:  # a device need not give them the same memory
+        for operand, result in self._aliases:  # a device may put the two in different memory
             if not np.may_share_memory(buffers[operand], buffers[number + result]):
                 buffers[number + result][...] = buffers[operand]
         arguments, keywords = self._in_tree.unflatten([Buffer(array) for array in buffers[:number]])
@@ -76,23 +76,23 @@ class _ExecutionContext:
 
     @property
     def stage(self) -> Any:
-        """The stage of the execution: buffers are there in one of them only."""
+        """The stage of the execution: only this one has buffers."""
         from jax._src.buffer_callback import ExecutionStage
 
         return ExecutionStage.EXECUTE
 
     @property
     def stream(self) -> int:
-        """The stream of the execution: devices in the host's memory have none.
+        """The stream of the execution.
 
         Raises:
-            NotImplementedError: always.
+            NotImplementedError: always, since devices in the host's memory have no streams.
         """
         raise NotImplementedError("this device has no streams: the buffers are in the memory of the host")
 
 
 class Buffer:
-    """A buffer with the face of ``jax.experimental.buffer_callback.Buffer``, which Python cannot make."""
+    """A buffer with the interface of ``jax.experimental.buffer_callback.Buffer``, which Python cannot construct."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self._array = array
@@ -100,8 +100,8 @@ class Buffer:
     @property
     def dtype(self) -> AnyDType:
         """The type of the elements."""
-        found: AnyDType = self._array.dtype
-        return found
+        dtype: AnyDType = self._array.dtype
+        return dtype
 
     @property
     def ndim(self) -> int:
@@ -111,12 +111,12 @@ class Buffer:
     @property
     def shape(self) -> tuple[int, ...]:
         """The sizes of the dimensions."""
-        found: tuple[int, ...] = self._array.shape
-        return found
+        shape: tuple[int, ...] = self._array.shape
+        return shape
 
     @property
     def writeable(self) -> bool:
-        """Whether this is a result."""
+        """Whether the buffer is a result."""
         return self._array.flags.writeable
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -1,6 +1,6 @@
-"""``jax.dlpack.from_dlpack`` onto devices of ours: a copy where memory cannot be used as it lies.
+"""``jax.dlpack.from_dlpack`` onto platforms of this package: a copy if the memory cannot be used where it is.
 
-JAX's own CPU backend makes the copy in a way that the C API does not have.
+JAX's own CPU backend makes that copy by a function that the C API does not have.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pjrt.host_memory.dlpack import from_capsule
 
 
 def install() -> None:
-    """Have JAX take memory onto our platforms in our way, and onto all others in its own."""
+    """Have JAX import memory into our platforms with our function, and into all others with its own."""
     from jax._src import dlpack
 
     dlpack._jax = _Bindings(dlpack._jax)
 
 
 class _Bindings:
-    """jaxlib's bindings as JAX's module of DLPack uses them, with our way beside."""
+    """jaxlib's bindings as JAX's DLPack module uses them, with one function replaced."""
 
     def __init__(self, bindings: Any) -> None:
         self._bindings = bindings
@@ -30,7 +30,7 @@ class _Bindings:
     def dlpack_managed_tensor_to_buffer(
         self, capsule: Any, device: Any, stream: Any, copy: bool | None = None, *more: Any
     ) -> Any:
-        """An array of JAX's on a device, from a capsule."""
+        """Return a JAX array on a device, from a capsule."""
         into = self._bindings.dlpack_managed_tensor_to_buffer
         if not _jax_lowering.is_client_of_ours(device.client):
             return into(capsule, device, stream, copy, *more)

@@ -1,8 +1,8 @@
-"""What JAX must know of a platform of ours to lower programs for it.
+"""JAX's lowering of programs for platforms of this package.
 
-JAX keys some of its lowering on the platform's name: linear algebra, donation, and calls back into Python. A platform
-of ours gets the rules that JAX has for CPUs, which call LAPACK by name, but calls back into Python by a way of its own:
-JAX's own hands pointers of its process to XLA, which no other device could follow.
+JAX selects some of its lowering rules by the platform's name: linear algebra, donation, and callbacks into Python. A
+platform of ours gets the rules that JAX has for CPUs, which call LAPACK by name, but its own rule for callbacks into
+Python: JAX's rule passes pointers of its process to XLA, which no other device could follow.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ CALLBACK_TARGET = "pjrt_python_callback"
 """The custom call that a callback into Python becomes; its attribute ``callback`` is the callback's number."""
 
 _PLACED_TARGET = "xla_python_cpu_callback"
-"""The same call in a program of several devices. Shardy keeps the place of a call, the one device that makes it, only
-for calls of a few names, among them this one, which JAX itself does not use any more.
+"""The name of the same call in a program of several devices.
+
+Shardy keeps the sharding of a call, which selects the one device that makes it, only for calls of a few names. This is
+one of them, and JAX itself does not use it any more.
 """
 
 TARGETS = (CALLBACK_TARGET, _PLACED_TARGET)
-"""All names of the call; every client that JAX has of us needs ``call_back`` as the handler of each."""
+"""All names of the call; every client of ours in JAX needs ``call_back`` as the handler of each."""
 
 _platforms: set[str] = set()
 _lock = threading.Lock()
@@ -38,8 +40,8 @@ _callbacks: dict[int, Callback] = {}
 _retired: collections.deque[int] = collections.deque()
 
 
-def teach(platform: str) -> None:
-    """Teach JAX a platform of ours, by the name that it is registered by: before JAX makes its client."""
+def add_platform(platform: str) -> None:
+    """Add a platform of ours to JAX's lowering, by its registered name, before JAX makes its client."""
     from jax._src import callback, debugging
     from jax._src.interpreters import mlir
 
@@ -53,28 +55,29 @@ def teach(platform: str) -> None:
             _jax_dlpack.install()
             _jax_shardings.install()
         _platforms.add(platform)
-    # A cached rule would give two callbacks one number.
+    # A cached rule would give two callbacks the same number.
     mlir._uncacheable_primitives.update((debugging.debug_callback_p, debugging.debug_print_p))
 
 
-def teach_rules(name: str) -> None:
-    """Give JAX the rules of CPUs for programs of a platform.
+def add_cpu_rules(name: str) -> None:
+    """Have JAX lower programs of a platform by its rules for CPUs.
 
     Args:
-        name: the name that its client says, which JAX lowers by. Nothing is to do for ``cpu``.
+        name: the platform name of the client, which JAX lowers by. For ``cpu`` nothing changes.
     """
     from jax._src.interpreters import mlir
 
     if name not in mlir._platforms_with_donation:
         mlir._platforms_with_donation.append(name)
-    known = mlir._platform_specific_lowerings
-    for primitive, rule in known["cpu"].items():
-        known[name].setdefault(primitive, rule)
+    rules = mlir._platform_specific_lowerings
+    for primitive, rule in rules["cpu"].items():
+        rules[name].setdefault(primitive, rule)
 
 
 def _settle_effects() -> None:
-    """Lets ordered effects end while devices in Python still work; JAX itself waits for them at a later point of the
-    exit, when these do not any more. What does not end in a moment is given up.
+    """Wait for ordered effects while devices in Python still work, and drop those that do not end in time.
+
+    JAX itself waits for them later in the exit, when devices in Python do not work any more.
     """
     from jax._src import dispatch
 
@@ -85,54 +88,54 @@ def _settle_effects() -> None:
 
 
 def is_ours(context: Any) -> bool:
-    """Whether a module is lowered for a platform of ours: by its name, or by the backend where JAX has that name."""
+    """Whether a module is lowered for a platform of ours: by the platform's name or by its backend in JAX."""
     if len(context.platforms) != 1:
         return False
     if context.platforms[0] in _platforms:
         return True
     try:
         backend = context.get_backend()
-    except Exception:  # lowering for a platform that is not here
+    except Exception:  # JAX lowers for a platform that it has no backend for
         return False
     return is_client_of_ours(backend)
 
 
 def is_client_of_ours(client: Any) -> bool:
-    """Whether a client of JAX's is one of a platform of ours."""
+    """Whether a client in JAX belongs to a platform of ours."""
     from jax._src import xla_bridge
 
     return any(xla_bridge._backends.get(name) is client for name in _platforms)
 
 
 def call_back(*buffers: Any, callback: int) -> None:
-    """The FFI handler behind ``TARGETS``: operands, then results to fill."""
+    """Call a callback: the FFI handler of ``TARGETS``. The buffers are the operands, then the results to fill."""
     function = _callbacks.get(int(callback))
     if function is None:
         raise InternalError(
-            f"the program calls back into Python function {callback}, which is gone or of another process"
+            f"the program calls back into Python function {callback}, which does not exist (any more) in this process"
         )
     function.fill(buffers)
 
 
 class Callback(Protocol):
-    """A call back into Python."""
+    """A callback into Python."""
 
     def fill(self, buffers: Sequence[Any]) -> None:
-        """Do the call; the buffers are the operands, then the results."""
+        """Call the function; the buffers are the operands, then the results to fill."""
 
 
-def announce(context: Any, callback: Callback, function: Callable[..., Any]) -> np.int64:
-    """Give a callback of a module that is being lowered its number, by which the program calls it."""
+def add_callback(context: Any, callback: Callback, function: Callable[..., Any]) -> np.int64:
+    """Add a callback to a module that is being lowered; return the number by which the program calls it."""
     number = next(_numbers)
     _callbacks[number] = callback
     context.add_keepalive(_KeepAlive(number))
-    # Tells JAX not to keep the compiled program beyond this process: the number means nothing in another.
+    # So JAX does not keep the compiled program beyond this process: the number means nothing in another.
     context.add_host_callback(function)
     return np.int64(number)
 
 
 class _ValueCallback:
-    """A callback that is given values and returns values."""
+    """A callback that takes values and returns values."""
 
     def __init__(
         self, function: Callable[..., Sequence[Any]], num_operands: int, results: Sequence[Any], *, has_token: bool
@@ -143,20 +146,20 @@ class _ValueCallback:
         self._has_token = int(has_token)
 
     def fill(self, buffers: Sequence[Any]) -> None:
-        """Calls the function and fills the results; tokens, which stand first on both sides, are passed over."""
+        """Call the function and fill the results. Tokens, the first of the operands and of the results, are skipped."""
         begin = self._has_token
         end = begin + self._num_operands
-        # The device's memory is valid during the call only, and a callback may keep what it is given.
+        # The device's memory is valid only during the call, and a callback may keep its operands: it gets copies.
         values = [np.asarray(v) for v in self._function(*(np.array(o) for o in buffers[begin:end]))]
-        found = [(v.shape, v.dtype) for v in values]
-        if found != self._results:
-            raise ValueError(f"the callback must return arrays of {self._results} (shape, dtype), found {found}")
+        types = [(v.shape, v.dtype) for v in values]
+        if types != self._results:
+            raise ValueError(f"the callback must return arrays of {self._results} (shape, dtype), found {types}")
         for result, value in zip(buffers[end + begin :], values, strict=True):
             result[...] = value
 
 
 class _KeepAlive:
-    """Retires a callback when the Python side of the program that calls it is gone."""
+    """Retires a callback when JAX drops the program that calls it."""
 
     _NUM_RETIRED = 256
 
@@ -164,14 +167,15 @@ class _KeepAlive:
         self._number = number
 
     def __del__(self, retired: collections.deque[int] = _retired, callbacks: dict[int, Callback] = _callbacks) -> None:
-        # The program may still be running: the last few stay. At the interpreter's end the module's names are gone.
+        # The program may still run: the last few callbacks stay. The arguments are bound as defaults because the names
+        # of the module are gone at the end of the interpreter.
         retired.append(self._number)
         if len(retired) > self._NUM_RETIRED:
             callbacks.pop(retired.popleft(), None)
 
 
 def _emitter(original: Callable[..., Any]) -> Callable[..., Any]:
-    """JAX's function that emits a call back into Python, with ours for our platforms."""
+    """Return JAX's function that emits a callback into Python, with ours for our platforms."""
 
     def emit_python_callback(
         ctx: Any,
@@ -200,7 +204,7 @@ def _emit(
 ) -> Any:
     from jax._src import core, ffi
 
-    number = announce(
+    number = add_callback(
         ctx.module_context, _ValueCallback(function, len(operands), result_avals, has_token=token is not None), function
     )
     tokens = [] if token is None else [core.abstract_token]
@@ -228,7 +232,7 @@ def _set_sharding(context: Any, call: Any, sharding: Any) -> None:
 
 
 def _with_token(sharding: Any) -> Any:
-    """The sharding of a call that also returns a token, which Shardy wants to be told of, too."""
+    """Return the sharding of a call that also returns a token, which needs a sharding of its own in Shardy."""
     from jax._src.sharding_impls import SdyArray, SdyArrayList
 
     if not isinstance(sharding, SdyArrayList):

@@ -9,23 +9,23 @@ from pjrt.frameworks import _jax_lowering
 
 
 def install() -> None:
-    """Have JAX say what is missing where neither its user nor a device of ours tells how results are split.
+    """Have JAX raise an error if neither its user nor a device of ours declares how results are split.
 
-    JAX goes on without an answer until something else fails.
+    JAX itself goes on without a sharding until something else fails.
     """
     from jax._src.interpreters import pxla
 
     original = pxla._maybe_get_and_check_out_shardings
 
     def check(executable: Any, asked: Any, *more: Any) -> Any:
-        found = original(executable, asked, *more)
-        missing = [number for number, each in enumerate(found) if isinstance(each, pxla.UnspecifiedValue)]
+        shardings = original(executable, asked, *more)
+        missing = [number for number, each in enumerate(shardings) if isinstance(each, pxla.UnspecifiedValue)]
         if missing and _jax_lowering.is_client_of_ours(executable.client):
             raise UnimplementedError(
-                f"the device '{executable.client.platform}' does not say how result {missing[0]} of a program of "
-                "several partitions is split over its devices: give out_shardings to jax.jit, or output_shardings in "
+                f"the device '{executable.client.platform}' does not declare how result {missing[0]} of a program of "
+                "several partitions is split over its devices: give out_shardings to jax.jit, or output_shardings to "
                 "the pjrt.host.Compiled that the device's compile returns"
             )
-        return found
+        return shardings
 
     pxla._maybe_get_and_check_out_shardings = check

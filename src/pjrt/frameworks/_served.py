@@ -1,4 +1,4 @@
-"""A plugin as frameworks are told of it: from the declaration that serves this package as well."""
+"""A plugin as a framework sees it, from the declaration that this package uses too."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pjrt.plugins.env_vars import set_environment
 JAX = "jax"
 TORCH_XLA = "torch_xla"
 
-# What a plugin may say for a framework, and of which type.
-_FACTS: Mapping[str, Mapping[str, type]] = {
+# The settings that a plugin may declare for a framework, and their types.
+_SETTINGS: Mapping[str, Mapping[str, type]] = {
     JAX: {"platform": str, "priority": int, "make_default": bool, "wrap": bool},
     TORCH_XLA: {"name": str, "coordinator": bool, "wrap": bool},
 }
 
-# The plugins that frameworks may have clients of, which are theirs for as long as the process lives.
+# The plugins that frameworks may have clients of, with the claims of their devices, which last as long as the process.
 _handed_over: dict[str, contextlib.ExitStack] = {}
 
 
@@ -35,8 +35,8 @@ class Served:
         device: the plugin's name, or the path of its library.
         framework: ``JAX`` or ``TORCH_XLA``.
         options: the client's options, which come before all others.
-        wrap: whether the framework is to get a library through this package, not as it is; what the plugin says of
-            itself if not said. A plugin in Python is always got through this package.
+        wrap: whether the framework gets a library through this package instead of loading it itself; by default the
+            plugin's own setting. A plugin in Python always goes through this package.
     """
 
     def __init__(
@@ -49,54 +49,54 @@ class Served:
 
     @property
     def declaration(self) -> Declaration:
-        """What is known of the plugin.
+        """The plugin's declaration.
 
         Raises:
             NotFoundError: there is no such plugin.
-            FailedPreconditionError: it cannot be used.
+            FailedPreconditionError: the plugin cannot be used.
         """
-        found = registry.declaration(self.device)
-        found.check_usable()
-        return found
+        declaration = registry.declaration(self.device)
+        declaration.check_usable()
+        return declaration
 
     @property
     def name(self) -> str:
-        """A name for the plugin: its own, or one made of the file name of its library."""
+        """A name for the plugin: its own, or one made from the file name of its library."""
         if not is_path(self.device):
             return self.device
         stem = Path(self.device).name.partition(".")[0]
         return re.sub(r"[^A-Za-z0-9_]+", "_", re.sub(r"^(lib)?(pjrt[-_]plugin[-_])?", "", stem)) or "plugin"
 
     @property
-    def facts(self) -> Mapping[str, NamedValue]:
-        """What the plugin says for the framework.
+    def settings(self) -> Mapping[str, NamedValue]:
+        """The plugin's settings for the framework.
 
         Raises:
-            InvalidArgumentError: it says what is not known, or not of its type.
+            InvalidArgumentError: a setting is unknown or of a wrong type.
         """
-        known = _FACTS[self._framework]
-        said = self.declaration.frameworks.get(self._framework, {})
-        for key, value in said.items():
-            if key not in known:
+        types = _SETTINGS[self._framework]
+        settings = self.declaration.frameworks.get(self._framework, {})
+        for key, value in settings.items():
+            if key not in types:
                 raise InvalidArgumentError(
                     f"the plugin {self.device!r}: unknown key frameworks.{self._framework}.{key}: the keys are "
-                    f"{', '.join(known)}"
+                    f"{', '.join(types)}"
                 )
-            if type(value) is not known[key]:
+            if type(value) is not types[key]:
                 raise InvalidArgumentError(
                     f"the plugin {self.device!r}: frameworks.{self._framework}.{key} must be of type "
-                    f"{known[key].__name__}, found {value!r}"
+                    f"{types[key].__name__}, found {value!r}"
                 )
-        return said
+        return settings
 
     @property
     def is_wrapped(self) -> bool:
         """Whether the framework gets the plugin through this package."""
-        wrap = self.facts.get("wrap", False) if self._wrap is None else self._wrap
+        wrap = self.settings.get("wrap", False) if self._wrap is None else self._wrap
         return self.declaration.library is None or bool(wrap)
 
     def library(self) -> Path:
-        """The plugin's own library, for the framework to open: what it needs of the environment is set."""
+        """Return the path of the plugin's own library, for the framework to load; set the environment that it needs."""
         declaration = self.declaration
         if declaration.library is None:
             raise FailedPreconditionError(f"the plugin {self.device!r} has no library of its own: it is {declaration}")
@@ -104,18 +104,19 @@ class Served:
         return declaration.library
 
     def own_options(self) -> dict[str, Any]:
-        """The options of a client that the framework makes itself, in the plugin's own words. The plugin's devices are
-        the framework's from now on, as far as they are not shared.
+        """Return the options of a client that the framework makes itself, under the names that the plugin knows.
+
+        The devices belong to the framework from now on, unless they can be shared.
 
         Raises:
-            FailedPreconditionError: somebody else has the devices.
-            PjrtError: the plugin cannot be told an option.
+            FailedPreconditionError: another client has the devices.
+            PjrtError: the plugin has no equivalent of an option.
         """
         declaration = self.declaration
         defaults, share = registry.default_options(declaration), visible_devices.start(declaration)
-        # PyTorch/XLA is told of all devices of the machine, and of each process's share of them afterwards.
-        said = {**self.options, **share} if self._framework == TORCH_XLA else {**share, **self.options}
-        options = memory_options.translate(declaration, {**defaults, **said})
+        # PyTorch/XLA's options name all devices of the machine; the share of this process comes after them.
+        stated = {**self.options, **share} if self._framework == TORCH_XLA else {**share, **self.options}
+        options = memory_options.translate(declaration, {**defaults, **stated})
         key = str(declaration.library)
         if key not in _handed_over:
             with contextlib.ExitStack() as stack:
@@ -125,5 +126,5 @@ class Served:
 
 
 def in_framework_types(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as the frameworks' native parts take them: sequences of integers are lists."""
+    """Return options in the types that the frameworks' native code takes: sequences of integers become lists."""
     return {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}

@@ -1,4 +1,4 @@
-"""What PyTorch/XLA asks of a device, answered without PyTorch/XLA: its interface ``DevicePlugin``, method by method."""
+"""PyTorch/XLA's interface of a device, ``DevicePlugin``, method by method, without importing PyTorch/XLA."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pjrt
 from pjrt import system
+from pjrt.api.client import Client
 from pjrt.capi.export import ExportedPlugin, export, write_library
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
 from pjrt.plugins import registry, visible_devices
@@ -21,13 +21,13 @@ PLAINLY_NAMED = "plainly_named"
 
 
 class TorchXlaDevice:
-    """A device of this package or of a vendor, in the words of ``torch_xla.experimental.plugins.DevicePlugin``.
+    """A device of this package or of a vendor with the methods of ``torch_xla.experimental.plugins.DevicePlugin``.
 
     Args:
         device: one of ``pjrt.plugins.names()``, or the path of a plugin's library.
-        options: the client's options, which come before those of the environment and of the plugin's declaration. Of
-            several processes on a machine, each has its share of the devices that they speak of.
-        wrap: whether PyTorch/XLA is to get a library through this package.
+        options: the client's options, which come before those of the environment and of the plugin's declaration. If
+            several processes of a machine use the device, they share the devices that the options name.
+        wrap: whether PyTorch/XLA gets a library through this package instead of loading it itself.
     """
 
     def __init__(
@@ -37,59 +37,60 @@ class TorchXlaDevice:
 
     @property
     def name(self) -> str:
-        """The name for PyTorch/XLA, which ``PJRT_DEVICE`` is set to."""
-        return str(self._served.facts.get("name", "")) or f"PJRT_{self._served.name}".upper()
+        """The name for PyTorch/XLA, the value of ``PJRT_DEVICE``."""
+        return str(self._served.settings.get("name", "")) or f"PJRT_{self._served.name}".upper()
 
     @property
     def runs_in_python(self) -> bool:
-        """Whether PyTorch/XLA gets the device through this package, whose threads take the GIL to finish their work."""
+        """Whether PyTorch/XLA gets the device through this package, whose threads need the GIL to finish their work."""
         return self._served.is_wrapped
 
     def library_path(self) -> str:
-        """The path of the library to load: the vendor's own, or one of ours that runs the device in this process."""
+        """Return the path of the library to load: the vendor's, or one of ours that runs the device in this process."""
         if not self.runs_in_python:
             return str(self._served.library())
         return str(_library("make_client" if re.fullmatch("[A-Za-z]+", self._served.name) else PLAINLY_NAMED))
 
     def host_index(self) -> int:
-        """The number of this machine among those of the job."""
+        """Return the index of this machine among those of the job."""
         return visible_devices.host_index(self._served.declaration)
 
     def configure_single_process(self) -> None:
-        """Leaves one of the devices to this process, for debugging; before any client is made.
+        """Give one of the devices to this process, for debugging; call it before any client is made.
 
         Raises:
-            FailedPreconditionError: it is too late, or the plugin cannot be told.
+            FailedPreconditionError: a client exists already, or the plugin cannot select devices.
         """
         self._assign(0, 1, devices=(0,))
 
     def configure_multiprocess(self, local_rank: int, local_world_size: int) -> None:
-        """Leaves its share of the devices to this process, one of several on this machine; before any client is made.
+        """Give this process of several on a machine its part of the devices; call it before any client is made.
 
         Raises:
-            InvalidArgumentError: there is no such process, or the devices cannot be shared equally.
-            FailedPreconditionError: it is too late, or the plugin cannot be told.
+            InvalidArgumentError: there is no such process, or the devices cannot be divided equally.
+            FailedPreconditionError: a client exists already, or the plugin cannot select devices.
         """
         self._assign(local_rank, local_world_size)
 
     def physical_chip_count(self) -> int:
-        """How many devices this machine has, and so how many processes are started where nobody says."""
+        """Return the number of devices of this machine, which is also the default number of processes."""
         return visible_devices.count_devices(self._served.declaration, self._options())
 
     def client_create_options(self) -> dict[str, Any]:
-        """The options of the client that PyTorch/XLA makes now; from now on the share of the devices is settled."""
+        """Return the options of the client that PyTorch/XLA makes now, and fix the devices of this process."""
         if not self._served.is_wrapped:
             return self._served.own_options()
         share = visible_devices.start(self._served.declaration)
         return in_framework_types({"device": self._served.device, **self._served.options, **share})
 
     def requires_xla_coordinator(self) -> bool:
-        """Whether the processes of the job must find each other before a client is made, through PyTorch/XLA's
-        coordinator: what the plugin says, otherwise yes for a library that wants to know how many there are.
+        """Whether the job's processes must find each other through PyTorch/XLA's coordinator before a client is made.
+
+        The plugin's own setting comes first; by default a library needs the coordinator if it takes their number.
         """
-        said = self._served.facts.get("coordinator")
+        setting = self._served.settings.get("coordinator")
         names = self._served.declaration.processes
-        return bool(names and names.total) and not self._served.is_wrapped if said is None else bool(said)
+        return bool(names and names.total) and not self._served.is_wrapped if setting is None else bool(setting)
 
     def _options(self) -> dict[str, Any]:
         return {**registry.default_options(self._served.declaration), **self._served.options}
@@ -99,13 +100,13 @@ class TorchXlaDevice:
         visible_devices.assign(declaration, self._options(), local_rank, local_world_size, devices=devices)
 
 
-def make_client(device: str, **options: Any) -> pjrt.Client:
-    """What the library calls for a client; the create options say of which device."""
-    return pjrt.client(device, **options)
+def make_client(device: str, **options: Any) -> Client:
+    """Make a client for the library; the create option ``device`` names the device."""
+    return registry.client(device, **options)
 
 
 def __getattr__(name: str) -> ExportedPlugin:
-    """The same with a platform's name of letters only: PyTorch/XLA's launcher reads no others."""
+    """Return the same plugin under a platform name of letters only: PyTorch/XLA's launcher reads no others."""
     if name != PLAINLY_NAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return export(make_client, name="pjrt", platform_name="pjrt")
@@ -113,7 +114,7 @@ def __getattr__(name: str) -> ExportedPlugin:
 
 @functools.cache
 def _library(attribute: str) -> Path:
-    """The library through which PyTorch/XLA asks for clients: one for all devices, told apart by an option."""
+    """Return the library by which PyTorch/XLA makes clients: one for all devices, which an option selects."""
     folder = tempfile.mkdtemp(prefix="pjrt-torch-xla-")
     atexit.register(_remove, folder)
     (name, *_) = system.library_file_names("libpjrt_python")

@@ -7,22 +7,22 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import pjrt
 from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.capi.export import ExportedPlugin, export, exported_at
 from pjrt.frameworks import _jax_lowering
 from pjrt.frameworks._served import JAX, Served
+from pjrt.plugins import registry
 from pjrt.plugins.declaration import ProcessOptions
 
-_TAKEN = frozenset({"cpu", "cuda", "gpu", "rocm", "tpu", "METAL", "neuron"})
-"""Names that JAX keeps for itself; a device of such a name is registered as ``pjrt_`` and the name."""
+_RESERVED = frozenset({"cpu", "cuda", "gpu", "rocm", "tpu", "METAL", "neuron"})
+"""Names that JAX reserves; a device of such a name is registered as ``pjrt_`` and the name."""
 
 _XLA_CPU = "cpu"
 
 _BEHIND_ALL = -100
-"""A priority below that of JAX's own CPU backend: what is registered is there for who asks, and changes no default."""
+"""A priority below that of JAX's own CPU backend: a registered device changes no default."""
 
 _BEFORE_ALL = 1000
 
@@ -37,23 +37,22 @@ def register(
     wrap: bool | None = None,
     **options: Any,
 ) -> str:
-    """Makes a device known to JAX, as a PJRT plugin.
+    """Register a device with JAX, as a PJRT plugin.
 
-    Call it before JAX is first used. A vendor's library is opened by JAX itself, as it is; a device in Python, or a
-    library with ``wrap``, comes through this package. What a plugin's manifest says under ``frameworks.jax``
-    (``platform``, ``priority``, ``make_default``, ``wrap``) holds where the arguments say nothing.
+    Call it before JAX is first used. JAX loads a vendor's library itself; a device in Python, or a library with
+    ``wrap``, goes through this package. The defaults of the arguments are the settings ``frameworks.jax`` of the
+    plugin's manifest: ``platform``, ``priority``, ``make_default`` and ``wrap``.
 
     Args:
-        device: one of ``pjrt.plugins.names()``, the path of a plugin's library, or what ``pjrt.export`` gave.
-        platform: the name that JAX is to know it by; the device's own if not said, with ``pjrt_`` in front where JAX
-            keeps that name for itself.
-        make_default: whether JAX is to use it where no other is asked for.
-        wrap: whether JAX is to get a library through this package.
+        device: one of ``pjrt.plugins.names()``, the path of a plugin's library, or a plugin from ``pjrt.export``.
+        platform: the device's name in JAX; by default its own name, after ``pjrt_`` if JAX reserves that name.
+        make_default: whether JAX uses the device by default.
+        wrap: whether JAX gets a library through this package.
         options: the client's options, such as ``num_devices``. They come before those of the environment and of the
             plugin's declaration.
 
     Returns:
-        The name that JAX knows it by: ``jax.devices(platform)``.
+        The device's name in JAX: ``jax.devices(platform)``.
 
     Raises:
         FailedPreconditionError: JAX has made its backends already, or the plugin cannot be used.
@@ -61,29 +60,29 @@ def register(
     """
     bridge = _xla_bridge()
     if isinstance(device, ExportedPlugin):
-        known_as = platform or _free(device.name)
-        _register_table(bridge, device, known_as, _priority({}, make_default), options)
-        return known_as
+        platform = platform or _unreserved(device.name)
+        _register_table(bridge, device, platform, _priority({}, make_default), options)
+        return platform
     served = Served(device, JAX, options, wrap=wrap)
-    facts = served.facts
-    known_as = platform or str(facts.get("platform", "")) or _free(served.name)
-    priority = _priority(facts, make_default)
+    settings = served.settings
+    platform = platform or str(settings.get("platform", "")) or _unreserved(served.name)
+    priority = _priority(settings, make_default)
     if served.is_wrapped:
-        # XLA's CPU stays "cpu" to JAX, whose rules for it (DLPack, linear algebra) go by that name and hold for it.
+        # XLA's CPU keeps the platform name "cpu": JAX's rules for that name (DLPack, linear algebra) apply to it.
         is_cpu = served.device == _XLA_CPU
-        exported = export(_maker(served), name=known_as, platform_name=None if is_cpu else known_as)
-        _register_table(bridge, exported, known_as, priority, options)
+        exported = export(_maker(served), name=platform, platform_name=None if is_cpu else platform)
+        _register_table(bridge, exported, platform, priority, options)
         if is_cpu:
-            _stand_in_for_cpu(bridge, known_as)
+            _stand_in_for_cpu(bridge, platform)
     else:
-        _check_not_too_late(bridge, known_as)
+        _check_not_too_late(bridge, platform)
         path = str(served.library())
-        table = bridge.register_plugin(known_as, library_path=path, options=served.own_options, priority=priority)
-        written = exported_at(table)
-        if written is not None:
-            _prepare(bridge, written, known_as)
+        table = bridge.register_plugin(platform, library_path=path, options=served.own_options, priority=priority)
+        exported_plugin = exported_at(table)
+        if exported_plugin is not None:
+            _prepare(bridge, exported_plugin, platform)
     _registered.add(served.device)
-    return known_as
+    return platform
 
 
 def _register_table(
@@ -95,50 +94,50 @@ def _register_table(
 
 
 def _prepare(bridge: Any, exported: ExportedPlugin, platform: str) -> None:
-    """Have JAX lower programs for a plugin of ours as for CPUs, and the plugin's clients call back into Python."""
+    """Have JAX lower programs for a plugin of ours as for CPUs, and have the plugin's clients run Python callbacks."""
     for target in _jax_lowering.TARGETS:
-        # A device that cannot call Python functions says so when a program tries to.
+        # A device that cannot call Python functions raises the error when a program calls one.
         with contextlib.suppress(UnimplementedError):
             exported.register_ffi_handler(target, _jax_lowering.call_back)
-    _jax_lowering.teach(platform)
-    _jax_lowering.teach_rules(platform)
+    _jax_lowering.add_platform(platform)
+    _jax_lowering.add_cpu_rules(platform)
     registration = bridge._backend_factories[platform]
     make = registration.factory
 
-    def make_and_teach() -> Any:
+    def make_and_add_rules() -> Any:
         client = make()
-        _jax_lowering.teach_rules(client.platform)  # the client may say another name, which is known only now
+        _jax_lowering.add_cpu_rules(client.platform)  # the client may have another platform name than the plugin
         return client
 
-    registration.factory = make_and_teach
+    registration.factory = make_and_add_rules
 
 
 def _stand_in_for_cpu(bridge: Any, platform: str) -> None:
-    """Have JAX find XLA's CPU of ours as ``cpu`` where it was told to make no CPU backend of its own."""
+    """Have JAX find our XLA CPU as ``cpu`` if its configuration excludes a CPU backend of its own."""
     chosen = bridge.config.jax_platforms.value
     if chosen and _XLA_CPU not in chosen.split(","):
         bridge._alias_to_platforms.setdefault(_XLA_CPU, [platform])
 
 
 def is_registered(device: str) -> bool:
-    """Whether JAX knows a plugin through ``register``, under whichever name."""
+    """Whether a plugin was registered with JAX, under any name."""
     return device in _registered
 
 
 def let_fail(platform: str) -> None:
-    """Has JAX go on without a platform whose client cannot be made; as a rule it does not start then."""
+    """Have JAX go on if a platform's client cannot be made; by default JAX does not start then."""
     _xla_bridge()._backend_factories[platform].fail_quietly = True
 
 
-def _free(name: str) -> str:
-    return f"pjrt_{name}" if name in _TAKEN else name
+def _unreserved(name: str) -> str:
+    return f"pjrt_{name}" if name in _RESERVED else name
 
 
-def _priority(facts: Mapping[str, Any], make_default: bool | None) -> int:
+def _priority(settings: Mapping[str, Any], make_default: bool | None) -> int:
     if make_default is None:
-        make_default = bool(facts.get("make_default", False))
-        if "priority" in facts and not make_default:
-            return int(facts["priority"])
+        make_default = bool(settings.get("make_default", False))
+        if "priority" in settings and not make_default:
+            return int(settings["priority"])
     return _BEFORE_ALL if make_default else _BEHIND_ALL
 
 
@@ -153,7 +152,7 @@ def _check_not_too_late(bridge: Any, platform: str) -> None:
 
 
 def _maker(served: Served) -> Callable[..., Client]:
-    """What makes the clients that JAX asks an exported device for."""
+    """Return the function that makes clients of an exported device for JAX."""
 
     def make(
         key_value_store: KeyValueStore | None = None,
@@ -164,29 +163,28 @@ def _maker(served: Served) -> Callable[..., Client]:
     ) -> Client:
         declaration = served.declaration
         place = {"node_id": node_id, "num_nodes": num_nodes, "partition_index": partition_index}
-        options |= _in_the_devices_words(
+        options |= _place_options(
             {name: value for name, value in place.items() if value is not None},
             declaration.processes,
             is_library=declaration.library is not None,
         )
         if declaration.library is not None and key_value_store is not None:
             options["key_value_store"] = key_value_store
-        return pjrt.client(served.device, **options)
+        return registry.client(served.device, **options)
 
     return make
 
 
-def _in_the_devices_words(
-    place: Mapping[str, int], names: ProcessOptions | None, *, is_library: bool
-) -> dict[str, Any]:
-    """The place of the process in the job as options of a client, which ``jax.distributed`` says in the words of XLA's
-    clients of GPUs. A device in Python that declares no words of its own is not told: its processes know only their own
-    devices.
+def _place_options(place: Mapping[str, int], names: ProcessOptions | None, *, is_library: bool) -> dict[str, Any]:
+    """Return the place of the process in the job as options of a client.
+
+    ``jax.distributed`` gives it under the option names of XLA's GPU clients; the device's declaration may name its own.
+    A device in Python that declares none does not get the place: each of its processes knows its own devices only.
     """
     if names is None:
         return dict(place) if is_library else {}
-    words = {"node_id": names.index, "num_nodes": names.total}
-    return {words.get(name) or name: value for name, value in place.items() if is_library or words.get(name)}
+    own_names = {"node_id": names.index, "num_nodes": names.total}
+    return {own_names.get(name) or name: value for name, value in place.items() if is_library or own_names.get(name)}
 
 
 def _xla_bridge() -> Any:

@@ -1,10 +1,9 @@
-"""What JAX finds through the ``jax_plugins`` entry points: installed devices that are meant for it, and others where
-the environment asks for them.
+"""The target of the ``jax_plugins`` entry points: it registers devices with JAX when JAX looks for plugins.
 
-A plugin is meant for JAX if it has a table ``frameworks.jax`` in its manifest or in the configuration; it may be empty.
-``PJRT_JAX_DEVICES`` names further ones, separated by commas: names that ``pjrt.client`` knows, or paths of plugins'
-libraries. What is registered does not become JAX's default unless its table says so, and what cannot be used hurts
-nobody else: it is left out with a warning.
+It registers each installed plugin that has a table ``frameworks.jax``, which may be empty, in its manifest or in the
+configuration. ``PJRT_JAX_DEVICES`` names further devices, separated by commas: names for ``pjrt.client``, or paths of
+plugins' libraries. A device becomes JAX's default only if its table says ``make_default``. A device that cannot be used
+is left out with a warning.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ _log = logging.getLogger("pjrt")
 
 
 def initialize() -> None:
-    """Registers the devices; JAX calls it when it looks for plugins."""
+    """Register the devices; JAX calls it when it looks for plugins."""
     from pjrt.plugins import registry
 
     named = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
-    meant = [
+    declared = [
         plugin.name
         for plugin in registry.declarations()
         if "jax" in plugin.frameworks and not plugin.disabled and plugin.has_hardware
     ]
-    for name in dict.fromkeys((*named, *meant)):
+    for name in dict.fromkeys((*named, *declared)):
         _register(name, quietly=name not in named)
 
 
@@ -40,7 +39,7 @@ def _register(name: str, *, quietly: bool) -> None:
     try:
         platform = jax.register(name)
     except PjrtError as error:
-        _log.warning("the device %r is not there for JAX: %s", name, error.message)
+        _log.warning("the device %r is unavailable to JAX: %s", name, error.message)
         return
     if quietly:
         jax.let_fail(platform)

@@ -1,8 +1,8 @@
-"""PyTorch/XLA on devices of this package and of vendors: ``pjrt.frameworks.torch_xla.register("reference")``, then
-``torch_xla.device()``.
+"""PyTorch/XLA on devices of this package and of vendors.
 
-PyTorch/XLA loads plugins by path only. A vendor's library is loaded as it is; a device in Python is written as a shared
-library first, and in the process that loads it it is the same Python.
+Call ``pjrt.frameworks.torch_xla.register("reference")``, then ``torch_xla.device()``. PyTorch/XLA loads plugins by path
+only. It loads a vendor's library itself. For a device in Python, this module writes a shared library that uses the
+Python of the process that loads it.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from pjrt.capi.export import release_gil_in_waits
 from pjrt.frameworks._torch_xla_device import TorchXlaDevice
 
 VARIABLE = "PJRT_TORCH_XLA_DEVICE"
-"""The environment variable with the device of the entry point ``PJRT``."""
+"""The environment variable that names the device of the entry point ``PJRT``."""
 
 OPTIONS_VARIABLE = "PJRT_TORCH_XLA_OPTIONS"
-"""The environment variable with the options of its clients, as a table in JSON; ``register`` sets it for processes that
-this one starts.
+"""The environment variable with the options of that device's clients, as a table in JSON.
+
+``register`` sets it for the processes that this one starts.
 """
 
 _FALLBACK = "reference"
 
 
 def register(device: str | os.PathLike[str], *, wrap: bool | None = None, **options: Any) -> str:
-    """Makes a device PyTorch/XLA's device in this process and in those that it starts.
+    """Make a device PyTorch/XLA's device, in this process and in those that it starts.
 
     Call it before PyTorch/XLA makes its first tensor.
 
     Args:
         device: one of ``pjrt.plugins.names()``, or the path of a plugin's library.
-        wrap: whether PyTorch/XLA is to get a library through this package; it loads it as it is if not said.
+        wrap: whether PyTorch/XLA gets a library through this package; by default it loads a library itself.
         options: the client's options, such as ``num_devices``.
 
     Returns:
-        The name that PyTorch/XLA knows it by, which is also what ``PJRT_DEVICE`` is set to.
+        The device's name in PyTorch/XLA, which is also the value that ``PJRT_DEVICE`` gets.
 
     Raises:
         NotFoundError: PyTorch/XLA is not installed, or there is no such device.
@@ -50,21 +51,21 @@ def register(device: str | os.PathLike[str], *, wrap: bool | None = None, **opti
     plugins = _plugins()
     plugin = device_plugin(device, wrap=wrap, **options)
     name: str = plugin.name
-    plugin.library_path()  # what is wrong with the plugin is said here
+    plugin.library_path()  # raises now if the plugin cannot be used
     plugins.use_dynamic_plugins()
-    # Its launchers look a device up by what stands before the first _ in PJRT_DEVICE.
-    for known_as in dict.fromkeys((name.partition("_")[0], name)):
-        plugins.register_plugin(known_as, plugin)
+    # Its launchers look a device up by the part of PJRT_DEVICE before the first _.
+    for key in dict.fromkeys((name.partition("_")[0], name)):
+        plugins.register_plugin(key, plugin)
     os.environ |= {"PJRT_DEVICE": name, VARIABLE: os.fspath(device), OPTIONS_VARIABLE: json.dumps(options)}
     return name
 
 
 def device_plugin(device: str | os.PathLike[str], *, wrap: bool | None = None, **options: Any) -> Any:
-    """A ``torch_xla.experimental.plugins.DevicePlugin`` for a device: all of that interface, from its declaration.
+    """Return a ``torch_xla.experimental.plugins.DevicePlugin`` for a device, made from the plugin's declaration.
 
     Args:
         device: one of ``pjrt.plugins.names()``, such as ``cuda``; or the path of a plugin's library.
-        wrap: whether PyTorch/XLA is to get a library through this package.
+        wrap: whether PyTorch/XLA gets a library through this package.
         options: the client's options.
     """
     return _plugin_class()(device, options, wrap=wrap)
@@ -72,11 +73,11 @@ def device_plugin(device: str | os.PathLike[str], *, wrap: bool | None = None, *
 
 @functools.cache
 def _plugin_class() -> Any:
-    """The class, made when PyTorch/XLA, whose class it derives from, is imported."""
+    """Return the class, made at the first call because it derives from a class of PyTorch/XLA."""
     base = _plugins().DevicePlugin
 
     class DevicePlugin(TorchXlaDevice, base):  # type: ignore[misc, valid-type]
-        """A device; which one, the environment says if nobody else does."""
+        """A device: the one that is given, or else the one that the environment names."""
 
         def __init__(
             self,
@@ -100,9 +101,9 @@ def _plugin_class() -> Any:
 
 
 def _from_environment() -> tuple[str, dict[str, Any]]:
-    """The device that the environment names by ``PJRT_TORCH_XLA_DEVICE`` or ``PJRT_DEVICE=PJRT_NAME``; its options."""
-    prefix, _, named = os.environ.get("PJRT_DEVICE", "").partition("_")
-    device = os.environ.get(VARIABLE) or (named.lower() if prefix.upper() == "PJRT" else "") or _FALLBACK
+    """Return the device that ``PJRT_TORCH_XLA_DEVICE`` or ``PJRT_DEVICE=PJRT_NAME`` names, and its options."""
+    prefix, _, name = os.environ.get("PJRT_DEVICE", "").partition("_")
+    device = os.environ.get(VARIABLE) or (name.lower() if prefix.upper() == "PJRT" else "") or _FALLBACK
     try:
         options = json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}")
     except ValueError as error:
@@ -113,20 +114,21 @@ def _from_environment() -> tuple[str, dict[str, Any]]:
 
 
 def _entry_point() -> Any:
-    """What the entry point ``PJRT`` gives: the device that the environment names, also by the name in ``PJRT_DEVICE``,
-    as in a process that was started by one that has registered it.
+    """Return the plugin of the entry point ``PJRT``: the device that the environment names.
+
+    Register it under the value of ``PJRT_DEVICE`` too: a process that called ``register`` set it for those it started.
     """
     plugin = _plugin_class()()
-    named = os.environ.get("PJRT_DEVICE", "")
-    if named == plugin.name or named.upper().startswith("PJRT_"):
-        _plugins().register_plugin(named, plugin)
+    name = os.environ.get("PJRT_DEVICE", "")
+    if name == plugin.name or name.upper().startswith("PJRT_"):
+        _plugins().register_plugin(name, plugin)
     return plugin
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for granted here
+if not TYPE_CHECKING:  # a type checker would accept any name here
 
     def __getattr__(name: str) -> Any:
-        """``DevicePlugin``, which the entry point ``torch_xla.plugins`` names."""
+        """Return ``DevicePlugin``, which the entry point ``torch_xla.plugins`` names, made at its first use."""
         if name == "DevicePlugin":
             return _entry_point
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -144,10 +146,10 @@ def _plugins() -> Any:
 
 @functools.cache
 def _let_work_finish() -> None:
-    """Have PyTorch and PyTorch/XLA let go of the GIL while they wait, or a device in Python would never get to finish.
+    """Have PyTorch and PyTorch/XLA release the GIL while they wait: a device in Python could never finish otherwise.
 
-    They wait with it wherever a number is read from a tensor while arguments are converted, as for ``x[i]``, when a
-    cached graph is run and at exit; and no list of such places would stay complete.
+    They hold it wherever they read a number from a tensor to convert an argument, as for ``x[i]``, when they run a
+    cached graph, and at exit; no list of such places would stay complete.
     """
     import torch
     import torch_xla
@@ -155,7 +157,7 @@ def _let_work_finish() -> None:
     libraries = (Path(torch.__file__).parent / "lib").glob("*.so")
     if not release_gil_in_waits(*libraries, torch_xla._XLAC.__file__):
         warnings.warn(
-            "PyTorch/XLA's libraries cannot be told to let go of the GIL while they wait: a device in Python may hang "
+            "PyTorch/XLA's libraries cannot be made to release the GIL while they wait: a device in Python may hang "
             "where PyTorch waits for it with the GIL, as for x[i] with an i that the device computes",
             stacklevel=2,
         )
