@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.location import Location, Place
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
+    from pjrt.stablehlo.partitioner import Partitioned, partition
     from pjrt.stablehlo.partitioning import partitioning_of, with_partitioning
     from pjrt.stablehlo.reader import read, read_file
     from pjrt.stablehlo.safe_parse import vet
@@ -64,6 +65,7 @@ __all__ = [
     "Operation",
     "OperationInfo",
     "ParsedProgram",
+    "Partitioned",
     "Place",
     "ProgramInfo",
     "Quantization",
@@ -83,6 +85,7 @@ __all__ = [
     "minimum_version",
     "needed_version",
     "parse",
+    "partition",
     "partitioning_of",
     "read",
     "read_file",
@@ -104,6 +107,7 @@ _HOMES = {
     "location": "Location Place",
     "operation": "Block Function Operation ParsedProgram Value",
     "parser": "parse",
+    "partitioner": "Partitioned partition",
     "partitioning": "partitioning_of with_partitioning",
     "reader": "read read_file",
     "compatibility": "static_check supports",

@@ -224,7 +224,10 @@ def legalize_hlo(module: MlirModule) -> None:
     """
     with module as mlir:
         for operation in reversed(list(walk(mlir.operation))):  # what is inside before what holds it
-            _replace_mhlo(operation)
+            if operation.name == "stablehlo.custom_call":
+                _take_tuple_apart(operation)
+            else:
+                _replace_mhlo(operation)
     run_passes(module, _LEGALIZATION)
 
 
@@ -255,6 +258,29 @@ def _replace_mhlo(operation: Any) -> None:
     )
     for old, new in zip(operation.results, replacement.results, strict=True):
         old.replace_all_uses_with(new)
+    operation.erase()
+
+
+def _take_tuple_apart(operation: Any) -> None:
+    """Give a custom call several results in place of one tuple: HLO has only the tuple."""
+    ir = _bindings().ir
+    if len(operation.results) != 1 or not isinstance(operation.results[0].type, ir.TupleType):
+        return
+    readers = [use.owner.operation for use in operation.results[0].uses]
+    if any(reader.name != "stablehlo.get_tuple_element" for reader in readers):
+        return
+    tuple_, attributes = operation.results[0].type, operation.attributes
+    replacement = ir.Operation.create(
+        operation.name,
+        results=[tuple_.get_type(number) for number in range(tuple_.num_types)],
+        operands=list(operation.operands),
+        attributes={attributes[n].name: attributes[n].attr for n in range(len(attributes))},
+        loc=operation.location,
+        ip=ir.InsertionPoint(operation),
+    )
+    for reader in readers:
+        reader.results[0].replace_all_uses_with(replacement.results[reader.attributes["index"].value])
+        reader.erase()
     operation.erase()
 
 
