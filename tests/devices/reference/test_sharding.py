@@ -138,12 +138,31 @@ def client() -> Any:
 
 
 def launch(client: Any, text: str, shards: list[list[Any]]) -> list[list[Any]]:
+    """The shards of all results on each device, from those of all arguments."""
     exe = client.compile(text, pjrt.CompileOptions(num_partitions=8))
     rows = [
         [client.buffer_from_host(value, device=device) for value in values]
         for values, device in zip(shards, client.devices, strict=True)
     ]
     return [[np.asarray(out) for out in row] for row in exe.execute(rows)]
+
+
+def launch_whole(client: Any, text: str, values: list[Any]) -> tuple[list[Any], list[Sharding]]:
+    """The whole results from whole arguments, cut by the executable's shardings, and the results' shardings."""
+    exe = client.compile(text, pjrt.CompileOptions(num_partitions=8))
+    cuts = [Sharding.from_proto(proto) for proto in exe.parameter_shardings]
+    joins = [Sharding.from_proto(proto) for proto in exe.output_shardings]
+    shards = [[cut.cut(value, device) for cut, value in zip(cuts, values, strict=True)] for device in range(8)]
+    rows = launch(client, text, shards)
+    shapes = [
+        tuple(size * count for size, count in zip(row.shape, join.tiles or (1,) * row.ndim, strict=True))
+        for row, join in zip(rows[0], joins, strict=True)
+    ]
+    wholes = [
+        rows[0][i] if join.is_replicated else join.put_together([row[i] for row in rows], shapes[i])
+        for i, join in enumerate(joins)
+    ]
+    return wholes, joins
 
 
 GSPMD_X, GSPMD_Y = "{devices=[4,2]<=[8]}", "{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}"
@@ -175,17 +194,25 @@ def arguments() -> list[list[Any]]:
 
 @pytest.mark.parametrize("text", [BY_GSPMD, BY_SHARDY], ids=["gspmd", "shardy"])
 def test_a_program_with_shardings(client: Any, text: str) -> None:
-    """Each device gives its share of the whole program's results; what is not said is whole everywhere."""
+    """Each device gives its part of the first result as the program states it, and of the second as XLA chooses."""
     rows = launch(client, text, arguments())
-    for device, (product, squashed) in enumerate(rows):
+    for device, (product, _) in enumerate(rows):
         assert np.array_equal(product, parse_gspmd(ROWS, 2).cut(X @ Y, device))
-        assert np.allclose(squashed, np.tanh(X @ Y), rtol=1e-6)
+    (product, squashed), shardings = launch_whole(client, text, [X, Y])
+    assert shardings[0] == parse_gspmd(ROWS, 2)
+    assert np.array_equal(product, X @ Y)
+    assert np.allclose(squashed, np.tanh(X @ Y), rtol=1e-6)
 
 
-def test_an_executable_says_its_shardings(client: Any) -> None:
-    exe = client.compile(BY_SHARDY, pjrt.CompileOptions(num_partitions=8))
-    assert exe.parameter_shardings[0] == parse_gspmd(GSPMD_X, 2).to_proto()
-    assert exe.output_shardings == [parse_gspmd(ROWS, 2).to_proto(), Sharding().to_proto()]
+@pytest.mark.parametrize("text", [BY_GSPMD, BY_SHARDY], ids=["gspmd", "shardy"])
+def test_an_executable_has_the_shardings_that_xla_has(client: Any, text: str) -> None:
+    options = pjrt.CompileOptions(num_partitions=8)
+    exe = client.compile(text, options)
+    with pjrt.client("cpu", num_devices=8) as cpu:
+        judge = cpu.compile(text, options)
+        assert list(exe.parameter_shardings) == list(judge.parameter_shardings)
+        assert list(exe.output_shardings) == list(judge.output_shardings)
+        assert list(exe.output_shapes) == list(judge.output_shapes)
 
 
 ADD = """({
@@ -227,9 +254,9 @@ func.func @main(%x: tensor<8x4xf32>, %y: tensor<4x6xf32>) -> tensor<8x6xf32> {{
 
 @pytest.mark.parametrize("text", [MANUAL_SHARDY, MANUAL_GSPMD], ids=["shardy", "gspmd"])
 def test_parts_that_are_written_for_one_shard(client: Any, text: str) -> None:
-    rows = launch(client, text, [[X, Y]] * 8)
-    for (product,) in rows:
-        assert np.array_equal(product, X @ Y)
+    (product,), (sharding,) = launch_whole(client, text, [X, Y])
+    assert sharding == parse_gspmd(ROWS, 2)
+    assert np.array_equal(product, X @ Y)
 
 
 BORDER_AT_ARGUMENT = f"""
@@ -269,14 +296,36 @@ def test_the_wrong_number_of_partitions(client: Any) -> None:
         exe(X, Y)[0].to_host().result()
 
 
+SIZE_AT_RUN_TIME = """
+  %c = stablehlo.constant dense<0.0> : tensor<f32>
+  %s = stablehlo.reduce(%x init: %c) applies stablehlo.add across dimensions = [0, 1]
+    : (tensor<8x4xf32>, tensor<f32>) -> tensor<f32>
+  %i = stablehlo.convert %s : (tensor<f32>) -> tensor<i64>
+  %n = stablehlo.reshape %i : (tensor<i64>) -> tensor<1xi64>
+  %d = stablehlo.dynamic_iota %n, dim = 0 : (tensor<1xi64>) -> tensor<?xf32>
+  %t = stablehlo.reduce(%d init: %c) applies stablehlo.add across dimensions = [0]
+    : (tensor<?xf32>, tensor<f32>) -> tensor<f32>
+  %u = stablehlo.broadcast_in_dim %t, dims = [] : (tensor<f32>) -> tensor<8x6xf32>
+  %1 = stablehlo.multiply %0, %u : tensor<8x6xf32>"""
+UNKNOWN_TO_XLA = BY_GSPMD.replace("%1 = stablehlo.tanh %0 : tensor<8x6xf32>", SIZE_AT_RUN_TIME)
+
+
+def test_a_program_that_xla_does_not_partition(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """It runs whole, on the gathered arguments, and the log says so; what it does not state is replicated."""
+    with caplog.at_level("INFO", logger="pjrt"):
+        rows = launch(client, UNKNOWN_TO_XLA, arguments())
+    assert "runs whole on each device, on gathered arguments: XLA does not partition" in caplog.text
+    for device, (product, scaled) in enumerate(rows):
+        assert np.array_equal(product, parse_gspmd(ROWS, 2).cut(X @ Y, device))
+        assert np.allclose(scaled, X @ Y * np.arange(X.sum()).sum(), rtol=1e-6)
+
+
 def test_an_error_in_the_one_that_works_for_all_reaches_all(client: Any) -> None:
-    text = BY_GSPMD.replace(
-        "%1 = stablehlo.tanh",
-        "%n = stablehlo.constant dense<0> : tensor<i32>\n"
-        "  stablehlo.custom_call @shape_assertion(%n) : (tensor<i32>) -> ()\n  %1 = stablehlo.tanh",
-    )
+    assertion = """%f = stablehlo.constant dense<0> : tensor<i32>
+  stablehlo.custom_call @shape_assertion(%f) : (tensor<i32>) -> ()
+  %c ="""
     with pytest.raises(pjrt.PjrtError, match="shape assertion"):
-        launch(client, text, arguments())
+        launch(client, UNKNOWN_TO_XLA.replace("%c =", assertion), arguments())
 
 
 UNREDUCED = """
@@ -297,13 +346,14 @@ func.func @main(%x: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}
 
 def test_sums_that_are_left_to_be_taken(client: Any) -> None:
     """An argument, a part for one shard, and a result that are unreduced: each device has a term."""
-    x = [X * (device // 2 == 1) + (device // 2 == 2) for device in range(8)]
-    rows = launch(client, UNREDUCED, [[term, Y] for term in x])
-    expected = (X + 1) @ Y
-    assert all(np.array_equal(whole, expected) for whole, _ in rows)
-    for copies in (rows[0::2], rows[1::2]):
-        assert all(np.array_equal(term, copies[0][1]) for _, term in copies)
-    assert np.array_equal(rows[0][1] + rows[1][1], expected)
     exe = client.compile(UNREDUCED, pjrt.CompileOptions(num_partitions=8))
     unreduced = parse_gspmd("{devices=[1,1,2,4]<=[4,2]T(1,0) last_tile_dims={unreduced, replicated}}", 2)
-    assert exe.output_shardings == [Sharding().to_proto(), unreduced.to_proto()]
+    assert [Sharding.from_proto(proto) for proto in exe.output_shardings] == [parse_gspmd(ROWS, 2), unreduced]
+    cut = Sharding.from_proto(exe.parameter_shardings[1])
+    x = [X * (device // 2 == 1) + (device // 2 == 2) for device in range(8)]
+    rows = launch(client, UNREDUCED, [[term, cut.cut(Y, device)] for device, term in enumerate(x)])
+    expected = (X + 1) @ Y
+    assert np.array_equal(parse_gspmd(ROWS, 2).put_together([row[0] for row in rows], (8, 6)), expected)
+    assert np.array_equal(unreduced.put_together([row[1] for row in rows], (8, 6)), expected)
+    for copies in (rows[0::2], rows[1::2]):
+        assert all(np.array_equal(term, copies[0][1]) for _, term in copies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo import read, to_module
 from pjrt.stablehlo.layouts import with_asked_layouts
 from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.partitioner import Partitioned, partition
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 Execute = Callable[[Sequence[Any], Context], Sequence[Any]]
@@ -44,6 +46,10 @@ def compile_program(
     """
     parsed = to_module(read(program), trusted=not vet)
     Outline.of(parsed).check()
+    spmd = options.spmd and options.partitioning.num_partitions > 1
+    partitioned = _partitioned(program, options) if spmd else None
+    if partitioned is not None:
+        parsed = partitioned.module
     try:
         with parsed as module:
             evaluator = evaluator_of(module)
@@ -57,11 +63,17 @@ def compile_program(
     parameter_specs, result_specs = _specs(parameters), _specs(results)
     pack = _packer(evaluator.arguments)
     execute: Execute = evaluator.run
+    shardings: tuple[Sequence[bytes], Sequence[bytes]] | None = None
     gathered = None
-    partitions = options.partitioning.num_partitions
-    if partitions > 1 and options.spmd and parameter_specs is not None and result_specs is not None:
-        gathered = GatheredProgram(evaluator, partitions)
+    if partitioned is not None:
+        shardings = partitioned.parameter_shardings, partitioned.result_shardings
+    elif spmd and parameter_specs is not None and result_specs is not None:
+        gathered = GatheredProgram(evaluator, options.partitioning.num_partitions)
         execute, parameter_specs, result_specs = gathered.run, gathered.parameters, gathered.results
+        shardings = (
+            [s.to_proto() for s in gathered.argument_shardings],
+            [s.to_proto() for s in gathered.result_shardings],
+        )
 
     def run(execution: RunContext, *arrays: Any) -> list[Any]:
         context = Context(
@@ -85,13 +97,25 @@ def compile_program(
         parameters=parameter_specs,
         name=name,
         takes_context=True,
-        parameter_shardings=None if gathered is None else [s.to_proto() for s in gathered.argument_shardings],
-        output_shardings=None if gathered is None else [s.to_proto() for s in gathered.result_shardings],
+        parameter_shardings=None if shardings is None else shardings[0],
+        output_shardings=None if shardings is None else shardings[1],
         aliases=aliases,
         donated=donated,
         cost=lambda: costs(evaluator),
         memory=None if gathered is not None else lambda: memory_stats(evaluator, aliases),
     )
+
+
+def _partitioned(program: Program, options: CompileOptions) -> Partitioned | None:
+    """Return the program as XLA partitions it, or ``None`` where XLA cannot."""
+    try:
+        return partition(program, options)
+    except UnimplementedError as error:
+        _log.info("a program runs whole on each device, on gathered arguments: %s", error.message)
+        return None
+
+
+_log = logging.getLogger("pjrt")
 
 
 def _name_of(module: Any) -> str:
