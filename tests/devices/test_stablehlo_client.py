@@ -9,6 +9,7 @@ import pytest
 
 import pjrt
 from pjrt.stablehlo import ParsedProgram
+from pjrt.stablehlo.sharding import Sharding
 
 OPERATIONS = {"stablehlo.add": np.add, "stablehlo.multiply": np.multiply, "stablehlo.tanh": np.tanh}
 
@@ -52,22 +53,66 @@ def test_types_and_donation_come_from_the_program() -> None:
         np.testing.assert_array_equal(np.asarray(squashed), np.tanh(np.full(4, 3, np.float32)))
 
 
-def test_a_program_of_several_partitions_is_refused() -> None:
-    text = f"module attributes {{mhlo.num_partitions = 2 : i32}} {{{PROGRAM}}}"
+SHARDED = """
+module attributes {mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["a"=2]>
+  func.func @main(%x: tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}]>}, %y: tensor<4xf32>)
+      -> (tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}]>}) {
+    %0 = stablehlo.add %x, %y : tensor<4xf32>
+    %1 = stablehlo.tanh %0 : tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+}
+"""
+
+
+def test_a_program_of_several_partitions_arrives_partitioned() -> None:
     with client(num_devices=2) as made:
-        with pytest.raises(pjrt.UnimplementedError, match="'elementwise' does not cut programs: this one is for 2"):
+        assert made.supports(SHARDED, effort="compile").verdict is pjrt.Verdict.YES
+        executable = made.compile(SHARDED)
+        assert list(executable.output_shapes) == [(2,)]
+        assert [Sharding.from_proto(proto).tiles for proto in executable.parameter_shardings] == [(2,), (2,)]
+        x, y = np.arange(4, dtype=np.float32), np.ones(4, np.float32)
+        rows = [
+            [made.buffer_from_host(whole[half], device=device) for whole in (x, y)]
+            for half, device in zip((slice(2), slice(2, 4)), made.devices, strict=True)
+        ]
+        halves = [np.asarray(out) for (out,) in executable.execute(rows)]
+        np.testing.assert_array_equal(np.concatenate(halves), np.tanh(x + y))
+
+
+def test_collectives_are_operations_like_others() -> None:
+    """A device that does not name them among its operations is told which one its program needs."""
+    gathered = SHARDED.replace('(tensor<4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}]>}) {', "(tensor<4xf32> "
+                               "{sdy.sharding = #sdy.sharding<@mesh, [{}]>}) {")  # fmt: skip
+    with (
+        client(num_devices=2) as made,
+        pytest.raises(pjrt.UnimplementedError, match=r"does not run stablehlo\.all_gather"),
+    ):
+        made.compile(gathered)
+
+
+def test_a_device_that_denies_partitioning_or_does_it_itself() -> None:
+    text = f"module attributes {{mhlo.num_partitions = 2 : i32}} {{{PROGRAM}}}"
+    denied = pjrt.Capabilities(features={pjrt.Feature.PARTITIONING: False})
+    with client(num_devices=2, capabilities=denied) as made:
+        with pytest.raises(
+            pjrt.UnimplementedError, match="'elementwise' does not partition programs: this one is for 2"
+        ):
             made.compile(text)
         support = made.supports(text)
         assert (support.verdict, support.effort) == (pjrt.Verdict.NO, pjrt.Effort.TYPES)
         assert support.reasons[0].message == "the device does not cut programs, this one is for 2 partitions"
         one = pjrt.CompileOptions(num_partitions=1)
         assert made.compile(text, one).num_partitions == 1
-        # Where nobody cuts the program, its shapes are those of one partition.
+        # Without a partitioner the program's shapes are those of one partition.
         uncut = pjrt.CompileOptions(use_spmd_partitioning=False)
         assert made.compile(text, uncut).num_partitions == 2
     capable = pjrt.Capabilities(features={pjrt.Feature.PARTITIONING: True})
     with client(num_devices=2, capabilities=capable) as made:
-        assert made.compile(text).num_partitions == 2
+        executable = made.compile(text)
+        assert executable.num_partitions == 2
+        assert executable.parameter_shardings is None
 
 
 def test_what_it_does_not_run_is_refused_with_its_place() -> None:

@@ -35,6 +35,7 @@ from pjrt.stablehlo import (
 from pjrt.stablehlo.layouts import with_asked_layouts
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
+from pjrt.stablehlo.partitioner import partition
 
 ParsedCompileFunction = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
 """An author's ``compile(program, options)``."""
@@ -50,9 +51,11 @@ class StableHloClient(HostClient):
         name: the platform's name.
         compile: called with a ``pjrt.stablehlo.ParsedProgram`` and ``pjrt.CompileOptions``; returns a function that
             takes one read-only numpy array a parameter and returns an array or a sequence of them, or a
-            ``pjrt.host.Compiled``. What it leaves unsaid of types and donation is taken from the program. A program
-            of several partitions is refused unless ``capabilities`` has ``Feature.PARTITIONING``: ``compile`` cuts it
-            then, and returns a ``Compiled`` with the types of one partition's share.
+            ``pjrt.host.Compiled``. Types and donation that it does not state are taken from the program. A program of
+            several partitions arrives partitioned by XLA: it is the program of one device, with collectives. If
+            ``capabilities`` states ``Feature.PARTITIONING``, the program arrives whole, and ``compile`` partitions it
+            and returns a ``Compiled`` with the types of one partition; if it denies the feature, such a program is
+            refused.
         operations: the names of the operations that the device runs, such as ``stablehlo.add``; a program with another
             is refused with the operation and where it comes from. All, if not said.
         newest: the newest StableHLO version that it reads; frameworks send programs at that version. The newest there
@@ -76,13 +79,13 @@ class StableHloClient(HostClient):
     ) -> None:
         known = None if operations is None else frozenset(operations)
         listed = Capabilities(
-            operations=None if known is None else dict.fromkeys(known), features={Feature.PARTITIONING: False}
+            operations=None if known is None else dict.fromkeys(known), features={Feature.PARTITIONING: True}
         )
         stated = (capabilities or Capabilities()).completed(listed)
-        partitions = bool(stated.has(Feature.PARTITIONING))
+        own_partitioner = None if capabilities is None else capabilities.has(Feature.PARTITIONING)
         super().__init__(
             name,
-            compile=functools.partial(_compile, name, compile, known, partitions),
+            compile=functools.partial(_compile, name, compile, known, own_partitioner),
             formats=(ProgramFormat.MLIR, ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG),
             attributes={**_versions(newest), **(attributes or {})},
             capabilities=stated,
@@ -105,17 +108,20 @@ def _compile(
     name: str,
     compile: ParsedCompileFunction,
     known: frozenset[str] | None,
-    partitions: bool,
+    own_partitioner: bool | None,
     program: Program,
     options: CompileOptions,
 ) -> Compiled:
-    if options.partitioning.num_partitions > 1 and options.spmd and not partitions:
-        raise UnimplementedError(
-            f"the device '{name}' does not cut programs: this one is for {options.partitioning.num_partitions} "
-            "partitions, with the shapes of whole arrays; compile it for one, or on a device that partitions, such as "
-            "'cpu' or 'reference'"
-        )
-    module = to_module(read(program), trusted=True)
+    partitioned = None
+    if options.partitioning.num_partitions > 1 and options.spmd and not own_partitioner:
+        if own_partitioner is False:
+            raise UnimplementedError(
+                f"the device '{name}' does not partition programs: this one is for "
+                f"{options.partitioning.num_partitions} partitions, with the shapes of whole arrays; compile it for "
+                "one, or on a device that partitions, such as 'cpu' or 'reference'"
+            )
+        partitioned = partition(program, options)
+    module = to_module(read(program), trusted=True) if partitioned is None else partitioned.module
     Outline.of(module).check()
     parsed = parse_module(module)
     del module
@@ -124,6 +130,12 @@ def _compile(
     compiled = Compiled.of(compile(parsed, options))
     entry = parsed.entry
     aliases, donated = _donations(entry)
+    if partitioned is not None:
+        compiled = dataclasses.replace(
+            compiled,
+            parameter_shardings=partitioned.parameter_shardings,
+            output_shardings=partitioned.result_shardings,
+        )
     return dataclasses.replace(
         compiled,
         name=entry.name if compiled.name in ("main", "run") else compiled.name,
