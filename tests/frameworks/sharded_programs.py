@@ -1,0 +1,311 @@
+"""Run sharded JAX programs on a device of ours and on JAX's own CPU: a script for a subprocess, which prints JSON.
+
+    python sharded_programs.py DEVICE
+
+Each program runs on a mesh of eight devices, 4 × 2. Its result is null if all values and all shardings of results
+are those of JAX's own eight CPU devices, or a message about the first difference.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P  # the name that all of JAX's users know it by
+
+import pjrt
+
+Run = Callable[[Mesh], Any]
+PROGRAMS: dict[str, Run] = {}
+DEVICES = 8
+
+
+def program(function: Run) -> Run:
+    PROGRAMS[function.__name__] = function
+    return function
+
+
+def numbers(*shape: int, seed: int = 0) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def put(mesh: Mesh, value: Any, *spec: Any) -> Any:
+    return jax.device_put(value, NamedSharding(mesh, P(*spec)))
+
+
+def shard_map(mesh: Mesh, function: Callable[..., Any], inside: Any, outside: Any) -> Any:
+    return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=inside, out_specs=outside, check_vma=False))
+
+
+def perceptron(parameters: Any, x: Any) -> Any:
+    for weight, bias in parameters[:-1]:
+        x = jax.nn.gelu(x @ weight + bias)
+    weight, bias = parameters[-1]
+    return x @ weight + bias
+
+
+def training_step(parameters: Any, x: Any, y: Any) -> Any:
+    loss, gradients = jax.value_and_grad(lambda p: jnp.mean((perceptron(p, x) - y) ** 2))(parameters)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, parameters, gradients), loss
+
+
+def layers(mesh: Mesh, first: tuple[Any, ...], second: tuple[Any, ...]) -> Any:
+    return [
+        (put(mesh, numbers(16, 32, seed=1) * 0.1, *first), put(mesh, numbers(32, seed=2), first[1])),
+        (put(mesh, numbers(32, 8, seed=3) * 0.1, *second), put(mesh, numbers(8, seed=4), second[1])),
+    ]
+
+
+@program
+def data_parallel_training(mesh: Mesh) -> Any:
+    x, y = put(mesh, numbers(24, 16), ("x", "y")), put(mesh, numbers(24, 8), ("x", "y"))
+    return jax.jit(training_step)(layers(mesh, (None, None), (None, None)), x, y)
+
+
+@program
+def tensor_parallel_training(mesh: Mesh) -> Any:
+    x, y = put(mesh, numbers(24, 16)), put(mesh, numbers(24, 8))
+    return jax.jit(training_step)(layers(mesh, (None, "y"), ("y", None)), x, y)
+
+
+@program
+def data_and_tensor_parallel_training(mesh: Mesh) -> Any:
+    x, y = put(mesh, numbers(24, 16), "x"), put(mesh, numbers(24, 8), "x")
+    return jax.jit(training_step, donate_argnums=0)(layers(mesh, (None, "y"), ("y", None)), x, y)
+
+
+@program
+def fully_sharded_training(mesh: Mesh) -> Any:
+    x, y = put(mesh, numbers(24, 16), "x"), put(mesh, numbers(24, 8), "x")
+    parameters = layers(mesh, ("x", "y"), ("x", "y"))
+    shardings = jax.tree.map(lambda p: p.sharding, parameters)
+    return jax.jit(training_step, out_shardings=(shardings, None))(parameters, x, y)
+
+
+@program
+def attention(mesh: Mesh) -> Any:
+    q, k, v = (put(mesh, numbers(8, 12, 4, 16, seed=seed), "x", None, "y") for seed in range(3))
+
+    def function(q: Any, k: Any, v: Any) -> Any:
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / 4.0
+        scores = jnp.where(jnp.tril(jnp.ones((12, 12), bool)), scores, -1e9)
+        return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
+
+    return jax.jit(function)(q, k, v)
+
+
+@program
+def expert_parallel(mesh: Mesh) -> Any:
+    """Tokens go to the device of their expert and back."""
+
+    def function(tokens: Any, weights: Any) -> Any:
+        sent = lax.all_to_all(tokens, "x", 0, 0, tiled=True)
+        return lax.all_to_all(jnp.tanh(sent @ weights[0]), "x", 0, 0, tiled=True)
+
+    tokens, weights = put(mesh, numbers(32, 8), "x"), put(mesh, numbers(4, 8, 8), "x")
+    return shard_map(mesh, function, (P("x"), P("x")), P("x"))(tokens, weights)
+
+
+@program
+def pipeline_parallel(mesh: Mesh) -> Any:
+    """Each device has a layer; microbatches go from one to the next."""
+
+    def function(batches: Any, weight: Any) -> Any:
+        stage, count = lax.axis_index("x"), 4
+        state = jnp.zeros_like(batches[0])
+        outputs = jnp.zeros_like(batches)
+        for step in range(batches.shape[0] + count - 1):
+            state = jnp.where(stage == 0, batches[min(step, batches.shape[0] - 1)], state)
+            state = jnp.tanh(state @ weight[0])
+            if step >= count - 1:
+                outputs = outputs.at[step - count + 1].set(jnp.where(stage == count - 1, state, 0))
+            state = lax.ppermute(state, "x", [(i, (i + 1) % count) for i in range(count)])
+        return lax.psum(outputs, "x")
+
+    batches, weights = put(mesh, numbers(6, 3, 8)), put(mesh, numbers(4, 8, 8), "x")
+    return shard_map(mesh, function, (P(), P("x")), P())(batches, weights)
+
+
+@program
+def sum_over_an_axis(mesh: Mesh) -> Any:
+    function = shard_map(mesh, lambda x: (lax.psum(x, "x"), lax.pmax(x, "y"), lax.pmean(x, ("x", "y"))), P("x", "y"),
+                         (P(None, "y"), P("x"), P()))  # fmt: skip
+    return function(put(mesh, numbers(8, 6), "x", "y"))
+
+
+@program
+def gather_over_an_axis(mesh: Mesh) -> Any:
+    function = shard_map(mesh, lambda x: lax.all_gather(x, "x", tiled=True), P("x", "y"), P(None, "y"))
+    return function(put(mesh, numbers(8, 6), "x", "y"))
+
+
+@program
+def scatter_of_a_sum(mesh: Mesh) -> Any:
+    function = shard_map(
+        mesh, lambda x: lax.psum_scatter(x, "x", scatter_dimension=1, tiled=True), P(None, None), P(None, "x")
+    )
+    return function(put(mesh, numbers(3, 8)))
+
+
+@program
+def permutation_and_index(mesh: Mesh) -> Any:
+    def function(x: Any) -> Any:
+        moved = lax.ppermute(x, "x", [(0, 2), (2, 1), (1, 0)])
+        return moved + lax.axis_index("x") * 10 + lax.axis_index("y")
+
+    return shard_map(mesh, function, P("x", "y"), P("x", "y"))(put(mesh, numbers(8, 6), "x", "y"))
+
+
+@program
+def exchange_over_an_axis(mesh: Mesh) -> Any:
+    function = shard_map(mesh, lambda x: lax.all_to_all(x, "y", 1, 0, tiled=True), P("x", "y"), P(("x", "y")))
+    return function(put(mesh, numbers(8, 8), "x", "y"))
+
+
+@program
+def map_over_one_axis_only(mesh: Mesh) -> Any:
+    """XLA partitions over the other axis, inside."""
+    function = jax.jit(
+        jax.shard_map(lambda x, w: lax.psum(x @ w, "x"), mesh=mesh, in_specs=(P(None, "x"), P("x")), out_specs=P(),
+                      axis_names={"x"}, check_vma=False)
+    )  # fmt: skip
+    return function(put(mesh, numbers(8, 16), "y", "x"), put(mesh, numbers(16, 6), "x", "y"))
+
+
+@program
+def donated_state(mesh: Mesh) -> Any:
+    state = {"count": put(mesh, np.int32(0)), "total": put(mesh, numbers(8, 6), "x", "y")}
+    step = jax.jit(lambda s, x: {"count": s["count"] + 1, "total": s["total"] * 0.5 + x}, donate_argnums=0)
+    for seed in range(3):
+        state = step(state, put(mesh, numbers(8, 6, seed=seed), "x", "y"))
+    return state
+
+
+@program
+def results_as_asked(mesh: Mesh) -> Any:
+    asked = (NamedSharding(mesh, P("y", "x")), NamedSharding(mesh, P(("y", "x"))), NamedSharding(mesh, P()))
+    function = jax.jit(lambda x: (x + 1, x.sum(1), x.T), out_shardings=asked)
+    return function(put(mesh, numbers(8, 8), "x", "y"))
+
+
+@program
+def results_as_xla_likes(mesh: Mesh) -> Any:
+    return jax.jit(lambda x: (x + 1, x.sum(1), x.T, x[:4], x.reshape(-1)))(put(mesh, numbers(8, 8), "x", "y"))
+
+
+@program
+def uneven_shards_inside(mesh: Mesh) -> Any:
+    def function(x: Any) -> Any:
+        part = lax.with_sharding_constraint(x[:6, :5] * 2, NamedSharding(mesh, P("x", "y")))
+        return part.sum(0), jnp.sort(part, 0), jnp.flip(part, 1)
+
+    return jax.jit(function)(put(mesh, numbers(8, 6), "x", "y"))
+
+
+@program
+def loops_and_branches(mesh: Mesh) -> Any:
+    def function(x: Any) -> Any:
+        x = lax.fori_loop(0, 5, lambda i, v: v @ (v.T @ v) * 0.01 + i, x)
+        x = lax.cond(x.sum() > 0, lambda v: v * 2, lambda v: v - 1, x)
+        return lax.scan(lambda total, row: (total + row, total.sum()), x[0], x)
+
+    return jax.jit(function)(put(mesh, numbers(8, 6), "x", "y"))
+
+
+@program
+def random_sort_convolution_fft(mesh: Mesh) -> Any:
+    def function(x: Any) -> Any:
+        noise = jax.random.normal(jax.random.key(3), x.shape)
+        blurred = lax.conv_general_dilated(x[None, None], jnp.ones((1, 1, 3, 3)), (1, 1), "SAME")[0, 0]
+        return jnp.sort(x + noise, 0), blurred, jnp.fft.fft(x).real, jnp.cumsum(x, 0)
+
+    return jax.jit(function)(put(mesh, numbers(8, 6), "x", "y"))
+
+
+@program
+def linear_algebra(mesh: Mesh) -> Any:
+    def function(x: Any) -> Any:
+        square = x @ x.T + 8 * jnp.eye(8)
+        return jnp.linalg.cholesky(square), jnp.linalg.solve(square, x), jnp.linalg.eigh(square)[0]
+
+    return jax.jit(function)(put(mesh, numbers(8, 6), "x", "y"))
+
+
+@program
+def gather_scatter_take(mesh: Mesh) -> Any:
+    def function(table: Any, rows: Any) -> Any:
+        return table[rows], table.at[rows].add(1.0), jnp.take_along_axis(table, rows[:, None] % 6, 1)
+
+    return jax.jit(function)(put(mesh, numbers(8, 6), "x", "y"), put(mesh, np.arange(8)[::-1].copy(), "y"))
+
+
+@program
+def explicit_shardings(mesh: Mesh) -> Any:
+    """Shardings as part of the types: ``AxisType.Explicit``."""
+    typed = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(typed):
+        x, w = put(typed, numbers(8, 16), "x"), put(typed, numbers(16, 6), None, "y")
+        return jax.jit(lambda x, w: jnp.tanh(x @ w))(x, w)
+
+
+@program
+def sums_that_are_left_to_be_taken(mesh: Mesh) -> Any:
+    """Each device has a term of the sum, which is taken where a result is asked for whole."""
+    typed = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Explicit,) * 2)
+    with jax.set_mesh(typed):
+        x, w = put(typed, numbers(8, 16), None, "x"), put(typed, numbers(16, 6), "x", None)
+
+        def function(x: Any, w: Any) -> Any:
+            left = jnp.einsum("ij,jk->ik", x, w, out_sharding=P(None, None, unreduced={"x"}))
+            return jax.sharding.reshard(left, P("y", None))
+
+        return jax.jit(function)(x, w)
+
+
+def spec_of(value: Any) -> str:
+    if isinstance(value.sharding, NamedSharding):
+        return str(value.sharding.spec)
+    return str(value.sharding._to_xla_hlo_sharding(value.ndim))
+
+
+def compare(run: Run, ours: Mesh, theirs: Mesh) -> None:
+    got, want = jax.tree.leaves(run(ours)), jax.tree.leaves(run(theirs))
+    assert len(got) == len(want)
+    for number, (mine, judge) in enumerate(zip(got, want, strict=True)):
+        assert spec_of(mine) == spec_of(judge), f"result {number}: {spec_of(mine)}, JAX's own has {spec_of(judge)}"
+        np.testing.assert_allclose(np.asarray(mine), np.asarray(judge), rtol=2e-5, atol=2e-5)
+        for mine_part, judge_part in zip(mine.addressable_shards, judge.addressable_shards, strict=True):
+            assert mine_part.index == judge_part.index
+            np.testing.assert_allclose(np.asarray(mine_part.data), np.asarray(judge_part.data), rtol=2e-5, atol=2e-5)
+
+
+def main(device: str) -> None:
+    platform = pjrt.frameworks.jax.register(device, num_devices=DEVICES)
+    meshes = [
+        Mesh(np.array(jax.devices(name)).reshape(4, 2), ("x", "y"), axis_types=(AxisType.Auto,) * 2)
+        for name in (platform, "cpu")
+    ]
+    found: dict[str, str | None] = {}
+    for name, run in PROGRAMS.items():
+        try:
+            compare(run, *meshes)
+            found[name] = None
+        except Exception:
+            found[name] = traceback.format_exc()[-1500:]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,41 @@
+"""Sharded JAX programs on devices of ours: values and shardings of all results are those of JAX's own CPU."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jax")
+
+SCRIPT = Path(__file__).with_name("sharded_programs.py")
+
+
+@functools.cache
+def results(device: str) -> dict[str, str | None]:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), device],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    differences: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
+    return differences
+
+
+def programs() -> list[str]:
+    lines = SCRIPT.read_text().splitlines()
+    return [lines[i + 1].split("(")[0].removeprefix("def ") for i, line in enumerate(lines) if line == "@program"]
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("name", programs())
+def test_a_sharded_program(device: str, name: str) -> None:
+    assert results(device)[name] is None
