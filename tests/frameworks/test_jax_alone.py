@@ -112,7 +112,7 @@ def handlers_that_users_register_with_jax() -> None:
 
     import jax
 
-    from pjrt.devices.xla.ffi_function import handler_of
+    from pjrt.devices.xla.ffi_handler import handler_of
 
     def double(x: Any, out: Any) -> None:
         out[...] = x * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +10,6 @@ from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 
 _DEVICES = ("cuda", "rocm", "tpu")
 """The platforms whose buffers a Python function could not read."""
-
-_addresses: dict[tuple[Callable[..., Any], int], int] = {}
-_lock = threading.Lock()
 
 
 def address_of(handler: Callable[..., Any] | int, traits: int, platform: str) -> int:
@@ -32,16 +28,12 @@ def address_of(handler: Callable[..., Any] | int, traits: int, platform: str) ->
             f"a Python function cannot be a handler on '{platform}', whose buffers are not in the host's memory; "
             "give the address of a compiled handler"
         )
-    from pjrt.devices.xla.ffi_function import handler_of
+    from pjrt.devices.xla.ffi_handler import handler_of
 
-    with _lock:
-        key = (handler, traits)
-        if key not in _addresses:
-            _addresses[key] = handler_of(handler, traits)
-        return _addresses[key]
+    return handler_of(handler, traits)
 
 
 def function_at(address: int) -> Callable[..., Any] | None:
     """The Python function of a handler, or None if the handler is not of a Python function of this process."""
-    made = sys.modules.get("pjrt.devices.xla.ffi_function")  # as long as it is not imported no function is a handler
+    made = sys.modules.get("pjrt.devices.xla.ffi_handler")  # as long as it is not imported no function is a handler
     return None if made is None else made.function_at(address)

@@ -1,4 +1,4 @@
-"""What the ``cpu`` device can do: as measured, with every version of jaxlib that the tests run with."""
+"""The capabilities of the ``cpu`` device, as measured with every supported version of jaxlib."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.cpu_features import variants
 from pjrt.devices.xla.memory_space import KINDS
 
-_LEFT_OUT = frozenset({ElementType.INVALID, ElementType.TOKEN, ElementType.S1, ElementType.U1})
-"""Types that buffers here cannot have, though XLA may have them."""
+_UNSUPPORTED_TYPES = frozenset({ElementType.INVALID, ElementType.TOKEN, ElementType.S1, ElementType.U1})
+"""Types that buffers of this package cannot have, though XLA may have them."""
 
 _SIX_BITS = frozenset({ElementType.F6E2M3FN, ElementType.F6E3M2FN})
-_ELEMENT_TYPES = frozenset(ElementType) - (_LEFT_OUT if _jaxlib.HAS_SIX_BITS else _LEFT_OUT | _SIX_BITS)
+_ELEMENT_TYPES = frozenset(ElementType) - _UNSUPPORTED_TYPES - (frozenset() if _jaxlib.HAS_SIX_BITS else _SIX_BITS)
 
 _FEATURES = {
     Feature.ALIAS_BUFFERS: True,
@@ -29,7 +29,7 @@ _FEATURES = {
     Feature.ERROR_BUFFERS: True,
     Feature.EXECUTE_CONTEXTS: False,
     Feature.HOST_CALLBACKS: True,
-    Feature.INFEED_OUTFEED: False,  # such programs compile, but there is nobody to feed them
+    Feature.INFEED_OUTFEED: False,  # such programs compile, but jaxlib has no function to feed them
     Feature.LAYOUTS: True,
     Feature.MEMORY_STATISTICS: True,
     Feature.PARTITIONING: True,
@@ -43,11 +43,11 @@ _FEATURES = {
 
 
 def capabilities(num_devices: int) -> Capabilities:
-    """What a number of virtual devices can do.
+    """Return the capabilities of a number of virtual devices.
 
-    Which operations run is not said: XLA's compiler knows, and is asked.
+    They do not list the operations: XLA's compiler is asked for each program.
     """
-    from pjrt.stablehlo import current_version, minimum_version  # here: start-up would feel it
+    from pjrt.stablehlo import current_version, minimum_version  # here: start-up would be slower
 
     oldest, newest = minimum_version(), current_version()
     return Capabilities(

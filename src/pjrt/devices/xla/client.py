@@ -26,7 +26,7 @@ from pjrt.api.partitioning import Partitioning
 from pjrt.api.placement import choose_place
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
-from pjrt.devices.xla import ffi, from_host, special_buffers
+from pjrt.devices.xla import custom_calls, from_host, special_buffers
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
 from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
 from pjrt.devices.xla.compilation import deserialize
@@ -148,7 +148,7 @@ class XlaClient(Client):
 
     def register_ffi_handler(self, name: str, handler: Callable[..., Any] | int, *, traits: int = 0) -> None:
         self._runtime.check_open()
-        ffi.register_handler(name, handler, traits)
+        custom_calls.register_handler(name, handler, traits)
 
     # Buffers.
 

@@ -1,4 +1,4 @@
-"""The processor that XLA compiles for: what it is, and which of its instructions matter to programs."""
+"""The processor that XLA compiles for: its architecture, and the instruction sets that matter to programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pjrt import system
 from pjrt.api.attributes import NamedValue
 
-_TOLD = {
+_INSTRUCTION_SETS = {
     "x86_64": (
         *("sse4_2", "avx", "avx2", "fma", "f16c"),
         *("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx512_fp16"),
@@ -17,21 +17,22 @@ _TOLD = {
     ),
     "aarch64": ("asimd", "asimdhp", "asimddp", "bf16", "i8mm", "sve", "sve2", "svebf16", "svei8mm", "sme"),
 }
-"""The instruction sets that tell processors of an architecture apart, by Linux's names."""
+"""The instruction sets in which processors of an architecture differ, by Linux's names."""
 
-_SAME = {"amd64": "x86_64", "arm64": "aarch64"}
+_SYNONYMS = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 @functools.cache
 def variants() -> Mapping[str, NamedValue]:
-    """The architecture, and for each instruction set whether it is there, as far as the system says it in these
-    words.
+    """Return the architecture, and for each instruction set whether the processor has it.
+
+    The instruction sets are left out on systems that do not use Linux's names for them.
     """
     machine = platform.machine().lower()
-    machine = _SAME.get(machine, machine)
-    told = _TOLD.get(machine, ())
-    has = frozenset(system.processor_features())
-    found: dict[str, NamedValue] = {"architecture": machine or "unknown"}
-    if not has.isdisjoint(told):
-        found |= {name: name in has for name in told}
-    return found
+    machine = _SYNONYMS.get(machine, machine)
+    names = _INSTRUCTION_SETS.get(machine, ())
+    features = frozenset(system.processor_features())
+    values: dict[str, NamedValue] = {"architecture": machine or "unknown"}
+    if not features.isdisjoint(names):
+        values |= {name: name in features for name in names}
+    return values

@@ -1,13 +1,18 @@
-"""Custom calls: those that jaxlib has handlers for on the CPU, and those that it serves for JAX alone."""
+"""Custom calls: the handlers of the user, those that jaxlib has for the CPU, and those that it has for JAX alone."""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import threading
+from collections.abc import Callable
+from typing import Any
 
-from pjrt.api.errors import UnimplementedError
+from pjrt.api.checks import expect, expect_int
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.devices.xla import _jaxlib
 from pjrt.devices.xla.errors import converted
+from pjrt.devices.xla.ffi_handler import handler_of
 
 JAX_ONLY = frozenset(
     {
@@ -33,7 +38,39 @@ _CALLS = re.compile(rb"custom[-_]call")  # the spellings of StableHLO and HLO
 _TARGET = re.compile(rb"\xe2\x01(.)", re.DOTALL)
 """The tag of ``HloInstructionProto.custom_call_target``, and the name's length. No string contains such bytes."""
 
+_TYPED_API = 1
+"""The version of custom calls whose handlers are those of XLA's foreign function interface (FFI)."""
+
 _lock = threading.Lock()
+
+# A prototype of our own: all packages of the process share the function object in ``ctypes.pythonapi``.
+_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+
+
+def register_handler(name: str, handler: Callable[..., Any] | int, traits: int) -> None:
+    """Register an FFI handler with XLA in this process, for all clients and for ever: XLA cannot remove one.
+
+    Raises:
+        InvalidArgumentError: the handler is neither a function nor an address, or the address is null.
+        AlreadyExistsError: the name has another handler.
+    """
+    expect(name, str, "the name of a custom call's target as a str")
+    expect_int(traits, "the traits of an FFI handler as the bits of a whole number")
+    if callable(handler):
+        address = handler_of(handler, traits)
+    elif isinstance(handler, int) and handler > 0:
+        address = handler
+    else:
+        raise InvalidArgumentError(f"expected the address of an FFI handler or a Python function, found {handler!r}")
+    capsule = _new_capsule(address, None, None)
+    try:
+        _jaxlib.jax.register_custom_call_target(
+            name, capsule, _jaxlib.FFI_PLATFORM, api_version=_TYPED_API, traits=traits
+        )
+    except Exception as error:
+        raise converted(error) from error
 
 
 def register_handlers(code: bytes) -> None:

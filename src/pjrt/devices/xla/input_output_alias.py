@@ -1,4 +1,4 @@
-"""Which parameters an executable donates, read from the compiled module's serialized proto."""
+"""The parameters that an executable donates, read from the compiled module's serialized proto."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pjrt.stablehlo.protobuf_wire import BYTES, VARINT, fields, varint
 
 # HloModuleProto: the fields input_output_alias and buffer_donor. Each holds a list of entries.
 _ALIAS, _DONOR, _ENTRIES = 8, 18, 1
-# An entry's fields that say which parameter, and which place in it where all parameters are one tuple.
+# The fields of an entry: the number of the parameter, and its index where all parameters are one tuple.
 _PARAMETER_NUMBER, _PARAMETER_INDEX = {_ALIAS: 2, _DONOR: 1}, {_ALIAS: 3, _DONOR: 2}
 
 
 def donated_parameters(module: bytes) -> frozenset[int]:
-    """Return the numbers of the parameters whose memory an execution takes over, by aliasing or as a donor."""
+    """Return the numbers of the parameters whose memory an execution takes, by aliasing or as a donor."""
     return frozenset(
         _parameter(module, *entry, _PARAMETER_NUMBER[field], _PARAMETER_INDEX[field])
         for field in (_ALIAS, _DONOR)
@@ -23,7 +23,7 @@ def donated_parameters(module: bytes) -> frozenset[int]:
 
 
 def _messages(module: bytes, begin: int, end: int, field: int) -> Iterator[tuple[int, int]]:
-    """Yield where each message of a field begins and ends."""
+    """Yield the begin and the end of each message in a field."""
     for number, kind, first, last in fields(module, begin, end):
         if number == field and kind == BYTES:
             yield first, last

@@ -10,7 +10,7 @@ from pjrt.stablehlo.jaxlib import load
 
 
 class XlaProfiler(Profiler):
-    """One session of the profiler that is built into jaxlib; it sees all clients of the process."""
+    """One session of jaxlib's profiler, which records all clients of the process."""
 
     def __init__(self, options: bytes = b"") -> None:
         if options:
@@ -20,12 +20,12 @@ class XlaProfiler(Profiler):
 
     def start(self) -> None:
         if self._session is not None:
-            raise FailedPreconditionError("the profiling session was started already")
+            raise FailedPreconditionError("the profiling session was started already; make another one")
         self._session = load("_profiler", "profile XLA's CPU runtime").ProfilerSession()
 
     def stop(self) -> None:
         if self._session is None:
-            raise FailedPreconditionError("the profiling session was not started")
+            raise FailedPreconditionError("the profiling session was not started; start it first")
         if self._collected is None:
             self._collected = self._session.stop()
 

@@ -1,13 +1,14 @@
-"""Python functions as XLA FFI handlers.
+"""Python functions as handlers of XLA's foreign function interface (FFI).
 
-XLA calls a handler with a call frame, a C struct; here it is read with ctypes, and its buffers become numpy arrays over
-the same memory. What is stated of the structs is what XLA's header ``xla/ffi/api/c_api.h`` says.
+XLA calls a handler with a call frame, a C struct. ctypes reads it here, and its buffers become numpy arrays over the
+same memory. The structs are those of XLA's header ``xla/ffi/api/c_api.h``.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -19,14 +20,14 @@ from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import PjrtError
 
 _API_VERSION = (0, 1)
-"""The oldest version of the interface with these structs; XLA takes handlers of older versions than its own."""
+"""The oldest version of the interface with these structs; XLA accepts handlers of older versions than its own."""
 
 _EXECUTE = 3
 _TOKEN = 17
 _METADATA_EXTENSION = 1
 _ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
 
-# XLA's own numbers of the element types (xla::PrimitiveType), which are not those of PJRT.
+# XLA's own numbers of the element types (xla::PrimitiveType), which differ from those of PJRT.
 _DTYPES: dict[int, AnyDType] = {
     number: np.dtype(dtype)
     for number, dtype in {
@@ -39,7 +40,7 @@ _DTYPES: dict[int, AnyDType] = {
     }.items()
 }  # fmt: skip
 
-# Elements of less than a byte lie packed, the first one in the lowest bits; numpy holds each in a byte of its own.
+# Elements of less than a byte are packed, the first one in the lowest bits; numpy holds each in a byte of its own.
 _PACKED: dict[int, tuple[AnyDType, int]] = {
     number: (np.dtype(dtype), bits)
     for number, dtype, bits in (
@@ -141,15 +142,38 @@ _Handler = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 _handlers: dict[int, tuple[Any, Callable[..., Any]]] = {}
 """Handlers and their functions by address. XLA keeps a handler for ever, so they must stay."""
 
+_addresses: dict[tuple[Callable[..., Any], int], int] = {}
+_lock = threading.Lock()
+
 
 def handler_of(function: Callable[..., Any], traits: int) -> int:
-    """The address of an FFI handler that calls a Python function.
+    """Return the address of an FFI handler that calls a Python function.
+
+    The address is the same each time, because XLA accepts the registration of a name again only with the same handler.
 
     The function is called on a thread of the runtime, as ``function(*operands, *results, **attributes)``: operands are
-    read-only numpy arrays, results writable ones to fill, which are zero before (or, where the program says that a
-    result takes over an operand's memory, have its value), all of them valid during the call only; attributes are
-    Python values. What it returns is not looked at. An exception becomes the error of the execution.
+    read-only numpy arrays, results writable ones to fill, and attributes Python values. The arrays are valid during the
+    call only. A result is zero before the call, or has the value of the operand whose memory the program gives it. The
+    return value is ignored. An exception becomes the error of the execution.
     """
+    with _lock:
+        key = function, traits
+        if key not in _addresses:
+            handler = _Handler(_handle(function, traits))
+            address = ctypes.cast(handler, ctypes.c_void_p).value or 0
+            _handlers[address] = handler, function
+            _addresses[key] = address
+        return _addresses[key]
+
+
+def function_at(address: int) -> Callable[..., Any] | None:
+    """Return the Python function behind a handler of ``handler_of``; None for the address of any other handler."""
+    entry = _handlers.get(address)
+    return None if entry is None else entry[1]
+
+
+def _handle(function: Callable[..., Any], traits: int) -> Callable[[Any], int | None]:
+    """Return the C callback of a handler: it takes a call frame, and returns an error or null."""
 
     def handle(frame_pointer: Any) -> int | None:
         frame = frame_pointer.contents
@@ -161,24 +185,15 @@ def handler_of(function: Callable[..., Any], traits: int) -> int:
             function(*operands, *results, **_attributes(frame.attributes))
             for number, result in enumerate(results):
                 _pack(frame.results.values[number].contents, result)
-        except BaseException as error:  # nothing may escape into XLA's thread
+        except BaseException as error:  # no exception may escape into XLA's thread
             return _failure(frame, from_author(error))
         return None
 
-    handler = _Handler(handle)
-    address = ctypes.cast(handler, ctypes.c_void_p).value or 0
-    _handlers[address] = handler, function
-    return address
-
-
-def function_at(address: int) -> Callable[..., Any] | None:
-    """The Python function behind a handler of ``handler_of``, or None if the address is another's."""
-    found = _handlers.get(address)
-    return None if found is None else found[1]
+    return handle
 
 
 def _describe(frame: Any, traits: int) -> bool:
-    """Answers if XLA only asks what the handler is."""
+    """Describe the handler if the call frame only asks for that, and return whether it does."""
     address = frame.extension_start
     while address:
         extension = _Extension.from_address(address)
@@ -192,7 +207,7 @@ def _describe(frame: Any, traits: int) -> bool:
 
 
 def _result(frame: Any, number: int) -> np.ndarray[Any, Any]:
-    """A result to fill, without what XLA's memory had before: the function may leave some of it alone."""
+    """Return a result to fill, which is zero: the function may leave parts of it alone."""
     buffer = frame.results.values[number].contents
     arguments = frame.arguments
     operands = {arguments.values[operand].contents.data for operand in range(arguments.size)}
@@ -202,7 +217,7 @@ def _result(frame: Any, number: int) -> np.ndarray[Any, Any]:
 
 
 def _size_in_memory(buffer: Any) -> int:
-    """The bytes that XLA has for a buffer."""
+    """Return the bytes of a buffer in XLA's memory."""
     count = math.prod(buffer.dims[: buffer.rank])
     if buffer.dtype in _PACKED:
         return _packed_size(count, _PACKED[buffer.dtype][1])
@@ -218,12 +233,12 @@ def _view(values: Any, number: int, writable: bool) -> np.ndarray[Any, Any]:
 
 def _over(address: int | None, shape: tuple[int, ...], number: int, writable: bool) -> np.ndarray[Any, Any]:
     if number == _TOKEN:
-        return np.empty(0, np.bool_)  # holds the token's place; it has no value
+        return np.empty(0, np.bool_)  # a token has no value; the array keeps its place among the arguments
     if number in _PACKED:
         return _unpacked(address, shape, number, writable)
     dtype = _DTYPES.get(number)
     if dtype is None:
-        raise NotImplementedError(f"elements of XLA's type number {number} cannot be seen by numpy")
+        raise NotImplementedError(f"numpy has no type for elements of XLA's type number {number}")
     array: np.ndarray[Any, Any] = np.ndarray(shape, dtype, _memory(address, math.prod(shape) * dtype.itemsize))
     array.flags.writeable = writable
     return array
@@ -234,7 +249,7 @@ def _memory(address: int | None, size: int) -> Any:
 
 
 def _unpacked(address: int | None, shape: tuple[int, ...], number: int, writable: bool) -> np.ndarray[Any, Any]:
-    """Elements of less than a byte, in memory of their own; a result is packed afterwards."""
+    """Return elements of less than a byte, each in a byte of new memory; a result is packed after the call."""
     dtype, bits = _PACKED[number]
     count = math.prod(shape)
     packed = np.ndarray(_packed_size(count, bits), np.uint8, _memory(address, _packed_size(count, bits)))
@@ -249,7 +264,7 @@ def _unpacked(address: int | None, shape: tuple[int, ...], number: int, writable
 
 
 def _pack(buffer: Any, result: np.ndarray[Any, Any]) -> None:
-    """Write a result whose elements are of less than a byte to where XLA wants it."""
+    """Write a result whose elements are of less than a byte into XLA's memory; do nothing with other results."""
     if buffer.dtype not in _PACKED or not result.size:
         return
     _, bits = _PACKED[buffer.dtype]
@@ -266,10 +281,10 @@ def _packed_size(count: int, bits: int) -> int:
 
 
 def _attributes(attributes: Any) -> Mapping[str, Any]:
-    read: dict[str, Any] = {}
-    for number in range(attributes.size):
-        read[_text(attributes.names[number].contents)] = _attribute(attributes.types[number], attributes.values[number])
-    return read
+    return {
+        _text(attributes.names[number].contents): _attribute(attributes.types[number], attributes.values[number])
+        for number in range(attributes.size)
+    }
 
 
 def _attribute(kind: int, address: int) -> Any:
@@ -283,7 +298,7 @@ def _attribute(kind: int, address: int) -> Any:
         return _over(array.data, (array.size,), array.dtype, False).copy()
     if kind == _DICTIONARY:
         return _attributes(_Attributes.from_address(address))
-    raise NotImplementedError(f"attributes of FFI's kind {kind} are not known here")
+    raise NotImplementedError(f"attributes of FFI's kind {kind} are unsupported")
 
 
 def _text(span: Any) -> str:
