@@ -4,42 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import NamedTuple
 
 from pjrt.api.abi_version import ExecutableAbiVersion, RuntimeAbiVersion
 from pjrt.api.errors import FailedPreconditionError
 
 
-class PlatformVersion(NamedTuple):
-    """A platform and its version."""
-
-    name: str
-    version: str
+class _PlatformVersion:
+    def __init__(self, platform_name: str, platform_version: str) -> None:
+        self._name = platform_name
+        self._version = platform_version
 
     @property
     def platform_id(self) -> int:
         """A number that is the same for versions of the same platform."""
-        return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:8], "little")
+        return int.from_bytes(hashlib.sha256(self._name.encode()).digest()[:8], "little")
 
     def to_proto(self) -> bytes:
-        """Return both as bytes."""
-        return json.dumps({"platform": self.name, "version": self.version}).encode()
+        """Return name and version as bytes."""
+        return json.dumps({"platform": self._name, "version": self._version}).encode()
 
 
-class HostRuntimeAbiVersion(RuntimeAbiVersion):
+class HostRuntimeAbiVersion(_PlatformVersion, RuntimeAbiVersion):
     """The version of a host client."""
-
-    __slots__ = ("_platform",)
-
-    def __init__(self, platform: PlatformVersion) -> None:
-        self._platform = platform
-
-    @property
-    def platform_id(self) -> int:
-        return self._platform.platform_id
-
-    def to_proto(self) -> bytes:
-        return self._platform.to_proto()
 
     def check_compatible_with(self, other: RuntimeAbiVersion | ExecutableAbiVersion) -> None:
         if other.platform_id == self.platform_id and other.to_proto() == self.to_proto():
@@ -50,17 +36,5 @@ class HostRuntimeAbiVersion(RuntimeAbiVersion):
         )
 
 
-class HostExecutableAbiVersion(ExecutableAbiVersion):
+class HostExecutableAbiVersion(_PlatformVersion, ExecutableAbiVersion):
     """The version of the platform that an executable was compiled for."""
-
-    __slots__ = ("_platform",)
-
-    def __init__(self, platform: PlatformVersion) -> None:
-        self._platform = platform
-
-    @property
-    def platform_id(self) -> int:
-        return self._platform.platform_id
-
-    def to_proto(self) -> bytes:
-        return self._platform.to_proto()

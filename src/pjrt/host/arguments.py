@@ -65,9 +65,9 @@ class Arguments:
                     f"argument {number} of {self._name!r} must be a buffer of this client, found "
                     f"{type(buffer).__name__}; make one with client.buffer_from_host"
                 )
-            if buffer._device is not device:
+            if buffer.device is not device:
                 raise InvalidArgumentError(
-                    f"argument {number} of {self._name!r} is on {buffer._device}, the program runs on {device}; use "
+                    f"argument {number} of {self._name!r} is on {buffer.device}, the program runs on {device}; use "
                     "buffer.copy_to(device)"
                 )
             storage = buffer.use()
@@ -94,10 +94,10 @@ class Arguments:
 def _fits(buffer: HostBuffer, expected: ShapeSpec) -> bool:
     if expected.element_type is ElementType.TOKEN:
         # Frameworks begin a chain of tokens with an empty array of booleans, which XLA accepts.
-        return buffer._element_type is ElementType.TOKEN or (
-            buffer._element_type is ElementType.PRED and buffer._shape == (0,)
+        return buffer.element_type is ElementType.TOKEN or (
+            buffer.element_type is ElementType.PRED and buffer.shape == (0,)
         )
-    return buffer._shape == expected.shape and buffer._element_type is expected.element_type
+    return buffer.shape == expected.shape and buffer.element_type is expected.element_type
 
 
 def _as_token(source: Storage) -> Storage:

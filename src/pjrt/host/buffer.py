@@ -35,7 +35,12 @@ if TYPE_CHECKING:
 class HostBuffer(Buffer):
     """An array in the memory of this process, whose value may come later."""
 
-    __slots__ = ("_device", "_element_type", "_layout", "_shape", "_space", "_storage")
+    __slots__ = ("_layout", "_storage", "device", "element_type", "memory_space", "shape")
+
+    device: HostDevice
+    element_type: ElementType
+    memory_space: HostMemorySpace
+    shape: tuple[int, ...]
 
     def __init__(
         self,
@@ -46,10 +51,10 @@ class HostBuffer(Buffer):
         storage: Storage,
         layout: TiledLayout | None = None,
     ) -> None:
-        self._device = device
-        self._space = space
-        self._shape = shape
-        self._element_type = element_type
+        self.device = device
+        self.memory_space = space
+        self.shape = shape
+        self.element_type = element_type
         self._layout = layout
         self._storage: Storage | None = storage
 
@@ -57,36 +62,20 @@ class HostBuffer(Buffer):
 
     @property
     def client(self) -> HostClient:
-        return self._device.client
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._shape
-
-    @property
-    def element_type(self) -> ElementType:
-        return self._element_type
+        return self.device.client
 
     @property
     def layout(self) -> TiledLayout:
-        return TiledLayout.row_major(len(self._shape)) if self._layout is None else self._layout
+        return TiledLayout.row_major(len(self.shape)) if self._layout is None else self._layout
 
     @property
     def on_device_size(self) -> int:
-        if self._element_type is ElementType.TOKEN:
+        if self.element_type is ElementType.TOKEN:
             return 0
-        size = array_dtype(self._element_type).itemsize
-        for extent in self._shape:
+        size = array_dtype(self.element_type).itemsize
+        for extent in self.shape:
             size *= extent
         return size
-
-    @property
-    def device(self) -> HostDevice:
-        return self._device
-
-    @property
-    def memory_space(self) -> HostMemorySpace:
-        return self._space
 
     @property
     def is_on_cpu(self) -> bool:
@@ -113,7 +102,7 @@ class HostBuffer(Buffer):
                 f"the buffer {self.described} was deleted or donated; make a new one, or name the argument in "
                 "non_donatable_input_indices to keep it"
             )
-        if self._device._client._closed:
+        if self.device.client._closed:
             raise FailedPreconditionError(f"the client of the buffer {self.described} was closed")
         return storage
 
@@ -124,23 +113,23 @@ class HostBuffer(Buffer):
 
     def to_host(self, out: HostArray | None = None, *, layout: Layout | None = None) -> Future[HostArray]:
         storage = self.use()
-        order = None if layout is None else order_of(layout, self._shape, self._element_type)
+        order = None if layout is None else order_of(layout, self.shape, self.element_type)
         if out is not None:
             return self._copy_out(storage, expect(out, np.ndarray, "a numpy array to copy to, or None"))
         if order is None or order == self._order:
             definition = storage.definition
             if definition._done and definition._error is None:
                 return Future.completed(_view(_value(storage)))
-            return schedule(self._device, storage, _view, 0)
-        dtype = array_dtype(self._element_type)
-        return schedule(self._device, storage, lambda array: aligned_copy(array, dtype, order), self.on_device_size)
+            return schedule(self.device, storage, _view, 0)
+        dtype = array_dtype(self.element_type)
+        return schedule(self.device, storage, lambda array: aligned_copy(array, dtype, order), self.on_device_size)
 
     def _copy_out(self, storage: Storage, out: HostArray) -> Future[HostArray]:
-        dtype = array_dtype(self._element_type)
-        if out.shape != self._shape or out.dtype != dtype or not out.flags.writeable:
+        dtype = array_dtype(self.element_type)
+        if out.shape != self.shape or out.dtype != dtype or not out.flags.writeable:
             writable = "" if out.flags.writeable else " read-only"
             raise InvalidArgumentError(
-                f"expected a writable array of {dtype}{list(self._shape)} to copy to, found a{writable} one of "
+                f"expected a writable array of {dtype}{list(self.shape)} to copy to, found a{writable} one of "
                 f"{out.dtype}{list(out.shape)}"
             )
 
@@ -148,10 +137,10 @@ class HostBuffer(Buffer):
             np.copyto(out, array)
             return out
 
-        return schedule(self._device, storage, copy, out.nbytes)
+        return schedule(self.device, storage, copy, out.nbytes)
 
     def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
-        return copy_raw(self._device, self.use(), self.on_device_size, out, offset, size)
+        return copy_raw(self.device, self.use(), self.on_device_size, out, offset, size)
 
     def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
         expect(out, Future, "a future of the memory to copy to")
@@ -165,7 +154,7 @@ class HostBuffer(Buffer):
 
         def begin(place: Future[Any]) -> None:
             try:
-                copy_raw(self._device, storage, available, place.result(), offset, size).add_done_callback(settle)
+                copy_raw(self.device, storage, available, place.result(), offset, size).add_done_callback(settle)
             except BaseException as error:
                 promise.set_error(error)
 
@@ -188,8 +177,8 @@ class HostBuffer(Buffer):
             return device.client.buffer_from_host(self.to_host().result(), device=device, memory_space=space)
         home = space.devices[0]
         home.client.check_open()
-        storage = copy_between(source, home, space, array_dtype(self._element_type), self._order, self.on_device_size)
-        return HostBuffer(home, space, self._shape, self._element_type, storage, self._layout)
+        storage = copy_between(source, home, space, array_dtype(self.element_type), self._order, self.on_device_size)
+        return HostBuffer(home, space, self.shape, self.element_type, storage, self._layout)
 
     def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> HostBuffer:
         source = self.use()
@@ -203,12 +192,12 @@ class HostBuffer(Buffer):
         order = tuple(range(len(spec.shape))) if layout is None else order_of(layout, spec.shape, spec.element_type)
         storage = reinterpret(source, self._order, dtype, spec.shape, order)
         self.delete()
-        return HostBuffer(self._device, self._space, spec.shape, spec.element_type, storage, tiled(order))
+        return HostBuffer(self.device, self.memory_space, spec.shape, spec.element_type, storage, tiled(order))
 
     def donate_with_control_dependency(self, dependency: Future[Any]) -> HostBuffer:
         storage = depend(self.use(), expect(dependency, Future, "a future to wait for"))
         self.delete()
-        return HostBuffer(self._device, self._space, self._shape, self._element_type, storage, self._layout)
+        return HostBuffer(self.device, self.memory_space, self.shape, self.element_type, storage, self._layout)
 
     def external_reference(self) -> HostExternalReference:
         storage = self.use()
@@ -218,7 +207,7 @@ class HostBuffer(Buffer):
         return int(self.use().value().ctypes.data)
 
     def raw(self) -> HostRawBuffer:
-        return HostRawBuffer(self._device, self._space, self.use(), self.on_device_size)
+        return HostRawBuffer(self.device, self.memory_space, self.use(), self.on_device_size)
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
@@ -235,12 +224,12 @@ class HostBuffer(Buffer):
     @property
     def _order(self) -> tuple[int, ...]:
         """The dimensions from the slowest to the fastest varying."""
-        return order_of(self.layout, self._shape, self._element_type)
+        return order_of(self.layout, self.shape, self.element_type)
 
     @property
     def described(self) -> str:
         """The type and shape, for messages."""
-        return f"{self._element_type.name.lower()}[{','.join(map(str, self._shape))}]"
+        return f"{self.element_type.name.lower()}[{','.join(map(str, self.shape))}]"
 
 
 def _value(storage: Storage) -> HostArray:

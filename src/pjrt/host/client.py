@@ -25,7 +25,7 @@ from pjrt.api.process_info import ProcessInfo
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.host import from_host
-from pjrt.host.abi_version import HostRuntimeAbiVersion, PlatformVersion
+from pjrt.host.abi_version import HostRuntimeAbiVersion
 from pjrt.host.alias_buffer import HostAliasFulfillment, alias_buffer
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import CompileFunction
@@ -79,19 +79,24 @@ class HostClient(Client):
     __slots__ = (
         "_closed",
         "_compiler",
-        "_devices",
         "_generation",
         "_handlers",
-        "_local_devices",
         "_mapped",
-        "_memory_spaces",
         "_platform",
-        "_topology",
         "_unfulfilled",
+        "addressable_devices",
         "alignment",
         "collective_timeout",
+        "devices",
         "dispatcher",
+        "memory_spaces",
+        "topology",
     )
+
+    addressable_devices: Sequence[HostDevice]
+    devices: Sequence[HostDevice]
+    memory_spaces: Sequence[HostMemorySpace]
+    topology: HostTopology
 
     def __init__(
         self,
@@ -145,11 +150,11 @@ class HostClient(Client):
             partitioning,
         )
         descriptions = self._platform.describe()
-        self._devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)
-        self._local_devices = tuple(device for device in self._devices if device.is_addressable)
-        self._memory_spaces = tuple(space for device in self._local_devices for space in device.memory_spaces)
-        self._topology = HostTopology(self._compiler, descriptions, self._platform.attributes)
-        self.dispatcher = Dispatcher([q for d in self._local_devices for q in (d.compute, d.transfers)])
+        self.devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)
+        self.addressable_devices = tuple(device for device in self.devices if device.is_addressable)
+        self.memory_spaces = tuple(space for device in self.addressable_devices for space in device.memory_spaces)
+        self.topology = HostTopology(self._compiler, descriptions, self._platform.attributes)
+        self.dispatcher = Dispatcher([q for d in self.addressable_devices for q in (d.compute, d.transfers)])
         self._handlers = FfiHandlers()
         self._mapped = DmaMappings()
         # Aliases and transfers that wait for the caller; ``close`` ends their wait.
@@ -174,32 +179,16 @@ class HostClient(Client):
         return self._platform.attributes
 
     @property
-    def devices(self) -> Sequence[HostDevice]:
-        return self._devices
-
-    @property
-    def addressable_devices(self) -> Sequence[HostDevice]:
-        return self._local_devices
-
-    @property
-    def memory_spaces(self) -> Sequence[HostMemorySpace]:
-        return self._memory_spaces
-
-    @property
-    def topology(self) -> HostTopology:
-        return self._topology
-
-    @property
     def capabilities(self) -> Capabilities:
-        return self._topology.capabilities
+        return self.topology.capabilities
 
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
         needed = expect_int(num_replicas, "a number of replicas") * expect_int(num_partitions, "a number of partitions")
-        devices = self._local_devices if needed <= len(self._local_devices) else self._devices
+        devices = self.addressable_devices if needed <= len(self.addressable_devices) else self.devices
         if needed > len(devices):
             raise InvalidArgumentError(
                 f"{num_replicas} replicas × {num_partitions} partitions need {needed} devices, "
-                f"'{self.platform_name}' has {len(self._devices)}; make the client with num_devices={needed}"
+                f"'{self.platform_name}' has {len(self.devices)}; make the client with num_devices={needed}"
             )
         return DeviceAssignment.in_order([device.id for device in devices], num_replicas, num_partitions)
 
@@ -208,7 +197,7 @@ class HostClient(Client):
         return TiledLayout.row_major(len(expect_shape(shape)))
 
     def runtime_abi_version(self) -> HostRuntimeAbiVersion:
-        return HostRuntimeAbiVersion(PlatformVersion(self.platform_name, self.platform_version))
+        return HostRuntimeAbiVersion(self.platform_name, self.platform_version)
 
     # Programs.
 
@@ -348,8 +337,8 @@ class HostClient(Client):
     ) -> tuple[HostDevice, HostMemorySpace]:
         """Return the device and memory space for a buffer whose caller named either, both or none of them."""
         if device is None and memory_space is None:
-            first = self._local_devices[0]
-            return first, first._memory_spaces[0]
+            first = self.addressable_devices[0]
+            return first, first.memory_spaces[0]
         chosen, space = choose_place(self, device, memory_space)
         assert isinstance(chosen, HostDevice)
         assert isinstance(space, HostMemorySpace)

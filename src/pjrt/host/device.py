@@ -24,36 +24,23 @@ if TYPE_CHECKING:
 class HostDeviceDescription(DeviceDescription):
     """The description of a device of the host runtime."""
 
-    __slots__ = ("_attributes", "_id", "_kind", "_memories", "_process_index")
+    __slots__ = ("attributes", "id", "kind", "memory_space_descriptions", "process_index")
+
+    attributes: Attributes
+    id: int
+    kind: str
+    memory_space_descriptions: Sequence[MemorySpaceDescription]
+    process_index: int
 
     def __init__(
         self, device_id: int, process_index: int, kind: str, attributes: Attributes, memory_kinds: Sequence[str]
     ) -> None:
-        self._id = device_id
-        self._process_index = process_index
-        self._kind = kind
-        self._attributes = dict(attributes)
-        self._memories = tuple(MemorySpaceDescription(name, number) for number, name in enumerate(memory_kinds))
-
-    @property
-    def id(self) -> int:
-        return self._id
-
-    @property
-    def process_index(self) -> int:
-        return self._process_index
-
-    @property
-    def kind(self) -> str:
-        return self._kind
-
-    @property
-    def attributes(self) -> Attributes:
-        return self._attributes
-
-    @property
-    def memory_space_descriptions(self) -> Sequence[MemorySpaceDescription]:
-        return self._memories
+        self.id = device_id
+        self.process_index = process_index
+        self.kind = kind
+        self.attributes = dict(attributes)
+        kinds = enumerate(memory_kinds)
+        self.memory_space_descriptions = tuple(MemorySpaceDescription(name, number) for number, name in kinds)
 
 
 class HostDevice(Device):
@@ -68,30 +55,36 @@ class HostDevice(Device):
     """
 
     __slots__ = (
-        "_addressable",
-        "_client",
-        "_description",
-        "_local_hardware_id",
-        "_memory_spaces",
         "_tracked",
+        "client",
         "compute",
+        "description",
         "infeed",
+        "is_addressable",
         "launches",
+        "local_hardware_id",
+        "memory_spaces",
         "outfeed",
         "transfers",
     )
 
+    client: HostClient
+    description: HostDeviceDescription
+    is_addressable: bool
+    local_hardware_id: int
+    memory_spaces: tuple[HostMemorySpace, ...]
+
     def __init__(self, client: HostClient, description: HostDeviceDescription, platform: PlatformSpec) -> None:
-        self._client = client
-        self._description = description
-        self._addressable = description.process_index == platform.process_index
-        memories = description.memory_space_descriptions if self._addressable else ()
+        self.client = client
+        self.description = description
+        self.is_addressable = description.process_index == platform.process_index
+        memories = description.memory_space_descriptions if self.is_addressable else ()
         first = description.id * len(memories)
         limits = platform.memory_limits
-        self._memory_spaces = tuple(
+        self.memory_spaces = tuple(
             HostMemorySpace(self, first + m.kind_id, m.kind, m.kind_id, limits.get(m.kind)) for m in memories
         )
-        self._local_hardware_id = description.id % platform.num_devices if self._addressable else -1
+        self.local_hardware_id = description.id % platform.num_devices if self.is_addressable else -1
         self.launches = Launches()
         self.infeed = Feed(f"infeed of {description}")
         self.outfeed = Feed(f"outfeed of {description}")
@@ -100,36 +93,12 @@ class HostDevice(Device):
         self.transfers = WorkQueue(f"{platform.name}:{description.id} transfers")
 
     @property
-    def client(self) -> HostClient:
-        return self._client
-
-    @property
-    def description(self) -> HostDeviceDescription:
-        return self._description
-
-    @property
-    def id(self) -> int:
-        return self._description.id
-
-    @property
-    def is_addressable(self) -> bool:
-        return self._addressable
-
-    @property
-    def local_hardware_id(self) -> int:
-        return self._local_hardware_id
-
-    @property
-    def memory_spaces(self) -> tuple[HostMemorySpace, ...]:
-        return self._memory_spaces
-
-    @property
     def default_memory_space(self) -> HostMemorySpace:
-        if not self._addressable:
+        if not self.is_addressable:
             raise FailedPreconditionError(
                 f"{self} belongs to process {self.process_index}; its memory cannot be reached from here"
             )
-        return self._memory_spaces[0]
+        return self.memory_spaces[0]
 
     def memory_space(self, kind: str) -> HostMemorySpace:
         space = super().memory_space(kind)

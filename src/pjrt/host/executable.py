@@ -13,7 +13,7 @@ from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host.abi_version import HostExecutableAbiVersion, PlatformVersion
+from pjrt.host.abi_version import HostExecutableAbiVersion
 from pjrt.host.compiled import Compiled
 from pjrt.host.serialization import pack
 from pjrt.host_memory.layout import array_dtype, order_of_spec
@@ -139,7 +139,7 @@ class HostExecutable(Executable):
         return self.origin.options
 
     def abi_version(self) -> HostExecutableAbiVersion:
-        return HostExecutableAbiVersion(PlatformVersion(self.origin.platform_name, self.origin.platform_version))
+        return HostExecutableAbiVersion(self.origin.platform_name, self.origin.platform_version)
 
     def _declared(self, operation: str, specs: Sequence[ShapeSpec] | None) -> Sequence[ShapeSpec]:
         if specs is None:

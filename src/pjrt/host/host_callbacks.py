@@ -60,14 +60,17 @@ def _no_callback(what: str, channel_id: int, known: list[int]) -> NotFoundError:
 class HostCopyToDeviceStream(CopyToDeviceStream):
     """Collects the bytes of one array, chunk by chunk, from any thread."""
 
-    __slots__ = ("_array", "_bytes", "_complete", "_copied", "_current", "_granule")
+    __slots__ = ("_array", "_bytes", "_complete", "_copied", "current_bytes", "granule_size")
+
+    current_bytes: int
+    granule_size: int
 
     def __init__(self, spec: ShapeSpec) -> None:
         dtype = array_dtype(spec.element_type)
         self._array = aligned_empty(spec.shape, dtype)
         self._bytes: Any = self._array.reshape(-1).view(np.uint8)
-        self._granule = dtype.itemsize
-        self._current = 0
+        self.granule_size = dtype.itemsize
+        self.current_bytes = 0
         self._copied = 0
         self._complete = threading.Event()
         if not self._bytes.nbytes:
@@ -77,25 +80,17 @@ class HostCopyToDeviceStream(CopyToDeviceStream):
     def total_bytes(self) -> int:
         return self._array.nbytes
 
-    @property
-    def granule_size(self) -> int:
-        return self._granule
-
-    @property
-    def current_bytes(self) -> int:
-        return self._current
-
     def add_chunk(self, data: Any) -> Future[None]:
         chunk = bytes_of(data)
         with runtime_lock:
-            left = self.total_bytes - self._current
-            if chunk.nbytes % self._granule or chunk.nbytes > left:
+            left = self.total_bytes - self.current_bytes
+            if chunk.nbytes % self.granule_size or chunk.nbytes > left:
                 raise InvalidArgumentError(
-                    f"a chunk must be a multiple of {self._granule} bytes and at most the {left} that are left of "
+                    f"a chunk must be a multiple of {self.granule_size} bytes and at most the {left} that are left of "
                     f"{self.total_bytes}, found {chunk.nbytes}"
                 )
-            offset = self._current
-            self._current += chunk.nbytes
+            offset = self.current_bytes
+            self.current_bytes += chunk.nbytes
         self._bytes[offset : offset + chunk.nbytes] = chunk
         with runtime_lock:
             self._copied += chunk.nbytes

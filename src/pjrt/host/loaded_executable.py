@@ -35,22 +35,27 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
 
     __slots__ = (
         "_arguments",
-        "_assignment",
-        "_client",
-        "_deleted",
-        "_executable",
         "_launches",
         "_runs",
         "_started",
+        "client",
+        "device_assignment",
+        "executable",
+        "is_deleted",
     )
+
+    client: HostClient
+    device_assignment: DeviceAssignment
+    executable: HostExecutable
+    is_deleted: bool
 
     def __init__(self, client: HostClient, executable: HostExecutable, assignment: DeviceAssignment) -> None:
         super().__init__(executable.compiled, executable.origin)
-        self._client = client
-        self._executable = executable
-        self._assignment = assignment
+        self.client = client
+        self.executable = executable
+        self.device_assignment = assignment
         self._arguments = Arguments(executable.compiled)
-        self._deleted = False
+        self.is_deleted = False
         portable = executable.origin.options.compile_portable_executable
         devices = () if portable else client.addressable_devices
         self._runs = device_runs(executable.compiled, assignment, devices)
@@ -65,24 +70,12 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         return self.origin.platform_name
 
     @property
-    def client(self) -> HostClient:
-        return self._client
-
-    @property
-    def executable(self) -> HostExecutable:
-        return self._executable
-
-    @property
     def addressable_devices(self) -> Sequence[HostDevice]:
         return [run.device for run in self._runs.values()]
 
     @property
     def addressable_device_logical_ids(self) -> Sequence[tuple[int, int]]:
         return [(run.replica, run.partition) for run in self._runs.values()]
-
-    @property
-    def device_assignment(self) -> DeviceAssignment:
-        return self._assignment
 
     # Running it.
 
@@ -113,7 +106,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             self._execution(run, row, donated, options, launch, place)
             for place, (run, row) in enumerate(zip(runs, inputs, strict=True))
         ]
-        self._client.dispatcher.enqueue(executions)
+        self.client.dispatcher.enqueue(executions)
         if returned_futures is not None:
             returned_futures.extend(execution.definition for execution in executions)
         return [run.buffers(execution) for execution, run in zip(executions, runs, strict=True)]
@@ -146,19 +139,15 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
                 f"{self.name!r} was compiled for its own devices; compile it with compile_portable_executable, or use "
                 "execute_sharded"
             )
-        if not isinstance(device, HostDevice) or device.client is not self._client:
+        if not isinstance(device, HostDevice) or device.client is not self.client:
             raise InvalidArgumentError(f"{device} is no device of this client; use one of client.addressable_devices")
         run = DeviceRun.of(self.compiled, device)
         return self._run_one(run, arguments, ExecuteOptions.of(options), returned_futures)
 
     # Its end.
 
-    @property
-    def is_deleted(self) -> bool:
-        return self._deleted
-
     def delete(self) -> None:
-        self._deleted = True
+        self.is_deleted = True
 
     def _run_one(
         self,
@@ -179,7 +168,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         elif self.compiled.takes_context or options.launch_id:
             launch = Launch(options.launch_id)
         execution = self._execution(run, inputs, donated, options, launch, 0)
-        self._client.dispatcher.enqueue((execution,))
+        self.client.dispatcher.enqueue((execution,))
         if returned_futures is not None:
             returned_futures.append(execution.definition)
         return run.buffers(execution)
@@ -195,7 +184,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
     ) -> Execution:
         context = None
         if self.compiled.takes_context and launch is not None:
-            context = RunContext(run, self._assignment, options, launch, place)
+            context = RunContext(run, self.device_assignment, options, launch, place)
         return Execution(self.compiled, run.device, inputs, donated, run.spaces, launch, context)
 
     def _join_launch(self, device: Device, launch_id: int) -> Launch:
@@ -214,6 +203,6 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             return launch
 
     def _check_usable(self) -> None:
-        if self._deleted:
+        if self.is_deleted:
             raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
-        self._client.check_open()
+        self.client.check_open()

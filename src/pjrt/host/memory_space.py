@@ -15,34 +15,23 @@ if TYPE_CHECKING:
 class HostMemorySpace(MemorySpace):
     """One kind of memory of one device. All kinds are memory of this process, with separate accounts."""
 
-    __slots__ = ("_device", "_id", "_kind", "_kind_id", "account")
+    __slots__ = ("account", "devices", "id", "kind", "kind_id")
+
+    devices: tuple[HostDevice, ...]
+    id: int
+    kind: str
+    kind_id: int
 
     def __init__(self, device: HostDevice, space_id: int, kind: str, kind_id: int, limit: int | None) -> None:
-        self._device = device
-        self._id = space_id
-        self._kind = kind
-        self._kind_id = kind_id
+        self.devices = (device,)
+        self.id = space_id
+        self.kind = kind
+        self.kind_id = kind_id
         self.account = MemoryAccount(f"{device.description}, memory '{kind}'", limit)
 
     @property
     def client(self) -> HostClient:
-        return self._device.client
-
-    @property
-    def id(self) -> int:
-        return self._id
-
-    @property
-    def kind(self) -> str:
-        return self._kind
-
-    @property
-    def kind_id(self) -> int:
-        return self._kind_id
-
-    @property
-    def devices(self) -> tuple[HostDevice, ...]:
-        return (self._device,)
+        return self.devices[0].client
 
     def __str__(self) -> str:
-        return f"{self._kind}(id={self._id}) of {self._device}"
+        return f"{self.kind}(id={self.id}) of {self.devices[0]}"

@@ -21,28 +21,23 @@ if TYPE_CHECKING:
 class HostRawBuffer(RawBuffer):
     """The bytes behind a host buffer; keeps them alive until it is released."""
 
-    __slots__ = ("_device", "_size", "_space", "_storage")
+    __slots__ = ("_device", "_storage", "memory_space", "on_device_size")
+
+    memory_space: HostMemorySpace
+    on_device_size: int
 
     def __init__(self, device: HostDevice, space: HostMemorySpace, storage: Storage, size: int) -> None:
         self._device = device
-        self._space = space
+        self.memory_space = space
         self._storage: Storage | None = storage
-        self._size = size
-
-    @property
-    def memory_space(self) -> HostMemorySpace:
-        return self._space
-
-    @property
-    def on_device_size(self) -> int:
-        return self._size
+        self.on_device_size = size
 
     def host_pointer(self) -> int:
         return int(self._use().value().ctypes.data)
 
     def copy_from_host(self, source: Any, offset: int = 0) -> Future[None]:
         storage = self._use()
-        data = source_bytes(source, offset, self._size)
+        data = source_bytes(source, offset, self.on_device_size)
         if not storage.mutable:
             raise FailedPreconditionError(
                 "the memory of this buffer belongs to an owner who was promised that it stays unchanged "
@@ -55,7 +50,7 @@ class HostRawBuffer(RawBuffer):
         return schedule(self._device, storage, copy, data.nbytes)
 
     def copy_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
-        return copy_raw(self._device, self._use(), self._size, out, offset, size)
+        return copy_raw(self._device, self._use(), self.on_device_size, out, offset, size)
 
     def release(self) -> None:
         self._storage = None

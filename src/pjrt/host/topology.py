@@ -31,14 +31,17 @@ if TYPE_CHECKING:
 class HostTopology(TopologyDescription):
     """Described devices of a host platform, and its compiler."""
 
-    __slots__ = ("_attributes", "_compiler", "_descriptions")
+    __slots__ = ("_compiler", "attributes", "device_descriptions")
+
+    attributes: Attributes
+    device_descriptions: Sequence[HostDeviceDescription]
 
     def __init__(
         self, compiler: HostCompiler, descriptions: Sequence[HostDeviceDescription], attributes: Attributes
     ) -> None:
         self._compiler = compiler
-        self._descriptions = tuple(descriptions)
-        self._attributes = dict(attributes)
+        self.device_descriptions = tuple(descriptions)
+        self.attributes = dict(attributes)
 
     @property
     def platform_name(self) -> str:
@@ -47,14 +50,6 @@ class HostTopology(TopologyDescription):
     @property
     def platform_version(self) -> str:
         return self._compiler.platform_version
-
-    @property
-    def device_descriptions(self) -> Sequence[HostDeviceDescription]:
-        return self._descriptions
-
-    @property
-    def attributes(self) -> Attributes:
-        return self._attributes
 
     def compile(
         self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
@@ -65,7 +60,7 @@ class HostTopology(TopologyDescription):
 
     @property
     def capabilities(self) -> Capabilities:
-        return describe(self._compiler, self._descriptions, self._attributes)
+        return describe(self._compiler, self.device_descriptions, self.attributes)
 
     def supports(
         self,
@@ -82,7 +77,7 @@ class HostTopology(TopologyDescription):
         description = {
             "platform": self.platform_name,
             "version": self.platform_version,
-            "attributes": self._attributes,
+            "attributes": self.attributes,
             "devices": [
                 {
                     "id": d.id,
@@ -91,7 +86,7 @@ class HostTopology(TopologyDescription):
                     "attributes": d.attributes,
                     "memories": [m.kind for m in d.memory_space_descriptions],
                 }
-                for d in self._descriptions
+                for d in self.device_descriptions
             ],
         }
         return json.dumps(description, sort_keys=True).encode()
@@ -122,7 +117,7 @@ class HostTopology(TopologyDescription):
 
     @property
     def memory_space_kind_ids(self) -> Sequence[int]:
-        return sorted({m.kind_id for d in self._descriptions for m in d.memory_space_descriptions})
+        return sorted({m.kind_id for d in self.device_descriptions for m in d.memory_space_descriptions})
 
 
 def _attributes(values: dict[str, Any]) -> Attributes:

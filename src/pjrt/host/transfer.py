@@ -40,16 +40,14 @@ if TYPE_CHECKING:
 class HostTransferManager(AsyncHostToDeviceTransferManager):
     """Fills new host buffers in pieces."""
 
-    __slots__ = ("_device", "_fillings", "_metadata")
+    __slots__ = ("_fillings", "_metadata", "device")
+
+    device: HostDevice
 
     def __init__(self, device: HostDevice, space: HostMemorySpace, specs: Sequence[ShapeSpec]) -> None:
-        self._device = device
+        self.device = device
         self._metadata: dict[str, Any] = {}
         self._fillings = [_Filling(device, space, spec) for spec in expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec")]
-
-    @property
-    def device(self) -> HostDevice:
-        return self._device
 
     @property
     def buffer_count(self) -> int:
