@@ -145,21 +145,21 @@ def page() -> str:
 
 # Coverage of the C API
 
-Which Python name reaches each function of `PJRT_Api` when a vendor's plugin is loaded: {covered} of {len(names)}.
-A function with a version exists since that version of the C API; with an older plugin the Python name raises
-`UnimplementedError`, which says so.
+The table shows the Python name that calls each function of `PJRT_Api` in a loaded plugin: {covered} of {len(names)}
+functions. *Since* is the version of the C API that added the function. With an older plugin the Python name raises
+`UnimplementedError`, which names this version.
 
 | Function | Since | Python |
 |---|---|---|
 {rows}
 ## Extensions
 
-`plugin.extensions` lists the extensions of a plugin with what each is about, and so does `pjrt plugins NAME`. All types
-are known by name. Where no Python name stands, this package makes no use of the extension: its layout is stated in
-`include/pjrt_abi/extensions`, for code in C, or nothing but its name is known. The last column says which extensions an
-exported device has; frameworks do without the others.
+`plugin.extensions` lists the extensions of a plugin with a description of each, and so does `pjrt plugins NAME`. The
+column *Python* has the names that use an extension. *Layout stated* means that this package does not use the
+extension, but states its layout in `include/pjrt_abi/extensions` for code in C. *Known by name* means that it knows
+only the name. The last column shows which extensions an exported device has; frameworks work without the others.
 
-| Type | Name | What it is about | Python | Exported |
+| Type | Name | Description | Python | Exported |
 |---|---|---|---|---|
 {kinds}"""
 
