@@ -87,7 +87,7 @@ def test_every_key_for_a_framework_is_in_the_tutorial() -> None:
 
     page = (ROOT / "docs" / "plugin.md").read_text()
     rows = re.findall(r"^\| (`\w+`|both) \| `(\w+)` \|", page, re.MULTILINE)
-    for framework, keys in _served._FACTS.items():
+    for framework, keys in _served._SETTINGS.items():
         assert {key for name, key in rows if name in (f"`{framework}`", "both")} == set(keys)
 
 
