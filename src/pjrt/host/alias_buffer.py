@@ -13,7 +13,7 @@ from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.storage import Storage
-from pjrt.host_memory.layout import order_of, tiled
+from pjrt.host_memory.layout import order_and_layout
 
 
 class HostAliasFulfillment(AliasFulfillment):
@@ -67,7 +67,7 @@ def alias_buffer(
     """Return a buffer that becomes an alias of another, and the fulfillment that names that buffer."""
     expect_spec(spec)
     storage = Storage(Future())
-    layout = None if spec.layout is None else tiled(order_of(spec.layout, spec.shape, spec.element_type))
+    _, layout = order_and_layout(spec.layout, spec.shape, spec.element_type)
     plain = ShapeSpec(spec.shape, spec.element_type, layout)
     buffer = HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
     return buffer, HostAliasFulfillment(space, plain, storage)

@@ -139,15 +139,15 @@ class HostClient(Client):
         self.alignment = alignment
         self.collective_timeout = collective_timeout
         self._compiler = HostCompiler(
-            name,
-            platform_version,
-            memory_kinds[0],
-            compile,
-            deserialize,
-            formats,
-            capabilities,
-            static_check,
-            partitioning,
+            platform_name=name,
+            platform_version=platform_version,
+            default_memory_kind=memory_kinds[0],
+            compile_function=compile,
+            deserialize_function=deserialize,
+            formats=None if formats is None else tuple(map(str, formats)),
+            capabilities=capabilities or Capabilities(),
+            static_check=static_check,
+            partitioning=partitioning,
         )
         descriptions = self._platform.describe()
         self.devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pjrt.api.capability import Capabilities
@@ -25,43 +26,19 @@ PartitioningFunction = Callable[[Program], Partitioning]
 """An author's ``partitioning(program)``, such as ``pjrt.stablehlo.partitioning_of``."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostCompiler:
-    """The compiler of a platform.
+    """The compiler of a platform; ``HostClient`` documents the author's part of its attributes."""
 
-    Args:
-        platform_name: the platform.
-        platform_version: its version, human-readable.
-        default_memory_kind: the default kind of memory of arguments and results.
-        compile_function: the author's ``compile(program, options)``.
-        deserialize_function: the author's ``deserialize(payload, program, options)`` for the bytes of
-            ``Compiled.serialize``.
-        formats: the program formats that ``compile`` accepts; ``None`` for all.
-        capabilities: the author's declarations about the devices, or a function that returns them.
-        static_check: a function that looks into a program before it is compiled, if there is one.
-        partitioning: a function that reads the replicas and partitions that a program states, if there is one.
-    """
-
-    def __init__(
-        self,
-        platform_name: str,
-        platform_version: str,
-        default_memory_kind: str,
-        compile_function: CompileFunction,
-        deserialize_function: Callable[[bytes, Program, CompileOptions], Any] | None,
-        formats: Sequence[str] | None,
-        capabilities: Capabilities | Callable[[], Capabilities] | None = None,
-        static_check: StaticCheckFunction | None = None,
-        partitioning: PartitioningFunction | None = None,
-    ) -> None:
-        self.platform_name = platform_name
-        self.platform_version = platform_version
-        self._default_memory_kind = default_memory_kind
-        self._compile = compile_function
-        self._deserialize = deserialize_function
-        self.formats = None if formats is None else tuple(map(str, formats))
-        self._capabilities = capabilities or Capabilities()
-        self._static_check = static_check
-        self._partitioning = partitioning
+    platform_name: str
+    platform_version: str
+    default_memory_kind: str
+    compile_function: CompileFunction
+    deserialize_function: Callable[[bytes, Program, CompileOptions], Any] | None
+    formats: Sequence[str] | None
+    capabilities: Capabilities | Callable[[], Capabilities]
+    static_check: StaticCheckFunction | None
+    partitioning: PartitioningFunction | None
 
     def compile(self, program: Program | str | bytes, options: CompileOptions | None) -> HostExecutable:
         """Compile a program by the author's ``compile``.
@@ -77,11 +54,11 @@ class HostCompiler:
                 f"'{program.format}'"
             )
         options = self._completed(program, options)
-        return self._made(lambda: self._compile(program, options), program, options)
+        return self._executable(lambda: self.compile_function(program, options), program, options)
 
     def declared_capabilities(self) -> Capabilities:
         """Return what the author declares about the devices."""
-        declarations = self._capabilities
+        declarations = self.capabilities
         return declarations if isinstance(declarations, Capabilities) else declarations()
 
     def supports(
@@ -102,9 +79,9 @@ class HostCompiler:
             compile: a function that compiles the program for the devices.
         """
         code = Program.of(program)
-        if self._static_check is None:
+        if self.static_check is None:
             return decide(effort, only_format(code, capabilities), compile)
-        return decide(effort, self._static_check(code, self._completed(code, options), capabilities), compile)
+        return decide(effort, self.static_check(code, self._completed(code, options), capabilities), compile)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None) -> HostExecutable:
         """Return the executable in the bytes of ``Executable.serialize``.
@@ -116,24 +93,24 @@ class HostCompiler:
             expect_bytes(serialized, "a serialized executable as bytes"), self.platform_name
         )
         options = kept if options is None else self._completed(program, options)
-        function = self._deserialize
+        function = self.deserialize_function
         if payload is None or function is None:
             return self.compile(program, options)
-        return self._made(lambda: function(payload, program, options), program, options)
+        return self._executable(lambda: function(payload, program, options), program, options)
 
     def _completed(self, program: Program, options: CompileOptions | None) -> CompileOptions:
         """Return options in which nothing is left to the program."""
         chosen = CompileOptions.of(options)
         if chosen.states_partitioning:
             return chosen
-        return chosen.completed(Partitioning() if self._partitioning is None else self._partitioning(program))
+        return chosen.completed(Partitioning() if self.partitioning is None else self.partitioning(program))
 
-    def _made(self, make: Callable[[], Any], program: Program, options: CompileOptions) -> HostExecutable:
+    def _executable(self, make: Callable[[], Any], program: Program, options: CompileOptions) -> HostExecutable:
         try:
             compiled = Compiled.of(make())
         except PjrtError:
             raise
         except Exception as error:
             raise without_traceback(error) from None
-        origin = Origin(self.platform_name, self.platform_version, self._default_memory_kind, program, options)
+        origin = Origin(self.platform_name, self.platform_version, self.default_memory_kind, program, options)
         return HostExecutable(compiled, origin)

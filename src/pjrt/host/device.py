@@ -10,7 +10,6 @@ from pjrt.api.checks import expect, expect_int
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.memory_space import MemorySpaceDescription
-from pjrt.host.fork_safety import runtime_lock
 from pjrt.host.infeed import Feed
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.work_queue import WorkQueue
@@ -85,7 +84,7 @@ class HostDevice(Device):
             HostMemorySpace(self, first + m.kind_id, m.kind, m.kind_id, limits.get(m.kind)) for m in memories
         )
         self.local_hardware_id = description.id % platform.num_devices if self.is_addressable else -1
-        self.launches = Launches()
+        self.launches: set[Execution] = set()
         self.infeed = Feed(f"infeed of {description}")
         self.outfeed = Feed(f"outfeed of {description}")
         self._tracked: set[HostAsyncTrackingEvent] = set()
@@ -114,7 +113,8 @@ class HostDevice(Device):
     def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
         expect_int(launch_id, "a launch id as a whole number")
         expect(error, PjrtError, "an error as pjrt.PjrtError")
-        return sum(execution.poison(error) for execution in self.launches.find(launch_id)) > 0
+        running = [execution for execution in list(self.launches) if execution.launch_id == launch_id]
+        return sum(execution.poison(error) for execution in running) > 0
 
     def create_async_tracking_event(self, description: str) -> HostAsyncTrackingEvent:
         expect(description, str, "a description as a str")
@@ -143,31 +143,3 @@ class HostAsyncTrackingEvent(AsyncTrackingEvent):
 
     def close(self) -> None:
         self._among.discard(self)
-
-
-class Launches:
-    """The executions under way on one device, by launch id; launches without an id are not kept."""
-
-    __slots__ = ("_by_id",)
-
-    def __init__(self) -> None:
-        self._by_id: dict[int, set[Execution]] = {}
-
-    def add(self, launch_id: int, execution: Execution) -> None:
-        """Add an execution that begins."""
-        with runtime_lock:
-            self._by_id.setdefault(launch_id, set()).add(execution)
-
-    def discard(self, launch_id: int, execution: Execution) -> None:
-        """Remove an execution that has ended; does nothing the second time."""
-        with runtime_lock:
-            running = self._by_id.get(launch_id)
-            if running is not None:
-                running.discard(execution)
-                if not running:
-                    del self._by_id[launch_id]
-
-    def find(self, launch_id: int) -> list[Execution]:
-        """Return the executions with a launch id."""
-        with runtime_lock:
-            return list(self._by_id.get(launch_id, ()))

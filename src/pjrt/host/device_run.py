@@ -16,7 +16,7 @@ from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
 from pjrt.host.execution import Execution
 from pjrt.host.memory_space import HostMemorySpace
-from pjrt.host_memory.layout import order_of_spec, tiled
+from pjrt.host_memory.layout import order_and_layout
 
 Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None]
 """The memory space, shape, element type and layout of an output; the layout is ``None`` if it is row-major."""
@@ -75,7 +75,7 @@ def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) ->
             spaces[min(n, last)],
             spec.shape,
             spec.element_type,
-            None if spec.layout is None else tiled(order_of_spec(spec)),
+            order_and_layout(spec.layout, spec.shape, spec.element_type)[1],
         )
         for n, spec in enumerate(specs)
     )

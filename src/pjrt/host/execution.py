@@ -66,7 +66,12 @@ class Execution:
         if launch is not None:
             launch.begin(self)
             if launch.launch_id:
-                device.launches.add(launch.launch_id, self)
+                device.launches.add(self)
+
+    @property
+    def launch_id(self) -> int:
+        """The launch id that the caller gave, 0 for none."""
+        return 0 if self._launch is None else self._launch.launch_id
 
     @property
     def is_wanted(self) -> bool:
@@ -127,8 +132,7 @@ class Execution:
     def _leave_launch(self) -> None:
         if self._launch is not None:
             self._launch.end(self)
-            if self._launch.launch_id:
-                self.device.launches.discard(self._launch.launch_id, self)
+            self.device.launches.discard(self)
 
     def _input_error(self) -> PjrtError | None:
         for storage in self.inputs:

@@ -11,7 +11,7 @@ from pjrt.api.checks import expect_array, expect_callable, expect_int, unexpecte
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+from pjrt.api.layout import Layout, StridedLayout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copies import INLINE_BYTES
@@ -19,7 +19,7 @@ from pjrt.host.storage import READY, TOKEN, Storage, freeze
 from pjrt.host.work_queue import Call
 from pjrt.host_memory.aligned import HostArray, aligned_copy, aligned_empty
 from pjrt.host_memory.external import ExternalMemory, notify_owner
-from pjrt.host_memory.layout import array_dtype, is_laid_out, order_of, tiled
+from pjrt.host_memory.layout import array_dtype, is_laid_out, order_and_layout, order_of, tiled
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
@@ -44,10 +44,7 @@ def buffer_from_host(
         expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
     element_type = ElementType.of(source.dtype)
     shape = source.shape
-    order = None if layout is None else order_of(layout, shape, element_type)
-    made_layout = None if order is None else tiled(order)
-    if made_layout is None:
-        order = None
+    order, tiled_layout = order_and_layout(layout, shape, element_type)
     if semantics is HostBufferSemantics.MUTABLE_ZERO_COPY and not source.flags.writeable:
         raise InvalidArgumentError(
             "MUTABLE_ZERO_COPY lets the device write to the array, but the array is read-only; use IMMUTABLE_ZERO_COPY"
@@ -59,7 +56,7 @@ def buffer_from_host(
         storage.array.setflags(write=False)
     else:
         storage = _copy(source, element_type, order, device, space, semantics, on_done)
-    return HostBuffer(device, space, shape, element_type, storage, made_layout)
+    return HostBuffer(device, space, shape, element_type, storage, tiled_layout)
 
 
 def _fits(source: HostArray, order: tuple[int, ...] | None, device: HostDevice) -> bool:
@@ -89,11 +86,11 @@ def _copy(
 
     def copy() -> None:
         try:
-            made = aligned_copy(source, dtype, order)
+            array = aligned_copy(source, dtype, order)
         finally:
             if on_done is not None:
                 notify_owner(on_done)
-        storage.array = freeze(made)
+        storage.array = freeze(array)
 
     call = Call(copy)
     storage.definition = call.future
@@ -140,13 +137,13 @@ def view(
         raise InvalidArgumentError(
             f"the address {pointer:#x} is not aligned to the {device.client.alignment} bytes that the device needs"
         )
-    order, layout = _order_and_layout(spec)
+    order, layout = order_and_layout(spec.layout, spec.shape, spec.element_type)
     dtype = array_dtype(spec.element_type)
     storage = Storage(READY, mutable=False)
     storage.charge(space.account, spec.size_in_bytes)
     memory = ExternalMemory(pointer, spec.size_in_bytes, None, on_delete)
-    laid = spec.shape if order is None else tuple(spec.shape[d] for d in order)
-    array = memory.array(laid, dtype)
+    shape = spec.shape if order is None else tuple(spec.shape[d] for d in order)
+    array = memory.array(shape, dtype)
     storage.array = array if order is None else array.transpose(np.argsort(order))
     storage.array.setflags(write=False)
     return HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
@@ -154,7 +151,8 @@ def view(
 
 def uninitialized(spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> HostBuffer:
     """Return a buffer with memory and no particular value."""
-    order, layout = _order_and_layout(expect_spec(spec))
+    expect_spec(spec)
+    order, layout = order_and_layout(spec.layout, spec.shape, spec.element_type)
     storage = Storage(READY)
     storage.charge(space.account, spec.size_in_bytes)
     if spec.element_type is ElementType.TOKEN:
@@ -162,11 +160,3 @@ def uninitialized(spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -
     else:
         storage.array = freeze(aligned_empty(spec.shape, array_dtype(spec.element_type), order))
     return HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
-
-
-def _order_and_layout(spec: ShapeSpec) -> tuple[tuple[int, ...] | None, TiledLayout | None]:
-    if spec.layout is None:
-        return None, None
-    order = order_of(spec.layout, spec.shape, spec.element_type)
-    layout = tiled(order)
-    return (None if layout is None else order), layout

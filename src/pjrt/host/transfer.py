@@ -30,7 +30,7 @@ from pjrt.host.work_queue import Call
 from pjrt.host_memory.aligned import HostArray, aligned_empty
 from pjrt.host_memory.byte_range import source_bytes
 from pjrt.host_memory.external import memory_of
-from pjrt.host_memory.layout import array_dtype, order_of, tiled
+from pjrt.host_memory.layout import array_dtype, order_and_layout
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
@@ -132,8 +132,7 @@ class _Filling:
     )
 
     def __init__(self, device: HostDevice, space: HostMemorySpace, spec: ShapeSpec) -> None:
-        order = None if spec.layout is None else order_of(spec.layout, spec.shape, spec.element_type)
-        layout = None if order is None else tiled(order)
+        order, layout = order_and_layout(spec.layout, spec.shape, spec.element_type)
         self.spec = spec
         self.size = spec.size_in_bytes
         self._device = device

@@ -60,6 +60,19 @@ def order_of_spec(spec: ShapeSpec) -> tuple[int, ...]:
     return order_of(spec.layout, spec.shape, spec.element_type)
 
 
+def order_and_layout(
+    layout: Layout | None, shape: Sequence[int], element_type: ElementType
+) -> tuple[tuple[int, ...] | None, TiledLayout | None]:
+    """Return the order of a layout, and the layout as a tiled one; both ``None`` if it is row-major, the default.
+
+    Raises:
+        PjrtError: for the reasons of ``order_of``.
+    """
+    order = None if layout is None else order_of(layout, shape, element_type)
+    tiled_layout = None if order is None else tiled(order)
+    return (None if tiled_layout is None else order), tiled_layout
+
+
 def _order_of_strides(layout: StridedLayout, shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     strides = layout.byte_strides
     if len(strides) != len(shape):
