@@ -1,6 +1,6 @@
-"""A client for who writes a device that runs StableHLO: ``compile`` is given the program parsed, and gives a function.
+"""The client for authors of devices that run StableHLO: ``compile`` takes a parsed program and returns a function.
 
-It joins the host runtime, which knows no programs, with the room that reads them.
+It joins the host runtime, which knows no programs, with the package that reads them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ParsedCompileFunction = Callable[[ParsedProgram, CompileOptions], "Compiled | Ca
 """An author's ``compile(program, options)``."""
 
 _STRUCTURE = frozenset({"func.return", "stablehlo.return", "func.call"})
-"""Operations that every device has to follow; they are not asked for in ``operations``."""
+"""Operations that every device must follow; ``operations`` need not list them."""
 
 
 class StableHloClient(HostClient):
@@ -50,20 +50,19 @@ class StableHloClient(HostClient):
     Args:
         name: the platform's name.
         compile: called with a ``pjrt.stablehlo.ParsedProgram`` and ``pjrt.CompileOptions``; returns a function that
-            takes one read-only numpy array a parameter and returns an array or a sequence of them, or a
-            ``pjrt.host.Compiled``. Types and donation that it does not state are taken from the program. A program of
-            several partitions arrives partitioned by XLA: it is the program of one device, with collectives. If
-            ``capabilities`` states ``Feature.PARTITIONING``, the program arrives whole, and ``compile`` partitions it
-            and returns a ``Compiled`` with the types of one partition; if it denies the feature, such a program is
-            refused.
-        operations: the names of the operations that the device runs, such as ``stablehlo.add``; a program with another
-            is refused with the operation and where it comes from. All, if not said.
-        newest: the newest StableHLO version that it reads; frameworks send programs at that version. The newest there
-            is, if not said.
-        capabilities: what else the device can do, such as its element types; ``client.supports`` and ``pjrt check``
-            take it at its word.
-        options: everything else that ``pjrt.host.HostClient`` takes: ``num_devices``, ``memory_kinds``,
-            ``memory_limit``, …
+            takes one read-only numpy array for each parameter and returns an array or a sequence of arrays, or a
+            ``pjrt.host.Compiled``. Types and donation that the ``Compiled`` does not declare are those of the program.
+            A program of several partitions arrives partitioned by XLA: it is the program of one device, with
+            collectives. If ``capabilities`` declares ``Feature.PARTITIONING``, the program arrives whole, and
+            ``compile`` partitions it and returns a ``Compiled`` with the types of one partition; if it denies the
+            feature, such a program fails to compile.
+        operations: the names of the operations that the device runs, such as ``stablehlo.add``. A program with another
+            operation fails to compile, with the operation and its source location in the message. Default: all.
+        newest: the newest StableHLO version that the device reads; frameworks send programs at that version. Default:
+            the newest version that this package reads.
+        capabilities: the other abilities of the device, such as its element types; ``client.supports`` and
+            ``pjrt check`` rely on them.
+        options: all other options of ``pjrt.host.HostClient``: ``num_devices``, ``memory_kinds``, ``memory_limit``, …
     """
 
     def __init__(
@@ -77,18 +76,17 @@ class StableHloClient(HostClient):
         capabilities: Capabilities | None = None,
         **options: Any,
     ) -> None:
-        known = None if operations is None else frozenset(operations)
-        listed = Capabilities(
-            operations=None if known is None else dict.fromkeys(known), features={Feature.PARTITIONING: True}
+        names = None if operations is None else frozenset(operations)
+        defaults = Capabilities(
+            operations=None if names is None else dict.fromkeys(names), features={Feature.PARTITIONING: True}
         )
-        stated = (capabilities or Capabilities()).completed(listed)
         own_partitioner = None if capabilities is None else capabilities.has(Feature.PARTITIONING)
         super().__init__(
             name,
-            compile=functools.partial(_compile, name, compile, known, own_partitioner),
+            compile=functools.partial(_compile, name, compile, names, own_partitioner),
             formats=(ProgramFormat.MLIR, ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG),
             attributes={**_versions(newest), **(attributes or {})},
-            capabilities=stated,
+            capabilities=(capabilities or Capabilities()).completed(defaults),
             static_check=static_check,
             partitioning=partitioning_of,
             **options,
@@ -107,7 +105,7 @@ def _versions(newest: Version | str | None) -> Attributes:
 def _compile(
     name: str,
     compile: ParsedCompileFunction,
-    known: frozenset[str] | None,
+    operations: frozenset[str] | None,
     own_partitioner: bool | None,
     program: Program,
     options: CompileOptions,
@@ -125,8 +123,8 @@ def _compile(
     Outline.of(module).check()
     parsed = parse_module(module)
     del module
-    if known is not None:
-        _check_operations(name, parsed, known)
+    if operations is not None:
+        _check_operations(name, parsed, operations)
     compiled = Compiled.of(compile(parsed, options))
     entry = parsed.entry
     aliases, donated = _donations(entry)
@@ -151,12 +149,12 @@ def _compile(
     )
 
 
-def _check_operations(name: str, parsed: ParsedProgram, known: frozenset[str]) -> None:
+def _check_operations(name: str, parsed: ParsedProgram, operations: frozenset[str]) -> None:
     for operation in parsed.walk():
-        if operation.name not in known and operation.name not in _STRUCTURE:
+        if operation.name not in operations and operation.name not in _STRUCTURE:
             raise UnimplementedError(
                 f"the device '{name}' does not run {operation.name} ({operation.location}); "
-                f"it runs {', '.join(sorted(known))}"
+                f"it runs {', '.join(sorted(operations))}"
             )
 
 
@@ -169,13 +167,13 @@ def _specs(types: Sequence[ValueType]) -> tuple[ShapeSpec, ...]:
             specs.append(ShapeSpec(type_.sizes, type_.element))
         else:
             raise InvalidArgumentError(
-                f"expected arguments and results of static shape, found {type_}; give the program its sizes first"
+                f"expected arguments and results of static shape, found {type_}; refine the program's shapes first"
             )
     return tuple(specs)
 
 
 def _donations(entry: Function) -> tuple[dict[int, int], tuple[int, ...]]:
-    """The parameters that the program gives away: to a result, or to whoever wants their memory."""
+    """Return the parameters that the program donates: those aliased to a result, with the result, and the others."""
     aliases: dict[int, int] = {}
     donated: list[int] = []
     for number, attributes in enumerate(entry.argument_attributes):
