@@ -243,9 +243,9 @@ func.func @main(%q: tensor<2xf32> loc("q"), %k: tensor<2xf32> loc("k"), %b: tens
         assert done.returncode == 0, done.stderr
         assert "f32[2] [-1, -1]" in done.stdout
         assert done.stderr.splitlines() == [
-            "pjrt: w.npz:query is taken for argument 0 (q): f32[2], the only one of its type and shape",
-            "pjrt: w.npz:key is taken for argument 1 (k): s32[2], the only one of its type and shape",
-            "pjrt: w.npz:bias is taken for argument 2: f32[], the only one of its type and shape",
+            "pjrt: w.npz:query is used for argument 0 (q): f32[2], the only one of its type and shape",
+            "pjrt: w.npz:key is used for argument 1 (k): s32[2], the only one of its type and shape",
+            "pjrt: w.npz:bias is used for argument 2: f32[], the only one of its type and shape",
         ]
 
     @pytest.mark.parametrize("sources", [("k.npz", "q.npz"), ("both.npz:k", "both.npz:q")])
@@ -434,7 +434,7 @@ class TestWrongInput:
     )
     def test_files_that_only_look_like_arrays(self, program: Path, tmp_path: Path, name: str, content: bytes) -> None:
         (tmp_path / name).write_bytes(content)
-        assert_refused(pjrt("run", program, "-i", tmp_path / name), name, "is no readable")
+        assert_refused(pjrt("run", program, "-i", tmp_path / name), name, "is not a readable")
 
     def test_a_name_that_the_program_does_not_have(self, program: Path, tmp_path: Path) -> None:
         x = np.zeros((2, 3), np.float32)

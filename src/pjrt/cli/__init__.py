@@ -1,6 +1,4 @@
-"""The ``pjrt`` command: one file a subcommand; prints and parses, nothing else (floor 7: must not know how anything
-is done).
-"""
+"""The ``pjrt`` command, one file for each subcommand (floor 7: it only parses and prints)."""
 
 from __future__ import annotations
 
@@ -29,5 +27,5 @@ _COMMANDS = {
 @click.version_option(pjrt.__version__, prog_name="pjrt")
 def main() -> None:
     """Run, compile and inspect machine learning programs on any PJRT device."""
-    # XLA tells its news on the error stream, where here only errors and progress belong; warnings stay.
+    # XLA logs information to the error stream, which is for errors and progress here; its warnings stay.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")

@@ -1,4 +1,4 @@
-"""The terminal: tables to the output, progress to the error stream where somebody looks at it."""
+"""The terminal: tables on the output, progress on the error stream if that is a terminal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rich.table import Table
 
 
 def print_json(value: Any) -> None:
-    """A value as JSON on the output, for other programs to read."""
+    """Print a value as JSON."""
     click.echo(json.dumps(value, indent=2, default=str))
 
 
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "", right: Sequence[str] = ()
 ) -> None:
-    """A table; the columns named in ``right`` hold numbers."""
+    """Print a table; the columns named in ``right`` are aligned to the right."""
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
     cells = [[str(cell) for cell in row] for row in rows]
     for number, column in enumerate(columns):
@@ -32,12 +32,12 @@ def print_table(
     for row in cells:
         table.add_row(*map(escape, row))
     output = console()
-    # Words stay whole: a table whose words are wider than the terminal is left for the terminal to wrap.
+    # Words are not broken: the terminal wraps a table whose words are too wide for it.
     output.print(table, crop=False, width=max(output.width, sum(_least_widths(table)) + _RULES * len(columns)))
 
 
 _RULES = 3
-"""The columns of the terminal that the box of a table adds to each of its own."""
+"""How many characters the lines of a table add to the width of each column."""
 
 
 def _least_widths(table: Table) -> list[int]:
@@ -45,7 +45,7 @@ def _least_widths(table: Table) -> list[int]:
 
 
 def print_facts(facts: Sequence[tuple[str, object]]) -> None:
-    """Names and values, one a line."""
+    """Print names and values, one on each line."""
     width = max((len(name) for name, _ in facts), default=0)
     for name, value in facts:
         click.echo(f"{name:<{width}}  {value}")
@@ -53,7 +53,7 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
-    """Shows that something takes time, while it does; nothing where the error stream is no terminal."""
+    """Show what takes time while the block runs; nothing if the error stream is no terminal."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
         yield
@@ -63,29 +63,30 @@ def progress(what: str) -> Iterator[None]:
 
 
 def console() -> Console:
-    """The output; when it is no terminal it is as wide as its text, so that nothing is cut for whoever reads it
-    next.
-    """
-    made = Console(highlight=False)
-    return made if made.is_terminal else Console(highlight=False, width=200)
+    """Return the output; if it is no terminal it is wide, so that the next program gets the whole text."""
+    output = Console(highlight=False)
+    return output if output.is_terminal else Console(highlight=False, width=200)
 
 
 def problem_of(name: str, problem: str) -> str:
-    """A plugin's problem on one line, to be printed after its name: of one that is called by its path the problem
-    begins with that too.
-    """
-    return " ".join(problem.split()).removeprefix(f"{name}: ")
+    """Return a plugin's problem on one line, without the name at its beginning if that is a path."""
+    return single_line(problem).removeprefix(f"{name}: ")
+
+
+def single_line(text: str) -> str:
+    """Return a text on one line."""
+    return " ".join(text.split())
 
 
 def escape(text: str) -> str:
-    """Text in which square brackets mean themselves, not a style."""
+    """Return a text in which square brackets are not read as a style."""
     from rich.markup import escape as escape_markup
 
     return escape_markup(text)
 
 
 def readable_bytes(count: float) -> str:
-    """A number of bytes with a unit that suits it."""
+    """Return a number of bytes with a suitable unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024 or unit == "GiB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""How the command fails: one line that says what was expected and found, exit code 2, no traceback."""
+"""The command's failures: one line on the error stream, exit code 2, no traceback."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from typing import Any, NoReturn
 import click
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError
+from pjrt.cli._console import single_line
 
 EXIT_CODE = 2
 _JSON = "--json"
 
 
 class CleanGroup(click.Group):
-    """A group that loads a subcommand's module when it is called, and turns a user's errors into one line each."""
+    """A group that imports a subcommand's module when it is called, and prints errors on one line."""
 
     def __init__(self, *args: Any, lazy_commands: Mapping[str, str], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lazy_commands = lazy_commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of the subcommands."""
+        """Return the names of the subcommands."""
         return sorted(self._lazy_commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The subcommand, imported now so that the others cost nothing."""
+        """Import and return a subcommand; the others cost nothing."""
         target = self._lazy_commands.get(cmd_name)
         if target is None:
             return None
@@ -38,23 +39,24 @@ class CleanGroup(click.Group):
         return command
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **kwargs: Any) -> click.Context:
-        """Parses the options that stand before the subcommand."""
+        """Parse the options before the subcommand."""
         as_json = _JSON in args
         with _failing_in_one_line(as_json):
-            made = super().make_context(info_name, args, *rest, **kwargs)
-        made.meta[_JSON] = as_json
-        return made
+            context = super().make_context(info_name, args, *rest, **kwargs)
+        context.meta[_JSON] = as_json
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Parses the subcommand's options and runs it."""
+        """Parse the subcommand's options and run it."""
         with _failing_in_one_line(ctx.meta[_JSON]):
             return super().invoke(ctx)
 
 
 @contextlib.contextmanager
 def _failing_in_one_line(as_json: bool) -> Iterator[None]:
-    """Turn the errors of users into one line on the error stream; with ``--json`` the output is an object that has the
-    error, so that whoever parses the output finds one in any case.
+    """Turn a user's error into one line on the error stream.
+
+    With ``--json`` the error is printed as an object as well: the output can be parsed in any case.
     """
     try:
         yield
@@ -74,13 +76,13 @@ def _failing_in_one_line(as_json: bool) -> Iterator[None]:
 
 
 def error_as_dict(error: PjrtError) -> dict[str, Any]:
-    """Return an error as the output has it with ``--json``."""
-    return {"error": {"code": error.code.name, "message": " ".join(error.message.split())}}
+    """Return an error as ``--json`` prints it."""
+    return {"error": {"code": error.code.name, "message": single_line(error.message)}}
 
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Puts a file's path in front of what is said against its content, which knows of no file."""
+    """Add a file's path to errors of its content, which do not name it."""
     try:
         yield
     except PjrtError as error:
@@ -89,11 +91,11 @@ def naming(path: str) -> Iterator[None]:
 
 def fail(message: str) -> NoReturn:
     """End the command with an error on the error stream."""
-    click.echo(f"pjrt: error: {' '.join(message.split())}", err=True)
+    click.echo(f"pjrt: error: {single_line(message)}", err=True)
     sys.exit(EXIT_CODE)
 
 
 def one_line(error: PjrtError) -> str:
-    """The message of an error on one line; a status code that says more than 'wrong input' is kept in front."""
-    text = " ".join(error.message.split())
+    """Return an error's message on one line, after its status code if that means more than wrong input."""
+    text = single_line(error.message)
     return text if isinstance(error, (ValueError, LookupError)) else f"{error.code.name}: {text}"

@@ -1,4 +1,4 @@
-"""Arguments for a program from the command line's ``--input`` options."""
+"""The arguments of a program, from the ``--input`` options."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from pjrt.api.shape_spec import format_shape
 Array = np.ndarray[Any, Any]
 
 FORMS = (
-    "PATH.npy, PATH.npz[:NAME], PATH.safetensors[:NAME], random:SEED or zeros, "
-    "each with NAME= or INDEX= in front if you like"
+    "PATH.npy, PATH.npz[:NAME], PATH.safetensors[:NAME], random:SEED or zeros, each optionally after NAME= or INDEX="
 )
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a program wants for one argument: its index, its name if it has one, its type (an open size is −1)."""
+    """One parameter of a program: its index, its name if it has one, its type (a dynamic size is −1)."""
 
     index: int
     name: str
@@ -34,7 +33,7 @@ class Parameter:
 
     @property
     def key(self) -> str:
-        """The name in a file of arrays: of ``weights['conv.bias']``, JAX's spelling of a member, ``conv.bias``."""
+        """Its name in a file of arrays: ``conv.bias`` of JAX's ``weights['conv.bias']``."""
         member = re.search(r"\['([^']*)'\]$", self.name)
         return member[1] if member else self.name
 
@@ -45,16 +44,16 @@ class Parameter:
 
 
 def parameters_of(info: stablehlo.Signature) -> list[Parameter]:
-    """The parameters of a program.
+    """Return the parameters of a program.
 
     Raises:
-        UnimplementedError: one of them is a token or a tuple, which no file can hold.
+        UnimplementedError: a parameter is a token or a tuple, which no file can hold.
     """
     parameters = []
     for index, argument in enumerate(info.arguments):
         if not isinstance(argument.type, stablehlo.TensorType):
             raise UnimplementedError(
-                f"argument {index} of the program is a {argument.type}; only tensors can be given here"
+                f"argument {index} of the program is a {argument.type}; only tensors are supported here"
             )
         shape = tuple(-1 if size is None else size for size in argument.type.shape)
         parameters.append(Parameter(index, argument.name, argument.type.element, shape))
@@ -63,10 +62,10 @@ def parameters_of(info: stablehlo.Signature) -> list[Parameter]:
 
 @dataclass(frozen=True)
 class _Source:
-    """One ``--input`` option: where it says to go, what it says to take, and the option as it was written."""
+    """One ``--input`` option: the parameter that it names, its value, and the option as written."""
 
     target: str
-    taken: str
+    value: str
     option: str
 
 
@@ -76,8 +75,8 @@ class Argument:
 
     Attributes:
         array: the array.
-        matched_by_type: where in a file the array came from, if only its type said that it is for this parameter;
-            empty if a name, a number or the order of the options said so.
+        matched_by_type: the place in a file that the array came from, if it was matched by its type alone; empty if
+            it was matched by a name, an index or the order of the options.
     """
 
     array: Array
@@ -87,13 +86,13 @@ class Argument:
 def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> list[Argument]:
     """Return the arrays for a program's parameters.
 
-    A file of several arrays fills the parameters that it names. If it names none, each array goes to the one open
-    parameter of its type and shape. A single array fills the first open parameter. ``random:SEED`` and ``zeros`` fill
-    all that are open after that.
+    A file of several arrays fills the parameters that it names. If it names none, each array goes to the one free
+    parameter of its type and shape. A single array fills the first free parameter. ``random:SEED`` and ``zeros`` fill
+    all that are free after that.
 
     Raises:
-        InvalidArgumentError: an option is of no known form, an array does not fit, it is not clear which parameter an
-            array is for, parameters are left open or arrays left over.
+        InvalidArgumentError: an option has no known form, an array does not fit or fits several parameters,
+            parameters have no value, or arrays are left over.
         NotFoundError: a file or a name in it does not exist.
     """
     filled: dict[int, Argument] = {}
@@ -103,36 +102,36 @@ def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> l
         if source.target:
             parameter = _find(parameters, source)
             _fill(filled, parameter, _one_array(source, parameter), source)
-        elif _is_filler(source.taken):
+        elif _is_filler(source.value):
             fillers.append(source)
         else:
             _fill_from_file(filled, parameters, source)
     for source in fillers:
         for parameter in parameters:
             if parameter.index not in filled:
-                filled[parameter.index] = Argument(_generate(source.taken, parameter))
+                filled[parameter.index] = Argument(_generate(source.value, parameter))
     open_ones = [str(p) for p in parameters if p.index not in filled]
     if open_ones:
         raise InvalidArgumentError(
-            f"the program wants {len(parameters)} arguments, --input gave {len(filled)}; "
+            f"the program has {len(parameters)} arguments, --input gave {len(filled)}; "
             f"without a value: {'; '.join(open_ones)}; "
-            "give files, or --input random:0 or --input zeros to make up the rest"
+            "give files, or --input random:0 or --input zeros for the rest"
         )
     return [filled[p.index] for p in parameters]
 
 
 def files_of(options: Sequence[str]) -> list[Path]:
-    """The files that ``--input`` options name, of those that are there."""
-    named = [part for option in options for part in (option, option.partition("=")[2])]
-    paths = [Path(part) for text in named for part in (text, text.rpartition(":")[0]) if part]
+    """Return the existing files that ``--input`` options name."""
+    texts = [part for option in options for part in (option, option.partition("=")[2])]
+    paths = [Path(part) for text in texts for part in (text, text.rpartition(":")[0]) if part]
     return [path for path in paths if path.is_file()]
 
 
 def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
-    target, equals, taken = option.partition("=")
+    target, equals, value = option.partition("=")
     names = {name for p in parameters for name in (p.name, p.key) if name}
     if equals and (target in names or target.isdigit()):
-        return _Source(target, taken, option)
+        return _Source(target, value, option)
     return _Source("", option, option)
 
 
@@ -173,33 +172,31 @@ def _describe(array: Array) -> str:
 
 
 def _same_bits(array: Array, wanted: ElementType) -> Array:
-    """numpy writes types it does not know (bfloat16 and the like) to .npy files as raw bytes; those are read back as
-    what is wanted.
-    """
+    """Return raw bytes as the wanted type: numpy writes bfloat16 and the like to .npy files as raw bytes."""
     if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize == wanted.dtype.itemsize:
         return array.view(wanted.dtype)
     return array
 
 
-def _is_filler(taken: str) -> bool:
-    return taken == "zeros" or taken.startswith("random:") or taken == "random"
+def _is_filler(value: str) -> bool:
+    return value in ("zeros", "random") or value.startswith("random:")
 
 
-def _generate(taken: str, parameter: Parameter) -> Array:
+def _generate(value: str, parameter: Parameter) -> Array:
     if any(size < 0 for size in parameter.shape):
-        raise InvalidArgumentError(f"--input {taken} cannot make {parameter}: a dimension's size is open; give a file")
-    seed = "0" if taken == "zeros" else taken.partition(":")[2]
+        raise InvalidArgumentError(f"--input {value} cannot make {parameter}: its shape is dynamic; give a file")
+    seed = "0" if value == "zeros" else value.partition(":")[2]
     if not (seed.isascii() and seed.isdigit()):
         raise InvalidArgumentError(
-            f"--input {taken}: expected random:SEED with a whole number from 0 up, such as random:0"
+            f"--input {value}: expected random:SEED with a whole number from 0 up, such as random:0"
         )
     try:
-        if taken == "zeros":
+        if value == "zeros":
             return np.zeros(parameter.shape, parameter.element_type.dtype)
         return _random(np.random.default_rng([int(seed), parameter.index]), parameter)
     except (MemoryError, ValueError) as error:
         # A ValueError: a number of bytes, or of digits of the seed, that no machine holds.
-        raise ResourceExhaustedError(f"--input {taken} cannot make {parameter}: {error}") from error
+        raise ResourceExhaustedError(f"--input {value} cannot make {parameter}: {error}") from error
 
 
 def _random(generator: np.random.Generator, parameter: Parameter) -> Array:
@@ -215,15 +212,15 @@ def _random(generator: np.random.Generator, parameter: Parameter) -> Array:
 
 
 def _small_range(kind: ElementType) -> tuple[int, int]:
-    """Numbers that a sum or product of a few does not overflow where the type allows it."""
+    """Return a range so small that sums and products of a few numbers do not overflow, where the type allows it."""
     if kind.name[0] == "U":
         return 0, min(2**kind.bits, 16)
     return (-8, 8) if kind.bits > 4 else (0, 2)
 
 
 def _one_array(source: _Source, parameter: Parameter) -> Array:
-    if _is_filler(source.taken):
-        return _generate(source.taken, parameter)
+    if _is_filler(source.value):
+        return _generate(source.value, parameter)
     arrays = _load(source)
     if len(arrays) != 1:
         raise InvalidArgumentError(
@@ -237,22 +234,22 @@ def _fill_from_file(filled: dict[int, Argument], parameters: Sequence[Parameter]
     arrays = _load(source)
     named = [p.key for p in parameters if p.key]
     by_name = {p.key: p for p in parameters if named.count(p.key) == 1}
-    # What a .npy file is called is nobody's name for an argument.
-    known = [] if source.taken.endswith(".npy") else [name for name in arrays if name in by_name]
-    if known:
-        strange = ", ".join(name for name in arrays if name not in by_name)
-        if strange:
+    # The name of a .npy file is not the name of an argument.
+    matches = [] if source.value.endswith(".npy") else [name for name in arrays if name in by_name]
+    if matches:
+        unknown = ", ".join(name for name in arrays if name not in by_name)
+        if unknown:
             raise InvalidArgumentError(
                 f"--input {source.option}: expected the names of the program's arguments ({', '.join(named)}), "
-                f"found {strange} too; take one array with :NAME"
+                f"found {unknown} too; take one array with :NAME"
             )
-        for name in known:
+        for name in matches:
             _fill(filled, by_name[name], arrays[name], source)
         return
     open_ones = [p for p in parameters if p.index not in filled]
     if len(open_ones) < len(arrays):
         raise InvalidArgumentError(
-            f"--input {source.option}: {len(parameters)} arguments are wanted, {len(filled)} have a value already; "
+            f"--input {source.option}: the program has {len(parameters)} arguments, {len(filled)} with a value already; "
             f"{', '.join(map(repr, list(arrays)[len(open_ones) :]))} left over"
         )
     if len(arrays) == 1:
@@ -260,13 +257,13 @@ def _fill_from_file(filled: dict[int, Argument], parameters: Sequence[Parameter]
         _fill(filled, open_ones[0], array, source)
         return
     for name, parameter in _matched_by_type(arrays, open_ones, source).items():
-        _fill(filled, parameter, arrays[name], source, f"{source.taken}:{name}")
+        _fill(filled, parameter, arrays[name], source, f"{source.value}:{name}")
 
 
 def _matched_by_type(
     arrays: Mapping[str, Array], parameters: Sequence[Parameter], source: _Source
 ) -> dict[str, Parameter]:
-    """Return the parameter of each array of a file that names none, where types and shapes leave no choice.
+    """Return the parameter of each array of a file without their names, by type and shape.
 
     Raises:
         InvalidArgumentError: an array fits several parameters or none, or several arrays fit one.
@@ -277,7 +274,7 @@ def _matched_by_type(
         if len(fitting) != 1:
             which = "; ".join(map(str, fitting)) or f"none; open are: {'; '.join(map(str, parameters))}"
             raise _unclear(source, f"{name!r}, {_describe(array)}, fits {which}")
-        rival = next((other for other, taken in matched.items() if taken is fitting[0]), None)
+        rival = next((other for other, parameter in matched.items() if parameter is fitting[0]), None)
         if rival is not None:
             raise _unclear(source, f"{rival!r} and {name!r} both fit {fitting[0]}")
         matched[name] = fitting[0]
@@ -286,13 +283,13 @@ def _matched_by_type(
 
 def _unclear(source: _Source, why: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"--input {source.option}: none of its names is an argument's, and its arrays cannot be told by their types: "
-        f"{why}; say which is for which, such as --input 0={source.taken}:NAME"
+        f"--input {source.option}: none of its names is an argument's, and the types of its arrays are ambiguous: "
+        f"{why}; name the argument of each, such as --input 0={source.value}:NAME"
     )
 
 
 def _load(source: _Source) -> Mapping[str, Array]:
-    path, _, name = source.taken.partition(":") if not Path(source.taken).exists() else (source.taken, "", "")
+    path, _, name = source.value.partition(":") if not Path(source.value).exists() else (source.value, "", "")
     readers = {".npy": _load_npy, ".npz": _load_npz, ".safetensors": _load_safetensors}
     reader = readers.get(Path(path).suffix)
     if reader is None:
@@ -305,7 +302,7 @@ def _load(source: _Source) -> Mapping[str, Array]:
         raise
     except Exception as error:  # numpy's readers raise what they are made of: ast, struct, tokenize, zipfile, zlib
         raise InvalidArgumentError(
-            f"--input {source.option}: {path!r} is no readable {Path(path).suffix} file: {error}"
+            f"--input {source.option}: {path!r} is not a readable {Path(path).suffix} file: {error}"
         ) from error
     arrays = {key: _in_native_order(array) for key, array in arrays.items()}
     if not name:
@@ -316,7 +313,7 @@ def _load(source: _Source) -> Mapping[str, Array]:
 
 
 def _in_native_order(array: Array) -> Array:
-    """The same values in this machine's order of bytes, which a file need not have."""
+    """Return an array in the byte order of this machine, which a file need not have."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

@@ -1,4 +1,4 @@
-"""Running a program on all of its devices with whole arrays, which its shardings cut."""
+"""Launching a program on all of its devices with whole arrays, which its shardings cut."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Launch:
     Args:
         executable: the program; each replica is given the same arguments.
         arguments: the whole arguments.
-        results: what the program gives, as its signature says.
+        results: the results in the program's signature.
 
     Raises:
-        UnimplementedError: it runs on devices of other processes too, or the device does not tell its shardings.
+        UnimplementedError: the program runs on devices of other processes too, or the device does not report shardings.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Launch:
         self._places = executable.addressable_device_logical_ids
         self._arguments = arguments
         self._results = results
-        wanted = executable.num_replicas * executable.num_partitions
-        if len(self._devices) != wanted:
+        needed = executable.num_replicas * executable.num_partitions
+        if len(self._devices) != needed:
             raise pjrt.UnimplementedError(
-                f"the program runs on {wanted} devices, of which this process has {len(self._devices)}; run it from "
+                f"the program runs on {needed} devices, of which this process has {len(self._devices)}; run it from "
                 "Python, in every process"
             )
         self._cuts, self._joins = [REPLICATED] * len(arguments), [REPLICATED] * len(results)
@@ -47,13 +47,13 @@ class Launch:
         self._buffers: list[list[pjrt.Buffer | None]] = [[None] * len(arguments) for _ in self._devices]
 
     def put(self) -> None:
-        """Put the arguments on the devices that are not there: at first all of them, then those that a run used up."""
+        """Put arguments on the devices: at first all of them, later those that the last run donated."""
         for row, device, (_, partition) in zip(self._buffers, self._devices, self._places, strict=True):
             for index, (whole, cut) in enumerate(zip(self._arguments, self._cuts, strict=True)):
                 buffer = row[index]
                 if buffer is None or buffer.is_deleted:
-                    share = np.ascontiguousarray(cut.cut(whole, partition)).reshape(cut.shard_shape(whole.shape))
-                    row[index] = self._executable.client.buffer_from_host(share, device=device)
+                    shard = np.ascontiguousarray(cut.cut(whole, partition)).reshape(cut.shard_shape(whole.shape))
+                    row[index] = self._executable.client.buffer_from_host(shard, device=device)
         for buffer in self._in_use():
             buffer.ready().result()
 
@@ -66,7 +66,7 @@ class Launch:
         return rows
 
     def whole(self, rows: Sequence[Sequence[pjrt.Buffer]]) -> list[list[Array]]:
-        """Return the results of a run put together, one list a replica."""
+        """Return the whole results of a run, a list for each replica."""
         at = dict(zip(self._places, rows, strict=True))
         return [
             [self._joined(index, at, replica) for index in range(len(self._results))]
@@ -85,5 +85,5 @@ class Launch:
         return [buffer for row in self._buffers for buffer in row if buffer is not None]
 
 
-def _shardings(stated: Sequence[bytes] | None, otherwise: list[Sharding]) -> list[Sharding]:
-    return otherwise if stated is None else [Sharding.from_proto(each) for each in stated]
+def _shardings(protos: Sequence[bytes] | None, otherwise: list[Sharding]) -> list[Sharding]:
+    return otherwise if protos is None else [Sharding.from_proto(each) for each in protos]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ import click
 from pjrt.api.attributes import NamedValue
 from pjrt.api.compile_options import CompileOptions
 from pjrt.plugins.env_vars import option_value
+from pjrt.plugins.subprocess_support import Target
 
 
 class _Seconds(click.FloatRange):
-    """A time that is over some day: what clocks of all systems can wait for."""
+    """A finite time that the clocks of all systems can wait for."""
 
     name = "seconds"
 
@@ -31,13 +32,13 @@ class _Seconds(click.FloatRange):
 
 
 _SECONDS = _Seconds()
-"""The type of an option with a time limit: above 0, and at most a million seconds."""
+"""The type of a time limit: more than 0, and at most a million seconds."""
 
 device_option = click.option(
     "--device",
     "-d",
     metavar="NAME",
-    help="A device in the box, a plugin's name, the path of a plugin's library, or FILE.py:FUNCTION for a function "
+    help="A built-in device, a plugin's name, the path of a plugin's library, or FILE.py:FUNCTION for a function "
     "that makes clients. See 'pjrt devices'.",
 )
 
@@ -74,16 +75,19 @@ Command = Callable[..., Any]
 
 
 def partitioning_options(command: Command) -> Command:
-    """Add the options that say on how many devices a program runs; the command gets them as ``partitioning``, compile
-    options in which what was not given is left to the program.
+    """Add the options for the number of devices.
+
+    The command gets them as ``partitioning``: compile options that leave to the program what the user did not give.
     """
 
     @functools.wraps(command)
     def with_partitioning(
         *args: Any, num_replicas: int | None, num_partitions: int | None, shardy: bool | None, **others: Any
     ) -> Any:
-        asked = CompileOptions(num_replicas=num_replicas, num_partitions=num_partitions, use_shardy_partitioner=shardy)
-        return command(*args, partitioning=asked, **others)
+        partitioning = CompileOptions(
+            num_replicas=num_replicas, num_partitions=num_partitions, use_shardy_partitioner=shardy
+        )
+        return command(*args, partitioning=partitioning, **others)
 
     for option in reversed(_PARTITIONING):
         with_partitioning = option(with_partitioning)
@@ -96,7 +100,7 @@ _PARTITIONING = (
     click.option(
         "--shardy/--gspmd",
         default=None,
-        help="Partition by Shardy's or by GSPMD's annotations. These three: as the program says if not given.",
+        help="Partition by Shardy's or by GSPMD's annotations. By default the program decides these three.",
     ),
 )
 
@@ -110,8 +114,17 @@ topologies_option = click.option(
 )
 
 
+def targets_of(devices: Sequence[str], topologies: Sequence[str], options: dict[str, Any]) -> list[Target]:
+    """Return the targets that ``--device`` and ``--topology`` name."""
+    split = [place.partition(":") for place in topologies]
+    return [
+        *(Target(name, options=options) for name in devices),
+        *(Target(plugin, name, options) for plugin, _, name in split),
+    ]
+
+
 def time_limit_option(default: float, whose: str) -> Callable[[Any], Any]:
-    """``--time-limit`` of what is done in a process of its own."""
+    """Return the option ``--time-limit`` for what runs in a subprocess."""
     return click.option(
         "--time-limit",
         type=_SECONDS,

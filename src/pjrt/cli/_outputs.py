@@ -1,4 +1,4 @@
-"""Results of a program to a file or to the terminal."""
+"""The results of a program, in a file or on the terminal."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SUFFIXES = (".npy", ".npz", ".safetensors")
 
 
 def check_output_path(path: str, count: int) -> None:
-    """Refuses a path that cannot be written to, before any work is done.
+    """Check that results can be written to a path, before any work is done.
 
     Raises:
-        InvalidArgumentError: its ending is none of ours, or ``.npy`` is to hold several results.
-        NotFoundError: its folder does not exist.
+        InvalidArgumentError: the suffix is unsupported, or a ``.npy`` file would have several results.
+        NotFoundError: the folder does not exist.
     """
     suffix = Path(path).suffix
     if suffix not in SUFFIXES:
@@ -38,7 +38,7 @@ def check_output_path(path: str, count: int) -> None:
 
 
 def write_results(path: str, results: Mapping[str, Array]) -> None:
-    """Write results by name: one to a ``.npy`` file, any number to the others.
+    """Write results by name: one to a ``.npy`` file, any number to other files.
 
     Raises:
         InvalidArgumentError: the file cannot be written.
@@ -66,7 +66,7 @@ def _write_safetensors(path: str, named: dict[str, Array]) -> None:
 
 
 def describe(result: Array) -> str:
-    """A result's type and its first values, on one line."""
+    """Return a result's type and first values on one line."""
     flat = np.asarray(result).reshape(-1)[:6]
     values = ", ".join(_format(v) for v in flat)
     more = ", …" if result.size > flat.size else ""

@@ -1,4 +1,4 @@
-"""Times of a program's runs, as the command shows them."""
+"""The times of a program's runs, as the command prints them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds: what compiling took, the first run, and the runs after it."""
+    """The seconds of compiling, of the first run, and of the runs after it."""
 
     compile: float
     first: float
     repeats: Sequence[float] = ()
 
     def as_dict(self) -> dict[str, float | int]:
-        """The times by name, for ``--json``."""
+        """Return the times by name, for ``--json``."""
         facts: dict[str, float | int] = {"compile_seconds": self.compile, "first_run_seconds": self.first}
         if self.repeats:
             low, median, high = self.spread()
@@ -30,14 +30,14 @@ class Timing:
         return facts
 
     def spread(self) -> tuple[float, float, float]:
-        """The tenth percentile, the median and the ninetieth percentile of the repeated runs."""
+        """Return the tenth percentile, the median and the ninetieth percentile of the repeated runs."""
         ordered = sorted(self.repeats)
         last = len(ordered) - 1
         return ordered[round(0.1 * last)], statistics.median(ordered), ordered[round(0.9 * last)]
 
 
 def readable(seconds: float) -> str:
-    """A time with a unit that suits it."""
+    """Return a time with a suitable unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"

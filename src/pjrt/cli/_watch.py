@@ -20,14 +20,14 @@ _PATIENCE_SECONDS = 2.0
 
 
 def run_on_change(command: Sequence[str], files: Callable[[], Iterable[Path]]) -> None:
-    """Run a ``pjrt`` command until Ctrl-C, each time that a file has changed from the start in a new subprocess.
+    """Run a ``pjrt`` command until Ctrl-C, again in a new subprocess whenever a file has changed.
 
-    A run that goes on when a file changes is ended. A new process has new code of a device, whatever that is written
-    in, and a device that crashes ends its own process alone.
+    A run that is not done when a file changes is ended. A new process loads the new code of a device in any language,
+    and a device that crashes ends only its own process.
 
     Args:
         command: the command's arguments, without ``pjrt``.
-        files: called before each run, and returns the files to look at.
+        files: called before each run; returns the files to watch.
     """
     child: subprocess.Popen[bytes] | None = None
     try:
@@ -45,7 +45,7 @@ def run_on_change(command: Sequence[str], files: Callable[[], Iterable[Path]]) -
 
 
 def _until_change(child: subprocess.Popen[bytes], watched: _Watched) -> list[Path]:
-    """Wait until files have changed, and return them; say when the run has ended meanwhile."""
+    """Wait until files have changed, and return them; print when the run has ended meanwhile."""
     is_running = True
     while not (changed := watched.changed()):
         if is_running and child.poll() is not None:
@@ -58,13 +58,13 @@ def _until_change(child: subprocess.Popen[bytes], watched: _Watched) -> list[Pat
 
 
 class _Watched:
-    """Files with their stamps, as they were when a run began."""
+    """Files with their stamps at the start of a run."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         self.seen: dict[Path, FileStamp | None] = {path: file_stamp(path) for path in files}
 
     def changed(self) -> list[Path]:
-        """Return the files that have changed, once whoever writes them has finished; none if all are as they were."""
+        """Return the files that have changed, once their writer has finished; empty if none have."""
         now = self._stamps()
         if now != self.seen:
             now = self._settled(now)
@@ -75,7 +75,7 @@ class _Watched:
         while True:
             time.sleep(_SETTLING_SECONDS)
             before, now = now, self._stamps()
-            # An editor may take the old file away before the new one is there.
+            # An editor may remove the old file before it writes the new one.
             is_whole = all(now[path] for path, stamp in self.seen.items() if stamp)
             if now == before and (is_whole or time.monotonic() >= deadline):
                 return now
@@ -85,7 +85,7 @@ class _Watched:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End a run: it is asked to, and after some seconds made to."""
+    """Terminate a run, and kill it if it has not ended after some seconds."""
     child.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(_PATIENCE_SECONDS)

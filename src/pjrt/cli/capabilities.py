@@ -1,4 +1,4 @@
-"""``pjrt capabilities``: what devices can do, side by side."""
+"""``pjrt capabilities``: the capabilities of devices, side by side."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_json, print_table, progress
-from pjrt.cli._options import client_options, topologies_option
-from pjrt.cli.check import targets_of
+from pjrt.cli._options import client_options, targets_of, topologies_option
 from pjrt.plugins import subprocess_support
 
 _EXAMPLES = """
@@ -29,38 +28,39 @@ UNKNOWN = "?"
 @click.argument("names", nargs=-1)
 @topologies_option
 @client_options
-@click.option("--differences", is_flag=True, help="Print only what is not the same for all.")
+@click.option("--differences", is_flag=True, help="Print only the differences.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
 def capabilities(
     names: tuple[str, ...], topologies: tuple[str, ...], options: dict[str, Any], differences: bool, as_json: bool
 ) -> None:
-    """Compare what the devices NAMES can do, or all that are here if none is named; * marks what differs, ? is not
-    known.
+    """Compare the capabilities of the devices NAMES, or of all that are here.
+
+    * marks a difference, ? is unknown.
     """
-    targets = targets_of(names, topologies, options) or targets_of(tuple(plugins.available()), (), options)
-    found: dict[str, pjrt.Capabilities] = {}
+    targets = targets_of(names, topologies, options) or targets_of(plugins.available(), (), options)
+    answers: dict[str, pjrt.Capabilities] = {}
     for target in targets:
         with progress(f"asking {target}"):
-            found[str(target)] = subprocess_support.capabilities_of(target)
+            answers[str(target)] = subprocess_support.capabilities_of(target)
     if as_json:
-        print_json({name: each.as_dict() for name, each in found.items()})
+        print_json({name: each.as_dict() for name, each in answers.items()})
         return
-    devices = list(found.values())
+    devices = list(answers.values())
     rows = [row for row in _rows(devices) if not differences or _differs(row[1])]
     marks = [["*" if _differs(cells) else "", title, *cells] for title, cells in rows]
-    print_table(["", "", *found], marks)
+    print_table(["", "", *answers], marks)
 
 
 _Row = tuple[str, Sequence[str]]
 
 
 def _rows(devices: Sequence[pjrt.Capabilities]) -> Iterator[_Row]:
-    for title, tell in _FACTS:
-        yield title, [tell(device) for device in devices]
+    for title, fact in _FACTS:
+        yield title, [fact(device) for device in devices]
     for feature in pjrt.Feature:
-        yield feature.value.replace("_", " "), [_answer(device.has(feature)) for device in devices]
+        yield feature.value.replace("_", " "), [_yes_or_no(device.has(feature)) for device in devices]
     for type_ in _types(devices):
-        yield type_.mlir, [_answer(_holds(device.element_types, type_)) for device in devices]
+        yield type_.mlir, [_yes_or_no(_holds(device.element_types, type_)) for device in devices]
     for name in dict.fromkeys(name for device in devices for name in device.variants):
         yield name, [_variant(device.variants, name) for device in devices]
 
@@ -69,12 +69,12 @@ def _differs(cells: Sequence[str]) -> bool:
     return len(set(cells)) > 1
 
 
-def _answer(has: bool | None) -> str:
-    return UNKNOWN if has is None else "yes" if has else "no"
+def _yes_or_no(value: bool | None) -> str:
+    return UNKNOWN if value is None else "yes" if value else "no"
 
 
 def _types(devices: Sequence[pjrt.Capabilities]) -> list[pjrt.ElementType]:
-    """The element types that a device is known to have; none where nothing is known of any."""
+    """Return the element types that any device is known to support."""
     return sorted({type_ for device in devices for type_ in device.element_types or ()})
 
 
@@ -84,7 +84,7 @@ def _holds(types: frozenset[pjrt.ElementType] | None, type_: pjrt.ElementType) -
 
 def _variant(variants: Mapping[str, Any], name: str) -> str:
     value = variants.get(name)
-    return _answer(value) if isinstance(value, bool) else "" if value is None else str(value)
+    return _yes_or_no(value) if isinstance(value, bool) else "" if value is None else str(value)
 
 
 def _listed(values: Sequence[str] | None) -> str:
@@ -93,8 +93,8 @@ def _listed(values: Sequence[str] | None) -> str:
 
 def _versions(device: pjrt.Capabilities) -> str:
     oldest, newest = device.stablehlo_minimum_version, device.stablehlo_current_version
-    spelled = [UNKNOWN if version is None else ".".join(map(str, version)) for version in (oldest, newest)]
-    return UNKNOWN if oldest is None and newest is None else " to ".join(spelled)
+    texts = [UNKNOWN if version is None else ".".join(map(str, version)) for version in (oldest, newest)]
+    return UNKNOWN if oldest is None and newest is None else " to ".join(texts)
 
 
 _FACTS: Sequence[tuple[str, Callable[[pjrt.Capabilities], str]]] = (

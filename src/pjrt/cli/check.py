@@ -1,4 +1,4 @@
-"""``pjrt check``: whether devices can run a program, and what decides it."""
+"""``pjrt check``: whether devices can run a program, and why not."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import click
 
 import pjrt
 from pjrt import plugins, stablehlo
-from pjrt.cli._console import print_json, progress
+from pjrt.cli._console import print_json, progress, single_line
 from pjrt.cli._failures import fail, one_line
-from pjrt.cli._options import client_options, partitioning_options, time_limit_option, topologies_option
+from pjrt.cli._options import client_options, partitioning_options, targets_of, time_limit_option, topologies_option
 from pjrt.plugins import subprocess_support
 
 YES, NO, MAYBE = 0, 1, 3
-"""The exit codes; 2 is an error, as everywhere."""
+"""The exit codes; 2 is an error, as for all subcommands."""
 
 _Answer: TypeAlias = pjrt.Support | pjrt.PjrtError
 
@@ -29,13 +29,13 @@ Examples:
 \b
 Exit code:
   0  every device can run it
-  1  one cannot
-  2  an error, also of one device; the others are asked all the same
-  3  none is known not to, but of one it is not known
+  1  at least one cannot
+  2  an error, of the command or of one device
+  3  at least one is a maybe, and none a no
 """
 
 
-@click.command(short_help="Tell whether devices can run a program, and why not.", epilog=_EXAMPLES)
+@click.command(short_help="Check whether devices can run a program, and why not.", epilog=_EXAMPLES)
 @click.argument("program", type=click.Path())
 @click.option(
     "--device",
@@ -43,14 +43,14 @@ Exit code:
     "devices",
     multiple=True,
     metavar="NAME",
-    help="A device in the box, a plugin's name or the path of a plugin's library. May be given several times.",
+    help="A built-in device, a plugin's name or the path of a plugin's library. May be given several times.",
 )
 @topologies_option
 @client_options
 @click.option(
     "--effort",
     type=click.Choice([effort.value for effort in pjrt.Effort]),
-    help="Look at the names of operations, at types and attributes too, or compile; as much as is needed if not said.",
+    help="Check the names of operations, types and attributes too, or compile. The default is the least that decides.",
 )
 @partitioning_options
 @time_limit_option(subprocess_support.TIME_LIMIT, "each device may")
@@ -65,67 +65,53 @@ def check(
     time_limit: float,
     as_json: bool,
 ) -> None:
-    """Tell whether devices can run PROGRAM: yes, no or maybe, and which operations, types or versions decide it."""
+    """Check whether devices can run PROGRAM: yes, no or maybe, with the operations, types or versions that decide."""
     read = stablehlo.read_file(program)
     targets = targets_of(devices, topologies, options) or [
         subprocess_support.Target(plugins.default(), options=options)
     ]
     chosen = None if effort is None else pjrt.Effort(effort)
-    found: list[tuple[subprocess_support.Target, _Answer]] = []
+    answers: list[tuple[subprocess_support.Target, _Answer]] = []
     for target in targets:
         with progress(f"asking {target}"):
-            found.append((target, _asked(target, read, partitioning, chosen, time_limit)))
-    failed = [target for target, answer in found if isinstance(answer, pjrt.PjrtError)]
-    whole = None if failed else _whole([answer.verdict for _, answer in found if isinstance(answer, pjrt.Support)])
+            answers.append((target, _ask(target, read, partitioning, chosen, time_limit)))
+    failed = [target for target, answer in answers if isinstance(answer, pjrt.PjrtError)]
+    verdict = None if failed else _worst([answer.verdict for _, answer in answers if isinstance(answer, pjrt.Support)])
     if as_json:
-        print_json({"program": program, "verdict": whole, "devices": [_as_dict(*each, program) for each in found]})
-    for target, answer in found:
-        if isinstance(answer, pjrt.PjrtError) and len(found) == 1:
+        print_json({"program": program, "verdict": verdict, "devices": [_as_dict(*each, program) for each in answers]})
+    for target, answer in answers:
+        if isinstance(answer, pjrt.PjrtError) and len(answers) == 1:
             if as_json:
                 fail(one_line(answer))
             raise answer
         if not as_json:
             _print(target, answer, program)
-    if whole is None:
+    if verdict is None:
         who = ", ".join(map(str, failed))
-        fail(f"{len(failed)} of {len(found)} gave no verdict: {who}")
-    raise SystemExit({pjrt.Verdict.YES: YES, pjrt.Verdict.NO: NO, pjrt.Verdict.MAYBE: MAYBE}[whole])
+        fail(f"{len(failed)} of {len(answers)} gave no verdict: {who}")
+    raise SystemExit({pjrt.Verdict.YES: YES, pjrt.Verdict.NO: NO, pjrt.Verdict.MAYBE: MAYBE}[verdict])
 
 
-def _asked(
+def _ask(
     target: subprocess_support.Target,
     program: pjrt.Program,
     options: pjrt.CompileOptions,
     effort: pjrt.Effort | None,
     limit: float,
 ) -> _Answer:
-    """What a device answers; one that cannot be asked must not keep the others from it."""
+    """Return a device's answer, or the error: it must not keep the other devices from an answer."""
     try:
         return subprocess_support.support_of(target, program, options, effort=effort, time_limit=limit)
     except pjrt.PjrtError as error:
         return error
 
 
-def targets_of(
-    devices: tuple[str, ...], topologies: tuple[str, ...], options: dict[str, Any]
-) -> list[subprocess_support.Target]:
-    """Whom to ask, by what the options ``--device`` and ``--topology`` name."""
-    split = [place.partition(":") for place in topologies]
-    return [
-        *(subprocess_support.Target(name, options=options) for name in devices),
-        *(subprocess_support.Target(plugin, name, options) for plugin, _, name in split),
-    ]
+def _worst(verdicts: list[pjrt.Verdict]) -> pjrt.Verdict:
+    """Return the worst of several verdicts."""
+    return next((worst for worst in (pjrt.Verdict.NO, pjrt.Verdict.MAYBE) if worst in verdicts), pjrt.Verdict.YES)
 
 
-def _whole(verdicts: list[pjrt.Verdict]) -> pjrt.Verdict:
-    """One verdict for all: what the worst of them is."""
-    for worst in (pjrt.Verdict.NO, pjrt.Verdict.MAYBE):
-        if worst in verdicts:
-            return worst
-    return pjrt.Verdict.YES
-
-
-_FOUND_BY = {
+_METHODS = {
     pjrt.Effort.OPS: "by the names of its operations",
     pjrt.Effort.TYPES: "by types and attributes",
     pjrt.Effort.COMPILE: "by compiling",
@@ -136,10 +122,10 @@ def _print(target: subprocess_support.Target, support: _Answer, program: str) ->
     if isinstance(support, pjrt.PjrtError):
         click.echo(f"{target}: error\n  {one_line(support)}")
         return
-    click.echo(f"{target}: {support.verdict.value} ({_FOUND_BY[support.effort]})")
+    click.echo(f"{target}: {support.verdict.value} ({_METHODS[support.effort]})")
     for reason in support.reasons:
         kind = reason.kind.value + ("" if reason.verdict is pjrt.Verdict.NO else "?")
-        click.echo(f"  {kind:<10}  {' '.join(reason.message.split())}")
+        click.echo(f"  {kind:<10}  {single_line(reason.message)}")
         if reason.locations:
             places = ", ".join(str(_in_file(place, program)) for place in reason.locations)
             more = reason.count - len(reason.locations)
@@ -148,14 +134,14 @@ def _print(target: subprocess_support.Target, support: _Answer, program: str) ->
 
 def _as_dict(target: subprocess_support.Target, support: _Answer, program: str) -> dict[str, Any]:
     if isinstance(support, pjrt.PjrtError):
-        told = {"code": support.code.name, "message": support.message}
-        return {"device": str(target), "verdict": None, "error": told}
+        error = {"code": support.code.name, "message": support.message}
+        return {"device": str(target), "verdict": None, "error": error}
     plain = support.as_dict()
-    for reason, told in zip(support.reasons, plain["reasons"], strict=True):
-        told["locations"] = [_in_file(place, program)._asdict() for place in reason.locations]
+    for reason, entry in zip(support.reasons, plain["reasons"], strict=True):
+        entry["locations"] = [_in_file(place, program)._asdict() for place in reason.locations]
     return {"device": str(target), **plain}
 
 
 def _in_file(place: pjrt.SourceLocation, program: str) -> pjrt.SourceLocation:
-    """A place in the program's own text as one in its file."""
+    """Return a location in the program's own text with the name of its file."""
     return place._replace(file=program) if place.file == "-" else place

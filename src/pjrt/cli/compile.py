@@ -1,4 +1,4 @@
-"""``pjrt compile``: compile ahead of time for devices that need not be here."""
+"""``pjrt compile``: ahead-of-time compilation for devices that need not be here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pjrt.plugins.env_vars import option_value
 
 _BAR_WIDTH = 40
 _BESIDE_BAR = 50
-"""The width of what stands beside the bars of the memory table."""
+"""The width of the memory table without its bars."""
 
 _EXAMPLES = """
 \b
@@ -57,7 +57,7 @@ def compile_(
     output: str | None,
     as_json: bool,
 ) -> None:
-    """Compile PROGRAM for a topology and show what one run needs: memory, operations, bytes moved.
+    """Compile PROGRAM for a topology and show the memory, operations and bytes moved of one run.
 
     A program that needs more memory than a device has is an error, and is not saved.
     """
@@ -109,10 +109,10 @@ def _overrides(flags: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _check_size(topology: pjrt.TopologyDescription, partitioning: Partitioning) -> None:
-    there = len(topology.device_descriptions)
-    if partitioning.num_devices > there:
+    available = len(topology.device_descriptions)
+    if partitioning.num_devices > available:
         raise pjrt.InvalidArgumentError(
-            f"{partitioning} need {partitioning.num_devices} devices, the topology has {there}; choose a larger one"
+            f"{partitioning} need {partitioning.num_devices} devices, the topology has {available}; choose a larger one"
         )
 
 
@@ -137,7 +137,7 @@ def _facts(topology: pjrt.TopologyDescription, executable: pjrt.Executable, seco
 
 
 def _if_offered(question: Any) -> Any:
-    """The answer to a question that not every compiler answers."""
+    """Return the answer to a question, or ``None`` if the compiler does not answer it."""
     try:
         return question()
     except pjrt.UnimplementedError:
@@ -169,7 +169,7 @@ def _print(facts: dict[str, Any]) -> None:
 
 def _print_memory(memory: dict[str, int] | None, needed: int | None, limit: int | None) -> None:
     if memory is None or needed is None:
-        click.echo("\nThis compiler does not say what memory the program needs.")
+        click.echo("\nThis compiler does not report the memory that the program needs.")
         return
     of = f"of {readable_bytes(limit)}" if limit else "of what it needs"
     whole, width = limit or needed, min(_BAR_WIDTH, console().width - _BESIDE_BAR)
@@ -179,7 +179,7 @@ def _print_memory(memory: dict[str, int] | None, needed: int | None, limit: int 
     rows.append(("needed", readable_bytes(needed), *_bar(needed, whole, width)))
     print_table(["memory of each device", "size", of, "share"], rows, right=["size", "share"])
     if needed != sum(memory[field] for _, field in _PARTS) - memory["alias_size_in_bytes"]:
-        click.echo("'needed' is the most that is in use at one time, as the compiler says, not the sum of the rows.")
+        click.echo("'needed' is the compiler's peak, the most memory in use at one time, not the sum of the rows.")
 
 
 def _print_cost(cost: dict[str, float] | None) -> None:
@@ -193,11 +193,11 @@ def _print_cost(cost: dict[str, float] | None) -> None:
     if rows:
         print_table(["work of each device", "a run"], rows, right=["a run"])
     else:
-        click.echo("This compiler does not say what work the program does.")
+        click.echo("This compiler does not report the work of the program.")
 
 
 def _bar(amount: int, whole: int, width: int) -> tuple[str, str]:
-    """A part as a bar and as a percentage; what is not nothing shows at least as one mark."""
+    """Return a part as a bar and as a percentage; a part above zero has at least one mark."""
     share = amount / whole if whole else 0.0
     filled = min(width, max(round(share * width), 1 if amount else 0))
     percent = "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"

@@ -1,15 +1,14 @@
-"""``pjrt devices``: which devices are here."""
+"""``pjrt devices``: the devices that are here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
 import pjrt
 from pjrt import plugins
-from pjrt.cli._console import print_json, print_table, problem_of, progress
+from pjrt.cli._console import print_json, print_table, problem_of, progress, single_line
 from pjrt.cli._options import client_options
 from pjrt.plugins import probe
 
@@ -27,30 +26,22 @@ Examples:
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> None:
-    """List the devices of the plugins NAMES, of all that can be found if none is named."""
-    found: list[dict[str, Any]] = []
+    """List the devices of the plugins NAMES, by default of all plugins."""
+    listed: list[dict[str, Any]] = []
     failed: list[dict[str, str]] = []
     for name in names:
         with progress(f"asking {name}"), pjrt.client(name, **options) as client:
-            found += [{"name": name, **described} for described in probe.describe_devices(client)]
+            listed += [{"name": name, **device} for device in probe.describe_devices(client)]
     for plugin in () if names else plugins.declarations():
-        devices, reason = _devices_of(plugin, options)
-        found += devices
-        if reason:
-            failed.append({"name": plugin.name, "reason": reason})
+        with progress(f"asking {plugin.name}"):
+            result = probe.probe(plugin, devices=True, options=options)
+        listed += [{"name": plugin.name, **device} for device in result.devices]
+        if result.problem:
+            failed.append({"name": plugin.name, "reason": single_line(result.problem)})
     if as_json:
-        print_json({"devices": found, "unavailable": failed})
+        print_json({"devices": listed, "unavailable": failed})
         return
-    rows = [[d["name"], d["id"], d["kind"], d["platform_version"], ", ".join(d["memory_spaces"])] for d in found]
+    rows = [[d["name"], d["id"], d["kind"], d["platform_version"], ", ".join(d["memory_spaces"])] for d in listed]
     print_table(["name", "id", "kind", "version", "memory"], rows, right=["id"])
     for failure in failed:
         click.echo(f"{failure['name']} is not available: {problem_of(failure['name'], failure['reason'])}")
-
-
-def _devices_of(plugin: plugins.Declaration, options: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str]:
-    """The devices of a plugin that nobody named, or why it has none: it must not keep the others from being listed."""
-    if not plugin.problem and not plugin.has_hardware:
-        return [], "its hardware is not here"
-    with progress(f"asking {plugin.name}"):
-        answers = probe.probe(plugin, devices=True, options=options)
-    return [{"name": plugin.name, **device} for device in answers.devices], " ".join(answers.problem.split())

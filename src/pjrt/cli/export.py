@@ -20,12 +20,12 @@ Examples:
 @click.command(short_help="Write a device as a PJRT plugin library.", epilog=_EXAMPLES)
 @click.argument("spec")
 @click.option("--output", "-o", required=True, metavar="PATH", help="The library to write.")
-@click.option("--name", metavar="NAME", help="The plugin's name; that of the device's module or file if not given.")
+@click.option("--name", metavar="NAME", help="The plugin's name; the default is that of the device's module or file.")
 def export(spec: str, output: str, name: str | None) -> None:
     """Write a device as a PJRT plugin library; needs no compiler.
 
     SPEC is the name of a plugin ('pjrt plugins' lists them), or MODULE:ATTRIBUTE or FILE.py:ATTRIBUTE of a function
-    that makes clients or of what pjrt.export gives. The library runs the device in the Python of the process that
+    that makes clients, or of the result of pjrt.export. The library runs the device in the Python of the process that
     loads it, and starts this Python where there is none.
     """
     from pjrt.capi.export import load_exported, write_library
@@ -33,5 +33,5 @@ def export(spec: str, output: str, name: str | None) -> None:
     is_name = ":" not in spec and not is_path(spec)
     place = factories.place(spec) if is_name else spec
     exported = load_exported(place, name or (spec if is_name else ""))
-    written = write_library(output, place, name or exported.name)
-    print_facts([("written", written), ("plugin", exported.name), ("device", spec)])
+    library = write_library(output, place, name or exported.name)
+    print_facts([("written", library), ("plugin", exported.name), ("device", spec)])

@@ -50,13 +50,11 @@ def _version(package: str) -> str:
 
 
 def _state(plugin: plugins.Declaration) -> str:
-    if not plugin.problem and not plugin.has_hardware:
-        return f"its hardware is not here ({plugin.origin} {plugin.version})"
-    answers = probe.probe(plugin, devices=True)
-    if answers.problem:
-        return f"not available: {problem_of(plugin.name, answers.problem)}"
-    first = answers.devices[0]
-    return ", ".join(filter(None, (f"{len(answers.devices)} × {first['kind']}", first["platform_version"])))
+    result = probe.probe(plugin, devices=True)
+    if result.problem:
+        return f"not available: {problem_of(plugin.name, result.problem)} ({plugin.origin} {plugin.version})"
+    first = result.devices[0]
+    return ", ".join(filter(None, (f"{len(result.devices)} × {first['kind']}", first["platform_version"])))
 
 
 def _matters(variable: str) -> bool:

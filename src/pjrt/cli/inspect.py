@@ -1,4 +1,4 @@
-"""``pjrt inspect``: what is in a program."""
+"""``pjrt inspect``: the content of a program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Examples:
 """
 
 
-@click.command(short_help="Show what is in a program.", epilog=_EXAMPLES)
+@click.command(short_help="Show the content of a program.", epilog=_EXAMPLES)
 @click.argument("program", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--text", "as_text", is_flag=True, help="Print the program as MLIR text instead.")

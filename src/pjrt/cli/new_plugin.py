@@ -1,4 +1,4 @@
-"""``pjrt new-plugin``: a package for a device of one's own, ready to install."""
+"""``pjrt new-plugin``: a package for a new device, ready to install."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FILES = {
     "--folder", type=click.Path(path_type=Path), default=Path("."), help="Where to make the package's folder."
 )
 def new_plugin(name: str, folder: Path) -> None:
-    """Write a package for a device called NAME: the device, what all who find devices need to know, tests, a README."""
+    """Write a package for a device called NAME: the device, its manifest and entry points, tests, a README."""
     _check(name)
     target = folder / name
     if not folder.is_dir():
@@ -53,23 +53,23 @@ def new_plugin(name: str, folder: Path) -> None:
 
 
 def _filled(template: str, name: str) -> str:
-    # PyTorch/XLA reads what stands before the first _ of a device's name.
+    # PyTorch/XLA reads only the part of a device's name before the first _.
     return template.replace("@NAME@", name).replace("@UPPER@", name.upper().replace("_", ""))
 
 
 def _check(name: str) -> None:
-    """Holds a name to what a Python package and a device can both be called.
+    """Check that a name suits a Python package and a device.
 
     Raises:
-        InvalidArgumentError: it is not of the right form, or a word of the language.
-        AlreadyExistsError: a package of that name would hide another, or there is a device of that name.
+        InvalidArgumentError: the name has the wrong form, or is a keyword of Python.
+        AlreadyExistsError: there is a package or a device of that name.
     """
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise pjrt.InvalidArgumentError(
-            f"a device's name is small letters, digits and _, and no word of Python's, such as mydevice; found {name!r}"
+            f"expected a name of small letters, digits and _, no keyword of Python, such as mydevice; found {name!r}"
         )
-    found = util.find_spec(name)
-    if found is not None and found.origin is not None:  # any folder nearby is found too, without an origin
+    spec = util.find_spec(name)
+    if spec is not None and spec.origin is not None:  # a folder in the current folder has a spec too, without origin
         raise pjrt.AlreadyExistsError(f"a package called {name!r} is here already; choose another name")
     if any(name == plugin.name for plugin in pjrt.plugins.declarations()):
         raise pjrt.AlreadyExistsError(f"a device called {name!r} is here already; choose another name")

@@ -1,4 +1,4 @@
-"""``pjrt plugins``: which plugins there are, where they come from, and in which state they are."""
+"""``pjrt plugins``: the plugins, their origins and their states."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 import pjrt
 from pjrt import plugins
-from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress
+from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress, single_line
 from pjrt.cli._failures import error_as_dict, fail, one_line
 from pjrt.cli._options import time_limit_option
 from pjrt.plugins import device_lock, env_vars, probe, schema
@@ -25,15 +25,15 @@ Examples:
 """
 
 
-@click.command("plugins", short_help="List the plugins that can be found, and their state.", epilog=_EXAMPLES)
+@click.command("plugins", short_help="List the plugins and their states.", epilog=_EXAMPLES)
 @click.argument("name", required=False)
-@click.option("--no-load", is_flag=True, help="Load nothing: leave out what only a loaded plugin can tell.")
+@click.option("--no-load", is_flag=True, help="Load nothing: leave out the facts that only a loaded plugin has.")
 @time_limit_option(probe.TIME_LIMIT, "a plugin may")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def plugins_(name: str | None, no_load: bool, time_limit: float, as_json: bool) -> None:
-    """List the plugins that can be found, or show everything about the one called NAME.
+    """List the plugins, or show all facts of the one called NAME.
 
-    Each is loaded in a process of its own, so that one that crashes or hangs does no harm.
+    Each is loaded in a subprocess, so that one that crashes or hangs does no harm.
     """
     limit = None if no_load else time_limit
     if name is None:
@@ -43,8 +43,7 @@ def plugins_(name: str | None, no_load: bool, time_limit: float, as_json: bool) 
 
 
 def _list(time_limit: float | None, as_json: bool) -> None:
-    found = plugins.declarations()
-    described = _described(found, time_limit)
+    described = _described(plugins.declarations(), time_limit)
     if as_json:
         print_json({"plugins": described, "default": _default()})
         return
@@ -57,7 +56,7 @@ def _list(time_limit: float | None, as_json: bool) -> None:
         if each["problem"]:
             click.echo(f"{each['name']}: {problem_of(each['name'], each['problem'])}")
         elif each["busy"]:
-            click.echo(f"{each['name']}: {_one_line(each['busy'])}")
+            click.echo(f"{each['name']}: {single_line(each['busy'])}")
         for hidden in each["shadowed"]:
             click.echo(f"{each['name']}: that of {hidden['origin']} is hidden by that of {each['origin']}")
 
@@ -76,29 +75,28 @@ def _show(plugin: plugins.Declaration, time_limit: float | None, as_json: bool) 
         fail(one_line(unusable))
 
 
-def _described(found: Sequence[plugins.Declaration], time_limit: float | None) -> list[dict[str, Any]]:
-    """All that is known of plugins, as JSON; with a time limit also what they say when they are loaded."""
-
-    # Before any is asked: to answer, a plugin may make a client in its process.
-    busy = {plugin.name: device_lock.busy(plugin) for plugin in found if not plugin.problem}
+def _described(listed: Sequence[plugins.Declaration], time_limit: float | None) -> list[dict[str, Any]]:
+    """Return all facts of plugins, as JSON; with a time limit also those of the loaded plugins."""
+    # Before any is probed: a probe may make a client, which would be reported as the holder.
+    busy = {plugin.name: device_lock.busy(plugin) for plugin in listed if not plugin.problem}
 
     def describe(plugin: plugins.Declaration) -> dict[str, Any]:
-        answers = probe.ProbeResult(problem=plugin.problem)
+        result = probe.ProbeResult(problem=plugin.problem)
         if time_limit is not None:
-            answers = probe.probe(plugin, time_limit=time_limit)
-        return _description(plugin, answers, busy.get(plugin.name, ""))
+            result = probe.probe(plugin, time_limit=time_limit)
+        return _description(plugin, result, busy.get(plugin.name, ""))
 
     with progress("asking the plugins"), ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(describe, found))
+        return list(pool.map(describe, listed))
 
 
-def _description(plugin: plugins.Declaration, answers: probe.ProbeResult, busy: str) -> dict[str, Any]:
+def _description(plugin: plugins.Declaration, result: probe.ProbeResult, busy: str) -> dict[str, Any]:
     hardware_is_here = plugin.has_hardware
-    attributes = answers.attributes or {}
+    attributes = result.attributes or {}
     return {
         "name": plugin.name,
-        "state": _state(plugin, answers, hardware_is_here, busy),
-        "problem": answers.problem,
+        "state": _state(plugin, result, hardware_is_here, busy),
+        "problem": result.problem,
         "busy": busy,
         "origin": plugin.origin,
         "other_origins": list(plugin.other_origins),
@@ -108,19 +106,19 @@ def _description(plugin: plugins.Declaration, answers: probe.ProbeResult, busy: 
         **schema.to_table(plugin),
         "options_variable": env_vars.options_variable(plugin.name),
         "hardware_is_here": hardware_is_here,
-        "api_version": None if answers.api_version is None else ".".join(map(str, answers.api_version)),
+        "api_version": None if result.api_version is None else ".".join(map(str, result.api_version)),
         "stablehlo_version": _version(attributes.get("stablehlo_current_version")),
         "stablehlo_minimum_version": _version(attributes.get("stablehlo_minimum_version")),
         "attributes": {key: list(value) if isinstance(value, tuple) else value for key, value in attributes.items()},
-        "extensions": dict(answers.extensions),
+        "extensions": dict(result.extensions),
         "shadowed": [_hidden(other) for other in plugin.shadowed],
     }
 
 
-def _state(plugin: plugins.Declaration, answers: probe.ProbeResult, hardware_is_here: bool, busy: str) -> str:
+def _state(plugin: plugins.Declaration, result: probe.ProbeResult, hardware_is_here: bool, busy: str) -> str:
     if plugin.disabled:
         return "disabled"
-    if answers.problem:
+    if result.problem:
         return "broken"
     if busy:
         return "busy"
@@ -157,14 +155,14 @@ def _range(described: dict[str, Any]) -> str:
 
 
 def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
-    """What there is to say, one fact a line; what is empty is left out."""
+    """Return the facts with a value, one for each line."""
     memory = described.get("memory") or {}
     facts: list[tuple[str, object]] = [
         ("name", described["name"]),
         ("also called", ", ".join(described["aliases"])),
         ("state", described["state"]),
-        ("reason", _one_line(described["problem"])),
-        ("held by", _one_line(described["busy"])),
+        ("reason", single_line(described["problem"])),
+        ("held by", single_line(described["busy"])),
         ("found in", described["origin"]),
         *(("found in", place) for place in described["other_origins"]),
         ("package", f"{described['distribution']} {described['version']}".strip()),
@@ -174,7 +172,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
         ("priority", described["priority"]),
         ("sharing", described["sharing"]),
         ("devices of a process", " or ".join(described["partition"])),
-        ("share of a process", _written(described.get("processes", {}))),
+        ("options of a process", _assignments(described.get("processes", {}))),
         ("loaded once", described.get("resident", "")),
         ("memory on demand", _ways(memory.get("on_demand"))),
         ("memory at once", _ways(memory.get("preallocated"))),
@@ -182,7 +180,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
         *((f"option {name}", value) for name, value in described["options"].items()),
         ("more options", described["options_variable"]),
         *((f"environment {name}", value) for name, value in described["environment"].items()),
-        *((f"for {name}", _written(values)) for name, values in described["frameworks"].items()),
+        *((f"for {name}", _assignments(values)) for name, values in described["frameworks"].items()),
         ("PJRT C API", described["api_version"] or ""),
         ("StableHLO", _range(described)),
         *((f"attribute {name}", value) for name, value in described["attributes"].items()),
@@ -198,17 +196,17 @@ def _hardware(described: dict[str, Any]) -> str:
     return ("here" if described["hardware_is_here"] else "not here") + f": {' or '.join(described['hardware'])}"
 
 
-def _written(values: dict[str, Any]) -> str:
+def _assignments(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def _ways(options: dict[str, Any] | None) -> str:
-    """The options that choose how memory is taken, where it can be taken so."""
-    return "" if options is None else _written(options) or "always"
+    """Return the options for a way to allocate memory; ``always`` if none are needed, empty if it is unsupported."""
+    return "" if options is None else _assignments(options) or "always"
 
 
 def _version(attribute: object) -> str:
-    """A version as an attribute has it, a list of integers, as people write it."""
+    """Return a version, which is a list of integers as an attribute, as text."""
     return ".".join(map(str, attribute)) if isinstance(attribute, Sequence) else ""
 
 
@@ -217,7 +215,3 @@ def _default() -> str:
         return plugins.default()
     except pjrt.PjrtError as error:
         return f"none: {error.message}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

@@ -44,8 +44,8 @@ Examples:
     "inputs",
     multiple=True,
     metavar="SOURCE",
-    help="An argument: a .npy, .npz or .safetensors file (with :NAME for one array of it), random:SEED or zeros for "
-    "all that are left; NAME= or INDEX= in front says which.",
+    help="An argument: a .npy, .npz or .safetensors file (with :NAME for one array of it), or random:SEED or zeros for "
+    "all others; after NAME= or INDEX= it is for that argument.",
 )
 @click.option("--output", "-o", metavar="PATH", help="Write the results to a .npy, .npz or .safetensors file.")
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
@@ -112,16 +112,16 @@ def _run(
         if output is not None:
             write_results(output, results)
         # A client that took the option ``profile`` has one.
-        profile_made = getattr(client, "profile", None)
+        measured = getattr(client, "profile", None)
         matched = {str(p): each.matched_by_type for p, each in zip(parameters, arguments, strict=True)}
-        _report(client.platform_name, results, timing, output, as_json, profile_made, matched)
+        _report(client.platform_name, results, timing, output, as_json, measured, matched)
 
 
 def _client(device: str | None, options: dict[str, Any], profile: bool) -> pjrt.Client:
-    """Return the client to run on; one that measures the time per operation if that is asked for.
+    """Return the client to run on, with ``profile`` one that measures the time per operation.
 
     Raises:
-        UnimplementedError: the device does not measure it.
+        UnimplementedError: the device does not measure the time per operation.
     """
     if not profile:
         return pjrt.client(device, **options)
@@ -142,7 +142,7 @@ def _client(device: str | None, options: dict[str, Any], profile: bool) -> pjrt.
 
 
 def _named(replicas: Sequence[Sequence[Array]]) -> dict[str, Array]:
-    """Return the results by the names that files have them under."""
+    """Return the results by their names in a file."""
     several = len(replicas) > 1
     return {
         f"result_{index}" + (f"_of_replica_{number}" if several else ""): array
@@ -168,13 +168,13 @@ def _report(
 ) -> None:
     for parameter, place in matched_by_type.items():
         if place:
-            click.echo(f"pjrt: {place} is taken for {parameter}, the only one of its type and shape", err=True)
+            click.echo(f"pjrt: {place} is used for {parameter}, the only one of its type and shape", err=True)
     if as_json:
         described = [
             {"element_type": pjrt.ElementType.of(a.dtype).name, "shape": list(a.shape)} for a in results.values()
         ]
-        told = {} if profile is None else {"profile": profile.as_dict()}
-        print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **told})
+        extra = {} if profile is None else {"profile": profile.as_dict()}
+        print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **extra})
         return
     facts: list[tuple[str, object]] = [(name.replace("_", " "), describe(array)) for name, array in results.items()]
     if output is not None:

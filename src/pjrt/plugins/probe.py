@@ -57,6 +57,8 @@ def probe(
     """
     if plugin.problem:
         return ProbeResult(problem=plugin.problem)
+    if devices and not plugin.has_hardware:
+        return ProbeResult(problem="its hardware is not here")
     if plugin.distribution == builtin.DISTRIBUTION or not (plugin.library or isinstance(plugin.factory, str)):
         return _probe_here(plugin.name, devices, options or {})
     question = {
