@@ -91,7 +91,7 @@ def test_what_was_known_is_known(tiny: pjrt.Client, saved: Path) -> None:
         assert getattr(read, name)() == getattr(compiled, name)(), name
     assert read.compile_options().num_partitions == 1
     assert (read.platform_version, read.device_kind) == (tiny.platform_version, tiny.devices[0].kind)
-    with pytest.raises(pjrt.UnimplementedError, match=r"Executable\.arguments; it was not noted"):
+    with pytest.raises(pjrt.UnimplementedError, match=r"Executable\.arguments; the fact was not saved"):
         _ = read.arguments
     with pytest.raises(pjrt.UnimplementedError):
         read.optimized_program()
@@ -184,7 +184,7 @@ def test_other_files_are_refused(tiny: pjrt.Client, tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
 def test_a_pipe_is_not_waited_for(tiny: pjrt.Client, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(pjrt.InvalidArgumentError, match="pipe: cannot be read: it is no plain file"):
+    with pytest.raises(pjrt.InvalidArgumentError, match="pipe: cannot be read: it is not a regular file"):
         pjrt.load_executable(tiny, tmp_path / "pipe")
 
 

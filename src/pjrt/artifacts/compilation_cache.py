@@ -1,7 +1,7 @@
-"""A persistent compilation cache: what was compiled once, by any process of this machine, is not compiled again.
+"""A persistent compilation cache: a program that any process of this machine has compiled is not compiled again.
 
-A folder with one file an entry, named by its key. Writers put whole files in place, so readers need no lock; an entry
-that is damaged or cannot be loaded is compiled anew and replaced.
+It is a folder with one file for each entry, named by its key. Writers put complete files in place, so readers need no
+lock; an entry that is damaged or cannot be loaded is compiled again and replaced.
 """
 
 from __future__ import annotations
@@ -34,34 +34,33 @@ from pjrt.system import processor_features, writable_by_everyone
 _SUFFIX = ".executable"
 _PARTIAL_LIFETIME_SECONDS = 3600.0
 
-# Compilers read these besides their options.
+# The environment variables that compilers read.
 _ENVIRONMENT = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
 
 
 class CompilationCache:
-    """Executables on disk by what they were compiled from, for any client or topology that can serialize them.
+    """Executables on disk, for any client or topology that can serialize them.
 
-    The key is the program (of MLIR text only what it means, not how it is spelled), the options, the plugin's library,
+    The key is the program (MLIR text without comments, locations and blanks), the options, the plugin's library,
     the platform with its version and attributes, the devices, the host's processor and the environment variables that
     compilers read. A plugin that cannot serialize executables works as without a cache.
 
-    The folder may be shared by any number of processes. Loading an entry runs what is in it: let nobody write there
-    whom you would not let run code. A folder that everyone may write to is refused, an entry that everyone may write to
-    is compiled anew.
+    Any number of processes may share the folder. Loading an entry runs its code: only trusted users may write there. A
+    folder that everyone may write to is an error, and an entry that everyone may write to is compiled again.
 
     Attributes:
         folder: where the entries are.
-        max_bytes: how much they may take; the least recently used go first. ``None`` for no limit.
-        hits: how many programs were found here, by this object.
-        misses: how many were not, and were compiled.
+        max_bytes: the most bytes of all entries; the least recently used are evicted. ``None`` for no limit.
+        hits: how many programs this object found.
+        misses: how many it compiled.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, max_bytes: int | None = 1 << 30) -> None:
-        """Opens a cache; the folder is made if it is not there.
+        """Open a cache; a missing folder is made.
 
         Raises:
-            InvalidArgumentError: the folder cannot be made, or the limit is no number of bytes.
-            FailedPreconditionError: everyone may put something into the folder, or another folder in its place.
+            InvalidArgumentError: the folder cannot be made, or the limit is negative.
+            FailedPreconditionError: every user of the machine may write to the folder, or replace it.
         """
         if max_bytes is not None and max_bytes < 0:
             raise InvalidArgumentError(f"max_bytes must be a number of bytes or None, found {max_bytes}")
@@ -72,14 +71,14 @@ class CompilationCache:
         try:
             for folder in (*reversed(self.folder.parents), self.folder):
                 if not folder.is_dir():
-                    folder.mkdir(mode=0o775, exist_ok=True)  # others may not write, whatever this process lets them do
+                    folder.mkdir(mode=0o775, exist_ok=True)  # not writable by others, whatever the umask
             danger = writable_by_everyone(self.folder)
         except OSError as error:
             raise InvalidArgumentError(f"{self.folder}: cannot be a cache's folder: {error.strerror}") from error
         if danger:
             raise FailedPreconditionError(
-                f"{self.folder} is not safe as a cache, whose entries are run when they are loaded: {danger}; "
-                "take that right away (chmod o-w), or give a folder of your own"
+                f"{self.folder} is not safe as a cache, whose entries are code: {danger}; "
+                "remove that permission (chmod o-w), or give a folder of your own"
             )
 
     @overload
@@ -98,12 +97,12 @@ class CompilationCache:
         program: Program | str | bytes,
         options: CompileOptions | None = None,
     ) -> Executable:
-        """As ``target.compile(program, options)``, or what that gave before.
+        """Return the executable of ``target.compile(program, options)``, compiled now or before.
 
         Args:
             target: the client to run on, or the topology to compile for.
             program: the program.
-            options: how to compile it.
+            options: the compile options.
 
         Returns:
             For a client a ``LoadedExecutable``; for a topology an ``Executable``, which, when it was found here, is a
@@ -111,10 +110,10 @@ class CompilationCache:
         """
         program = Program.of(program)
         path = self.folder / (self.key(target, program, options) + _SUFFIX)
-        found = _revive(path, target, options)
-        if found is not None:
+        cached = _revive(path, target, options)
+        if cached is not None:
             self.hits += 1
-            return found
+            return cached
         self.misses += 1
         compiled: Executable = target.compile(program, options)
         self._keep(path, compiled, target)
@@ -126,7 +125,7 @@ class CompilationCache:
         program: Program | str | bytes,
         options: CompileOptions | None = None,
     ) -> str:
-        """The name that an executable goes by: 64 hexadecimal digits, the same in every process."""
+        """Return the key of an executable: 64 hexadecimal digits, the same in every process."""
         from pjrt.stablehlo import with_partitioning
 
         program = Program.of(program)
@@ -142,15 +141,15 @@ class CompilationCache:
 
     @property
     def size_in_bytes(self) -> int:
-        """The bytes that the entries take together."""
+        """The size of all entries together."""
         return sum(size for _, size, _ in self._entries())
 
     def __len__(self) -> int:
-        """The number of entries."""
+        """Return the number of entries."""
         return sum(1 for _ in self._entries())
 
     def clear(self) -> None:
-        """Removes all entries."""
+        """Remove all entries."""
         for _, _, path in self._entries():
             path.unlink(missing_ok=True)
 
@@ -158,7 +157,7 @@ class CompilationCache:
         return f"<CompilationCache {str(self.folder)!r}, {self.hits} hits, {self.misses} misses>"
 
     def _keep(self, path: Path, compiled: Executable, target: Client | TopologyDescription) -> None:
-        """Writes an entry. Whoever asked has the executable anyway, so a full disk is a warning."""
+        """Write an entry. The caller has the executable anyway, so a full disk is only a warning."""
         try:
             data = SavedExecutable.of(compiled, compiled_for=target).to_bytes()
         except PjrtError:
@@ -172,9 +171,7 @@ class CompilationCache:
             warnings.warn(f"{self.folder}: the compilation cache cannot be written: {error}", stacklevel=3)
 
     def _evict(self, keep: Path) -> None:
-        """Removes the least recently used entries until the rest is within the limit, and what writers that died left
-        behind.
-        """
+        """Remove the least recently used entries down to the limit, and partial files of writers that died."""
         for partial in self.folder.glob(f".*{PARTIAL}"):
             status = _plain_status(partial)
             if status is not None and time.time() - status.st_mtime > _PARTIAL_LIFETIME_SECONDS:
@@ -191,7 +188,7 @@ class CompilationCache:
                 total -= size
 
     def _entries(self) -> Iterator[tuple[int, int, Path]]:
-        """When each entry was last used, its size and path; another process may remove it at any time."""
+        """Yield the time of last use, the size and the path of each entry; other processes may remove entries."""
         for path in self.folder.glob(f"*{_SUFFIX}"):
             status = _plain_status(path)
             if status is not None:
@@ -199,7 +196,7 @@ class CompilationCache:
 
 
 def _revive(path: Path, target: Client | TopologyDescription, options: CompileOptions | None) -> Executable | None:
-    """The executable of an entry; ``None`` if there is none, or none that can be used."""
+    """Return the executable of an entry; ``None`` if the entry is missing or cannot be used."""
     try:
         if writable_by_everyone(path):
             return None
@@ -214,7 +211,7 @@ def _revive(path: Path, target: Client | TopologyDescription, options: CompileOp
 
 
 def _identity(target: Client | TopologyDescription) -> dict[str, Any]:
-    """What of a client or topology an executable may depend on."""
+    """Return the facts of a client or topology that an executable may depend on."""
     if isinstance(target, Client):
         devices: list[Any] = [[device.id, device.kind, device.is_addressable] for device in target.devices]
         attributes = {**target.attributes, "process_index": target.process_index}
@@ -231,31 +228,31 @@ def _identity(target: Client | TopologyDescription) -> dict[str, Any]:
 
 
 def _library(path: str) -> list[Any]:
-    """Which file a plugin is. The versions that plugins state are not always new with each release."""
+    """Return the stamp of a plugin's file: the versions that plugins report do not always change with a release."""
     status = _status(Path(path)) if path else None
     return [path] if status is None else [path, status.st_size, status.st_mtime_ns]
 
 
 def _canonical(program: Program) -> bytes:
-    """MLIR text without its comments, locations and blanks; everything else, and what cannot be read here, as it is."""
+    """Return MLIR text without comments, locations and blanks; other formats, and text that cannot be parsed, as is."""
     from pjrt import stablehlo
 
     try:
         if program.format == ProgramFormat.MLIR and stablehlo.encoding_of(program) is stablehlo.Encoding.TEXT:
             return stablehlo.to_text(program).encode()
     except PjrtError:
-        pass  # the compiler will say what is wrong with it, or know a dialect that is unknown here
+        pass  # the compiler will report the error, or it knows a dialect that is unknown here
     return program.code
 
 
 @functools.cache
 def _host() -> list[str]:
-    """The processor of this machine and what it can do, for the parts of executables that run on the host."""
+    """Return the processor of this machine and its features, for the parts of executables that run on the host."""
     return [platform.machine(), " ".join(processor_features() or (platform.processor(),))]
 
 
 def _plain_status(path: Path) -> os.stat_result | None:
-    """The status of a file; ``None`` for what is none, such as a folder, which is left alone."""
+    """Return the status of a regular file; ``None`` for anything else, such as a folder, which is left alone."""
     status = _status(path)
     return status if status is not None and stat.S_ISREG(status.st_mode) else None
 

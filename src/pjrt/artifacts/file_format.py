@@ -1,7 +1,7 @@
 """The file of a saved executable: a magic line, the length of a header, the header (JSON), the plugin's own bytes, and
 a SHA-256 of all of it.
 
-The checksum tells damage, and does not tell who wrote the file: each fact of the header is checked before it is used.
+The checksum detects damage, not forgery: each fact of the header is checked before it is used.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def unpack(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
 
     Args:
         data: the bytes of a file.
-        source: where they come from, for messages.
+        source: their origin, for messages.
 
     Raises:
-        InvalidArgumentError: the bytes are no saved executable.
+        InvalidArgumentError: the bytes are not a saved executable.
         DataLossError: the file is damaged, or its header lacks a fact.
         FailedPreconditionError: another version of the format wrote it.
     """
@@ -92,7 +92,7 @@ def _is_compile_options(value: Any) -> bool:
 
 _STATS = frozenset(CompiledMemoryStats.__dataclass_fields__)
 
-# What a header must say, and what it may: of which form.
+# The required and the optional facts of a header, with the check of each.
 _NEEDED: dict[str, Callable[[Any], bool]] = {
     "name": _is_text,
     "num_replicas": lambda value: _is_count(value, 1),

@@ -35,20 +35,20 @@ def save_executable(
     compiled_for: Client | TopologyDescription | None = None,
     program: Program | str | bytes | None = None,
 ) -> None:
-    """Writes an executable to a file, with what ``load_executable`` needs to tell whether a client can run it.
+    """Write an executable to a file, with the facts that ``load_executable`` needs to check that a client can run it.
 
-    The file appears whole or not at all.
+    The file appears complete or not at all.
 
     Args:
-        executable: what to save.
-        path: the file; replaced if it is there.
+        executable: the executable.
+        path: the file; an existing file is replaced.
         compiled_for: the topology, or client, that it was compiled for; not needed for a loaded executable, which
             knows its client.
-        program: the program, whose arguments' names and types are noted too; that needs jaxlib.
+        program: the program, to save the names and types of its arguments too; this needs jaxlib.
 
     Raises:
         UnimplementedError: the plugin cannot serialize executables.
-        InvalidArgumentError: nothing says what it was compiled for, or the file cannot be written.
+        InvalidArgumentError: ``compiled_for`` is missing, or the file cannot be written.
     """
     saved = SavedExecutable.of(executable, compiled_for=compiled_for, program=program)
     try:
@@ -64,27 +64,27 @@ def load_executable(
     *,
     any_version: bool = False,
 ) -> LoadedExecutable:
-    """Loads what ``save_executable`` wrote.
+    """Load an executable that ``save_executable`` wrote.
 
     Args:
-        client: where to run it.
+        client: the client to run it on.
         path: the file.
-        options: compile options to take instead of those it was compiled with, such as another device assignment.
-        any_version: whether to let the plugin judge an executable of another platform version.
+        options: compile options to use instead of its own, such as another device assignment.
+        any_version: whether to let the plugin decide about an executable of another platform version.
 
     Raises:
-        NotFoundError: there is no such file.
-        InvalidArgumentError: the file is no saved executable.
-        DataLossError: it is damaged.
-        FailedPreconditionError: it does not fit the client; the message says why.
+        NotFoundError: the file does not exist.
+        InvalidArgumentError: the file is not a saved executable.
+        DataLossError: the file is damaged.
+        FailedPreconditionError: the executable does not fit the client; the message gives the reason.
     """
     return SavedExecutable.read(path).load(client, options, any_version=any_version)
 
 
 class SavedExecutable(Executable):
-    """An executable that was compiled before: its facts as they were noted then, and the plugin's bytes.
+    """An executable that was compiled before: its facts, saved then, and the plugin's bytes.
 
-    What its compiler did not say, and layouts, shardings and the optimized program, which are not noted, are
+    Facts that its compiler did not report, and layouts, shardings and the optimized program, which are not saved, raise
     ``UnimplementedError``.
     """
 
@@ -102,7 +102,7 @@ class SavedExecutable(Executable):
         compiled_for: Client | TopologyDescription | None = None,
         program: Program | str | bytes | None = None,
     ) -> SavedExecutable:
-        """What ``save_executable`` saves."""
+        """Return what ``save_executable`` writes, as an object."""
         arguments = {} if program is None else {"arguments": _arguments(Program.of(program))}
         if isinstance(executable, SavedExecutable):
             return SavedExecutable({**executable._header, **arguments}, executable._code)
@@ -110,7 +110,7 @@ class SavedExecutable(Executable):
             compiled_for = executable.client
         if compiled_for is None:
             raise InvalidArgumentError(
-                f"nothing says what {executable.name!r} was compiled for: give the topology as compiled_for"
+                f"the target of {executable.name!r} is unknown: give its client or topology as compiled_for"
             )
         target = {
             "compiled_for": "client" if isinstance(compiled_for, Client) else "topology",
@@ -122,7 +122,7 @@ class SavedExecutable(Executable):
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> SavedExecutable:
-        """The executable in a file; the errors are those of ``load_executable``."""
+        """Read the executable in a file; the errors are those of ``load_executable``."""
         source = os.fspath(path)
         try:
             data = read_plain_file(path)
@@ -134,42 +134,42 @@ class SavedExecutable(Executable):
 
     @staticmethod
     def from_bytes(data: bytes, source: str = "the saved executable") -> SavedExecutable:
-        """What ``to_bytes`` gave.
+        """Return the executable of the bytes that ``to_bytes`` returned.
 
         Args:
             data: the bytes.
-            source: where they come from, for messages.
+            source: their origin, for messages.
         """
         header, code = file_format.unpack(data, source)
         return SavedExecutable(header, code, source)
 
     def to_bytes(self) -> bytes:
-        """All of it as the bytes of a file."""
+        """Return the executable as the bytes of a file."""
         return file_format.pack(self._header, self._code)
 
     def misfits(self, client: Client, *, any_version: bool = False) -> list[str]:
-        """Why a client cannot run it, each reason with what was expected and what was found; empty if it fits."""
-        found = {"platform_name": client.platform_name, "device_kind": device_kind(client)}
+        """Return the reasons why a client cannot run the executable; empty if it can."""
+        facts = {"platform_name": client.platform_name, "device_kind": device_kind(client)}
         if not any_version:
-            # Some plugins' topologies state another version than their clients: like is compared with like.
+            # Some plugins' topologies report another version than their clients: compare like with like.
             like = client.topology if self._header["compiled_for"] == "topology" else client
-            found["platform_version"] = like.platform_version
+            facts["platform_version"] = like.platform_version
         reasons = [
             f"it was compiled for {name.replace('_', ' ')} {self._header[name]!r}, the client has {value!r}"
-            for name, value in found.items()
+            for name, value in facts.items()
             if self._header[name] != value
         ]
         if not reasons and not any_version:
             reasons += self._abi_misfit(client)
-        wanted = self.num_replicas * self.num_partitions
-        if wanted > len(client.devices):
-            reasons.append(f"it runs on {wanted} devices, the client has {len(client.devices)}")
+        needed = self.num_replicas * self.num_partitions
+        if needed > len(client.devices):
+            reasons.append(f"it runs on {needed} devices, the client has {len(client.devices)}")
         return reasons
 
     def load(
         self, client: Client, options: CompileOptions | None = None, *, any_version: bool = False
     ) -> LoadedExecutable:
-        """As ``load_executable``."""
+        """Load the executable, like ``load_executable``."""
         reasons = self.misfits(client, any_version=any_version)
         if reasons:
             raise FailedPreconditionError(
@@ -179,7 +179,7 @@ class SavedExecutable(Executable):
         return client.deserialize(self._code, options or self._needed_options())
 
     def _abi_misfit(self, client: Client) -> list[str]:
-        """The plugin's own reason why its runtime cannot run this, where it knows about such things."""
+        """Return the plugin's own reason why its runtime cannot run this; empty if it has no ABI versions."""
         try:
             runtime, needed = client.runtime_abi_version(), self.abi_version()
         except UnimplementedError:
@@ -265,21 +265,21 @@ class SavedExecutable(Executable):
         return CompileOptions.from_proto(base64.b64decode(self._fact("compile_options")))
 
     def _needed_options(self) -> CompileOptions | None:
-        """The options to load it with; those of an executable for one device say nothing that its bytes do not."""
+        """Return the options to load it with; ``None`` for one device, where its bytes contain them all."""
         if "compile_options" not in self._header:
             return None
-        noted = self.compile_options()
+        options = self.compile_options()
         one_device = self.num_replicas * self.num_partitions == 1
-        return None if one_device and not noted.compile_portable_executable else noted
+        return None if one_device and not options.compile_portable_executable else options
 
     def _fact(self, name: str) -> Any:
         if name not in self._header:
-            raise unimplemented(self.platform_name, f"Executable.{name}", "it was not noted when this was saved")
+            raise unimplemented(self.platform_name, f"Executable.{name}", "the fact was not saved")
         return self._header[name]
 
 
 class _SavedAbiVersion(ExecutableAbiVersion):
-    """An ABI version as it was noted."""
+    """A saved ABI version."""
 
     __slots__ = ("_platform_id", "_proto")
 
@@ -296,12 +296,12 @@ class _SavedAbiVersion(ExecutableAbiVersion):
 
 
 def device_kind(target: Client | TopologyDescription) -> str:
-    """The kind of a client's or topology's devices."""
+    """Return the kind of a client's or topology's devices."""
     devices = target.devices if isinstance(target, Client) else target.device_descriptions
     return ", ".join(sorted({device.kind for device in devices}))
 
 
-# What an executable says of itself, as JSON; what it does not offer is left out.
+# The facts of an executable as JSON; unsupported ones are left out.
 _QUESTIONS: dict[str, Callable[[Executable], Any]] = {
     "size_of_generated_code": lambda executable: executable.size_of_generated_code,
     "output_element_types": lambda executable: [kind.name for kind in executable.output_element_types],
@@ -311,7 +311,7 @@ _QUESTIONS: dict[str, Callable[[Executable], Any]] = {
     "cost_analysis": lambda executable: dict(executable.cost_analysis()),
     "memory_stats": lambda executable: _fields(executable.memory_stats()),
     "fingerprint": lambda executable: base64.b64encode(executable.fingerprint()).decode(),
-    "abi_version": lambda executable: _noted(executable.abi_version()),
+    "abi_version": lambda executable: _abi_version(executable.abi_version()),
     "compile_options": lambda executable: base64.b64encode(executable.compile_options().to_proto()).decode(),
 }
 
@@ -327,7 +327,7 @@ def _facts(executable: Executable) -> dict[str, Any]:
         try:
             facts[name] = question(executable)
         except PjrtError:
-            # A fact is worth noting, and not worth failing for: some compilers answer these with an internal error.
+            # A fact is not worth a failure: some compilers answer these questions with an internal error.
             continue
     return facts
 
@@ -336,7 +336,7 @@ def _fields(stats: CompiledMemoryStats) -> dict[str, int]:
     return {name: getattr(stats, name) for name in stats.__dataclass_fields__}
 
 
-def _noted(version: ExecutableAbiVersion) -> tuple[int, str]:
+def _abi_version(version: ExecutableAbiVersion) -> tuple[int, str]:
     return version.platform_id, base64.b64encode(version.to_proto()).decode()
 
 

@@ -1,4 +1,4 @@
-"""Files that other processes see whole or not at all."""
+"""Files that other processes see complete or not at all."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import stat
 from pathlib import Path
 
 PARTIAL = ".partial"
-"""The end of the names of files that are being written."""
+"""The suffix of files that are being written."""
 
 
 def read_plain_file(path: str | os.PathLike[str]) -> bytes:
-    """Read a file, and nothing that has a file's name only: a pipe would be waited for.
+    """Read a regular file; reading a pipe would wait for its writer.
 
     Raises:
-        OSError: it cannot be read, or is no plain file.
+        OSError: the file cannot be read, or is not a regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no plain file", os.fspath(path))
+            raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
         return file.read()
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that other processes see whole or not at all; of several writers the last one's stays.
+    """Write a file that other processes see complete or not at all; the last of several writers wins.
 
     Users outside of its group may not write to it.
     """

@@ -249,7 +249,7 @@ def _fill_from_file(filled: dict[int, Argument], parameters: Sequence[Parameter]
     open_ones = [p for p in parameters if p.index not in filled]
     if len(open_ones) < len(arrays):
         raise InvalidArgumentError(
-            f"--input {source.option}: the program has {len(parameters)} arguments, {len(filled)} with a value already; "
+            f"--input {source.option}: the program has {len(parameters)} arguments, {len(filled)} with a value; "
             f"{', '.join(map(repr, list(arrays)[len(open_ones) :]))} left over"
         )
     if len(arrays) == 1:

@@ -1,4 +1,4 @@
-"""For each plugin the function that makes its clients: what the library of an exported plugin imports.
+"""A function for each plugin that makes its clients: the library of an exported plugin imports it.
 
 ``pjrt export cpu`` writes a library for the place ``pjrt.plugins.factories:cpu``.
 """
@@ -24,8 +24,9 @@ def factory(name: str) -> Callable[..., Client]:
     takes_store = declaration.library is not None
 
     def make(key_value_store: KeyValueStore | None = None, **options: Any) -> Client:
-        given = {"key_value_store": key_value_store} if takes_store and key_value_store is not None else {}
-        return registry.client(name, **options, **given)
+        if takes_store and key_value_store is not None:
+            options["key_value_store"] = key_value_store
+        return registry.client(name, **options)
 
     make.__module__, make.__qualname__, make.__name__ = __name__, name, name
     return make
@@ -36,7 +37,7 @@ def place(name: str) -> str:
 
     Raises:
         NotFoundError: there is no plugin of that name.
-        InvalidArgumentError: the name cannot be an attribute's.
+        InvalidArgumentError: the name cannot be that of an attribute.
     """
     registry.declaration(name)
     if "." in name or name.startswith("__") or name in globals():
@@ -44,10 +45,10 @@ def place(name: str) -> str:
     return f"{__name__}:{name}"
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for granted here
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Callable[..., Client]:
-        """The function of the plugin with this name."""
+        """Return the function of the plugin with this name."""
         try:
             return factory(name)
         except NotFoundError as error:

@@ -1,4 +1,4 @@
-"""The Python modules that a plugin is made of: their files, and how they are imported anew.
+"""The Python modules of a plugin: their files, and a second import of them.
 
 They are the modules of the package that the factory's module is in; for a file that is in no package, the modules of
 its folder.
@@ -27,9 +27,9 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def place_of(declaration: Declaration) -> str:
-    """Return where a plugin's factory can be imported from, ``module:attribute`` or ``/path/file.py:attribute``.
+    """Return the place of a plugin's factory, ``module:attribute`` or ``/path/file.py:attribute``.
 
-    It is empty for a library, for a built-in device, and for an object that no module has at its top.
+    It is empty for a library, for a built-in device, and for an object that is not at the top level of a module.
     """
     factory = declaration.factory
     if isinstance(factory, str):
@@ -48,9 +48,9 @@ class ModuleFiles:
 
     Attributes:
         name: the name of the module that holds the factory.
-        package: the package whose modules are all the plugin's; empty for a module that is in none.
-        folder: the folder of the package; without one the folder of the file. ``None`` where nothing is found, and for
-            a file by itself among the installed packages, whose neighbours are others'.
+        package: the package whose modules all belong to the plugin; empty for a module that is in no package.
+        folder: the folder of the package, or else of the file. ``None`` if the module is not found, and for a file
+            directly among the installed packages, whose neighbours belong to other packages.
     """
 
     name: str
@@ -59,7 +59,7 @@ class ModuleFiles:
 
     @staticmethod
     def of(place: str) -> ModuleFiles:
-        """Return the modules of the plugin whose factory is at a place, as ``place_of`` gives it."""
+        """Return the modules of the plugin whose factory is at a place, as ``place_of`` returns it."""
         from pjrt.capi.export.import_spec import module_name
 
         holder = place.rpartition(":")[0]
@@ -82,19 +82,19 @@ class ModuleFiles:
 
     @contextlib.contextmanager
     def imported_anew(self) -> Iterator[None]:
-        """Have the modules imported again from their source while the block lasts.
+        """Have the modules imported again from their source while the block runs.
 
-        Modules of the same folder that the block does not import, and whose files have not changed, are put back: they
-        belong to somebody else. If the block raises, all old modules are put back.
+        Other modules of the same folder that the block does not import are put back: they do not belong to the plugin.
+        If the block raises an error, all old modules are put back.
 
         Raises:
-            FailedPreconditionError: the plugin has a compiled module (``.so``, ``.pyd``), which a process keeps.
+            FailedPreconditionError: the plugin has a compiled module (``.so``, ``.pyd``), which cannot be imported twice.
         """
         imported = self._imported()
         compiled = [path for path in imported.values() if path.suffix != ".py"]
         if compiled:
             raise FailedPreconditionError(
-                f"{compiled[0]} is a compiled module, which a process keeps as it is; start a new process for new code"
+                f"{compiled[0]} is a compiled module, which a process cannot import twice; start a new process for new code"
             )
         bindings = _bindings_in_parents(imported)
         old = {name: sys.modules.pop(name) for name in imported}
@@ -121,21 +121,21 @@ class ModuleFiles:
         return name == self.name or (bool(self.package) and f"{name}.".startswith(f"{self.package}."))
 
     def _imported(self) -> dict[str, Path]:
-        """The files of the imported modules by name: the plugin's own, and without a package those of its folder."""
+        """Return the files of the imported modules by name: the plugin's own, and without a package those of its folder."""
         folder = None if self.package else self.folder
-        found = {}
+        files = {}
         for name, module in tuple(sys.modules.items()):
             file = getattr(module, "__file__", None)
             if not isinstance(file, str) or name == "__main__":
                 continue
             path = Path(file)
             if self._owns(name) or (folder is not None and path.parent == folder):
-                found[name] = path
-        return found
+                files[name] = path
+        return files
 
 
 def _home(name: str) -> tuple[str, Path | None]:
-    """The package of a module, which may be that module itself, and the folder; without importing the module."""
+    """Return the package of a module, which may be the module itself, and its folder, without importing the module."""
     top, *below = name.split(".")
     spec = getattr(sys.modules.get(top), "__spec__", None)
     if spec is None:
@@ -153,10 +153,10 @@ def _home(name: str) -> tuple[str, Path | None]:
 
 
 class _SourceFinder:
-    """Finds modules as the other finders do, and has the plugin's compiled from their source.
+    """Finds modules like the other finders, but has the plugin's modules compiled from their source.
 
-    Python takes the compiled code that it keeps of a module for the source's if size and second of the last write
-    agree; two versions of a source may have both in common.
+    Python reuses the cached code of a module if size and second of its last write agree; two versions of a source may
+    have both in common.
     """
 
     def __init__(self, owns: Callable[[str], bool]) -> None:
@@ -184,9 +184,9 @@ def _bindings_in_parents(names: dict[str, Path]) -> list[Callable[[], None]]:
     def binding(holder: ModuleType, child: str, module: ModuleType) -> Callable[[], None]:
         return lambda: setattr(holder, child, module)
 
-    found = []
+    bindings = []
     for name in names:
         parent, _, child = name.rpartition(".")
         if parent in sys.modules and parent not in names:
-            found.append(binding(sys.modules[parent], child, sys.modules[name]))
-    return found
+            bindings.append(binding(sys.modules[parent], child, sys.modules[name]))
+    return bindings

@@ -1,7 +1,7 @@
-"""Take in new code of a plugin in a process that goes on: it is loaded beside the old.
+"""Load new code of a plugin in a running process, beside the old code.
 
-Clients that are made from then on run the new code. What was made with the old code lives on, on the old code, until it
-is closed. Nothing is unloaded: a library stays in memory, and old modules stay for as long as something refers to them.
+New clients run the new code. Existing clients and their objects keep the old code until they are closed. Nothing is
+unloaded: a library stays in memory, and old modules stay as long as something refers to them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pjrt.plugins.loader import Slot, open_plugin
 
 
 def reload(name: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, ...]:
-    """Load what a plugin's library or Python source has become, if a file of it has changed since it was loaded.
+    """Load the present library or Python source of a plugin, if a file of it has changed since it was loaded.
 
     JAX makes a client of the new code after ``jax.extend.backend.clear_backends()``. A plugin that is not loaded is
     loaded.
@@ -27,13 +27,13 @@ def reload(name: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, 
         force: whether to load it again although no file has changed.
 
     Returns:
-        The files that had changed; empty where none had, or nothing was loaded.
+        The changed files; empty if none has changed, or the plugin was not loaded before.
 
     Raises:
         FailedPreconditionError: the new code cannot be loaded, and the old stays in use; or the plugin cannot be
             loaded twice in a process: a built-in device, a vendor's library that is declared ``resident``, a factory
-            that no module has at its top, a package with a compiled module.
-        NotFoundError: there is no such plugin.
+            that is not at the top level of a module, a package with a compiled module.
+        NotFoundError: there is no plugin of that name.
     """
     from pjrt.plugins.module_files import place_of  # here and below: a program that reloads nothing does without
 
@@ -56,10 +56,10 @@ def reload(name: str | os.PathLike[str], *, force: bool = False) -> tuple[Path, 
 
 
 def files(name: str | os.PathLike[str]) -> frozenset[Path]:
-    """Return the files whose change makes a plugin another one: its library, or its source; none for a built-in device.
+    """Return the files that a plugin is loaded from: its library, or its source; none for a built-in device.
 
     Raises:
-        NotFoundError: there is no such plugin.
+        NotFoundError: there is no plugin of that name.
     """
     from pjrt.plugins.module_files import ModuleFiles, place_of
 
@@ -79,11 +79,11 @@ def _check_reloadable(declaration: Declaration, place: str) -> None:
                 f"{declaration.resident}; start a new process for new code of it"
             )
     elif str(declaration.factory).startswith("pjrt."):
-        raise FailedPreconditionError(f"the device {name!r} is built in, a part of this package; it stays as it is")
+        raise FailedPreconditionError(f"the device {name!r} is built-in, a part of this package; it cannot be reloaded")
     elif not place:
         raise FailedPreconditionError(
-            f"the device {name!r} was registered as an object that no module has at its top, so its source is not "
-            "known; register it by its place, such as factory='mydevice:make_client'"
+            f"the device {name!r} was registered as an object that is not at the top level of a module, so its source is "
+            "unknown; register it by its place, such as factory='mydevice:make_client'"
         )
 
 
