@@ -109,7 +109,7 @@ def test_an_executable_for_a_topology_says_what_it_is_for(
 ) -> None:
     topology = pjrt.topology(tiny_library, "2")
     compiled = topology.compile(adder())
-    with pytest.raises(pjrt.InvalidArgumentError, match="give the topology as compiled_for"):
+    with pytest.raises(pjrt.InvalidArgumentError, match="give its client or topology as compiled_for"):
         pjrt.save_executable(compiled, tmp_path / "x")
     pjrt.save_executable(compiled, tmp_path / "x", compiled_for=topology)
     np.testing.assert_array_equal(np.asarray(pjrt.load_executable(tiny, tmp_path / "x")(X, X)[0]), 2 * X)

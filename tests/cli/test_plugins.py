@@ -121,7 +121,7 @@ class TestList:
         done = pjrt("plugins", "--no-load", folder=site, PJRT_CONFIG=str(site / "bad.toml"))
         assert done.returncode == 0
         assert f"{site / 'bad.toml'}: " in done.stdout
-        assert "is not written in TOML" in done.stdout
+        assert "is not valid TOML" in done.stdout
 
 
 class TestBusy:

@@ -52,7 +52,7 @@ def test_in_the_plugins_own_words(
         (GPU, {"memory_fraction": True}, pjrt.InvalidArgumentError, "found True"),
         (GPU, {"memory_fraction": "half"}, pjrt.InvalidArgumentError, "found 'half'"),
         (GPU, {"memory": "preallocated", "preallocate": False}, pjrt.InvalidArgumentError,
-         "memory='preallocated' means preallocate=True to 'mychip', and preallocate=False is set as well"),
+         "memory='preallocated' means preallocate=True to 'mychip', but preallocate=False is set as well"),
         (OTHER, {"memory": "preallocated"}, pjrt.UnimplementedError,
          "'mychip' has no memory preallocated: it has memory='on-demand', memory_fraction"),
         (MemoryOptions({}, {}), {"memory_fraction": 0.5}, pjrt.UnimplementedError,

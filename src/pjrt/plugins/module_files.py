@@ -88,13 +88,13 @@ class ModuleFiles:
         If the block raises an error, all old modules are put back.
 
         Raises:
-            FailedPreconditionError: the plugin has a compiled module (``.so``, ``.pyd``), which cannot be imported twice.
+            FailedPreconditionError: a module of the plugin is compiled (``.so``, ``.pyd``); it cannot be imported twice.
         """
         imported = self._imported()
         compiled = [path for path in imported.values() if path.suffix != ".py"]
         if compiled:
             raise FailedPreconditionError(
-                f"{compiled[0]} is a compiled module, which a process cannot import twice; start a new process for new code"
+                f"{compiled[0]} is a compiled module, which cannot be imported twice; start a new process for new code"
             )
         bindings = _bindings_in_parents(imported)
         old = {name: sys.modules.pop(name) for name in imported}
@@ -121,7 +121,7 @@ class ModuleFiles:
         return name == self.name or (bool(self.package) and f"{name}.".startswith(f"{self.package}."))
 
     def _imported(self) -> dict[str, Path]:
-        """Return the files of the imported modules by name: the plugin's own, and without a package those of its folder."""
+        """Return the files of the imported modules: the plugin's own, and without a package those of its folder."""
         folder = None if self.package else self.folder
         files = {}
         for name, module in tuple(sys.modules.items()):

@@ -82,8 +82,8 @@ def _check_reloadable(declaration: Declaration, place: str) -> None:
         raise FailedPreconditionError(f"the device {name!r} is built-in, a part of this package; it cannot be reloaded")
     elif not place:
         raise FailedPreconditionError(
-            f"the device {name!r} was registered as an object that is not at the top level of a module, so its source is "
-            "unknown; register it by its place, such as factory='mydevice:make_client'"
+            f"the device {name!r} was registered as an object that is not at the top level of a module, so its source "
+            "is unknown; register it by its place, such as factory='mydevice:make_client'"
         )
 
 
