@@ -349,7 +349,7 @@ class TestWrongInput:
         assert_refused(done, "f32[2,3]", "found s32[2,3]")
 
     def test_an_argument_without_a_value(self, program: Path, arrays: tuple[Path, Path]) -> None:
-        assert_refused(pjrt("run", program, "-i", arrays[0]), "wants 2 arguments", "gave 1", "argument 1")
+        assert_refused(pjrt("run", program, "-i", arrays[0]), "has 2 arguments", "gave 1", "argument 1")
 
     def test_too_many_arrays(self, program: Path, arrays: tuple[Path, Path]) -> None:
         assert_refused(pjrt("run", program, *["-i", str(arrays[0])] * 3), "left over")

@@ -88,7 +88,7 @@ class ModuleFiles:
         If the block raises an error, all old modules are put back.
 
         Raises:
-            FailedPreconditionError: a module of the plugin is compiled (``.so``, ``.pyd``); it cannot be imported twice.
+            FailedPreconditionError: a module of the plugin is compiled (``.so``); it cannot be imported twice.
         """
         imported = self._imported()
         compiled = [path for path in imported.values() if path.suffix != ".py"]
