@@ -42,6 +42,23 @@ def environment() -> dict[str, str]:
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
+def interrupt(source: str, after: str = "hanging") -> tuple[list[str], str]:
+    """Run a script, press Ctrl-C when it has printed a line, and return what it prints later and its errors."""
+    command = [sys.executable, "-c", source]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        assert after + "\n" in iter(process.stdout.readline, "")
+        process.send_signal(signal.SIGINT)
+        try:
+            out, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, err
+    return out.splitlines(), err
+
+
 @pytest.mark.parametrize(
     "wait",
     [
@@ -52,19 +69,8 @@ def environment() -> dict[str, str]:
     ],
 )
 def test_ctrl_c(wait: str) -> None:
-    command = [sys.executable, "-c", HANGS + INTERRUPTED.format(wait=wait)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as done:
-        assert done.stdout is not None
-        assert done.stdout.readline() == "hanging\n"
-        done.send_signal(signal.SIGINT)
-        try:
-            out, err = done.communicate(timeout=120)
-        finally:
-            done.kill()
-    assert done.returncode == 0, err
-    assert out.splitlines()[-1] == "interrupted"
+    lines, _ = interrupt(HANGS + INTERRUPTED.format(wait=wait))
+    assert lines[-1] == "interrupted"
 
 
 ASKS = """
@@ -112,20 +118,9 @@ except KeyboardInterrupt:
 print(float(x * 2))
 """
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as done:
-        assert done.stdout is not None
-        assert done.stdout.readline() == "hanging\n"
-        done.send_signal(signal.SIGINT)
-        try:
-            out, err = done.communicate(timeout=120)
-        finally:
-            done.kill()
-    assert done.returncode == 0, err
-    lines = out.splitlines()
+    lines, err = interrupt(source)
     assert sum(line.startswith("told: the launch was given up: CANCELLED: Ctrl-C ended") for line in lines) == 1, err
-    assert {"interrupted", "1.0"} <= set(lines), (out, err)
+    assert {"interrupted", "1.0"} <= set(lines), (lines, err)
 
 
 PROMPT = """
@@ -143,28 +138,18 @@ def run(source):
 """
 
 
-def interrupted_at_a_prompt(source: str, after: str = "hanging") -> list[str]:
-    """Run a script, press Ctrl-C when it has printed a line, and return what it prints later."""
-    with subprocess.Popen(
-        [sys.executable, "-c", source], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as done:
-        assert done.stdout is not None
-        assert after + "\n" in iter(done.stdout.readline, "")
-        done.send_signal(signal.SIGINT)
-        try:
-            out, err = done.communicate(timeout=120)
-        finally:
-            done.kill()
-    assert done.returncode == 0, err
+def interrupt_at_a_prompt(source: str, after: str = "hanging") -> list[str]:
+    """Run a script with a prompt in it, interrupt it, and return what it prints after that."""
+    lines, err = interrupt(source, after)
     assert "KeyboardInterrupt" in err
-    return out.splitlines()
+    return lines
 
 
 @pytest.mark.parametrize(
     "wait", ["numpy.asarray(x + 1)", "jax.block_until_ready(x + 1)", "jax.device_get([x + 1])", "float((x + 1) + 1)"]
 )
 def test_a_prompt_that_shows_ctrl_c_does_not_keep_the_work_up(wait: str) -> None:
-    lines = interrupted_at_a_prompt(f"{ASKS}{PROMPT}\nrun({wait!r})\nprint('next', float(x * 2))")
+    lines = interrupt_at_a_prompt(f"{ASKS}{PROMPT}\nrun({wait!r})\nprint('next', float(x * 2))")
     told = "told: the launch was given up: CANCELLED: Ctrl-C ended a wait for a device, and nobody holds what this"
     assert [line for line in lines if line.startswith(told)], lines
     assert lines[-1] == "next 1.0"
@@ -172,7 +157,7 @@ def test_a_prompt_that_shows_ctrl_c_does_not_keep_the_work_up(wait: str) -> None
 
 @pytest.mark.parametrize("wait", ["numpy.asarray(y)", "jax.block_until_ready(y)"])
 def test_work_whose_array_is_held_goes_on_after_ctrl_c(wait: str) -> None:
-    lines = interrupted_at_a_prompt(
+    lines = interrupt_at_a_prompt(
         f"""{ASKS}{PROMPT}
 run("y = x + 1; asked.wait(); print('held', flush=True); {wait}")
 asked.clear()
