@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.api.checks import expect, expect_array, expect_bytes, expect_callable, expect_int, expect_sequence
+from pjrt.api.checks import (
+    expect,
+    expect_array,
+    expect_bytes,
+    expect_callable,
+    expect_int,
+    expect_out,
+    expect_sequence,
+)
 from pjrt.api.execute_options import ExecuteOptions, SendCallback
 from pjrt.api.layout import StridedLayout, TiledLayout
 
@@ -117,3 +125,18 @@ def test_a_long_value_is_cut_in_the_message() -> None:
     with pytest.raises(pjrt.InvalidArgumentError) as caught:
         expect("x" * 1000, int, "a number")
     assert len(caught.value.message) < 150
+
+
+def test_an_array_to_copy_to_is_writable_and_of_the_shape_and_dtype() -> None:
+    out = np.zeros((2, 3), np.int16)
+    assert expect_out(out, (2, 3), np.dtype(np.int16)) is out
+    read_only = np.zeros((2, 3), np.int16)
+    read_only.setflags(write=False)
+    for wrong, found in (
+        (read_only, r"a read-only array of int16\[2, 3\]"),
+        (out.T, r"a writable array of int16\[3, 2\]"),
+        (out.astype(np.int32), r"a writable array of int32\[2, 3\]"),
+        ([1, 2], "type list"),
+    ):
+        with pytest.raises(pjrt.InvalidArgumentError, match=rf"expected a writable array of int16\[2, 3\] .* {found}"):
+            expect_out(wrong, (2, 3), np.dtype(np.int16))

@@ -150,7 +150,7 @@ def interrupt_at_a_prompt(source: str, after: str = "hanging") -> list[str]:
 )
 def test_a_prompt_that_shows_ctrl_c_does_not_keep_the_work_up(wait: str) -> None:
     lines = interrupt_at_a_prompt(f"{ASKS}{PROMPT}\nrun({wait!r})\nprint('next', float(x * 2))")
-    told = "told: the launch was given up: CANCELLED: Ctrl-C ended a wait for a device, and nobody holds what this"
+    told = "told: the launch was given up: CANCELLED: Ctrl-C ended a wait for a device, and nothing holds the"
     assert [line for line in lines if line.startswith(told)], lines
     assert lines[-1] == "next 1.0"
 

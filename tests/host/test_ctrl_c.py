@@ -102,7 +102,7 @@ def test_ctrl_c_tells_a_function_whose_results_nobody_holds() -> None:
         """
     )
     assert (done.returncode, done.stderr) == (0, "")
-    told = "the launch was given up: CANCELLED: Ctrl-C ended a wait for a device, and nobody holds what this would give"
+    told = "the launch was given up: CANCELLED: Ctrl-C ended a wait for a device, and nothing holds the results of the launch"
     assert done.stdout.splitlines() == [told, "1.0", "0.0"]
 
 

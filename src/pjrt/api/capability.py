@@ -137,9 +137,9 @@ class Capabilities:
         Raises:
             TypeError, ValueError, AttributeError: the values have another form.
         """
-        known = {each.name for each in fields(Capabilities)}
+        names = {each.name for each in fields(Capabilities)}
         return Capabilities(
-            **{name: _FROM_PLAIN.get(name, _same)(value) for name, value in plain.items() if name in known}
+            **{name: _FROM_PLAIN.get(name, _same)(value) for name, value in plain.items() if name in names}
         )
 
     def to_json(self) -> str:

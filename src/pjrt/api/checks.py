@@ -114,3 +114,17 @@ def expect_array(value: Any) -> np.ndarray[Any, Any]:
         return np.asarray(value)
     except (ValueError, TypeError) as error:
         raise InvalidArgumentError(f"expected an array, or a value that numpy makes one of: {error}") from error
+
+
+def expect_out(out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return the caller's array, which must be writable and of a shape and dtype, to copy a value to.
+
+    Raises:
+        InvalidArgumentError: the argument is no such array.
+    """
+    if isinstance(out, np.ndarray) and out.shape == shape and out.dtype == dtype and out.flags.writeable:
+        return out
+    description = f"type {type(out).__name__}"
+    if isinstance(out, np.ndarray):
+        description = f"{'a writable' if out.flags.writeable else 'a read-only'} array of {out.dtype}{list(out.shape)}"
+    raise InvalidArgumentError(f"expected a writable array of {dtype}{list(shape)} to copy to, found {description}")

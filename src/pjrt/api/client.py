@@ -95,8 +95,8 @@ class Client(abc.ABC):
         kinds = tuple(
             dict.fromkeys(space.kind for device in self.addressable_devices for space in device.memory_spaces)
         )
-        known = Capabilities(num_devices=len(self.devices), memory_kinds=kinds or None)
-        return known.completed(Capabilities.from_attributes(self.attributes))
+        basics = Capabilities(num_devices=len(self.devices), memory_kinds=kinds or None)
+        return basics.completed(Capabilities.from_attributes(self.attributes))
 
     def lookup_device(self, device_id: int) -> Device:
         """Return the device with an id (``PJRT_Client_LookupDevice``).
@@ -122,9 +122,9 @@ class Client(abc.ABC):
         for device in self.addressable_devices:
             if device.local_hardware_id == local_hardware_id:
                 return device
-        known = [d.local_hardware_id for d in self.addressable_devices]
+        ids = [d.local_hardware_id for d in self.addressable_devices]
         raise NotFoundError(
-            f"'{self.platform_name}' has no device with local hardware id {local_hardware_id}; it has {known}"
+            f"'{self.platform_name}' has no device with local hardware id {local_hardware_id}; it has {ids}"
         )
 
     @abc.abstractmethod

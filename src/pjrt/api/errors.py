@@ -90,12 +90,12 @@ class PjrtError(Exception):
         message.
         """
         try:
-            known = StatusCode(code)
+            status = StatusCode(code)
         except ValueError:
             return UnknownError(f"{message} (status code {code} is not one of absl's)", payloads=payloads)
-        if known is StatusCode.OK:
+        if status is StatusCode.OK:
             return InternalError(f"an error with the status code OK was reported: {message}", payloads=payloads)
-        return _BY_CODE[known](message, payloads=payloads)
+        return _BY_CODE[status](message, payloads=payloads)
 
     @staticmethod
     def wrap(error: BaseException, place: str = "") -> PjrtError:

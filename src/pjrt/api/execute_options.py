@@ -89,9 +89,9 @@ class ExecuteOptions:
     def __post_init__(self) -> None:
         expect_int(self.launch_id, "ExecuteOptions.launch_id as a whole number")
         if self.non_donatable_input_indices:
-            given = expect_sequence(self.non_donatable_input_indices, f"{_KEPT} as a set of whole numbers")
-            kept = frozenset(expect_int(number, f"{_KEPT} as whole numbers") for number in given)
-            object.__setattr__(self, "non_donatable_input_indices", kept)
+            indices = expect_sequence(self.non_donatable_input_indices, f"{_KEPT} as a set of whole numbers")
+            numbers = frozenset(expect_int(number, f"{_KEPT} as whole numbers") for number in indices)
+            object.__setattr__(self, "non_donatable_input_indices", numbers)
         for name, kind in (("send_callbacks", SendCallback), ("recv_callbacks", RecvCallback)):
             for row in expect_sequence(getattr(self, name), f"ExecuteOptions.{name} as one sequence a device"):
                 expect_all(row, kind, f"ExecuteOptions.{name} as pjrt.{kind.__name__}")

@@ -53,7 +53,7 @@ class InMemoryKeyValueStore(KeyValueStore):
                     if key in self._values:
                         break
                     raise DeadlineExceededError(
-                        f"nobody put the key {key!r} into the key-value store within {timeout} s"
+                        f"the key {key!r} was not put into the key-value store within {timeout} s"
                     )
             return self._values[key]
 

@@ -41,8 +41,8 @@ def choose_place(client: Client, device: Device | None, memory_space: MemorySpac
     if memory_space is None:
         return device, device.default_memory_space
     if memory_space not in device.memory_spaces:
-        known = ", ".join(str(space) for space in device.memory_spaces)
-        raise InvalidArgumentError(f"{device} cannot address the memory space {memory_space}; it has {known}")
+        spaces = ", ".join(str(space) for space in device.memory_spaces)
+        raise InvalidArgumentError(f"{device} cannot address the memory space {memory_space}; it has {spaces}")
     return device, memory_space
 
 

@@ -1,4 +1,4 @@
-"""The processes of a distributed job, as a client is told of them."""
+"""Process infos: the processes of a distributed job and their states."""
 
 from __future__ import annotations
 

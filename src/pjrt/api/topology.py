@@ -89,8 +89,8 @@ class TopologyDescription(abc.ABC):
     def capabilities(self) -> Capabilities:
         """The declared abilities of the devices."""
         devices = self.device_descriptions
-        known = Capabilities(num_devices=len(devices), memory_kinds=_memory_kinds(devices))
-        return known.completed(Capabilities.from_attributes(self.attributes))
+        basics = Capabilities(num_devices=len(devices), memory_kinds=_memory_kinds(devices))
+        return basics.completed(Capabilities.from_attributes(self.attributes))
 
     def supports(
         self,

@@ -45,14 +45,14 @@ class Arguments:
         if not donated:
             return [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
         with runtime_lock:  # Of two calls that donate the same argument, one must fail.
-            taken = [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
+            storages = [self._check(row, device) for row, device in zip(rows, devices, strict=True)]
             for row in rows:
                 self._check_used_once(row, donated)
             for row in rows:
                 for number in donated:
                     if number < len(row):
                         row[number].delete()
-            return taken
+            return storages
 
     def _check(self, arguments: Sequence[Buffer], device: HostDevice) -> list[Storage]:
         parameters = self._parameters

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.buffer import Buffer
-from pjrt.api.checks import expect
+from pjrt.api.checks import expect, expect_out
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
@@ -115,7 +115,8 @@ class HostBuffer(Buffer):
         storage = self.use()
         order = None if layout is None else order_of(layout, self.shape, self.element_type)
         if out is not None:
-            return self._copy_out(storage, expect(out, np.ndarray, "a numpy array to copy to, or None"))
+            target = expect_out(out, self.shape, array_dtype(self.element_type))
+            return schedule(self.device, storage, lambda array: _fill(target, array), target.nbytes)
         if order is None or order == self._order:
             definition = storage.definition
             if definition._done and definition._error is None:
@@ -123,21 +124,6 @@ class HostBuffer(Buffer):
             return schedule(self.device, storage, _view, 0)
         dtype = array_dtype(self.element_type)
         return schedule(self.device, storage, lambda array: aligned_copy(array, dtype, order), self.on_device_size)
-
-    def _copy_out(self, storage: Storage, out: HostArray) -> Future[HostArray]:
-        dtype = array_dtype(self.element_type)
-        if out.shape != self.shape or out.dtype != dtype or not out.flags.writeable:
-            writable = "" if out.flags.writeable else " read-only"
-            raise InvalidArgumentError(
-                f"expected a writable array of {dtype}{list(self.shape)} to copy to, found a{writable} one of "
-                f"{out.dtype}{list(out.shape)}"
-            )
-
-        def copy(array: HostArray) -> HostArray:
-            np.copyto(out, array)
-            return out
-
-        return schedule(self.device, storage, copy, out.nbytes)
 
     def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
         return copy_raw(self.device, self.use(), self.on_device_size, out, offset, size)
@@ -230,6 +216,11 @@ class HostBuffer(Buffer):
     def described(self) -> str:
         """The type and shape, for messages."""
         return f"{self.element_type.name.lower()}[{','.join(map(str, self.shape))}]"
+
+
+def _fill(out: HostArray, array: HostArray) -> HostArray:
+    np.copyto(out, array)
+    return out
 
 
 def _value(storage: Storage) -> HostArray:

@@ -33,15 +33,15 @@ def wanted_executions(executions: Iterable[Execution]) -> set[Execution]:
     for execution in executions:
         uses.update(map(id, execution.inputs))
         makers.update((id(storage), execution) for storage in execution.outputs or ())
-    found = {execution for execution in executions if not execution.outputs or _is_held(execution.outputs, uses)}
-    left = list(found)
+    wanted = {execution for execution in executions if not execution.outputs or _is_held(execution.outputs, uses)}
+    left = list(wanted)
     while left:
         for number in map(id, left.pop().inputs):
             maker = makers.get(number)
-            if maker is not None and maker not in found:
-                found.add(maker)
+            if maker is not None and maker not in wanted:
+                wanted.add(maker)
                 left.append(maker)
-    return found
+    return wanted
 
 
 def _is_held(outputs: list[Storage], uses: Counter[int]) -> bool:

@@ -12,7 +12,7 @@ def without_traceback(error: BaseException) -> PjrtError:
     """Return an exception of a device's code as a ``PjrtError`` that keeps no frames alive.
 
     A traceback holds the frames, and those hold the arrays they worked on: memory of the device, for as long as
-    somebody keeps the error. So the traceback is kept as text, in a note that Python prints with the error; the message
+    the error is kept. So the traceback is kept as text, in a note that Python prints with the error; the message
     has the place where the exception was raised.
     """
     wrapped = from_author(error)

@@ -132,7 +132,9 @@ class Launch:
         if self._interruptions != interruption.count():
             interruption.forget_variables()
             if not any(each.is_wanted for each in self._under_way):
-                self.give_up(CancelledError("Ctrl-C ended a wait for a device, and nobody holds what this would give"))
+                self.give_up(
+                    CancelledError("Ctrl-C ended a wait for a device, and nothing holds the results of the launch")
+                )
         if self._error is not None:
             raise self._aborted()
 

@@ -63,7 +63,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         self._started: dict[Device, int] = dict.fromkeys(self._runs, 0)
         self._launches: dict[int, Launch] = {}
 
-    # What it is.
+    # The program and its devices.
 
     @property
     def platform_name(self) -> str:

@@ -152,7 +152,7 @@ class _Filling:
         with runtime_lock:
             buffer, self._buffer = self._buffer, None
         if buffer is None:
-            raise FailedPreconditionError("the buffer was retrieved already; it can be taken once")
+            raise FailedPreconditionError("the buffer was retrieved already; each buffer can be retrieved once")
         return buffer
 
     def transfer(self, copy: Callable[[HostArray, HostArray], object], size: int, is_last: bool) -> Future[None]:

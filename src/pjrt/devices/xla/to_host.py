@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.checks import expect
+from pjrt.api.checks import expect, expect_out
 from pjrt.api.errors import InvalidArgumentError, unimplemented
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def copy_array(buffer: XlaBuffer, out: HostArray | None, layout: Layout | None) -> Future[HostArray]:
     """Copy a buffer's value into the caller's array, or into a new array with a layout."""
     if out is not None:
-        _check_out(buffer, out)
-        target = out
+        target = expect_out(out, buffer.shape, buffer.dtype)
     else:
         if layout is None:
             raise InvalidArgumentError("expected an array to copy to or a layout for a new one, found neither")
@@ -84,12 +83,3 @@ def carried_out(buffer: XlaBuffer, copy: Callable[[_jaxlib.Array], Any]) -> Futu
     # A future with a callback is watched, and the watcher makes the copy.
     future.add_done_callback(lambda _: None)
     return future
-
-
-def _check_out(buffer: XlaBuffer, out: HostArray) -> None:
-    if not isinstance(out, np.ndarray) or not out.flags.writeable:
-        raise InvalidArgumentError(f"expected a writable numpy array to copy to, found {type(out).__name__}, read-only")
-    if out.shape != buffer.shape or out.dtype != buffer.dtype:
-        raise InvalidArgumentError(
-            f"expected an array of {buffer.dtype}{list(buffer.shape)} to copy to, found {out.dtype}{list(out.shape)}"
-        )
