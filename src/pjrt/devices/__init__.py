@@ -1,3 +1,1 @@
-"""The devices in the box: XLA's CPU compiler, and the reference interpreter (floor 3: knows nothing of the C ABI or the
-command line).
-"""
+"""The built-in devices: XLA's CPU compiler, and the reference interpreter. They know neither the C ABI nor the CLI."""

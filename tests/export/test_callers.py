@@ -1,4 +1,4 @@
-"""Bad luck: callers in C that are older, newer, careless or many. Each case is a process of its own."""
+"""Callers in C that are older, newer, careless or many. Each case runs in a subprocess."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ import pjrt
 
 HERE = Path(__file__).parent
 INCLUDE = Path(pjrt.__file__).parent / "capi" / "include"
-CASES = re.findall(r"^void (\w+)\(void\) \{", (HERE / "bad_luck.c").read_text(), re.MULTILINE)
+SOURCES = sorted((HERE / "callers").glob("*.c"))
+CASES = [case for source in SOURCES for case in re.findall(r"^void (\w+)\(void\) \{", source.read_text(), re.MULTILINE)]
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = shutil.which("cc") or shutil.which("gcc")
     assert compiler is not None, "the tests need a C compiler"
-    target = tmp_path_factory.mktemp("bad_luck") / "libbad_luck.so"
+    target = tmp_path_factory.mktemp("callers") / "libcallers.so"
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-shared", "-fPIC", f"-I{INCLUDE}"]
-    source = str(HERE / "bad_luck.c")
-    subprocess.run([compiler, *flags, source, "-o", str(target), "-lpthread"], check=True, timeout=120)
+    subprocess.run([compiler, *flags, *map(str, SOURCES), "-o", str(target), "-lpthread"], check=True, timeout=120)
     return target
 
 
 def run(library: Path, device: str, case: str) -> str:
-    command = [sys.executable, "-X", "faulthandler", str(HERE / "bad_luck.py"), str(library), device, case]
+    command = [sys.executable, "-X", "faulthandler", str(HERE / "run_caller.py"), str(library), device, case]
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=quiet)
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])
@@ -57,7 +57,7 @@ def test_nothing_leaks(library: Path, device: str) -> None:
 
 
 def test_ctrl_c_ends_a_wait_in_native_code(library: Path) -> None:
-    command = [sys.executable, str(HERE / "bad_luck.py"), str(library), "reference", "be_interrupted"]
+    command = [sys.executable, str(HERE / "run_caller.py"), str(library), "reference", "be_interrupted"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n"

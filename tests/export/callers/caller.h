@@ -1,6 +1,9 @@
-/* What the cases of bad_luck.c share: structs that are garbage where the ABI lets them be, and one life of a client. */
-#ifndef BAD_LUCK_H_
-#define BAD_LUCK_H_
+/* A caller of a plugin: structs that hold garbage wherever the ABI allows it, and the calls that all cases need.
+ *
+ * A case is a function without arguments that is not static. A case that fails writes the reason to the error stream and
+ * ends the process. */
+#ifndef CALLER_H_
+#define CALLER_H_
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -12,7 +15,7 @@
 
 enum { GARBAGE = 0xAA };
 
-/* An argument struct in which only what every caller must set is set. */
+/* An argument struct with the two fields that every caller must set, and garbage in all others. */
 #define START(type, name)                    \
   type name;                                 \
   memset(&name, GARBAGE, sizeof name);       \
@@ -27,7 +30,8 @@ enum { GARBAGE = 0xAA };
     }                                                                           \
   } while (0)
 
-static const PJRT_Api *api;
+/* The table of the plugin; use_table sets it. */
+extern const PJRT_Api *api;
 
 static inline bool is_garbage(const void *start, size_t size) {
   for (size_t i = 0; i < size; i++)
@@ -53,13 +57,13 @@ static inline bool says(const PJRT_Error *error, const char *text) {
   args.error = error;
   api->PJRT_Error_Message(&args);
   char *copy = strndup(args.message, args.message_size);
-  const bool found = strstr(copy, text) != NULL;
-  if (!found) fprintf(stderr, "expected '%s' in: %s\n", text, copy);
+  const bool is_in = strstr(copy, text) != NULL;
+  if (!is_in) fprintf(stderr, "expected '%s' in: %s\n", text, copy);
   free(copy);
-  return found;
+  return is_in;
 }
 
-/* Ends the program with the message if there is an error. */
+/* Ends the process with the message if there is an error. */
 static inline void ok(PJRT_Error *error) {
   if (error == NULL) return;
   START(PJRT_Error_Message_Args, args);
@@ -69,7 +73,7 @@ static inline void ok(PJRT_Error *error) {
   exit(1);
 }
 
-/* Ends the program unless the error is there and has that code; frees it. */
+/* Ends the process unless there is an error with that code; frees it. */
 static inline void fails(PJRT_Error *error, PJRT_Error_Code code) {
   MUST(error != NULL);
   if (code_of(error) != code) {
@@ -85,7 +89,7 @@ static inline void destroy_event(PJRT_Event *event) {
   ok(api->PJRT_Event_Destroy(&args));
 }
 
-/* The event's error, which becomes the caller's; destroys the event. */
+/* Waits for the event, destroys it and returns its error, which the caller then owns. */
 static inline PJRT_Error *outcome(PJRT_Event *event) {
   START(PJRT_Event_Await_Args, args);
   args.event = event;
@@ -132,7 +136,7 @@ static inline PJRT_Device *first_device(PJRT_Client *client) {
   return args.addressable_devices[0];
 }
 
-static inline PJRT_Error *try_compile(PJRT_Client *client, const char *code, PJRT_LoadedExecutable **made) {
+static inline PJRT_Error *try_compile(PJRT_Client *client, const char *code, PJRT_LoadedExecutable **executable) {
   /* CompileOptionsProto with executable_build_options: one replica, one partition. */
   static const char options[] = {0x1a, 0x04, 0x20, 0x01, 0x28, 0x01};
   START(PJRT_Program, program);
@@ -146,17 +150,17 @@ static inline PJRT_Error *try_compile(PJRT_Client *client, const char *code, PJR
   args.compile_options = options;
   args.compile_options_size = sizeof options;
   PJRT_Error *error = api->PJRT_Client_Compile(&args);
-  *made = args.executable;
+  *executable = args.executable;
   return error;
 }
 
 static inline PJRT_LoadedExecutable *compile(PJRT_Client *client, const char *code) {
-  PJRT_LoadedExecutable *made;
-  ok(try_compile(client, code, &made));
-  return made;
+  PJRT_LoadedExecutable *executable;
+  ok(try_compile(client, code, &executable));
+  return executable;
 }
 
-/* Four floats on the first device. */
+/* A buffer of four floats on the first device. */
 static inline PJRT_Buffer *put(PJRT_Client *client, const float *data) {
   const int64_t dims[1] = {4};
   START(PJRT_Client_BufferFromHostBuffer_Args, args);
@@ -176,7 +180,7 @@ static inline PJRT_Buffer *put(PJRT_Client *client, const float *data) {
   return args.buffer;
 }
 
-/* One execution on one device; no result or event is touched if it is refused. */
+/* One execution on one device; it writes no result and no event if it fails. */
 static inline PJRT_Error *try_run(PJRT_LoadedExecutable *executable, PJRT_ExecuteOptions *options,
                                   PJRT_Buffer *const *arguments, size_t count, PJRT_Buffer **result,
                                   PJRT_Event **complete) {
@@ -229,11 +233,11 @@ static inline void live(PJRT_Client *client, PJRT_LoadedExecutable *executable, 
   PJRT_Event *complete = NULL;
   ok(try_run(executable, options, &input, 1, &result, &complete));
   ok(outcome(complete));
-  float found[4];
-  fetch(result, found);
-  for (int i = 0; i < 4; i++) MUST(found[i] == 2 * INPUT[i]);
+  float values[4];
+  fetch(result, values);
+  for (int i = 0; i < 4; i++) MUST(values[i] == 2 * INPUT[i]);
   destroy_buffer(input);
   destroy_buffer(result);
 }
 
-#endif /* BAD_LUCK_H_ */
+#endif /* CALLER_H_ */

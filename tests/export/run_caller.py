@@ -1,4 +1,4 @@
-"""Run one case of ``bad_luck.c`` against an exported device: ``bad_luck.py LIBRARY DEVICE CASE``.
+"""Run one case of the callers in C against an exported device: ``run_caller.py LIBRARY DEVICE CASE``.
 
 The functions are called without the GIL, as a framework calls them.
 """
@@ -29,9 +29,9 @@ def make_storing_client(key_value_store: pjrt.KeyValueStore | None = None) -> pj
 
 
 def leak(library: ctypes.CDLL) -> None:
-    """Return by how much three hundred lives of a caller make the process grow, in the round that added least.
+    """Print by how much three hundred lives of a caller make the process grow, in the round of least growth.
 
-    A leak adds to each of them; what an allocator or a thread takes at times does not.
+    A leak adds to each round; the memory that an allocator or a thread takes now and then does not.
     """
 
     def pages() -> int:
