@@ -24,7 +24,7 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 def test_keeping_what_was_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    section = PAGE.split("## Keep what was compiled")[1].split("\n## ")[0]
+    section = PAGE.split("## Keep compiled programs")[1].split("\n## ")[0]
     saving, caching = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     topology = pjrt.topology("cpu")
     space: dict[str, Any] = {"pjrt": pjrt, "topology": topology, "program": PROGRAM, "options": None}
