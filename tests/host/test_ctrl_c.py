@@ -102,8 +102,8 @@ def test_ctrl_c_tells_a_function_whose_results_nobody_holds() -> None:
         """
     )
     assert (done.returncode, done.stderr) == (0, "")
-    told = "the launch was given up: CANCELLED: Ctrl-C ended a wait for a device, and nothing holds the results of the launch"
-    assert done.stdout.splitlines() == [told, "1.0", "0.0"]
+    reason = "Ctrl-C ended a wait for a device, and nothing holds the results of the launch"
+    assert done.stdout.splitlines() == [f"the launch was given up: CANCELLED: {reason}", "1.0", "0.0"]
 
 
 AT_A_PROMPT = """
