@@ -174,14 +174,19 @@ StaticCheck = Callable[[Effort], Sequence[Reason]]
 """A look at a program: it returns its reasons against the program for ``Effort.OPS`` or ``Effort.TYPES``."""
 
 
+def format_reason(format_: str, capabilities: Capabilities) -> Reason | None:
+    """Return the reason against a program of a format that the device does not take; ``None`` if it may take it."""
+    accepted = capabilities.program_formats
+    if accepted is None or format_ in accepted:
+        return None
+    message = f"the program has the format '{format_}', the device takes {', '.join(map(repr, accepted))}"
+    return Reason(Verdict.NO, ReasonKind.FORMAT, format_, message)
+
+
 def only_format(program: Program | str | bytes, capabilities: Capabilities) -> StaticCheck:
     """Return a check of a program's format and of nothing else, for devices that do not look into programs."""
-    format_, accepted = str(Program.of(program).format), capabilities.program_formats
-    if accepted is not None and format_ not in accepted:
-        message = f"the program has the format '{format_}', the device takes {', '.join(accepted)}"
-        reason = Reason(Verdict.NO, ReasonKind.FORMAT, format_, message)
-    else:
-        reason = Reason(Verdict.MAYBE, ReasonKind.OP, "operations", "the device does not look into programs")
+    unknown = Reason(Verdict.MAYBE, ReasonKind.OP, "operations", "the device does not look into programs")
+    reason = format_reason(str(Program.of(program).format), capabilities) or unknown
     return lambda effort: (reason,)
 
 

@@ -1,8 +1,8 @@
-"""Support: whether a device can run a program, found by looking into the program.
+"""Compatibility: whether a device can run a program, judged by a look into the program.
 
-The device is known by its ``Capabilities`` only. What it says of itself is taken at its word; what it does not say
-leaves the verdict open. A device that lists its operations is taken to look at each of them; one that does not is a
-compiler, which may do away with what it could not run, so that only what it surely meets rules a program out.
+The device is known by its ``Capabilities`` only. Its declarations are believed; where it declares nothing, the verdict
+stays open. A device that lists its operations is expected to look at each of them. A device that does not is a
+compiler, which may remove what it could not run, so only what it cannot avoid rules a program out.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from functools import cached_property
 from typing import Any
 
 from pjrt.api.capability import Capabilities
-from pjrt.api.compatibility import Effort, Reason, ReasonKind, StaticCheck, Support, Verdict, decide
+from pjrt.api.compatibility import Effort, Reason, ReasonKind, StaticCheck, Support, Verdict, decide, format_reason
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import conversion
-from pjrt.stablehlo._suitability import STRUCTURE, Suitability
+from pjrt.stablehlo._requirements import STRUCTURE, Requirements
 from pjrt.stablehlo.format import artifact_version
+from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.partitioning import with_partitioning
 from pjrt.stablehlo.reader import read
@@ -33,17 +34,18 @@ def supports(
     effort: Effort | str | None = None,
     compile: Callable[[], Any] | None = None,
 ) -> Support:
-    """Whether a device with these capabilities can run a program.
+    """Return whether a device with these capabilities can run a program.
 
     Args:
         program: a program in any encoding.
         options: how it is compiled; the defaults are for one device.
         capabilities: what is known of the device.
         effort: the effort to make; None for the cheapest that gives a yes or a no.
-        compile: compiles the program for the device; None where that cannot be done.
+        compile: compiles the program for the device; None where that is impossible.
 
     Raises:
-        InvalidArgumentError, DataLossError: it is no program.
+        InvalidArgumentError: the source is not a program.
+        DataLossError: the program is truncated or corrupt.
     """
     return decide(effort, static_check(program, options, capabilities), compile)
 
@@ -51,12 +53,13 @@ def supports(
 def static_check(
     program: Program | str | bytes, options: CompileOptions | None, capabilities: Capabilities
 ) -> StaticCheck:
-    """What looks into a program for a device with these capabilities; see ``pjrt.api.compatibility.decide``.
+    """Return a check of a program for a device with these capabilities; see ``pjrt.api.compatibility.decide``.
 
     The program is parsed once, where that is needed.
 
     Raises:
-        InvalidArgumentError, DataLossError: it is no program.
+        InvalidArgumentError: the source is not a program.
+        DataLossError: the program is truncated or corrupt.
     """
     code = read(program)
     return _Check(code, with_partitioning(code, options), capabilities).reasons
@@ -71,39 +74,37 @@ class _Check:
         self._device = capabilities
 
     def reasons(self, effort: Effort) -> Sequence[Reason]:
-        """The reasons against the program that an effort brings, and those that leave it open."""
-        found = [*self._format(), *self._version(effort)]
-        if any(reason.verdict is Verdict.NO or reason.kind is ReasonKind.FORMAT for reason in found):
-            return found
+        """Return the reasons against the program that an effort finds, and those that leave the verdict open."""
+        reasons = [*self._format(), *self._version(effort)]
+        if any(reason.verdict is Verdict.NO or reason.kind is ReasonKind.FORMAT for reason in reasons):
+            return reasons
         try:
-            if effort is Effort.OPS:
-                return [*found, *self._names()]
-            return [*found, *self._suitability.reasons()]
+            return [*reasons, *(self._names() if effort is Effort.OPS else self._requirements.reasons())]
         except FailedPreconditionError as error:
-            reason = f"it cannot be looked into: {error.message}"
+            message = f"it cannot be looked into: {error.message}"
         except PjrtError as error:
-            reason = error.message
-        return [*found, _open(ReasonKind.FORMAT, str(self._program.format), reason)]
+            message = error.message
+        return [*reasons, _open(ReasonKind.FORMAT, str(self._program.format), message)]
 
     @cached_property
     def _module(self) -> Any:
         return conversion.to_module(self._program, trusted=True)
 
     @cached_property
-    def _suitability(self) -> Suitability:
-        return Suitability(parse_module(self._module, constants=False), self._device, self._options)
+    def _requirements(self) -> Requirements:
+        return Requirements(parse_module(self._module, constants=False), self._device, self._options)
 
     def _format(self) -> list[Reason]:
-        format_, taken = str(self._program.format), self._device.program_formats
-        if taken is not None and format_ not in taken:
-            message = f"the program has the format '{format_}', the device takes {_listed(taken)}"
-            return [Reason(Verdict.NO, ReasonKind.FORMAT, format_, message)]
+        format_ = str(self._program.format)
+        refusal = format_reason(format_, self._device)
+        if refusal is not None:
+            return [refusal]
         if format_ not in tuple(ProgramFormat):
             return [_open(ReasonKind.FORMAT, format_, f"only the device knows the format '{format_}'")]
         return []
 
     def _version(self, effort: Effort) -> list[Reason]:
-        """Whether the device reads the program's version, or can be sent it at one that it reads."""
+        """Return why the device may not read the program's version, even after a conversion to one that it reads."""
         written, stated = artifact_version(self._program), self._device.stablehlo_current_version
         if stated is None:
             return []
@@ -119,13 +120,14 @@ class _Check:
             if written is None:  # then it need not be an artifact
                 return [_open(ReasonKind.VERSION, str(newest), error.message)]
             return [Reason(Verdict.NO, ReasonKind.VERSION, str(written), f"{message}, and {error.message}")]
-        except PjrtError:  # it says so wherever it is parsed
+        except PjrtError:  # the parser reports the same later
             return []
         return []
 
     def _is_read_here(self, written: Version) -> bool:
-        """Whether an artifact can be read here, to be written at another version: also one of a newer version, if it
-        has nothing in it that is new.
+        """Whether this jaxlib reads an artifact, and so can write it at an older version.
+
+        That includes an artifact of a newer version, if it holds nothing that is new.
         """
         try:
             return written <= conversion.current_version() or bool(self._module)
@@ -136,29 +138,15 @@ class _Check:
         runs = self._device.operations
         if runs is None:
             return [_open(ReasonKind.OP, "operations", "the device does not say which operations it runs")]
-        if not self._used <= {*runs, *STRUCTURE}:
-            found = self._suitability.operations()
-            if found:
-                return found
-        return [_open(ReasonKind.TYPE, "types", "types and attributes were not looked at")]
+        missing = [] if self._used <= {*runs, *STRUCTURE} else self._requirements.operations()
+        return missing or [_open(ReasonKind.TYPE, "types", "types and attributes were not looked at")]
 
     @cached_property
     def _used(self) -> set[str]:
-        """The names of the program's operations, without parsing more than them."""
+        """The names of the operations in the program's functions; nothing else of them is parsed."""
         with self._module as module:
-            names: set[str] = set()
-            for inner in module.body:
-                if inner.operation.name == "func.func":
-                    _collect(inner.operation, names)
-            return names
-
-
-def _collect(operation: Any, names: set[str]) -> None:
-    for region in operation.regions:
-        for block in region.blocks:
-            for inner in block.operations:
-                names.add(inner.operation.name)
-                _collect(inner.operation, names)
+            functions = [inner.operation for inner in module.body if inner.operation.name == "func.func"]
+            return {operation.name for function in functions for operation in walk(function)} - {"func.func"}
 
 
 def _open(kind: ReasonKind, subject: str, message: str) -> Reason:
@@ -166,12 +154,8 @@ def _open(kind: ReasonKind, subject: str, message: str) -> Reason:
 
 
 def _writes_newer(version: Version) -> bool:
-    """Whether programs here may hold what a version does not."""
+    """Whether this jaxlib's StableHLO is newer than a version, so that programs may hold what the version lacks."""
     try:
         return version < conversion.current_version()
     except PjrtError:
         return False
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
