@@ -8,6 +8,7 @@ from pjrt import InvalidArgumentError, Program
 from pjrt.stablehlo import (
     Encoding,
     Version,
+    _artifact,
     artifact_version,
     current_version,
     encoding_of,
@@ -22,7 +23,6 @@ from pjrt.stablehlo import (
     to_text,
 )
 from pjrt.stablehlo._xla_protos import parse as parse_proto
-from pjrt.stablehlo.conversion import needed_version_of
 from pjrt.stablehlo.protobuf_wire import BYTES, fields
 
 
@@ -110,7 +110,7 @@ def test_the_needed_version_is_the_oldest_that_can_hold_it(given: Program, neede
 def test_converting_leaves_the_module_as_it_was() -> None:
     module = to_module(ADD)
     before = to_text(ADD)
-    assert needed_version_of(module) == needed_version_of(module) == minimum_version()
+    assert _artifact.needed_version(module) == _artifact.needed_version(module) == minimum_version()
     with module as mlir:
         assert str(mlir) == before
 

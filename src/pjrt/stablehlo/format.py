@@ -28,6 +28,9 @@ class Encoding(enum.StrEnum):
         return ProgramFormat.HLO_WITH_CONFIG if self is Encoding.HLO_WITH_CONFIG else ProgramFormat.MLIR
 
 
+HLO_ENCODINGS = frozenset((Encoding.HLO, Encoding.HLO_WITH_CONFIG))
+
+
 def encoding_of(program: Program | bytes) -> Encoding:
     """How a program is written down, after a look at its bytes that costs next to nothing and needs no other library.
 

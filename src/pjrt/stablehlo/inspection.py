@@ -10,7 +10,7 @@ from typing import Any
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
-from pjrt.stablehlo import _hlo, conversion
+from pjrt.stablehlo import _artifact, _hlo, conversion
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.location import Location
@@ -247,7 +247,7 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
 
 def _needed_version(module: MlirModule) -> tuple[Version | None, str]:
     try:
-        return conversion.needed_version_of(module), ""
+        return _artifact.needed_version(module), ""
     except InvalidArgumentError as error:
         return None, error.message
 

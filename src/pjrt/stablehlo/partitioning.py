@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import PjrtError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.stablehlo import _hlo
+from pjrt.stablehlo import _hlo, _mlir
 
 # As MLIR spells them, in text and among the strings of bytecode.
 _NAMES = (b"mhlo.num_replicas", b"mhlo.num_partitions")
@@ -40,9 +40,7 @@ def partitioning_of(program: Program) -> Partitioning:
     except PjrtError:  # whoever compiles the program says why, and better
         return Partitioning()
     with module as mlir:
-        attributes = mlir.operation.attributes
-        replicas, partitions = (_count(attributes, name.decode()) for name in _NAMES)
-        return Partitioning(replicas, partitions, _has_shardy(mlir))
+        return Partitioning(*_mlir.device_counts(mlir.operation.attributes), _has_shardy(mlir))
 
 
 def with_partitioning(program: Program | str | bytes, options: CompileOptions | None) -> CompileOptions:
@@ -63,16 +61,6 @@ def _of_hlo(code: bytes) -> Partitioning:
     except PjrtError:
         return Partitioning()
     return Partitioning(replicas, partitions, _SHARDY_IN_XLA.encode() in code)
-
-
-def _count(attributes: Any, name: str) -> int:
-    if name not in attributes:
-        return 1
-    attribute = attributes[name]
-    count = int(attribute.value) if type(attribute).__name__ == "IntegerAttr" else 0
-    if count < 1:
-        raise InvalidArgumentError(f"expected {name} of the program to be a number from 1 up, found {attribute}")
-    return count
 
 
 def _has_shardy(mlir: Any) -> bool:

@@ -1,0 +1,120 @@
+"""Conversions between HLO protos and MLIR, by XLA's own converters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.stablehlo import _hlo, _mlir, jaxlib
+from pjrt.stablehlo._diagnostics import shortened
+from pjrt.stablehlo._mlir import MlirModule
+from pjrt.stablehlo._older_hlo import modernized
+from pjrt.stablehlo.mlir_walk import walk
+
+
+def from_hlo_proto(code: bytes, *, legalized: bool) -> MlirModule:
+    """Return the MLIR module for an HLO proto of any kind.
+
+    Args:
+        code: the proto.
+        legalized: whether the module is to be StableHLO alone; otherwise it may hold deprecated operations and those of
+            the mhlo dialect.
+
+    Raises:
+        InvalidArgumentError: XLA refuses the proto, or an operation has no counterpart in StableHLO.
+    """
+    place = _hlo.screen(code)
+    xla = jaxlib.load("_jax", "convert HLO protos")
+    try:
+        converted = xla.mlir.hlo_to_stablehlo(modernized(code[place.begin : place.end]))
+    except (RuntimeError, ValueError) as error:
+        raise InvalidArgumentError(shortened(str(error))) from error
+    module = _mlir.parse(converted)
+    if legalized:
+        _legalize(module)
+    return module
+
+
+def to_hlo_proto(module: MlirModule, *, tuple_result: bool) -> bytes:
+    """Return the ``HloModuleProto`` for an MLIR module.
+
+    Raises:
+        InvalidArgumentError: XLA refuses the module; the message is XLA's own.
+    """
+    xla, code = jaxlib.load("_jax", "convert to HLO protos"), _mlir.write_bytecode(module)
+    try:
+        computation = xla.mlir.mlir_module_to_xla_computation(code, use_tuple_args=False, return_tuple=tuple_result)
+        proto: bytes = computation.as_serialized_hlo_module_proto()
+    except (RuntimeError, ValueError) as error:
+        raise InvalidArgumentError(shortened(str(error))) from error
+    return proto
+
+
+def _legalize(module: MlirModule) -> None:
+    """Replace deprecated operations and those of the mhlo dialect that have a counterpart.
+
+    Raises:
+        InvalidArgumentError: an operation has no counterpart (those of optimized HLO, such as fusions, have none).
+    """
+    with module as mlir:
+        for operation in reversed(list(walk(mlir.operation))):  # the inner ones before those that hold them
+            if operation.name == "stablehlo.custom_call":
+                _take_tuple_apart(operation)
+            else:
+                _replace_mhlo(operation)
+    _mlir.run_passes(module, _LEGALIZATION)
+
+
+_LEGALIZATION = (
+    "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops),hlo-legalize-to-stablehlo)"
+)
+
+
+def _replace_mhlo(operation: Any) -> None:
+    """Replace an operation of XLA's that StableHLO's passes would leave as a custom call."""
+    name = operation.name
+    if name == "mhlo.copy":
+        operation.results[0].replace_all_uses_with(operation.operands[0])
+        operation.erase()
+    elif name == "mhlo.erf":
+        _replace(operation, "chlo.erf", {})
+    elif name == "mhlo.topk" and operation.attributes["largest"].value:
+        _replace(operation, "chlo.top_k", {"k": operation.attributes["k"]})
+
+
+def _replace(operation: Any, name: str, attributes: dict[str, Any]) -> None:
+    replacement = _create(operation, name, [result.type for result in operation.results], attributes)
+    for old, new in zip(operation.results, replacement.results, strict=True):
+        old.replace_all_uses_with(new)
+    operation.erase()
+
+
+def _take_tuple_apart(operation: Any) -> None:
+    """Give a custom call several results in place of one tuple: HLO has only the tuple."""
+    ir = jaxlib.load("mlir.ir", "convert HLO protos")
+    if len(operation.results) != 1 or not isinstance(operation.results[0].type, ir.TupleType):
+        return
+    readers = [use.owner.operation for use in operation.results[0].uses]
+    if any(reader.name != "stablehlo.get_tuple_element" for reader in readers):
+        return
+    tuple_, attributes = operation.results[0].type, operation.attributes
+    types = [tuple_.get_type(number) for number in range(tuple_.num_types)]
+    named = {attributes[number].name: attributes[number].attr for number in range(len(attributes))}
+    replacement = _create(operation, operation.name, types, named)
+    for reader in readers:
+        reader.results[0].replace_all_uses_with(replacement.results[reader.attributes["index"].value])
+        reader.erase()
+    operation.erase()
+
+
+def _create(like: Any, name: str, types: list[Any], attributes: dict[str, Any]) -> Any:
+    """Return a new operation in front of another, with its operands and its location."""
+    ir = jaxlib.load("mlir.ir", "convert HLO protos")
+    return ir.Operation.create(
+        name,
+        results=types,
+        operands=list(like.operands),
+        attributes=attributes,
+        loc=like.location,
+        ip=ir.InsertionPoint(like),
+    )
