@@ -29,7 +29,6 @@ def test_the_packages_metadata_states_the_same_range() -> None:
 
 def test_the_installed_one_is_in_the_range() -> None:
     assert jaxlib.OLDEST <= jaxlib.version() < jaxlib.BELOW
-    assert jaxlib.is_installed()
 
 
 @pytest.mark.parametrize("found", [(0, 8, 3), (0, 13, 0), (1, 0, 0)])
@@ -42,7 +41,6 @@ def test_one_outside_the_range_is_refused_with_both_versions(
     spelled = ".".join(map(str, found))
     with pytest.raises(FailedPreconditionError, match=rf"expected jaxlib >=0\.9,<0\.13, found jaxlib {spelled}"):
         jaxlib.load("mlir.ir", "test this")
-    assert not jaxlib.is_installed()
 
 
 def test_a_broken_one_is_told_apart_from_a_missing_one() -> None:

@@ -1,10 +1,10 @@
-"""Programs: reading, telling apart, converting and looking into what devices compile.
+"""Programs, which devices compile: reading, converting and inspecting them.
 
-Floor 2: this room knows ``api`` only; it must not know devices or buffers.
+This package knows ``api`` and ``system`` only; it must not know devices or buffers.
 
-``read`` tells what a program is without parsing it and needs no other library. Whatever looks inside (``parse``,
-``inspect``, ``to_module``, the conversions) needs jaxlib, the extra ``pjrt[xla]``. Names are imported when they are
-first used: a device that passes bytes through pays for no more than that.
+``read`` recognizes a program's format without parsing it and needs no other library. Everything that looks inside
+(``parse``, ``inspect``, ``to_module``, the conversions) needs jaxlib, the extra ``pjrt[xla]``. Names are imported at
+their first use: importing all takes about 40 ms, and a device that passes bytes through needs few of them.
 """
 
 from __future__ import annotations
@@ -125,9 +125,8 @@ if not TYPE_CHECKING:  # a type checker knows the names from above, and would ta
         home = _HOME_OF.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-        globals()[name] = found
-        return found
+        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

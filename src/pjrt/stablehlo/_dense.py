@@ -23,10 +23,10 @@ _BUFFERED = frozenset(("i1", "i8", "i16", "i32", "i64", "ui8", "ui16", "ui32", "
 
 
 def decode_dense(attribute: Any) -> Array:
-    """A dense elements attribute as a read-only array of the tensor's shape.
+    """Return a dense elements attribute as a read-only array of the tensor's shape.
 
     Raises:
-        UnimplementedError: the constant is stored in a way that cannot be read.
+        UnimplementedError: the constant is stored in an unsupported way.
     """
     if str(attribute.type.element_type) in _BUFFERED:
         array: Array = np.array(attribute)  # a copy: the attribute's memory belongs to MLIR
@@ -39,7 +39,7 @@ _DENSE = re.compile(r"dense<(?P<body>.*)> : tensor<(?P<dims>(?:\d+x)*)(?P<elemen
 
 
 def parse_dense(text: str) -> Array:
-    """The array that ``dense<…> : tensor<…>`` spells; read-only.
+    """Return the array that ``dense<…> : tensor<…>`` spells; it is read-only.
 
     Raises:
         UnimplementedError: the text is not that of a dense constant.
@@ -66,10 +66,10 @@ def parse_dense(text: str) -> Array:
 
 
 def element_named(spelling: str) -> ElementType:
-    """The element type that MLIR spells so: also its ``index``, as wide as any, and integers that say they are signed.
+    """Return the element type of MLIR's spelling; MLIR's ``index`` is ``S64``, and ``si8`` is ``S8``.
 
     Raises:
-        InvalidArgumentError: the spelling is none of an element type.
+        InvalidArgumentError: the spelling names no element type.
     """
     if spelling == "index":
         return ElementType.S64

@@ -25,7 +25,7 @@ from pjrt.stablehlo.types import ValueType
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """An attribute that has no form here.
+    """An attribute without a form in the table above.
 
     Attributes:
         text: MLIR's spelling of it.
@@ -36,7 +36,7 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True)
 class DotDimensionNumbers:
-    """Which dimensions ``stablehlo.dot_general`` pairs and sums over."""
+    """The dimensions that ``stablehlo.dot_general`` pairs and sums over."""
 
     lhs_batching_dimensions: tuple[int, ...]
     rhs_batching_dimensions: tuple[int, ...]
@@ -46,7 +46,7 @@ class DotDimensionNumbers:
 
 @dataclass(frozen=True, slots=True)
 class RaggedDotDimensionNumbers:
-    """Which dimensions ``chlo.ragged_dot`` pairs, sums over and groups."""
+    """The dimensions that ``chlo.ragged_dot`` pairs, sums over and groups."""
 
     lhs_batching_dimensions: tuple[int, ...]
     rhs_batching_dimensions: tuple[int, ...]
@@ -71,7 +71,7 @@ class DotAlgorithm:
 
 @dataclass(frozen=True, slots=True)
 class ConvDimensionNumbers:
-    """What the dimensions of the operands and the result of ``stablehlo.convolution`` are."""
+    """The meaning of each dimension of the operands and the result of ``stablehlo.convolution``."""
 
     input_batch_dimension: int
     input_feature_dimension: int
@@ -86,7 +86,7 @@ class ConvDimensionNumbers:
 
 @dataclass(frozen=True, slots=True)
 class GatherDimensionNumbers:
-    """What the dimensions of ``stablehlo.gather`` are."""
+    """The meaning of each dimension of ``stablehlo.gather``."""
 
     offset_dims: tuple[int, ...]
     collapsed_slice_dims: tuple[int, ...]
@@ -98,7 +98,7 @@ class GatherDimensionNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ScatterDimensionNumbers:
-    """What the dimensions of ``stablehlo.scatter`` are."""
+    """The meaning of each dimension of ``stablehlo.scatter``."""
 
     update_window_dims: tuple[int, ...]
     inserted_window_dims: tuple[int, ...]
@@ -110,7 +110,7 @@ class ScatterDimensionNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ChannelHandle:
-    """Which channel a collective, send or recv belongs to, and of which type it is."""
+    """The channel of a collective, send or recv, and its type."""
 
     handle: int
     channel_type: int
@@ -118,7 +118,7 @@ class ChannelHandle:
 
 @dataclass(frozen=True, slots=True)
 class OutputOperandAlias:
-    """Which output of a ``stablehlo.custom_call`` may use the memory of which operand."""
+    """An output of a ``stablehlo.custom_call`` that may use the memory of an operand."""
 
     output_tuple_indices: tuple[int, ...]
     operand_index: int
@@ -127,7 +127,7 @@ class OutputOperandAlias:
 
 @dataclass(frozen=True, slots=True)
 class ResultAccuracy:
-    """How exact an elementwise function must be; ``mode`` is ``DEFAULT``, ``HIGHEST`` or ``TOLERANCE``."""
+    """The accuracy that an elementwise function must have; ``mode`` is ``DEFAULT``, ``HIGHEST`` or ``TOLERANCE``."""
 
     atol: float
     rtol: float

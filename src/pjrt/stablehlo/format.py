@@ -1,4 +1,4 @@
-"""Encodings: the ways in which a program is written down, told apart by looking at the bytes."""
+"""Encodings: how a program is written down, recognized by its bytes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ HLO_ENCODINGS = frozenset((Encoding.HLO, Encoding.HLO_WITH_CONFIG))
 
 
 def encoding_of(program: Program | bytes) -> Encoding:
-    """How a program is written down, after a look at its bytes that costs next to nothing and needs no other library.
+    """Return how a program is written down. That costs next to nothing and needs no other library.
 
-    The bytes are held to the structure of what they seem to be, so that one that is truncated or corrupt in its
-    outline is refused here. What lies inside a sound outline is for a parser to judge.
+    The outline of the bytes is checked, so a program with a truncated or corrupt outline is refused here. The inside of
+    a sound outline is for a parser to judge.
 
     Raises:
         DataLossError: the bytes are of a known encoding, but truncated or corrupt.
-        InvalidArgumentError: they are of none; the message says what they look like.
+        InvalidArgumentError: the bytes are of no known encoding; the message names what they look like.
     """
     code = program.code if isinstance(program, Program) else program
     if code.startswith(_bytecode.MAGIC):
@@ -53,14 +53,14 @@ def encoding_of(program: Program | bytes) -> Encoding:
 
 
 def refuse_beginning(beginning: bytes, size: int) -> None:
-    """Refuses what is no program by its first bytes, so that the others need not be read.
+    """Refuse a file that is no program by its first bytes, so that the others need not be read.
 
     Args:
         beginning: the first bytes.
-        size: how many there are in all.
+        size: the number of bytes in all.
 
     Raises:
-        InvalidArgumentError: no program begins so; the message says what it looks like.
+        InvalidArgumentError: no program begins like this; the message names what it looks like.
     """
     if beginning.startswith(_bytecode.MAGIC) or is_text(beginning) or _hlo.looks_like_hlo(beginning):
         return
@@ -71,7 +71,7 @@ def refuse_beginning(beginning: bytes, size: int) -> None:
 
 
 def _is_cut_start(rest: bytes) -> bool:
-    """Whether bytes after which more follow may be the first of a program's first word, or of a long comment."""
+    """Whether bytes, after which more follow, may be the beginning of a program's first word or of a long comment."""
     return len(rest) < _LONGEST_WORD and (not rest or b"\n" not in rest) and b"\0" not in rest
 
 
@@ -79,10 +79,10 @@ _LONGEST_WORD = 200
 
 
 def artifact_version(program: Program | bytes) -> Version | None:
-    """The StableHLO version that a portable artifact is written at; None for every other encoding, which carry none.
+    """Return the StableHLO version that a portable artifact is written at; None for other encodings, which state none.
 
     Raises:
-        DataLossError: the program is bytecode whose header is cut off.
+        DataLossError: the program is bytecode with a truncated header.
     """
     code = program.code if isinstance(program, Program) else program
     return _bytecode.read_header(code).artifact_version if code.startswith(_bytecode.MAGIC) else None
@@ -111,7 +111,7 @@ _MLIR_START = re.compile(
 )
 
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
-    (b"HloModule ", "HLO text, which XLA prints for people; expected the HLO proto"),
+    (b"HloModule ", "HLO text, XLA's human-readable form; expected the HLO proto"),
     (b"PK\x03\x04", "a zip archive (such as .npz, .pt or .keras)"),
     (b"\x1f\x8b", "gzip data; decompress it first"),
     (b"\x28\xb5\x2f\xfd", "Zstandard data; decompress it first"),

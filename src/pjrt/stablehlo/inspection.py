@@ -1,4 +1,4 @@
-"""Inspecting: the facts about a program, for people and for tools."""
+"""Inspection: the facts about a program."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLLECTIVES = frozenset(
 """The operations in which several devices take part."""
 
 SIDE_EFFECTS = frozenset(f"stablehlo.{name}" for name in ("infeed", "outfeed", "send", "recv"))
-"""The operations that do something besides giving results (a custom call may, too, if it says so)."""
+"""The operations with side effects (a custom call may declare one, too)."""
 
 _TERMINATORS = frozenset(("func.return", "stablehlo.return", "sdy.return"))
 _SHOWN_LOCATIONS = 3
@@ -50,7 +50,7 @@ class _TensorFacts:
         """The element type of a tensor.
 
         Raises:
-            InvalidArgumentError: it is no tensor.
+            InvalidArgumentError: the type is not a tensor's.
         """
         return self._tensor().element
 
@@ -59,7 +59,7 @@ class _TensorFacts:
         """The shape of a tensor; None for a size that is known only when the program runs.
 
         Raises:
-            InvalidArgumentError: it is no tensor.
+            InvalidArgumentError: the type is not a tensor's.
         """
         return self._tensor().shape
 
@@ -74,13 +74,13 @@ class ArgumentInfo(_TensorFacts):
     """An argument of the entry function.
 
     Attributes:
-        name: what its author calls it; empty if that is not known.
+        name: its name in the author's program; empty if unknown.
         type: its type.
         aliases_output: the result that may use its memory (``tf.aliasing_output``); None if none is named.
         is_donor: whether its memory may be used for any result (``jax.buffer_donor``).
-        sharding: how it is spread over devices, as the program spells it; empty if it does not say.
-        layout: the layout it is asked to have (``mhlo.layout_mode``); empty if it does not say.
-        memory_kind: the kind of memory it is to be in; empty if it does not say.
+        sharding: its sharding over devices, as the program spells it; empty if none is stated.
+        layout: the layout that the program asks for (``mhlo.layout_mode``); empty if none is stated.
+        memory_kind: the kind of memory that the program asks for; empty if none is stated.
     """
 
     name: str
@@ -97,7 +97,7 @@ class ResultInfo(_TensorFacts):
     """A result of the entry function.
 
     Attributes:
-        name: what its author calls it (``jax.result_info``); empty if that is not known.
+        name: its name in the author's program (``jax.result_info``); empty if unknown.
         type: its type.
         sharding: as for an argument.
         layout: as for an argument.
@@ -117,8 +117,8 @@ class OperationInfo:
 
     Attributes:
         name: the operation's name, such as ``stablehlo.add``.
-        count: how often it is in the program's text (not how often it runs).
-        locations: where the first few come from.
+        count: the number of times that it is in the program's text (not the times that it runs).
+        locations: the locations of the first few.
     """
 
     name: str
@@ -133,22 +133,22 @@ class ProgramInfo:
     Attributes:
         name: the module's name.
         entry: the name of the function that is run.
-        encoding: how the program is written down.
+        encoding: the encoding that the program is written in.
         size: the size of the program, in bytes.
-        version: the StableHLO version that it is written at; None if it is no portable artifact.
+        version: the StableHLO version of a portable artifact; None for other encodings.
         needed_version: the oldest StableHLO version that can hold it; None if no version can.
-        not_portable_because: why no version can hold it; empty if one can.
-        arguments: what the entry function takes.
-        results: what the entry function gives.
+        not_portable_because: the reason why no version can hold it; empty if one can.
+        arguments: the arguments of the entry function.
+        results: the results of the entry function.
         functions: the names of all functions.
-        operations: the operations that it uses, the most frequent first.
-        custom_calls: how often each custom call target is called.
-        constant_bytes: how much memory its constants take as arrays, in bytes.
-        num_replicas: the replicas that it says it is for.
-        num_partitions: the partitions that it says it is for.
+        operations: its operations, the most frequent first.
+        custom_calls: the number of calls of each custom call target.
+        constant_bytes: the size of its constants as arrays, in bytes.
+        num_replicas: the number of replicas that it states.
+        num_partitions: the number of partitions that it states.
         has_dynamic_shapes: whether a size in it is known only when it runs.
         collectives: the operations in it in which several devices take part.
-        side_effects: the operations in it that do more than give results; custom calls by ``custom_call @target``.
+        side_effects: the operations in it with side effects; custom calls by ``custom_call @target``.
     """
 
     name: str
@@ -172,17 +172,17 @@ class ProgramInfo:
 
     @property
     def num_operations(self) -> int:
-        """How many operations are in the program's text, terminators of blocks aside."""
+        """The number of operations in the program's text, without the terminators of blocks."""
         return sum(operation.count for operation in self.operations)
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What a program takes and gives.
+    """The arguments and results of a program.
 
     Attributes:
-        arguments: what the entry function takes.
-        results: what the entry function gives.
+        arguments: the arguments of the entry function.
+        results: the results of the entry function.
     """
 
     arguments: tuple[ArgumentInfo, ...]
@@ -190,7 +190,7 @@ class Signature:
 
 
 def signature(program: Program, *, trusted: bool = False) -> Signature:
-    """What a program in any encoding takes and gives: the part of ``inspect`` that is quickly had.
+    """Return the arguments and results of a program in any encoding: the part of ``inspect`` that takes little time.
 
     Args:
         program: the program.
@@ -204,7 +204,7 @@ def signature(program: Program, *, trusted: bool = False) -> Signature:
 
 
 def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
-    """The facts about a program in any encoding. Those of an HLO proto are those of the StableHLO that it becomes.
+    """Return the facts about a program in any encoding; for an HLO proto, about the StableHLO that it becomes.
 
     Args:
         program: the program.
@@ -212,7 +212,7 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
 
     Raises:
         PjrtError: as for ``parse``.
-        NotFoundError: it has no function to run.
+        NotFoundError: the program has no function to run.
     """
     module = conversion.to_module(program, trusted=trusted)
     parsed = parse_module(module, constants=False)
@@ -260,38 +260,38 @@ def _signature(parsed: ParsedProgram) -> Signature:
             ArgumentInfo(
                 name,
                 type_,
-                _index(given.get("tf.aliasing_output", of_module.get(index))),
-                given.get("jax.buffer_donor", False) is True,
-                *_placement(given),
+                _index(attributes.get("tf.aliasing_output", of_module.get(index))),
+                attributes.get("jax.buffer_donor", False) is True,
+                *_placement(attributes),
             )
-            for index, (name, type_, given) in enumerate(arguments)
+            for index, (name, type_, attributes) in enumerate(arguments)
         ),
         tuple(
-            ResultInfo(_text(given.get("jax.result_info")), type_, *_placement(given))
-            for type_, given in zip(entry.type.results, entry.result_attributes, strict=True)
+            ResultInfo(_text(attributes.get("jax.result_info")), type_, *_placement(attributes))
+            for type_, attributes in zip(entry.type.results, entry.result_attributes, strict=True)
         ),
     )
 
 
 def _module_aliases(parsed: ParsedProgram) -> dict[int, int]:
-    """The aliases that a module from HLO states as a whole: the argument's number and the result's."""
+    """Return the aliases that a module from HLO states as a whole: the result's number by the argument's."""
     stated = parsed.attributes.get("mhlo.input_output_alias", ())
-    found: dict[int, int] = {}
+    aliases: dict[int, int] = {}
     for entry in stated if isinstance(stated, tuple) else ():
         match entry:
             case {"alias": {"parameter_number": int(argument)}, "output_index": output} if len(output) <= 1:
-                found[argument] = int(output[0]) if len(output) else 0
-    return found
+                aliases[argument] = int(output[0]) if len(output) else 0
+    return aliases
 
 
 def _index(attribute: Any) -> int | None:
     return attribute if isinstance(attribute, int) else None
 
 
-def _placement(given: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Sharding, layout and memory kind, as an argument's or result's attributes spell them."""
-    sharding = given.get("sdy.sharding", given.get("mhlo.sharding"))
-    return _text(sharding), _text(given.get("mhlo.layout_mode")), _text(given.get("mhlo.memory_kind"))
+def _placement(attributes: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the sharding, layout and memory kind in the attributes of an argument or result."""
+    sharding = attributes.get("sdy.sharding", attributes.get("mhlo.sharding"))
+    return _text(sharding), _text(attributes.get("mhlo.layout_mode")), _text(attributes.get("mhlo.memory_kind"))
 
 
 def _text(attribute: Any) -> str:
@@ -304,9 +304,9 @@ def _operations(operations: list[Operation]) -> tuple[OperationInfo, ...]:
     counts = Counter(operation.name for operation in operations)
     locations: dict[str, dict[str, Location]] = {name: {} for name in counts}
     for operation in operations:
-        known = locations[operation.name]
-        if len(known) < _SHOWN_LOCATIONS and operation.location.is_known:
-            known.setdefault(str(operation.location), operation.location)
+        shown = locations[operation.name]
+        if len(shown) < _SHOWN_LOCATIONS and operation.location.is_known:
+            shown.setdefault(str(operation.location), operation.location)
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(OperationInfo(name, count, tuple(locations[name].values())) for name, count in ordered)
 
@@ -342,8 +342,8 @@ def _is_dynamic(type_: ValueType) -> bool:
 
 
 def _side_effects(operations: list[Operation]) -> tuple[str, ...]:
-    found = {operation.name for operation in operations} & SIDE_EFFECTS
+    names = {operation.name for operation in operations} & SIDE_EFFECTS
     for operation in operations:
         if _is_custom_call(operation) and operation.attributes.get("has_side_effect", False):
-            found.add(f"custom_call @{_target(operation)}")
-    return tuple(sorted(found))
+            names.add(f"custom_call @{_target(operation)}")
+    return tuple(sorted(names))

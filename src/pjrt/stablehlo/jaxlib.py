@@ -22,18 +22,18 @@ BELOW = (0, 13, 0)
 """The first jaxlib release series that is not known to work."""
 
 EXTRA = "pjrt[xla]"
-"""What to install to have a jaxlib that works."""
+"""The requirement that installs a jaxlib that works."""
 
 SUPPORTED = f"jaxlib >={'.'.join(map(str, OLDEST[:2]))},<{'.'.join(map(str, BELOW[:2]))}"
 """The range as a requirement; ``pyproject.toml`` states the same one, and a test compares them."""
 
 
 def load(name: str, purpose: str) -> Any:
-    """Imports a module of jaxlib, such as ``mlir.ir`` or ``xla_client``.
+    """Import a module of jaxlib, such as ``mlir.ir`` or ``xla_client``.
 
     Args:
         name: the module's name inside jaxlib.
-        purpose: what it is needed for, as the end of the sentence "jaxlib is needed to …".
+        purpose: the purpose that it is needed for, as the end of the sentence "jaxlib is needed to …".
 
     Raises:
         FailedPreconditionError: jaxlib is not installed, is outside the supported range, or cannot be imported.
@@ -52,31 +52,22 @@ def load(name: str, purpose: str) -> Any:
 
 
 def version() -> tuple[int, ...]:
-    """The version of the jaxlib at hand, such as ``(0, 10, 2)``.
+    """Return the version of the installed jaxlib, such as ``(0, 10, 2)``.
 
     Raises:
         FailedPreconditionError: as ``load``.
     """
-    found: tuple[int, ...] = load("version", "tell its version").__version_info__
-    return found
-
-
-def is_installed() -> bool:
-    """Whether a jaxlib of a supported version is there; imports nothing but its version."""
-    try:
-        version()
-    except FailedPreconditionError:
-        return False
-    return True
+    version_info: tuple[int, ...] = load("version", "read its version").__version_info__
+    return version_info
 
 
 @functools.cache
 def _package() -> ModuleType:
-    """The package itself, after a look at its version (once a process: the answer cannot change in it)."""
+    """Import jaxlib itself and check its version, once a process: the version cannot change in it."""
     package = importlib.import_module("jaxlib")
-    found: tuple[int, ...] = importlib.import_module("jaxlib.version").__version_info__
-    if not OLDEST <= found < BELOW:
-        spelled = ".".join(map(str, found))
+    version_info: tuple[int, ...] = importlib.import_module("jaxlib.version").__version_info__
+    if not OLDEST <= version_info < BELOW:
+        spelled = ".".join(map(str, version_info))
         raise FailedPreconditionError(
             f"expected {SUPPORTED}, found jaxlib {spelled}: pip install '{EXTRA}' brings one that works"
         )

@@ -17,12 +17,12 @@ _UNSPECIFIC = ("default", "auto")
 def with_asked_layouts(specs: Sequence[ShapeSpec], attributes: Sequence[Mapping[str, Any]]) -> list[ShapeSpec]:
     """Return the specs of a program's arguments or results with the layouts that the program asks for.
 
-    Frameworks ask by an attribute of the argument or result. Where it says ``auto``, or is not there, the spec stays as
-    it is, and the device chooses.
+    Frameworks state them in an attribute of the argument or result. Where that is ``auto`` or missing, the spec stays
+    as it is, and the device chooses.
 
     Args:
         specs: the arguments or results.
-        attributes: the attributes of each; of another number where tuples were taken apart, and then nothing is asked.
+        attributes: the attributes of each; where tuples were taken apart their number differs, and they are ignored.
 
     Raises:
         InvalidArgumentError: an attribute spells no layout.

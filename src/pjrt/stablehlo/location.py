@@ -7,7 +7,7 @@ import re
 from pjrt.api.compatibility import SourceLocation
 
 PROGRAM_TEXT = "-"
-"""The file of a place in the program's own text: where an operation is from if the text says nothing else."""
+"""The file of a place in the program's own text: the location of an operation whose text states no other."""
 
 
 Place = SourceLocation
@@ -17,7 +17,7 @@ Place = SourceLocation
 class Location:
     """Where an operation comes from: a place, and where a call stack is known the places that called it.
 
-    The text is kept as MLIR spells it and is only taken apart when asked.
+    The text is kept as MLIR spells it, and taken apart only when a part is asked for.
     """
 
     __slots__ = ("_places", "text")
@@ -28,33 +28,33 @@ class Location:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The places: the innermost first, then its callers; empty if nothing is known."""
+        """The places: the innermost first, then its callers; empty if the location is unknown."""
         if self._places is None:
             self._places = tuple(_places(_Reader(self.text)))
         return self._places
 
     @property
     def name(self) -> str:
-        """The first name in it; empty if there is none."""
+        """The first name in the location; empty if it has none."""
         return next((place.name for place in self.places if place.name), "")
 
     @property
     def file(self) -> str:
-        """The first file in it; empty if there is none."""
+        """The first file in the location; empty if it has none."""
         return next((place.file for place in self.places if place.file), "")
 
     @property
     def line(self) -> int:
-        """The line in that file; 0 if there is none."""
+        """The line in that file; 0 without a file."""
         return next((place.line for place in self.places if place.file), 0)
 
     @property
     def is_known(self) -> bool:
-        """Whether it says anything."""
+        """Whether the location has any place."""
         return bool(self.places)
 
     def __str__(self) -> str:
-        """``name at file:line:column``, as far as it is known; callers are left out."""
+        """Return ``name at file:line:column``, as far as they are known; callers are left out."""
         if not self.places:
             return "unknown location"
         return str(Place(self.name, *self._first_file()))
@@ -69,8 +69,7 @@ class Location:
         return hash(self.text)
 
     def _first_file(self) -> tuple[str, int, int]:
-        found = next((place for place in self.places if place.file), None)
-        return ("", 0, 0) if found is None else (found.file, found.line, found.column)
+        return next((place[1:] for place in self.places if place.file), ("", 0, 0))
 
 
 _TOKEN = re.compile(r'\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<word>[a-z]+)|(?P<number>\d+)|(?P<sign>.))', re.DOTALL)
@@ -79,13 +78,13 @@ _DEEPEST = 200
 
 
 class _Reader:
-    """The words of a location's text, one after the other."""
+    """The tokens of a location's text, one after the other."""
 
     def __init__(self, text: str) -> None:
         inside = text.strip()
         if inside.startswith("loc(") and inside.endswith(")"):
             inside = inside[4:-1]
-        self._tokens = [(found.lastgroup or "", found[found.lastgroup or 0]) for found in _TOKEN.finditer(inside)]
+        self._tokens = [(match.lastgroup or "", match[match.lastgroup or 0]) for match in _TOKEN.finditer(inside)]
         self._next = 0
         self.depth = 0
 
@@ -98,7 +97,7 @@ class _Reader:
         return token
 
     def skip(self, sign: str) -> bool:
-        """Moves past a sign or a word, if it is the next."""
+        """Move past a sign or a word if it is the next; return whether it was."""
         if self.peek()[1] == sign and self.peek()[0] != "quoted":
             self._next += 1
             return True
@@ -113,24 +112,24 @@ class _Reader:
 
 
 def _places(reader: _Reader) -> list[Place]:
-    """The places of the location that begins here; what is not understood ends it."""
+    """Return the places of the location that begins here; an unknown token ends it."""
     reader.depth += 1
     if reader.depth > _DEEPEST:
         return []
     kind, text = reader.take()
-    found: list[Place] = []
+    places: list[Place] = []
     if kind == "quoted":
-        found = _named_or_file(reader, _ESCAPE.sub(_unescaped, text))
+        places = _named_or_file(reader, _ESCAPE.sub(_unescaped, text))
     elif text == "callsite":
         reader.skip("(")
-        found = _places(reader)
+        places = _places(reader)
         reader.skip("at")
-        found += _places(reader)
+        places += _places(reader)
         reader.skip(")")
     elif text == "fused":
-        found = _fused(reader)
+        places = _fused(reader)
     reader.depth -= 1
-    return found
+    return places
 
 
 def _named_or_file(reader: _Reader, text: str) -> list[Place]:
@@ -158,11 +157,11 @@ def _fused(reader: _Reader) -> list[Place]:
             sign = reader.take()[1]
             depth += {"<": 1, ">": -1}.get(sign, 0)
     reader.skip("[")
-    found = _places(reader)
+    places = _places(reader)
     while reader.skip(","):
-        found += _places(reader)
+        places += _places(reader)
     reader.skip("]")
-    return found
+    return places
 
 
 def _unescaped(match: re.Match[str]) -> str:

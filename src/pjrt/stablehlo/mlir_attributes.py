@@ -1,8 +1,8 @@
-"""From MLIR's objects to plain Python: types and attributes.
+"""MLIR's types and attributes as plain Python values, which ``types`` and ``attributes`` describe.
 
-For whoever walks through a module of MLIR (see ``conversion.to_module``) and wants the values that ``types`` and
-``attributes`` describe; ``parser.parse`` reads a whole program so. What has no form there is no error: it becomes an
-``OpaqueType`` or an ``Opaque`` with MLIR's spelling, for the reader to refuse if it matters.
+Use it to walk through a module of MLIR (see ``conversion.to_module``); ``parser.parse`` reads a whole program. A type
+or attribute without a form there is no error: it becomes an ``OpaqueType`` or an ``Opaque`` with MLIR's spelling, which
+the caller may refuse.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from pjrt.stablehlo.types import (
 
 
 def decode_type(type_: Any) -> ValueType:
-    """The type of a value; a scalar type, which appears in attributes only, is a tensor of rank 0."""
+    """Return the type of a value; a scalar type, which appears in attributes only, is a tensor of rank 0."""
     name = type(type_).__name__
     if name == "RankedTensorType":
         return _decode_tensor(type_)
@@ -60,25 +60,25 @@ def decode_type(type_: Any) -> ValueType:
 
 
 def decode_function_type(type_: Any) -> FunctionType:
-    """The type of a function."""
+    """Return the type of a function."""
     return FunctionType(tuple(map(decode_type, type_.inputs)), tuple(map(decode_type, type_.results)))
 
 
 def decode_attribute_of(operation: Any, name: str) -> Any:
-    """An attribute of an operation by its name; also of the kinds that the bindings can make no object of.
+    """Return an attribute of an operation by its name, also of the kinds that the bindings have no object for.
 
     Raises:
         KeyError: the operation has no such attribute.
     """
     try:
         attribute = operation.attributes[name]
-    except TypeError:  # the bindings can make no object of a complex constant
+    except TypeError:  # the bindings have no object for a complex constant
         return _from_text(operation, name)
     return decode_attribute(attribute)
 
 
 def decode_attribute(attribute: Any) -> Any:
-    """An attribute as a plain Python value, by the table of ``attributes``."""
+    """Return an attribute as a plain Python value, by the table of ``attributes``."""
     decode = _DECODERS.get(type(attribute).__name__, _decode_other)
     try:
         return decode(attribute)
@@ -121,10 +121,10 @@ _QUANTIZED = re.compile(
 
 
 def parse_quantization(text: str) -> Quantization:
-    """The quantization that ``!quant.uniform<storage<min:max>:expressed:axis, {scale:zero_point, …}>`` spells.
+    """Return the quantization that ``!quant.uniform<storage<min:max>:expressed:axis, {scale:zero_point, …}>`` spells.
 
     Raises:
-        InvalidArgumentError: it is another kind of quantized type.
+        InvalidArgumentError: the text spells another kind of quantized type.
     """
     match = _QUANTIZED.fullmatch(text)
     if match is None or "{{" in text:
@@ -171,7 +171,10 @@ _DIALECT_ATTRIBUTE = re.compile(r"#(?:stablehlo|chlo)(?:<\w+ (?P<value>\w+)>|\.(
 
 
 def _decode_other(attribute: Any) -> Any:
-    """Enums print as ``#stablehlo<kind VALUE>`` or ``#stablehlo.kind<VALUE>``, records as ``#stablehlo.kind<…>``."""
+    """Return an attribute of StableHLO's or chlo's: an enum, a record, or an ``Opaque``.
+
+    Enums print as ``#stablehlo<kind VALUE>`` or ``#stablehlo.kind<VALUE>``, records as ``#stablehlo.kind<…>``.
+    """
     text = str(attribute)
     match = _DIALECT_ATTRIBUTE.match(text)
     if match is None:
@@ -192,7 +195,7 @@ def _decode_record(attribute: Any, dialect: str, binding: str, record: type) -> 
 
 @functools.cache
 def _binding(dialect: str, name: str) -> Any:
-    """The class of the bindings that reads an attribute or type of a dialect."""
+    """Return the class of the bindings that reads an attribute or type of a dialect."""
     return getattr(jaxlib.load(f"mlir.dialects.{dialect}", "read programs"), name)
 
 
@@ -205,7 +208,7 @@ def _plain(value: Any) -> Any:
 
 
 def _from_text(operation: Any, name: str) -> Any:
-    """An attribute cut out of the operation's generic form."""
+    """Return an attribute cut out of the operation's generic form."""
     text: str = operation.get_asm(print_generic_op_form=True)
     match = re.search(rf"\b{re.escape(name)} = (dense<.*?> : tensor<[^<>]*(?:<[^<>]*>)?>)", text, re.DOTALL)
     if match is None:

@@ -14,11 +14,11 @@ def walk(operation: Any) -> Iterator[Any]:
     """
     waiting: list[Iterator[Any]] = [iter((operation,))]
     while waiting:
-        found = next(waiting[-1], None)
-        if found is None:
+        operation = next(waiting[-1], None)
+        if operation is None:
             waiting.pop()
             continue
-        inner = found.operation
+        inner = operation.operation
         yield inner
         regions = inner.regions
         if len(regions):

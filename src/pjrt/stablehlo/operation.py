@@ -1,7 +1,6 @@
 """A parsed program: functions, blocks, operations and values as plain Python objects.
 
-Nothing of MLIR is alive behind them, so they may be used from any thread and kept as long as one likes. They are not
-to be changed.
+Nothing of MLIR is alive behind them, so any thread may use them, and they may be kept. Do not change them.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ _REQUIRED = object()
 
 
 class Value:
-    """What an operation gives or a block takes; two values are equal only if they are the same one.
+    """A result of an operation or an argument of a block; two values are equal only if they are the same one.
 
     Attributes:
         type: its type.
         name: a name that is unique in its function, such as ``%3``, ``%3#1`` (the second result of one operation) or
             ``%arg0``.
         owner: the operation that it is a result of, or the block that it is an argument of.
-        index: which result or argument it is.
+        index: its index among the results or arguments.
     """
 
     __slots__ = ("index", "name", "owner", "type")
@@ -49,7 +48,7 @@ class Operation:
         results: the values that it gives.
         attributes: its attributes by name, as plain Python values (see ``attributes``).
         regions: the block of each of its regions.
-        location: where it comes from.
+        location: its source location.
     """
 
     __slots__ = ("attributes", "location", "name", "operands", "regions", "results")
@@ -69,27 +68,26 @@ class Operation:
         self.regions: tuple[Block, ...] = ()
 
     def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
-        """An attribute by its name.
+        """Return an attribute by its name.
 
         Raises:
-            InvalidArgumentError: there is none of that name, and no default is given.
+            InvalidArgumentError: the operation has no attribute of that name, and no default is given.
         """
-        found = self.attributes.get(name, default)
-        if found is _REQUIRED:
+        value = self.attributes.get(name, default)
+        if value is _REQUIRED:
             raise InvalidArgumentError(f"{self}: expected an attribute {name}, found none [{self.location}]")
-        return found
+        return value
 
     def walk(self) -> Iterator[Operation]:
-        """The operations in its regions, each followed by those in its own regions."""
+        """Yield the operations in its regions, each followed by those in its own regions."""
         for block in self.regions:
             yield from block.walk()
 
     def __repr__(self) -> str:
         results = ", ".join(value.name for value in self.results)
         operands = ", ".join(value.name for value in self.operands)
-        taken = ", ".join(str(value.type) for value in self.operands)
-        given = ", ".join(str(value.type) for value in self.results)
-        return f"{results}{' = ' if results else ''}{self.name} {operands} : ({taken}) -> ({given})"
+        signature = FunctionType(tuple(v.type for v in self.operands), tuple(v.type for v in self.results))
+        return f"{results}{' = ' if results else ''}{self.name} {operands} : {signature}"
 
 
 class Block:
@@ -97,7 +95,7 @@ class Block:
 
     Attributes:
         arguments: the values that it takes.
-        operations: its operations; the last one gives the block's outputs to what is around it.
+        operations: its operations; the operands of the last one are the block's outputs.
     """
 
     __slots__ = ("arguments", "operations")
@@ -108,11 +106,11 @@ class Block:
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """The values that it gives to what is around it: the operands of its last operation."""
+        """The block's results: the operands of its last operation."""
         return self.operations[-1].operands if self.operations else ()
 
     def walk(self) -> Iterator[Operation]:
-        """Its operations, each followed by those in its regions."""
+        """Yield its operations, each followed by those in its regions."""
         for operation in self.operations:
             yield operation
             yield from operation.walk()
@@ -159,7 +157,7 @@ class ParsedProgram:
         name: the module's name; empty if it has none.
         functions: its functions by name, in the order of the program.
         attributes: the module's attributes.
-        declarations: what else is in the module, such as the device meshes that shardings name (``sdy.mesh``).
+        declarations: the other operations in the module, such as the device meshes that shardings name (``sdy.mesh``).
     """
 
     name: str
@@ -172,7 +170,7 @@ class ParsedProgram:
         """The function that is run: ``main``, or else the only public one.
 
         Raises:
-            NotFoundError: there is none, or it is not clear which it is.
+            NotFoundError: the program has no such function, or several.
         """
         main = self.functions.get("main")
         if main is not None:
@@ -185,16 +183,16 @@ class ParsedProgram:
 
     @property
     def num_replicas(self) -> int:
-        """How many replicas the program says it is for; 1 if it does not say."""
+        """The number of replicas that the program states; 1 if it states none."""
         return self._count("mhlo.num_replicas")
 
     @property
     def num_partitions(self) -> int:
-        """How many partitions the program says it is for; 1 if it does not say."""
+        """The number of partitions that the program states; 1 if it states none."""
         return self._count("mhlo.num_partitions")
 
     def walk(self) -> Iterator[Operation]:
-        """Every operation of every function, each followed by those in its regions."""
+        """Yield every operation of every function, each followed by those in its regions."""
         for function in self.functions.values():
             if function.body is not None:
                 yield from function.body.walk()

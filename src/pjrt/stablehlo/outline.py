@@ -1,9 +1,7 @@
-"""The outline of a module: which operations, types and calls it has, found in one walk over it.
+"""The outline of a module: its operations, types and calls, collected in one walk over it.
 
-The walk costs a few microseconds an operation.
-
-It is what a device looks at before its compiler sees the program, where reading the whole program as ``parser`` does
-would cost more than compiling it. ``faults`` says what no device can do anything with.
+The walk costs a few microseconds an operation. A device checks the outline before its compiler sees the program, where
+reading the whole program as ``parser`` does would cost more than compiling it. ``faults`` yields what no device runs.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ class Outline:
     """The operations, types and functions of a program.
 
     Attributes:
-        operations: how often it has each operation, those that hold it together included.
+        operations: the number of uses of each operation, those that hold the program together included.
         types: the types of its values.
         functions: its functions and their calls.
-        depth: how many operations with regions lie one inside the other at most.
-        chain: how many operations depend one on the other at most, of those that compute element by element or move
-            elements; counted only where there are many operations, 0 otherwise.
+        depth: the most operations with regions that lie one inside the other.
+        chain: the length of the longest chain of operations that compute element by element or move elements, and
+            depend one on the other; counted only where there are many operations, 0 otherwise.
         custom_calls: the target of each custom call, with the text of its ``mhlo.attributes`` ("" if it has none).
     """
 
@@ -50,25 +48,25 @@ class Outline:
         """Return the outline of a module.
 
         Raises:
-            InvalidArgumentError: it has a name that is no text.
+            InvalidArgumentError: a name in the module is not UTF-8.
         """
         with senseless_refused():
             return _Walk(module).outline()
 
     def check(self) -> None:
-        """Returns if a device can do anything with the program.
+        """Raise if no device can run the program.
 
         Raises:
-            InvalidArgumentError: it cannot; see ``faults``.
+            InvalidArgumentError: the program has a fault; see ``faults``.
         """
         for _, message in faults(self.functions, self.types):
             raise InvalidArgumentError(message)
 
 
 def faults(functions: CallGraph, types: Collection[ValueType]) -> Iterator[tuple[str, str]]:
-    """Yield what no device can run: the name of a function or type, and what is wrong with it.
+    """Yield the faults that no device can run: the name of a function or type, and a message.
 
-    Calls that cannot be followed, and types of more bytes than can be counted.
+    Faults are calls that cannot be followed, and types of more bytes than 64 bits can count.
     """
     yield from functions.faults()
     for type_ in types:
@@ -130,7 +128,7 @@ class _Walk:
                 self._types.update(argument.type for argument in block.arguments)
         attributes = operation.attributes
         if name == "builtin.module" and "sym_name" in attributes:
-            attributes["sym_name"].value  # noqa: B018  # raises if it is no text
+            attributes["sym_name"].value  # noqa: B018  # raises if the name is not UTF-8
         if name == "func.func":
             own = attributes["sym_name"].value
             self._function = self._calls.setdefault(own, set())

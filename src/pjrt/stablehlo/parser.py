@@ -1,9 +1,10 @@
-"""Parsing: from a program in any encoding to a ``ParsedProgram``."""
+"""The parser: from a program in any encoding to a ``ParsedProgram``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
@@ -18,37 +19,36 @@ from pjrt.stablehlo.types import ValueType
 
 
 def parse(program: Program, *, trusted: bool = False) -> ParsedProgram:
-    """The program as plain Python objects. An HLO proto becomes StableHLO on the way.
+    """Return the program as plain Python objects. An HLO proto becomes StableHLO on the way.
 
     Args:
         program: a program in any encoding.
         trusted: whether the bytes come from a compiler or framework and were not damaged since; if not, those that
-            are not text are parsed in a process of their own first, which costs a fraction of a second (see
-            ``safe_parse``).
+            are not text are first parsed in a subprocess, which costs a fraction of a second (see ``safe_parse``).
 
     Raises:
         InvalidArgumentError: the program does not parse, or is newer than this jaxlib reads.
-        DataLossError: it is truncated or corrupt.
-        UnimplementedError: a region of it branches between blocks, which StableHLO has no operations for.
-        FailedPreconditionError: jaxlib is not there.
+        DataLossError: the program is truncated or corrupt.
+        UnimplementedError: a region branches between blocks, which StableHLO has no operations for.
+        FailedPreconditionError: jaxlib is missing.
     """
     return parse_module(to_module(program, trusted=trusted))
 
 
 def parse_module(module: MlirModule, *, constants: bool = True, bodies: bool = True) -> ParsedProgram:
-    """As ``parse``, of a module that MLIR has parsed already.
+    """Return the program in a module that MLIR has parsed already.
 
     Args:
         module: the module.
         constants: whether to read the values of constants; if not, the attribute ``value`` of constants is None.
-        bodies: whether to read what is in functions; if not, each is as if it were only declared.
+        bodies: whether to read the bodies of functions; if not, each function looks as if it were only declared.
     """
     with module as mlir, senseless_refused():
         return _Parser(constants, bodies).program(mlir.operation)
 
 
 def read_constants(module: MlirModule) -> None:
-    """Reads the value of each constant of a module and lets go of it: to see that it can be read."""
+    """Read the value of each constant of a module and release it, to check that all can be read."""
     with module as mlir, senseless_refused():
         for operation in walk(mlir.operation):
             if operation.name.endswith(".constant"):
@@ -57,7 +57,7 @@ def read_constants(module: MlirModule) -> None:
 
 @contextmanager
 def senseless_refused() -> Iterator[None]:
-    """What the bindings raise at names and values that only damaged programs have, as an error of ours."""
+    """Convert errors that the bindings raise for names and values that only damaged programs have."""
     try:
         yield
     except PjrtError:
@@ -67,7 +67,7 @@ def senseless_refused() -> Iterator[None]:
 
 
 class _Parser:
-    """Parses one module, and shares what occurs again: types, locations, names of attributes."""
+    """The parser of one module; types and locations that occur again are shared."""
 
     def __init__(self, constants: bool, bodies: bool) -> None:
         self._constants = constants
@@ -76,7 +76,7 @@ class _Parser:
         self._locations: dict[str, Location] = {}
 
     def program(self, module: Any) -> ParsedProgram:
-        attributes = {name: decode_attribute_of(module, name) for name in _names(module)}
+        attributes = {name: decode_attribute_of(module, name) for name in module.attributes}
         functions: dict[str, Function] = {}
         declarations: list[Operation] = []
         for inner in module.regions[0].blocks[0].operations:
@@ -116,7 +116,7 @@ class _Parser:
             raise UnimplementedError(f"expected regions of one block each, as StableHLO has them, found {len(blocks)}")
         native, block = blocks[0], Block()
         block.arguments = tuple(
-            names.add(argument, Value(self._type(argument.type), names.next_argument(), block, index))
+            names.add(argument, Value(self._type(argument.type), f"%arg{next(names.arguments)}", block, index))
             for index, argument in enumerate(native.arguments)
         )
         block.operations = tuple(self._operation(inner.operation, names) for inner in native.operations)
@@ -125,13 +125,13 @@ class _Parser:
     def _operation(self, native: Any, names: _Names) -> Operation:
         operation = Operation(
             native.name,
-            tuple(names.of(operand) for operand in native.operands),
+            tuple(names.values[operand] for operand in native.operands),
             self._attributes(native),
             self._location(native),
         )
         results = list(native.results)
         if results:
-            prefix = names.next_result()
+            prefix = f"%{next(names.results)}"
             operation.results = tuple(
                 names.add(
                     result,
@@ -143,55 +143,39 @@ class _Parser:
         return operation
 
     def _attributes(self, native: Any) -> Mapping[str, Any]:
-        names = _names(native)
         if not self._constants and native.name.endswith(".constant"):
-            return dict.fromkeys(names)
-        return {name: decode_attribute_of(native, name) for name in names}
+            return dict.fromkeys(native.attributes)
+        return {name: decode_attribute_of(native, name) for name in native.attributes}
 
     def _type(self, native: Any) -> ValueType:
-        found = self._types.get(native)
-        if found is None:
-            found = self._types[native] = decode_type(native)
-        return found
+        type_ = self._types.get(native)
+        if type_ is None:
+            type_ = self._types[native] = decode_type(native)
+        return type_
 
     def _location(self, native: Any) -> Location:
         text = str(native.location)
-        found = self._locations.get(text)
-        if found is None:
-            found = self._locations[text] = Location(text)
-        return found
+        location = self._locations.get(text)
+        if location is None:
+            location = self._locations[text] = Location(text)
+        return location
 
 
 class _Names:
-    """The values of one function, by MLIR's own, and the names that are still free."""
+    """The values of one function, by MLIR's own, and the next free names."""
 
     def __init__(self) -> None:
-        self._values: dict[Any, Value] = {}
-        self._arguments = 0
-        self._results = 0
+        self.values: dict[Any, Value] = {}
+        self.arguments = count()
+        self.results = count()
 
     def add(self, native: Any, value: Value) -> Value:
-        self._values[native] = value
+        self.values[native] = value
         return value
-
-    def of(self, native: Any) -> Value:
-        return self._values[native]
-
-    def next_argument(self) -> str:
-        self._arguments += 1
-        return f"%arg{self._arguments - 1}"
-
-    def next_result(self) -> str:
-        self._results += 1
-        return f"%{self._results - 1}"
-
-
-def _names(native: Any) -> list[str]:
-    return list(native.attributes)
 
 
 def _dictionaries(operation: Any, name: str, count: int) -> tuple[Mapping[str, Any], ...]:
-    """The attributes of a function's arguments or results, one dictionary for each."""
+    """Return the attributes of a function's arguments or results, one dictionary for each."""
     attributes = operation.attributes
     if name not in attributes:
         return ({},) * count

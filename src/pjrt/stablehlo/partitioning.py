@@ -1,4 +1,4 @@
-"""Reading the partitioning of a program: one answer for clients, topologies, ``supports`` and the command line."""
+"""The partitioning that a program states: one answer for clients, topologies, ``supports`` and the command line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def partitioning_of(program: Program) -> Partitioning:
     """Return what a program states about its replicas, its partitions and the kind of its shardings.
 
     A program that states nothing, or that cannot be looked into (because it does not parse, or jaxlib is missing), is
-    for one device. Programs whose bytes show that there is nothing to find are not parsed.
+    for one device. Programs whose bytes show that they state nothing are not parsed.
 
     Args:
-        program: a program in any encoding. Its bytes are trusted as those are that a compiler is given.
+        program: a program in any encoding. Its bytes are trusted, as a compiler trusts them.
 
     Raises:
         InvalidArgumentError: the program states a count that is not a number from 1 up.
@@ -37,14 +37,14 @@ def partitioning_of(program: Program) -> Partitioning:
 
     try:
         module = to_module(read(program), trusted=True)
-    except PjrtError:  # whoever compiles the program says why, and better
+    except PjrtError:  # the compiler reports the reason, and better
         return Partitioning()
     with module as mlir:
         return Partitioning(*_mlir.device_counts(mlir.operation.attributes), _has_shardy(mlir))
 
 
 def with_partitioning(program: Program | str | bytes, options: CompileOptions | None) -> CompileOptions:
-    """Return compile options in which nothing is left to the program: what they do not state, it does."""
+    """Return compile options that leave nothing to the program: what they do not state is read from it."""
     chosen = CompileOptions.of(options)
     return chosen if chosen.states_partitioning else chosen.completed(partitioning_of(Program.of(program)))
 

@@ -1,4 +1,4 @@
-"""Reading programs: from bytes, text and files."""
+"""The reader of programs: from bytes, text and files."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from pjrt.stablehlo.format import BYTE_ORDER_MARK, Encoding, encoding_of, refuse
 
 
 def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[str]) -> Program:
-    """The program in a text, in bytes or in a file, with its format told by looking at it.
+    """Return the program in a text, in bytes or in a file, with the format that its bytes show.
 
-    Nothing is parsed and no other library is needed: the bytes are held to the outline of what they are and passed
-    through unchanged, but for a byte order mark, which goes, and an XLA dump (``HloProto``), of which the module
-    stays.
+    Nothing is parsed and no other library is needed. The outline of the bytes is checked, and the bytes stay as they
+    are, with two exceptions: a byte order mark is removed, and of an XLA dump (``HloProto``) the module is taken.
 
     Args:
         source: MLIR text, the bytes of a program in any encoding, a path object of a file (a ``str`` is always text,
-            see ``read_file``), or a ``Program``, whose format is set right if its bytes are of another; one in a
-            plugin's own format is left as it is.
+            see ``read_file``), or a ``Program``, whose format is corrected if its bytes show another; a program in
+            a plugin's own format is returned as it is.
 
     Raises:
-        DataLossError: it is truncated or corrupt.
-        InvalidArgumentError: it is no program, or not text, bytes or a path.
-        NotFoundError: there is no such file.
+        DataLossError: the program is truncated or corrupt.
+        InvalidArgumentError: the source is no program, or is not text, bytes or a path.
+        NotFoundError: the file does not exist.
     """
     if isinstance(source, os.PathLike):
         return read_file(source)
@@ -37,14 +36,14 @@ def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[st
         raise InvalidArgumentError(
             f"expected the text of a program, found a path; read a file with pjrt.stablehlo.read_file({source!r})"
         )
-    return _told_apart(Program.of(source).code)
+    return _recognized(Program.of(source).code)
 
 
 def read_file(path: str | os.PathLike[str]) -> Program:
-    """The program in a file, whatever its name ends with.
+    """Return the program in a file; the file's name does not matter.
 
     Raises:
-        NotFoundError: there is no such file.
+        NotFoundError: the file does not exist.
         DataLossError, InvalidArgumentError: as ``read``, with the path in the message.
         PjrtError: the file cannot be read.
     """
@@ -59,7 +58,7 @@ def read_file(path: str | os.PathLike[str]) -> Program:
     except ValueError as error:  # a zero byte in the path
         raise InvalidArgumentError(f"expected a path, found {os.fspath(path)!r}: {error}") from error
     try:
-        return _told_apart(code)
+        return _recognized(code)
     except PjrtError as error:
         raise PjrtError.of(error.code, f"{os.fspath(path)}: {error.message}") from error
 
@@ -68,7 +67,7 @@ _BEGINNING = 1 << 16
 
 
 def _content(path: str | os.PathLike[str]) -> bytes:
-    """All bytes of a file, of which no more than the first are read if it is no program."""
+    """Return all bytes of a file; if the first show that it is no program, the others are not read."""
     with open(path, "rb") as file:
         beginning = file.read(_BEGINNING)
         if len(beginning) < _BEGINNING:
@@ -81,7 +80,7 @@ def _content(path: str | os.PathLike[str]) -> bytes:
         return file.read()
 
 
-def _told_apart(code: bytes) -> Program:
+def _recognized(code: bytes) -> Program:
     encoding = encoding_of(code)
     if encoding is Encoding.TEXT:
         return Program(_clean_text(code), ProgramFormat.MLIR)
@@ -103,7 +102,7 @@ _PIECE = 1 << 20
 
 
 def _check_utf8(code: bytes) -> None:
-    """Refuses what is not UTF-8, a piece at a time: the text as a ``str`` would take as much memory again."""
+    """Refuse text that is not UTF-8, a piece at a time: the text as a ``str`` would take as much memory again."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     for begin in range(0, len(code), _PIECE):
         pending = len(decoder.getstate()[0])

@@ -1,12 +1,14 @@
-"""Vetting: parsing a program in a process of its own first, so that one that is damaged harms nothing.
+"""Parsing a program in a subprocess first, so that a damaged program harms nothing.
 
-The native parsers of MLIR and XLA trust their input. What ``encoding_of`` refuses they never see, which is
-everything that is truncated or random. But a sound outline can hold a damaged inside: of files with one flipped bit,
-about one in a hundred makes the parser crash or run for ever. ``vet`` lets that happen elsewhere and reports it as
-an error. It costs a fraction of a second for the process, once for each program: what was found sound is remembered.
+The native parsers of MLIR and XLA trust their input. They never see what ``encoding_of`` refuses: everything that is
+truncated or random. But a sound outline can hold a damaged inside: of files with one flipped bit, about one in a
+hundred makes a parser crash or run for ever. ``vet`` lets that happen in a subprocess and reports it as an error. The
+subprocess costs a fraction of a second, once for each program: sound programs are remembered.
 
-Text is another matter: its parser withstands what it is given, but for nesting, which ``check_nesting`` refuses, and
-for what ``is_delicate`` finds, which is vetted like anything else.
+The parser of text survives any input but deep nesting, which ``check_nesting`` refuses, and what ``is_delicate``
+recognizes, which is vetted like anything else.
+
+As a program, this module is the subprocess.
 """
 
 from __future__ import annotations
@@ -15,17 +17,13 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from pjrt.api.errors import DataLossError, PjrtError
 from pjrt.api.program import Program
 from pjrt.stablehlo.format import Encoding, encoding_of
 
-if TYPE_CHECKING:
-    from pjrt.system.python_process import Ended
-
 TIME_LIMIT = 60.0
-"""Seconds that the parser may take at least; large programs get more, in proportion."""
+"""The least time limit of the parser, in seconds; large programs get more, in proportion."""
 
 _SECONDS_PER_MEGABYTE = 2.0
 _REMEMBERED = 1024
@@ -35,14 +33,14 @@ _sound: dict[bytes, None] = {}
 
 
 def vet(program: Program, *, time_limit: float | None = None) -> None:
-    """Raises what is wrong with a program, without risk for this process.
+    """Check that a program can be parsed, without risk for this process.
 
-    Text is parsed elsewhere only if it is delicate (see ``is_delicate``). Where no Python can be started (a program
-    that embeds Python may have none at hand), nothing is vetted.
+    Text is parsed in the subprocess only if it is delicate (see ``is_delicate``). Where no subprocess can be started (a
+    program that embeds Python may have no Python to start), nothing is checked.
 
     Args:
         program: a program in any encoding.
-        time_limit: the seconds that the parser may take, ``TIME_LIMIT`` or more for large programs if not given.
+        time_limit: the parser's time limit in seconds; by default ``TIME_LIMIT``, or more for large programs.
 
     Raises:
         DataLossError: the program makes the parser crash or run for ever.
@@ -52,63 +50,59 @@ def vet(program: Program, *, time_limit: float | None = None) -> None:
         check_nesting(program.code)
         if not is_delicate(program.code):
             return
-    check_once(program, b"parser", lambda: _parse_elsewhere(program, time_limit))
+    check_once(program, b"parser", lambda: _parse_in_subprocess(program, time_limit))
 
 
-def check_once(program: Program, what: bytes, look: Callable[[], bool]) -> None:
-    """Looks at a program in some way if it was not found sound in that way before; remembers it if it is.
+def check_once(program: Program, kind: bytes, check: Callable[[], bool]) -> None:
+    """Check a program unless it passed a check of this kind before; remember it if it passes.
 
     Args:
         program: the program.
-        what: the way of looking, with all else that the answer depends on.
-        look: looks at it and raises what is wrong; returns whether it could look.
+        kind: the kind of check, with everything else that its result depends on.
+        check: raises what is wrong with the program; returns whether the check was possible.
     """
     import hashlib  # here, because importing it costs more than all else that reading a program needs
 
-    digest = hashlib.blake2b(program.code, digest_size=16, key=hashlib.blake2b(what, digest_size=32).digest()).digest()
+    digest = hashlib.blake2b(program.code, digest_size=16, key=hashlib.blake2b(kind, digest_size=32).digest()).digest()
     with _lock:
         if digest in _sound:
             return
-    if look():
+    if check():
         with _lock:
             _sound[digest] = None
             if len(_sound) > _REMEMBERED:
                 del _sound[next(iter(_sound))]
 
 
-def _parse_elsewhere(program: Program, time_limit: float | None) -> bool:
-    """Whether the program was parsed in another process; False if there is none to be had."""
+def _parse_in_subprocess(program: Program, time_limit: float | None) -> bool:
+    """Parse the program in a subprocess; return False if none can be started."""
     from pjrt.system.python_process import run_module  # here, for the same reason
 
-    limit = time_limit or TIME_LIMIT + _SECONDS_PER_MEGABYTE * len(program) / 1e6
+    size = len(program)
+    limit = time_limit or TIME_LIMIT + _SECONDS_PER_MEGABYTE * size / 1e6
     try:
-        # It is told the size, because reading what has no known end takes twice the memory.
-        ended = run_module(__name__, program.format, str(len(program)), given=program.code, time_limit=limit)
+        # The size is an argument, because reading input of an unknown size takes twice the memory.
+        ended = run_module("pjrt.stablehlo.safe_parse", program.format, str(size), given=program.code, time_limit=limit)
     except TimeoutError as error:
         raise DataLossError(
-            f"corrupt program: the parser was not done with its {len(program)} bytes after {limit:.0f} s"
+            f"corrupt program: the parser was not done with its {size} bytes after {limit:.0f} s"
         ) from error
     if ended is None:
         return False
-    _raise_for(ended, program)
-    return True
-
-
-def _raise_for(ended: Ended, program: Program) -> None:
-    if ended.status == 0:
-        return
     if ended.status == _EXIT_REFUSED:
         code, _, message = ended.output.decode(errors="replace").partition(" ")
         raise PjrtError.of(int(code), message)
     if ended.crashed:
         raise DataLossError(
-            f"corrupt program: its {len(program)} bytes make the native parser crash (exit status {ended.status})"
+            f"corrupt program: its {size} bytes make the native parser crash (exit status {ended.status})"
         )
-    raise DataLossError(f"the program could not be parsed in a process of its own: {ended.reason}")
+    if ended.status:
+        raise DataLossError(f"the program could not be parsed in a subprocess: {ended.reason}")
+    return True
 
 
 _EXIT_REFUSED = 3
-"""How the other process says that the program was refused properly: then it prints status code and message."""
+"""The subprocess's exit status for a program that was refused properly; its output is status code and message."""
 
 
 # Text.
@@ -117,10 +111,10 @@ _DEEPEST = 400
 
 
 def check_nesting(code: bytes) -> None:
-    """Refuses text that nests deeper than any program: the native parser recurses, and its stack ends.
+    """Refuse text that nests deeper than any program: the native parser recurses, and its stack would overflow.
 
     Raises:
-        DataLossError: it does.
+        DataLossError: the brackets nest too deep.
     """
     if max(code.count(bracket) for bracket in (b"(", b"[", b"{", b"<")) <= _DEEPEST:
         return
@@ -131,10 +125,10 @@ def check_nesting(code: bytes) -> None:
             opened.append(byte)
             if len(opened) > _DEEPEST:
                 raise DataLossError(f"corrupt MLIR text: brackets nested more than {_DEEPEST} deep")
-        elif byte == _GREATER:  # it closes only what is open: in '->' and '>=' it is no bracket
+        elif byte == _GREATER:  # it closes only an open '<': in '->' and '>=' it is no bracket
             if opened.endswith(b"<"):
                 opened.pop()
-        else:  # whatever '<' is open inside was no bracket
+        else:  # any '<' that is still open inside was no bracket
             at = opened.rfind(opening)
             if at >= 0 and not opened[at + 1 :].strip(b"<"):
                 del opened[at:]
@@ -147,11 +141,11 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"()[]{}<>")
 
 
 def is_delicate(code: bytes) -> bool:
-    """Whether text has what MLIR's parser or its Python bindings may not survive.
+    """Whether text holds something that MLIR's parser or its Python bindings may not survive.
 
     That is a string that is not UTF-8, spelled with escapes (the bindings end the process where it is a name or part
-    of a diagnostic), an affine map, which StableHLO has none of (its parser recurses without brackets), a number
-    of a dimension that no array has (the parser makes room for as many), and an ``all_to_all`` where a type has a size
+    of a diagnostic), an affine map, which StableHLO does not have (its parser recurses without brackets), a dimension
+    number that no array has (the parser allocates as many dimensions), and an ``all_to_all`` where a type has a size
     of 0 (the verifier divides by the sizes of ``replica_groups``).
     """
     if b"affine_" in code or _SENSELESS_DIMENSION.search(code):
@@ -163,12 +157,10 @@ def is_delicate(code: bytes) -> bool:
 
 _SENSELESS_DIMENSION = re.compile(rb"dim_numbers\s*=[^\n>]*?\d{5}")
 
-
 _ALL_TO_ALL = re.compile(rb'all_to_all|\\[0-9A-Fa-f]{2}(?:[^"\\\n]|\\.)*"(?:\s|//[^\n]*\n)*\(')
 """The operation's name, or a quoted name that escapes may spell."""
 
 _ZERO_SIZE = re.compile(rb"[<x](?:\s|//[^\n]*\n)*0+(?:\s|//[^\n]*\n)*x")
-
 
 _HIGH_ESCAPE = re.compile(rb"\\[89A-Fa-f][0-9A-Fa-f]")
 _ESCAPE = re.compile(rb"\\([0-9A-Fa-f]{2}|.)")
@@ -176,7 +168,7 @@ _QUOTED = re.compile(rb'"(?:[^"\\\n]|\\.)*"')
 
 
 def _is_utf8(quoted: bytes) -> bool:
-    plain = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]) if len(found[1]) == 2 else found[1], quoted)
+    plain = _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]) if len(match[1]) == 2 else match[1], quoted)
     try:
         plain.decode()
     except UnicodeDecodeError:
@@ -187,16 +179,16 @@ def _is_utf8(quoted: bytes) -> bool:
 # The subprocess.
 
 
-def _main() -> int:
-    """Parse the program on the standard input: its format and its size in bytes are arguments.
+def _main(format_: str, size: int) -> int:
+    """Parse the program on the standard input, and read everything in it as this package would.
 
-    Everything in it is read, as this package would: one large thing after the other, and each is released at once.
+    Large things are read one after the other, and each is released before the next: the program, its constants, its
+    text.
     """
     from pjrt.stablehlo._mlir import write_text
     from pjrt.stablehlo.conversion import parse_here
     from pjrt.stablehlo.parser import parse_module, read_constants
 
-    format_, size = sys.argv[1], int(sys.argv[2])
     _limit_memory(size)
     try:
         module = parse_here(Program(sys.stdin.buffer.read(size), format_))
@@ -226,4 +218,4 @@ def _limit_memory(size: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    sys.exit(_main(sys.argv[1], int(sys.argv[2])))

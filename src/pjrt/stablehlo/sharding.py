@@ -29,7 +29,7 @@ class Sharding:
     """Tiles of a value.
 
     Attributes:
-        tiles: how many there are along each dimension; () for a value that everyone has whole.
+        tiles: the number of tiles along each dimension; () for a value that every partition has whole.
         places: for each partition the position of its tile, dimension by dimension.
         terms: for each partition the number of the term that it has a tile of; () for a value that is no sum.
     """
@@ -40,17 +40,17 @@ class Sharding:
 
     @property
     def is_replicated(self) -> bool:
-        """Whether everyone has the whole value."""
+        """Whether every partition has the whole value."""
         return math.prod(self.tiles) == 1 and not self.terms
 
     def shard_shape(self, shape: Shape) -> Shape:
-        """The shape of a tile; the last one of a dimension that does not divide evenly is padded."""
+        """Return the shape of a tile; the last one of a dimension that does not divide evenly is padded."""
         if self.is_replicated:
             return shape
         return tuple(-(-size // count) for size, count in zip(shape, self.tiles, strict=True))
 
     def cut(self, value: Array, partition: int) -> Array:
-        """The tile of a partition. Of a sum the first term is the value, and the others are zero."""
+        """Return the tile of a partition. Of a sum the first term is the value, and the others are zero."""
         if self.is_replicated:
             return value
         sizes = self.shard_shape(value.shape)
@@ -65,16 +65,16 @@ class Sharding:
         return padded
 
     def put_together(self, shards: Sequence[Array], shape: Shape) -> Array:
-        """The whole value, of this shape, from the tiles of all partitions."""
+        """Return the whole value, of this shape, from the tiles of all partitions."""
         sizes = self.shard_shape(shape)
         whole = tuple(size * count for size, count in zip(sizes, self.tiles, strict=True))
         terms = self.terms or (0,) * len(self.places)
-        found: dict[int, Array] = {}
+        sums: dict[int, Array] = {}
         for term, place, shard in zip(terms, self.places, shards, strict=True):
-            if term not in found:
-                found[term] = np.empty(whole, shard.dtype)
-            found[term][tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))] = shard
-        total = functools.reduce(np.add, (found[term] for term in sorted(found)))
+            if term not in sums:
+                sums[term] = np.empty(whole, shard.dtype)
+            sums[term][tuple(slice(i * size, (i + 1) * size) for i, size in zip(place, sizes, strict=True))] = shard
+        total = functools.reduce(np.add, (sums[term] for term in sorted(sums)))
         return total[tuple(slice(0, size) for size in shape)]
 
     def to_proto(self) -> bytes:

@@ -116,10 +116,10 @@ class TupleType:
 
 @dataclass(frozen=True, slots=True)
 class FutureType:
-    """What ``stablehlo.async_start`` gives and ``stablehlo.async_done`` takes.
+    """The result of ``stablehlo.async_start``, which ``stablehlo.async_done`` takes.
 
     Attributes:
-        elements: the types of the values that are to come.
+        elements: the types of the values that will be there when it is done.
     """
 
     elements: tuple[ValueType, ...]
@@ -130,7 +130,7 @@ class FutureType:
 
 @dataclass(frozen=True, slots=True)
 class OpaqueType:
-    """A type that has no form here, such as an unranked tensor or one of another dialect.
+    """A type without a class here, such as an unranked tensor or one of another dialect.
 
     Attributes:
         text: MLIR's spelling of it.
@@ -159,4 +159,4 @@ class FunctionType:
 
 
 ValueType = TensorType | TokenType | TupleType | FutureType | OpaqueType
-"""What a value of a program can be."""
+"""The type of a value of a program."""

@@ -1,4 +1,4 @@
-"""StableHLO versions: three numbers that say what a portable artifact may contain."""
+"""StableHLO versions: three numbers that determine what a portable artifact may contain."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Version:
 
     @staticmethod
     def parse(text: str) -> Version:
-        """The version spelled ``1.17.0``, ``v1.17.0`` or ``StableHLO_v1.17.0`` (as artifacts name their producer).
+        """Return the version in ``1.17.0``, ``v1.17.0`` or ``StableHLO_v1.17.0`` (as artifacts name their producer).
 
         Raises:
-            InvalidArgumentError: the text is none of those.
+            InvalidArgumentError: the text spells no version.
         """
-        found = _SPELLING.fullmatch(text.strip())
-        if found is None:
+        match = _SPELLING.fullmatch(text.strip())
+        if match is None:
             raise InvalidArgumentError(f"expected a StableHLO version such as '1.17.0', found {text!r}")
-        return Version(*(int(number) for number in found.groups()))
+        return Version(*(int(number) for number in match.groups()))
 
     @staticmethod
     def of(version: Version | str | tuple[int, ...]) -> Version:
-        """Whatever names a version: itself, its spelling, or its numbers (a plugin states three of them)."""
+        """Return the version of a ``Version``, a spelling, or numbers (a plugin states three of them)."""
         if isinstance(version, Version):
             return version
         if isinstance(version, str):
