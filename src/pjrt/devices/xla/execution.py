@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from operator import attrgetter
 from typing import Any
 
 from pjrt.api.buffer import Buffer
@@ -28,9 +27,6 @@ Futures = list[Future[None]] | None
 
 ShortPath = Callable[[Sequence[Any]], Iterable[Buffer] | None]
 """See ``Executor.short_path``."""
-
-_array_of = attrgetter("array")
-_type_of = attrgetter("type")
 
 
 def no_short_path(_: Sequence[Any]) -> None:
@@ -96,16 +92,21 @@ class Executor:
         """
         if len(self.result_types) > 1:
             return no_short_path
-        # Every execution passes here, and the function adds as little as possible to jaxlib's own work: it reads local
-        # variables, which are faster than attributes, and calls functions of C on whole lists.
-        start, handlers, donated = self._start, self._handlers, self.donated
+        # Every execution passes here, so the function adds as little as possible to jaxlib's own work. It reads local
+        # variables, which are faster than attributes, and compares types by identity, because each type is one object.
+        start, handlers, donated, turn = self._start, self._handlers, self.donated, TURNS.__next__
         (parameter_types,), (result_types,) = self.parameter_types, self.result_types
+        count = len(parameter_types)
 
         def run(arguments: Sequence[Any]) -> Iterable[Buffer] | None:
+            arrays: list[_jaxlib.Array] = []
             try:
-                if list(map(_type_of, arguments)) != parameter_types:  # the types are unique: this compares identities
+                if len(arguments) != count:
                     return None
-                arrays = list(map(_array_of, arguments))
+                for argument, type_ in zip(arguments, parameter_types):  # noqa: B905  # strict= costs time
+                    if argument.type is not type_:
+                        return None
+                    arrays.append(argument.array)
             except (AttributeError, TypeError):
                 return None
             # The program starts below. No exception may lead to the long path any more, which would run it once more.
@@ -117,7 +118,7 @@ class Executor:
                     mark_donated(arguments, donated)
                 else:
                     results = start(arrays).consume_with_handlers(handlers)
-                if next(TURNS):
+                if turn():
                     collect_released()
             except Exception as error:
                 return self.failed(converted(error), [arguments])[0]

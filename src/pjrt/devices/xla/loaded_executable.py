@@ -120,9 +120,9 @@ class XlaLoadedExecutable(XlaLoaded):
         if len(self._devices) > 1:
             return super().__call__(*arguments)
         put, here = self._client.buffer_from_host, self._first
-        return tuple(
-            self.execute_sharded([a if isinstance(a, Buffer) else put(a, device=here) for a in arguments], here)
-        )
+        buffers = [a if isinstance(a, Buffer) else put(a, device=here) for a in arguments]
+        results = self._short_path(buffers)
+        return tuple(self.execute_sharded(buffers, here) if results is None else results)
 
     def execute_sharded(
         self,
