@@ -1,6 +1,4 @@
-"""The house rules that a machine can hold: rooms import downwards only, everything public is documented, the public
-list is complete.
-"""
+"""The rules that a machine can check: rooms import only from lower floors, public names are documented and listed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Saved executables and the compilation cache (floor 5: must not know plugins)."""
+"""Compiled programs in files: saved executables and the compilation cache. This package must not know plugins."""

@@ -1,4 +1,4 @@
-"""The ``pjrt`` command, one file for each subcommand (floor 7: it only parses and prints)."""
+"""The ``pjrt`` command, one file for each subcommand. It only parses options and prints results."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Plugins by name: discovery, declarations, and the way from a name to a client.
 
-Floor 5: it must not know any one device; the facts of each are data.
+This package must not know any one device: the facts of each are data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What differs between operating systems, and nothing else (floor 0: knows no other room, and every room may use it).
+"""The differences between operating systems: shared libraries, folders, permissions, hardware, processes.
 
-Shared libraries and their files, folders, permissions, hardware, processes. The rest of the package asks here and names
-no system. ``docs/platforms.md`` lists what is not tested on a system.
+No other package names a system. This package knows no other one, and every package may use it. ``docs/platforms.md``
+lists what is not tested on a system.
 
 Failures are ``OSError``s: the layers above explain them.
 """
