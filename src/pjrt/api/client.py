@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import abc
-import weakref
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+from pjrt.api import close_callbacks
 from pjrt.api.abi_version import RuntimeAbiVersion
 from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.attributes import Attributes
@@ -379,12 +379,11 @@ class Client(abc.ABC):
 
         The end of the process does not call it.
         """
-        _finalizers.setdefault(self, []).append(_finalizer(self, callback))
+        close_callbacks.add(self, callback)
 
     def _notify_closed(self) -> None:
         """Call the callbacks of ``add_close_callback``; ``close`` does this last."""
-        for finalizer in _finalizers.pop(self, ()):
-            finalizer()
+        close_callbacks.call_all(self)
 
     def __enter__(self) -> Client:
         return self
@@ -398,12 +397,3 @@ class Client(abc.ABC):
         if self.is_closed:
             return f"<{type(self).__name__} {self.platform_name}, closed>"
         return f"<{type(self).__name__} {self.platform_name}, {len(self.devices)} devices>"
-
-
-_finalizers: weakref.WeakKeyDictionary[Client, list[weakref.finalize[[], Client]]] = weakref.WeakKeyDictionary()
-
-
-def _finalizer(client: Client, callback: Callable[[], object]) -> weakref.finalize[[], Client]:
-    finalizer = weakref.finalize(client, callback)
-    finalizer.atexit = False
-    return finalizer
