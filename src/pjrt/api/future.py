@@ -155,24 +155,15 @@ class Future(Generic[T]):
         waited = list(futures)
         promise: Promise[None] = Promise()
         promise.future.need(*waited)
-        left = len(waited)
 
-        def one_done(_: Future[Any]) -> None:
-            nonlocal left
-            with _lock:
-                left -= 1
-                if left:
-                    return
+        def settle() -> None:
             error = next((f._error for f in waited if f._error is not None), None)
             if error is None:
                 promise.set_result(None)
             else:
                 promise.set_error(error)
 
-        if not waited:
-            return Future.completed(None)
-        for future in waited:
-            future.add_done_callback(one_done)
+        when_all_done(waited, settle)
         return promise.future
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -348,3 +339,24 @@ class Promise(Generic[T]):
                     "the promise of this future was dropped without a result: its producer died or forgot it"
                 ),
             )
+
+
+def when_all_done(futures: Iterable[Future[Any]], function: Callable[[], object]) -> None:
+    """Call a function once, when all futures are done or have failed: at once in this thread if they are, otherwise in
+    the thread that completes the last.
+    """
+    waited = [future for future in futures if not future.done()]
+    left = len(waited)
+    if not left:
+        function()
+
+    def one_done(_: Future[Any]) -> None:
+        nonlocal left
+        with _lock:
+            left -= 1
+            is_last = not left
+        if is_last:
+            function()
+
+    for future in waited:
+        future.add_done_callback(one_done)

@@ -13,6 +13,7 @@ from pjrt.host.buffer import HostBuffer
 from pjrt.host.device import HostDevice
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.storage import Storage
+from pjrt.host.storage_aliases import follow
 from pjrt.host_memory.layout import order_and_layout
 
 
@@ -71,17 +72,3 @@ def alias_buffer(
     plain = ShapeSpec(spec.shape, spec.element_type, layout)
     buffer = HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
     return buffer, HostAliasFulfillment(space, plain, storage)
-
-
-def follow(storage: Storage, source: Storage) -> None:
-    """Give a storage the array of another as soon as that has it; both use the same memory then."""
-
-    def pass_on(_: Future[None]) -> None:
-        error = source.definition._error
-        if error is None:
-            storage.keep = source
-            storage.mutable = source.mutable
-            storage.array = source.array
-        storage.definition._complete(None, error)
-
-    source.definition.add_done_callback(pass_on)

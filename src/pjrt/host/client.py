@@ -18,12 +18,12 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout, TiledLayout
+from pjrt.api.layout import Layout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.placement import choose_place
 from pjrt.api.process_info import ProcessInfo
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec, expect_shape
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion
 from pjrt.host.alias_buffer import HostAliasFulfillment, alias_buffer
@@ -193,8 +193,7 @@ class HostClient(Client):
         return DeviceAssignment.in_order([device.id for device in devices], num_replicas, num_partitions)
 
     def default_layout(self, element_type: ElementType, shape: Sequence[int]) -> Layout:
-        expect(element_type, ElementType, "an element type as pjrt.ElementType")
-        return TiledLayout.row_major(len(expect_shape(shape)))
+        return self.topology.default_layout(element_type, shape)
 
     def runtime_abi_version(self) -> HostRuntimeAbiVersion:
         return HostRuntimeAbiVersion(self.platform_name, self.platform_version)

@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from pjrt.api.errors import CancelledError, PjrtError
-from pjrt.api.future import Future
+from pjrt.api.future import Future, when_all_done
 from pjrt.api.interpreter_end import time_left
 from pjrt.host.execution import Execution
 from pjrt.host.shutdown import is_exiting
-from pjrt.host.work_queue import WorkQueue, after
+from pjrt.host.work_queue import WorkQueue
 
 _PendingLaunch = tuple[Execution, ...]
 """The executions of one launch, which are put on their queues together."""
@@ -61,7 +61,7 @@ class Dispatcher:
             for execution in launch:
                 execution.definition.need(*missing)
             self._waiting.add(launch)
-            after(missing, lambda: self._stop_waiting(launch))
+            when_all_done(missing, lambda: self._stop_waiting(launch))
         else:
             self._release(launch)
 

@@ -7,10 +7,23 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import AnyDType
-from pjrt.api.future import Future
+from pjrt.api.future import Future, when_all_done
 from pjrt.host.storage import Storage, freeze
-from pjrt.host.work_queue import after
 from pjrt.host_memory.aligned import HostArray
+
+
+def follow(storage: Storage, source: Storage) -> None:
+    """Give a storage the array of another as soon as that has it; both use the same memory then."""
+
+    def pass_on(_: Future[None]) -> None:
+        error = source.definition._error
+        if error is None:
+            storage.keep = source
+            storage.mutable = source.mutable
+            storage.array = source.array
+        storage.definition._complete(None, error)
+
+    source.definition.add_done_callback(pass_on)
 
 
 def depend(source: Storage, dependency: Future[Any]) -> Storage:
@@ -24,7 +37,7 @@ def depend(source: Storage, dependency: Future[Any]) -> Storage:
             storage.array = source.array
         storage.definition._complete(None, error)
 
-    after([source.definition, dependency], pass_on)
+    when_all_done([source.definition, dependency], pass_on)
     return storage
 
 

@@ -7,7 +7,7 @@ import queue
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pjrt.api.errors import FailedPreconditionError, PjrtError, UnavailableError
@@ -240,28 +240,3 @@ def _serve_all(items: queue.SimpleQueue[Task | None], pending: set[Task]) -> Non
         del task
         if closing and not pending:
             return
-
-
-def after(futures: Iterable[Future[Any]], function: Callable[[], object]) -> None:
-    """Call a function once, when all futures are done or have failed: at once in this thread if they are, otherwise in
-    the thread that completes the last.
-    """
-    waited = [future for future in futures if not future.done()]
-    if not waited:
-        function()
-        return
-    tickets = [None] * len(waited)
-
-    def one_done(_: Future[Any]) -> None:
-        # Under the lock, exactly one caller takes the last ticket.
-        if _take_last(tickets):
-            function()
-
-    for future in waited:
-        future.add_done_callback(one_done)
-
-
-def _take_last(tickets: list[None]) -> bool:
-    with runtime_lock:
-        tickets.pop()
-        return not tickets
