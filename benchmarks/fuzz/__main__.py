@@ -1,8 +1,8 @@
 """Fuzz: mutated programs through `inspect` or a compiler, in processes that may die of them.
 
 A finding is a program that ends its process, that takes longer than the limit, or that raises anything but an error
-of this package. Programs are told by seed and number, so a run can be taken up where it was left, and a finding made
-again with `--show`.
+of this package. A seed and a number determine each program, so a run can be continued, and `--show` makes a finding
+again.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from benchmarks.fuzz.mutations import Mutator
 from benchmarks.fuzz.worker import BARE, REFUSED, TAKEN, TARGETS
 
 BATCH = 2000
+_KEY = ("seed", "target", "binary")
 _NAMES = {TAKEN: "taken", REFUSED: "refused", BARE: "bare"}
 
 
@@ -57,8 +58,8 @@ class Job:
         self._seconds = 0.0
         if arguments.state is not None and arguments.state.exists():
             saved = json.loads(arguments.state.read_text())
-            told = {name: getattr(arguments, name) for name in ("seed", "target", "binary")}
-            if told != {name: saved[name] for name in told}:
+            key = {name: getattr(arguments, name) for name in _KEY}
+            if key != {name: saved[name] for name in key}:
                 raise SystemExit(f"{arguments.state} is of a run with other arguments: {saved}")
             self._next, self._seconds, self._findings = saved["done"], saved["seconds"], saved["findings"]
             self._counts.update(saved["counts"])
@@ -113,28 +114,28 @@ class Job:
             worker.restart()
 
     def _again(self, worker: Worker, what: str) -> None:
-        """A program that ended its process: counts if it does so too where programs that are not text are vetted."""
+        """Try a program that ended its process again, with vetting: it is a finding if it still does harm."""
         command = worker.command(worker.position, worker.position + 1, "--untrusted")
         try:
             done = subprocess.run(command, capture_output=True, timeout=max(120.0, self._arguments.limit), check=False)
-            letter, told = done.stdout[:1], done.stderr.decode(errors="replace")
+            letter, errors = done.stdout[:1], done.stderr.decode(errors="replace")
         except subprocess.TimeoutExpired:
-            letter, told = b"", "it was not done again"
+            letter, errors = b"", "it was not done again"
         if letter in (TAKEN, REFUSED):
             self._counts["ended a process where vetting runs it" if letter == REFUSED else "ended a process once"] += 1
         elif letter == BARE:
             self._counts["bare"] += 1
-            self._found(worker.position, "bare exception", told)
+            self._found(worker.position, "bare exception", errors)
         else:
             self._counts["crashed" if what.startswith("exit") else "hung"] += 1
-            self._found(worker.position, what, told)
+            self._found(worker.position, what, errors)
         worker.advance()
 
-    def _found(self, number: int, what: str, told: str = "") -> None:
+    def _found(self, number: int, what: str, errors: str = "") -> None:
         if len(self._findings) < 1000:
-            said = [line for line in told.splitlines() if line.strip()]
-            fatal = [line for line in said if line.startswith(("F0", "F1")) or "Check fail" in line or "Error" in line]
-            self._findings.append({"number": number, "what": what, "told": (fatal or said or [""])[0][:400]})
+            lines = [line for line in errors.splitlines() if line.strip()]
+            fatal = [line for line in lines if line.startswith(("F0", "F1")) or "Check fail" in line or "Error" in line]
+            self._findings.append({"number": number, "what": what, "message": (fatal or lines or [""])[0][:400]})
             print(self._findings[-1], file=sys.stderr, flush=True)
 
     def _save(self, workers: list[Worker]) -> None:
@@ -142,9 +143,8 @@ class Job:
             self._arguments.state.write_text(json.dumps(self._state(self._next), indent=1))
 
     def _state(self, done: int) -> dict[str, Any]:
-        told = {name: getattr(self._arguments, name) for name in ("seed", "target", "binary")}
         return {
-            **told,
+            **{name: getattr(self._arguments, name) for name in _KEY},
             "done": done,
             "seconds": self._seconds,
             "counts": dict(self._counts),
@@ -165,16 +165,16 @@ class Worker:
     def command(self, begin: int, end: int, *more: str) -> list[str]:
         """Return the command line of a worker for some programs."""
         how = {"seed": self._arguments.seed, "binary": self._arguments.binary, "target": self._arguments.target}
-        told = [f"--{name}={value}" for name, value in how.items()]
-        return [sys.executable, "-m", "benchmarks.fuzz.worker", *told, *more, str(begin), str(end)]
+        options = [f"--{name}={value}" for name, value in how.items()]
+        return [sys.executable, "-m", "benchmarks.fuzz.worker", *options, *more, str(begin), str(end)]
 
     def advance(self) -> None:
-        """One program more is done."""
+        """Count one more program as done."""
         self.position += 1
         self.since = time.monotonic()
 
     def restart(self) -> None:
-        """A new process for the programs that are left."""
+        """Start a new process for the programs that are left."""
         os.close(self.pipe)
         if self.position < self.end:
             self._start()

@@ -1,4 +1,4 @@
-"""Mutated programs: each is told by a seed and a number alone, so that one that was found can be made again."""
+"""Mutated programs: a seed and a number determine each, so that a finding can be made again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pjrt import stablehlo
+from pjrt.stablehlo import _mlir
 
 CORPUS = Path(__file__).with_name("corpus.mlir")
 SEPARATOR = "// -----\n"
@@ -100,7 +101,7 @@ _ATTRIBUTE = re.compile(r"\{[^{}]*\}|<[^<>]*>|\[[^\[\]]*\]|\([^()]*\)")
 
 
 class Mutator:
-    """Makes program ``number`` of a seed.
+    """The mutator that makes program ``number`` of a seed.
 
     Args:
         seed: the seed.
@@ -116,7 +117,7 @@ class Mutator:
         self._lines = [line for text in self._texts for line in text.splitlines() if "=" in line]
 
     def program(self, number: int) -> bytes:
-        """The bytes of one program; most are mutated in one to four places."""
+        """Return the bytes of one program; most are mutated in one to four places."""
         chance = random.Random(f"{self._seed}:{number}")
         which = chance.randrange(len(self._texts))
         if chance.random() < self._binary:
@@ -132,69 +133,69 @@ class Mutator:
         return chance.choice(_OF_BYTES)(code, chance) if chance.random() < 0.1 else code
 
     def _binary_form(self, which: int, form: int) -> bytes:
-        """A program of the corpus as bytecode, portable artifact or HLO proto; as bytecode where it can be no other."""
-        found = self._encoded.get((which, form))
-        if found is None:
-            found = self._encoded[which, form] = _encode(self._texts[which], form)
-        return found
+        """Return a program of the corpus as bytecode, portable artifact or HLO proto, or else as bytecode."""
+        code = self._encoded.get((which, form))
+        if code is None:
+            code = self._encoded[which, form] = _encode(self._texts[which], form)
+        return code
 
     # Mutations of text: each takes the text and a source of chance.
 
     def number(self, text: str, chance: random.Random) -> str:
-        """One number becomes another."""
+        """Replace one number by another."""
         return _replace_one(_NUMBER, text, chance, lambda _: chance.choice(_NUMBERS))
 
     def size(self, text: str, chance: random.Random) -> str:
-        """One size of one type becomes another."""
+        """Replace one size of one type."""
         return _replace_one(_SIZE, text, chance, lambda _: chance.choice(_NUMBERS))
 
     def every_size(self, text: str, chance: random.Random) -> str:
-        """A size becomes another everywhere, so that types still agree."""
-        found = _SIZE.findall(text)
-        if not found:
+        """Replace a size everywhere, so that types still agree."""
+        sizes = _SIZE.findall(text)
+        if not sizes:
             return text
-        old, new = chance.choice(found), chance.choice(_NUMBERS)
+        old, new = chance.choice(sizes), chance.choice(_NUMBERS)
         return _SIZE.sub(lambda match: new if match[0] == old else match[0], text)
 
     def element(self, text: str, chance: random.Random) -> str:
-        """One element type becomes another."""
+        """Replace one element type."""
         return _replace_one(_ELEMENT, text, chance, lambda _: chance.choice(_TYPES))
 
     def every_element(self, text: str, chance: random.Random) -> str:
-        """An element type becomes another everywhere."""
-        found = _ELEMENT.findall(text)
-        if not found:
+        """Replace an element type everywhere."""
+        elements = _ELEMENT.findall(text)
+        if not elements:
             return text
-        old, new = chance.choice(found), chance.choice(_TYPES)
+        old, new = chance.choice(elements), chance.choice(_TYPES)
         return _ELEMENT.sub(lambda match: new if match[0] == old else match[0], text)
 
     def operation(self, text: str, chance: random.Random) -> str:
-        """One operation becomes another."""
+        """Replace one operation."""
         return _replace_one(_OPERATION, text, chance, lambda _: chance.choice(self._operations))
 
     def value(self, text: str, chance: random.Random) -> str:
-        """One use of a value becomes that of another."""
+        """Replace one use of a value by that of another."""
         names = _VALUE.findall(text)
         return _replace_one(_VALUE, text, chance, lambda _: chance.choice(names)) if names else text
 
     def string(self, text: str, chance: random.Random) -> str:
-        """One string becomes a strange one."""
+        """Replace one string by a strange one."""
         return _replace_one(_STRING, text, chance, lambda _: chance.choice(_STRINGS))
 
     def name(self, text: str, chance: random.Random) -> str:
-        """A location or a symbol gets a strange name."""
+        """Give a location or a symbol a strange name."""
         strange = chance.choice(_STRINGS)
         if chance.random() < 0.5:
             return _replace_one(re.compile(r"(?=\n)"), text, chance, lambda _: f" loc({strange})")
         return _replace_one(re.compile(r"@\w+"), text, chance, lambda _: f"@{strange}")
 
     def callee(self, text: str, chance: random.Random) -> str:
-        """A symbol becomes another, which makes recursion."""
+        """Replace a symbol by another, which makes recursion."""
         names = re.findall(r"@\w+", text)
         return _replace_one(re.compile(r"@\w+"), text, chance, lambda _: chance.choice(names)) if names else text
 
     def word(self, text: str, chance: random.Random) -> str:
-        """One word is doubled, left out or becomes another."""
+        """Double, leave out or replace one word."""
         words = _WORD.findall(text)
         how = chance.randrange(3)
         return _replace_one(
@@ -202,7 +203,7 @@ class Mutator:
         )
 
     def line(self, text: str, chance: random.Random) -> str:
-        """A line is left out, doubled, moved or comes from another program."""
+        """Leave out, double or move a line, or take one from another program."""
         lines = text.splitlines(keepends=True)
         at, other = chance.randrange(len(lines)), chance.randrange(len(lines))
         how = chance.randrange(4)
@@ -217,11 +218,11 @@ class Mutator:
         return "".join(lines)
 
     def type(self, text: str, chance: random.Random) -> str:
-        """A type becomes another of the program's types everywhere."""
-        found = _TYPE.findall(text)
-        if not found:
+        """Replace a type by another of the program's types everywhere."""
+        types = _TYPE.findall(text)
+        if not types:
             return text
-        old, new = chance.choice(found), chance.choice(found)
+        old, new = chance.choice(types), chance.choice(types)
         return text.replace(old, new)
 
     def group(self, text: str, chance: random.Random) -> str:
@@ -241,7 +242,7 @@ class Mutator:
         return _replace_one(_ATTRIBUTE, text, chance, changed)
 
     def chain(self, text: str, chance: random.Random) -> str:
-        """A chain of many functions, of which each calls the next."""
+        """Return a chain of many functions, of which each calls the next."""
         many, last = chance.choice((3, 30, 300, 3000)), chance.choice(("end", "f0", "main", "f1"))
         kind = "tensor<f32>"
         functions = [
@@ -255,7 +256,7 @@ class Mutator:
         return "".join(functions) + end + main
 
     def depth(self, text: str, chance: random.Random) -> str:
-        """Many regions, one in the other, or one chain of many operations."""
+        """Return many regions, one in the other, or one chain of many operations."""
         many = chance.choice((10, 100, 500, 3000))
         if chance.random() < 0.5:
             lines = [f"%v{i} = stablehlo.add %{f'v{i - 1}' if i else 'a'}, %a : tensor<4xf32>\n" for i in range(many)]
@@ -283,28 +284,16 @@ def _encode(text: str, form: int) -> bytes:
             return stablehlo.to_hlo(program, trusted=True).code
     except Exception:  # no such form: a custom dialect, dynamic shapes
         pass
-    module = stablehlo.to_module(program, trusted=True)
-    parts: list[bytes] = []
-    with module as mlir:
-        mlir.operation.write_bytecode(_File(parts))
-    return b"".join(parts)
-
-
-class _File:
-    def __init__(self, parts: list[bytes]) -> None:
-        self._parts = parts
-
-    def write(self, part: bytes) -> None:
-        self._parts.append(bytes(part))
+    return _mlir.write_bytecode(stablehlo.to_module(program, trusted=True))
 
 
 def _replace_one(
     pattern: re.Pattern[str], text: str, chance: random.Random, new: Callable[[re.Match[str]], str]
 ) -> str:
-    found = list(pattern.finditer(text))
-    if not found:
+    matches = list(pattern.finditer(text))
+    if not matches:
         return text
-    match = chance.choice(found)
+    match = chance.choice(matches)
     return text[: match.start()] + new(match) + text[match.end() :]
 
 

@@ -1,6 +1,6 @@
-"""The process that may die: takes one program after the other and writes one letter for each to its output.
+"""The process that may die: it tries one program after the other and writes one letter for each to its output.
 
-``o``: taken. ``r``: refused with an error of ours. ``b``: any other exception, which is a mistake.
+``o``: accepted. ``r``: refused with a ``PjrtError``. ``b``: any other exception, which is a mistake.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--binary", type=float, required=True)
     parser.add_argument("--target", choices=TARGETS, required=True)
-    parser.add_argument("--untrusted", action="store_true", help="vet what is binary, as the commands do")
+    parser.add_argument("--untrusted", action="store_true", help="vet binary programs first, as the commands do")
     parser.add_argument("--memory", type=int, default=4, help="the most address space that the process may use, in GiB")
     parser.add_argument("begin", type=int)
     parser.add_argument("end", type=int)
@@ -32,7 +32,7 @@ def main() -> None:
     mutator = Mutator(arguments.seed, arguments.binary)
     attempt = TARGETS[arguments.target]()
     out = os.dup(1)
-    os.dup2(2, 1)  # what native code prints must not be taken for letters
+    os.dup2(2, 1)  # the output of native code must not be read as letters
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (arguments.memory << 30, arguments.memory << 30))
     for number in range(arguments.begin, arguments.end):
@@ -42,14 +42,14 @@ def main() -> None:
 
 
 def outcome(attempt: Callable[[Program], object], code: bytes, *, vetted: bool) -> bytes:
-    """Which of the letters a program gives; what went wrong goes to the error output."""
+    """Return the letter of a program; an unforeseen error is printed to the error output."""
     try:
         program = stablehlo.read(code)
         if vetted:
             stablehlo.vet(program)
         attempt(program)
     except PjrtError as error:
-        # What an in-process device raises and nobody foresaw comes out as one of these two.
+        # An unforeseen exception of an in-process device has become a PjrtError with a cause.
         return BARE if error.__cause__ is not None and _is_unforeseen(error) else REFUSED
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

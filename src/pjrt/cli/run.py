@@ -91,6 +91,8 @@ def _run(
     read = stablehlo.read_file(program)
     with progress("reading the program"):
         with naming(program):
+            # MLIR parses the program here for its arguments and results, and the device parses it again: a client
+            # compiles bytes, not a parsed module.
             info = stablehlo.signature(read)
         parameters = parameters_of(info)
         if output is not None:
