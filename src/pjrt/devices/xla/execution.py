@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.element_type import ElementType
@@ -33,19 +33,13 @@ def no_short_path(_: Sequence[Any]) -> None:
     """Leave every execution to the long path."""
 
 
-class Results:
-    """The results of a launch.
+class Results(NamedTuple):
+    """The results of a launch."""
 
-    Attributes:
-        arrays: one array a result, with a shard on each device.
-        token: a token of the completion, where there are no results to wait for.
-    """
-
-    __slots__ = ("arrays", "token")
-
-    def __init__(self, arrays: list[_jaxlib.Array], token: Any) -> None:
-        self.arrays = arrays
-        self.token = token
+    arrays: list[_jaxlib.Array]
+    """One array a result, with a shard on each device."""
+    token: Any
+    """A token of the completion, where there are no results to wait for."""
 
 
 class Executor:
@@ -127,37 +121,39 @@ class Executor:
         return run
 
     def execute(
-        self, rows: Sequence[Sequence[XlaBuffer]], kept: frozenset[int], launch_id: int, futures: Futures
+        self, rows: Sequence[Sequence[XlaBuffer]], non_donatable: frozenset[int], launch_id: int, futures: Futures
     ) -> list[list[Buffer]]:
         """Run the program on all devices.
 
         Args:
             rows: for each device its arguments, which are checked.
-            kept: the numbers of arguments that are not donated.
+            non_donatable: the numbers of arguments that are not donated.
             launch_id: identifies the launch; 0 for none.
             futures: gets a future of the completion for each device.
         """
         sources = [[argument.source() for argument in row] for row in rows]
         if any(isinstance(source, Future) for row in sources for source in row):
-            contributions = [self._contribution(row, own, kept) for row, own in zip(rows, sources, strict=True)]
-            self.start_when_there(contributions, kept, launch_id)
+            contributions = [
+                self._contribution(row, own, non_donatable) for row, own in zip(rows, sources, strict=True)
+            ]
+            self.start_when_there(contributions, non_donatable, launch_id)
             return [self._pending(contribution, place, futures) for place, contribution in enumerate(contributions)]
         try:
-            results = self._run(sources, kept, launch_id)
+            results = self._run(sources, non_donatable, launch_id)
         except PjrtError as error:
             return self.failed(error, rows, futures)
         for row in rows:
-            mark_donated(row, self.donated - kept)
+            mark_donated(row, self.donated - non_donatable)
         if futures is not None:
             futures.extend(self._completion(results) for _ in rows)
         return [list(row) for row in self._buffers(results)]
 
     def contribute(
-        self, row: Sequence[XlaBuffer], place: int, kept: frozenset[int], launch_id: int, futures: Futures
+        self, row: Sequence[XlaBuffer], place: int, non_donatable: frozenset[int], launch_id: int, futures: Futures
     ) -> list[Buffer]:
         """Give one device its arguments; the program runs when all devices have theirs."""
-        contribution = self._contribution(row, [argument.source() for argument in row], kept)
-        self._rendezvous.join(place, contribution, kept, launch_id, self)
+        contribution = self._contribution(row, [argument.source() for argument in row], non_donatable)
+        self._rendezvous.join(place, contribution, non_donatable, launch_id, self)
         return self._pending(contribution, place, futures)
 
     def failed(self, error: PjrtError, rows: Sequence[Sequence[Any]], futures: Futures = None) -> list[list[Buffer]]:
@@ -179,7 +175,9 @@ class Executor:
         self._start = _unloaded
         self._rendezvous.cancel(self, reason)
 
-    def start_when_there(self, contributions: Sequence[Contribution], kept: frozenset[int], launch_id: int) -> None:
+    def start_when_there(
+        self, contributions: Sequence[Contribution], non_donatable: frozenset[int], launch_id: int
+    ) -> None:
         """Start a launch when all arguments have arrived; see ``rendezvous.Joiner``."""
         sources = [source for contribution in contributions for source in contribution.sources]
         all_arrived = Future.all(source for source in sources if isinstance(source, Future))
@@ -187,25 +185,28 @@ class Executor:
         def start(_: Future[None]) -> None:
             try:
                 all_arrived.result()
-                results = self._run([contribution.sources for contribution in contributions], kept, launch_id)
+                results = self._run([contribution.sources for contribution in contributions], non_donatable, launch_id)
                 for contribution, row in zip(contributions, self._buffers(results), strict=True):
-                    contribution.start(Started([buffer.source() for buffer in row], self._completion(results)))
+                    row_sources = [buffer.source() for buffer in row]
+                    contribution.start.set_result(Started(row_sources, self._completion(results)))
             except Exception as error:
                 failure = converted(error)
                 for contribution in contributions:
-                    if not contribution.started.done():
-                        contribution.fail(failure)
+                    if not contribution.start.future.done():
+                        contribution.start.set_error(failure)
 
         all_arrived.add_done_callback(start)
 
-    def _contribution(self, row: Sequence[XlaBuffer], sources: list[Source], kept: frozenset[int]) -> Contribution:
+    def _contribution(
+        self, row: Sequence[XlaBuffer], sources: list[Source], non_donatable: frozenset[int]
+    ) -> Contribution:
         """Return a device's part of a launch that starts later; the arguments that it donates are gone from now on."""
-        for number in self.donated - kept:
+        for number in self.donated - non_donatable:
             row[number].consume()
         return Contribution(sources)
 
     def _pending(self, contribution: Contribution, place: int, futures: Futures) -> list[Buffer]:
-        started = contribution.started
+        started = contribution.start.future
         if futures is not None:
             futures.append(flattened(started, lambda launch: launch.completion))
         return [
@@ -213,20 +214,20 @@ class Executor:
             for number, type_ in enumerate(self.result_types[place])
         ]
 
-    def _run(self, rows: Sequence[Sequence[Source]], kept: frozenset[int], launch_id: int) -> Results:
+    def _run(self, rows: Sequence[Sequence[Source]], non_donatable: frozenset[int], launch_id: int) -> Results:
         """Start the program on all devices, from available sources of the arguments of each.
 
         Raises:
             PjrtError: the program could not be started, or its execution failed at once.
         """
         columns = [list(column) for column in zip(*rows, strict=True)]
-        for number in kept & self.donated:  # a copy is donated instead
+        for number in non_donatable & self.donated:  # a copy is donated instead
             columns[number] = [
                 _jaxlib.copy(array_of(source), types[number].memory_space.placement)
                 for source, types in zip(columns[number], self.parameter_types, strict=True)
             ]
         arrays = [self._argument(number, column) for number, column in enumerate(columns)]
-        donated = self.donated - kept
+        donated = self.donated - non_donatable
         try:
             if not donated:
                 return self._launch(arrays, launch_id)

@@ -147,10 +147,10 @@ class XlaLoadedExecutable(XlaLoaded):
         options = self._check(options, returned_futures)
         place = self._place_of(device)
         row = self._checked(arguments, place, options)
-        kept, launch_id = options.non_donatable_input_indices, options.launch_id
+        non_donatable, launch_id = options.non_donatable_input_indices, options.launch_id
         if len(self._devices) == 1:
-            return self._executor.execute([row], kept, launch_id, returned_futures)[0]
-        return self._executor.contribute(row, place, kept, launch_id, returned_futures)
+            return self._executor.execute([row], non_donatable, launch_id, returned_futures)[0]
+        return self._executor.contribute(row, place, non_donatable, launch_id, returned_futures)
 
     def execute(
         self,
@@ -170,8 +170,8 @@ class XlaLoadedExecutable(XlaLoaded):
         if len(self._devices) == 1 and not checked_options.launch_id:
             return [self.execute_sharded(arguments[0], self._first, options, returned_futures=returned_futures)]
         rows = [self._checked(row, place, checked_options) for place, row in enumerate(arguments)]
-        kept, launch_id = checked_options.non_donatable_input_indices, checked_options.launch_id
-        return self._executor.execute(rows, kept, launch_id, returned_futures)
+        non_donatable, launch_id = checked_options.non_donatable_input_indices, checked_options.launch_id
+        return self._executor.execute(rows, non_donatable, launch_id, returned_futures)
 
     def execute_portable(
         self,

@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from pjrt.api.errors import CancelledError, PjrtError
+from pjrt.api.errors import CancelledError
 from pjrt.api.future import Future, Promise
 from pjrt.devices.xla.shards import Source
 
 
-class Started:
-    """One device's part of a launch that has started.
+class Started(NamedTuple):
+    """One device's part of a launch that has started."""
 
-    Attributes:
-        sources: the sources of its results.
-        completion: done when the execution is.
-    """
-
-    __slots__ = ("completion", "sources")
-
-    def __init__(self, sources: Sequence[Source], completion: Future[None]) -> None:
-        self.sources = sources
-        self.completion = completion
+    sources: Sequence[Source]
+    """The sources of its results."""
+    completion: Future[None]
+    """A future that is done when the execution is."""
 
 
 class Contribution:
@@ -36,37 +30,27 @@ class Contribution:
 
     Attributes:
         sources: the sources of its arguments.
+        start: the promise that is kept when the launch starts.
     """
 
-    __slots__ = ("_promise", "sources")
+    __slots__ = ("sources", "start")
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
-        self._promise: Promise[Started] = Promise()
-
-    @property
-    def started(self) -> Future[Started]:
-        """A future that is done when the launch has started."""
-        return self._promise.future
-
-    def start(self, started: Started) -> None:
-        """Complete ``started``."""
-        self._promise.set_result(started)
-
-    def fail(self, error: PjrtError) -> None:
-        """Fail ``started``: the launch will never start."""
-        self._promise.set_error(error)
+        self.start: Promise[Started] = Promise()
 
 
 class Joiner(Protocol):
     """An executor that contributes to launches, and can start them."""
 
-    def start_when_there(self, contributions: Sequence[Contribution], kept: frozenset[int], launch_id: int) -> None:
+    def start_when_there(
+        self, contributions: Sequence[Contribution], non_donatable: frozenset[int], launch_id: int
+    ) -> None:
         """Start a launch when the arguments are available.
 
         Args:
             contributions: those of all devices, in the order of the devices.
-            kept: the numbers of the arguments that no device donates.
+            non_donatable: the numbers of the arguments that no device donates.
             launch_id: the launch.
         """
 
@@ -84,14 +68,14 @@ class Rendezvous:
         self._waiting: list[_Launch] = []
 
     def join(
-        self, place: int, contribution: Contribution, kept: frozenset[int], launch_id: int, joiner: Joiner
+        self, place: int, contribution: Contribution, non_donatable: frozenset[int], launch_id: int, joiner: Joiner
     ) -> None:
         """Give one device's contribution to the first launch with this id that does not have it yet.
 
         Args:
             place: the index of the device.
             contribution: its contribution.
-            kept: the numbers of the arguments that are not donated.
+            non_donatable: the numbers of the arguments that are not donated.
             launch_id: the launch.
             joiner: the executor that contributes; it starts the launch if this contribution is the last one.
         """
@@ -101,13 +85,13 @@ class Rendezvous:
                 launch = _Launch(launch_id)
                 self._waiting.append(launch)
             launch.contributions[place] = contribution
-            launch.kept |= kept
+            launch.non_donatable |= non_donatable
             launch.joiners.add(joiner)
             if len(launch.contributions) < self._places:
                 return
             self._waiting.remove(launch)
         contributions = [launch.contributions[number] for number in range(self._places)]
-        joiner.start_when_there(contributions, launch.kept, launch_id)
+        joiner.start_when_there(contributions, launch.non_donatable, launch_id)
 
     def cancel(self, joiner: Joiner, reason: str) -> None:
         """Fail the incomplete launches that an executor has contributed to."""
@@ -116,7 +100,7 @@ class Rendezvous:
             self._waiting = [launch for launch in self._waiting if joiner not in launch.joiners]
         for launch in cancelled:
             for contribution in launch.contributions.values():
-                contribution.fail(CancelledError(reason))
+                contribution.start.set_error(CancelledError(reason))
 
 
 class _Launch:
@@ -124,6 +108,6 @@ class _Launch:
 
     def __init__(self, launch_id: int) -> None:
         self.launch_id = launch_id
-        self.kept: frozenset[int] = frozenset()
+        self.non_donatable: frozenset[int] = frozenset()
         self.joiners: set[Joiner] = set()
         self.contributions: dict[int, Contribution] = {}
