@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import Compiled, HostClient
 from pjrt.stablehlo import (
-    Function,
     ParsedProgram,
-    TensorType,
-    TokenType,
     ValueType,
     Version,
     current_version,
@@ -32,7 +28,7 @@ from pjrt.stablehlo import (
     static_check,
     to_module,
 )
-from pjrt.stablehlo.layouts import with_asked_layouts
+from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.partitioner import partition
@@ -127,7 +123,7 @@ def _compile(
         _check_operations(name, parsed, operations)
     compiled = Compiled.of(compile(parsed, options))
     entry = parsed.entry
-    aliases, donated = _donations(entry)
+    aliases, donated = donations(entry.argument_attributes)
     if partitioned is not None:
         compiled = dataclasses.replace(
             compiled,
@@ -138,11 +134,12 @@ def _compile(
         compiled,
         name=entry.name if compiled.name in ("main", "run") else compiled.name,
         parameters=with_asked_layouts(
-            _specs(entry.type.arguments) if compiled.parameters is None else compiled.parameters,
+            [_spec(type_) for type_ in entry.type.arguments] if compiled.parameters is None else compiled.parameters,
             entry.argument_attributes,
         ),
         outputs=with_asked_layouts(
-            _specs(entry.type.results) if compiled.outputs is None else compiled.outputs, entry.result_attributes
+            [_spec(type_) for type_ in entry.type.results] if compiled.outputs is None else compiled.outputs,
+            entry.result_attributes,
         ),
         aliases=compiled.aliases or aliases,
         donated=compiled.donated or donated,
@@ -158,27 +155,10 @@ def _check_operations(name: str, parsed: ParsedProgram, operations: frozenset[st
             )
 
 
-def _specs(types: Sequence[ValueType]) -> tuple[ShapeSpec, ...]:
-    specs = []
-    for type_ in types:
-        if isinstance(type_, TokenType):
-            specs.append(ShapeSpec((), ElementType.TOKEN))
-        elif isinstance(type_, TensorType) and type_.is_static:
-            specs.append(ShapeSpec(type_.sizes, type_.element))
-        else:
-            raise InvalidArgumentError(
-                f"expected arguments and results of static shape, found {type_}; refine the program's shapes first"
-            )
-    return tuple(specs)
-
-
-def _donations(entry: Function) -> tuple[dict[int, int], tuple[int, ...]]:
-    """Return the parameters that the program donates: those aliased to a result, with the result, and the others."""
-    aliases: dict[int, int] = {}
-    donated: list[int] = []
-    for number, attributes in enumerate(entry.argument_attributes):
-        if (result := attributes.get("tf.aliasing_output")) is not None:
-            aliases[number] = int(result)
-        elif attributes.get("jax.buffer_donor"):
-            donated.append(number)
-    return aliases, tuple(donated)
+def _spec(type_: ValueType) -> ShapeSpec:
+    spec = shape_spec(type_)
+    if spec is None:
+        raise InvalidArgumentError(
+            f"expected arguments and results of static shape, found {type_}; refine the program's shapes first"
+        )
+    return spec

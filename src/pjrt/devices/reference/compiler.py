@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
@@ -20,10 +19,10 @@ from pjrt.devices.reference.memory_stats import memory_stats
 from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
 from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo import read, to_module
-from pjrt.stablehlo.layouts import with_asked_layouts
+from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.partitioner import Partitioned, partition
-from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
+from pjrt.stablehlo.types import TupleType, ValueType
 
 Execute = Callable[[Sequence[Any], Context], Sequence[Any]]
 Loop = Callable[[Block, Environment], None]
@@ -90,7 +89,7 @@ def compile_program(
         parameter_specs = with_asked_layouts(parameter_specs, evaluator.argument_attributes)
     if result_specs is not None:
         result_specs = with_asked_layouts(result_specs, evaluator.result_attributes)
-    aliases, donated = _donations(evaluator)
+    aliases, donated = donations(evaluator.argument_attributes)
     return Compiled(
         run=run,
         outputs=result_specs,
@@ -133,16 +132,9 @@ def _leaves(types: Sequence[ValueType]) -> Iterator[ValueType]:
 
 
 def _specs(types: Sequence[ValueType]) -> list[ShapeSpec] | None:
-    """Return the shapes, or None where one is not known before the program runs."""
-    specs = []
-    for type_ in types:
-        if isinstance(type_, TokenType):
-            specs.append(ShapeSpec((), ElementType.TOKEN))
-        elif isinstance(type_, TensorType) and type_.is_static:
-            specs.append(ShapeSpec(type_.sizes, type_.element))
-        else:
-            return None
-    return specs
+    """Return the shapes, or ``None`` where one is unknown before the program runs."""
+    specs = [spec for spec in map(shape_spec, types) if spec is not None]
+    return specs if len(specs) == len(types) else None
 
 
 def _packer(types: Sequence[ValueType]) -> Callable[[Sequence[Any]], Sequence[Any]]:
@@ -168,16 +160,3 @@ def _flatten(values: Sequence[Any]) -> Iterator[Any]:
             yield from _flatten(value)
         else:
             yield None if value is TOKEN else value
-
-
-def _donations(evaluator: Evaluator) -> tuple[dict[int, int], list[int]]:
-    """Return the parameters that the program donates: those to a result (``tf.aliasing_output``), with its number, and
-    those to any use.
-    """
-    aliases, donated = {}, []
-    for number, attributes in enumerate(evaluator.argument_attributes):
-        if "tf.aliasing_output" in attributes:
-            aliases[number] = int(attributes["tf.aliasing_output"])
-        elif attributes.get("jax.buffer_donor"):
-            donated.append(number)
-    return aliases, donated

@@ -1,4 +1,4 @@
-"""Layouts that programs ask for, for what goes into them and what comes out of them."""
+"""The entry function's arguments and results as a device needs them: shapes, layouts and donation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,38 @@ from typing import Any
 from pjrt.api.element_type import ElementType
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
 _ATTRIBUTE = "mhlo.layout_mode"
 _UNSPECIFIC = ("default", "auto")
+
+
+def shape_spec(type_: ValueType) -> ShapeSpec | None:
+    """Return the shape and element type of an argument or result; ``None`` if it is unknown before the program runs."""
+    if isinstance(type_, TokenType):
+        return ShapeSpec((), ElementType.TOKEN)
+    if isinstance(type_, TensorType) and type_.is_static:
+        return ShapeSpec(type_.sizes, type_.element)
+    return None
+
+
+def donations(attributes: Sequence[Mapping[str, Any]]) -> tuple[dict[int, int], list[int]]:
+    """Return the arguments that a program donates.
+
+    Args:
+        attributes: the attributes of each argument.
+
+    Returns:
+        The result whose memory an argument becomes (``tf.aliasing_output``), by the argument's number; and the numbers
+        of arguments whose memory any result may use (``jax.buffer_donor``).
+    """
+    aliases, donors = {}, []
+    for number, stated in enumerate(attributes):
+        if "tf.aliasing_output" in stated:
+            aliases[number] = int(stated["tf.aliasing_output"])
+        elif stated.get("jax.buffer_donor"):
+            donors.append(number)
+    return aliases, donors
 
 
 def with_asked_layouts(specs: Sequence[ShapeSpec], attributes: Sequence[Mapping[str, Any]]) -> list[ShapeSpec]:

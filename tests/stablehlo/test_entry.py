@@ -1,11 +1,12 @@
-"""Layouts that programs ask for."""
+"""The entry function's arguments and results: shapes, layouts and donation."""
 
 from __future__ import annotations
 
 import pytest
 
 import pjrt
-from pjrt.stablehlo.layouts import with_asked_layouts
+from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
+from pjrt.stablehlo.types import TensorType, TokenType, TupleType
 
 SPEC = pjrt.ShapeSpec((2, 3), pjrt.ElementType.F32)
 
@@ -36,3 +37,16 @@ def test_tokens_and_tuples_have_none() -> None:
 def test_what_is_no_layout_is_refused() -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="expected a layout"):
         with_asked_layouts([SPEC], [{"mhlo.layout_mode": "sideways"}])
+
+
+def test_shapes() -> None:
+    f32 = pjrt.ElementType.F32
+    assert shape_spec(TensorType((2, 3), f32)) == SPEC
+    assert shape_spec(TokenType()) == pjrt.ShapeSpec((), pjrt.ElementType.TOKEN)
+    assert shape_spec(TensorType((None, 3), f32)) is None
+    assert shape_spec(TupleType((TensorType((2, 3), f32),))) is None
+
+
+def test_donations() -> None:
+    stated = [{}, {"tf.aliasing_output": 3}, {"jax.buffer_donor": True}, {"jax.buffer_donor": False}]
+    assert donations(stated) == ({1: 3}, [2])
