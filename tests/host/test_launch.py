@@ -34,7 +34,7 @@ def test_all_devices_of_a_launch_meet() -> None:
             assert [float(np.asarray(out)[0]) for (out,) in outs] == [10] * 4
 
 
-def test_shares_that_are_run_one_by_one_are_one_launch() -> None:
+def test_devices_that_are_run_one_by_one_are_one_launch() -> None:
     run_ids: dict[int, list[int]] = {0: [], 1: []}
 
     def run(context: RunContext, x: np.ndarray) -> np.ndarray:
@@ -52,7 +52,7 @@ def test_shares_that_are_run_one_by_one_are_one_launch() -> None:
     assert len(set(run_ids[0])) == 3
 
 
-def test_shares_that_lack_the_others_for_ever_do_not_pile_up() -> None:
+def test_launches_that_lack_devices_for_ever_do_not_pile_up() -> None:
     with toys.negate(num_devices=2) as client:
         exe = client.compile("program", toys.replicas(2))
         (arguments, _) = rows(client, 1, 2)

@@ -243,25 +243,21 @@ class HostClient(Client):
         semantics: HostBufferSemantics = HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
         on_done_with_host_buffer: Callable[[], object] | None = None,
     ) -> HostBuffer:
-        self.check_open()
-        place, space = self.choose_place(device, memory_space)
+        place, space = self._place(device, memory_space)
         return from_host.buffer_from_host(array, place, space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> HostBuffer:
-        self.check_open()
-        place, space = self.choose_place(device, None)
+        place, space = self._place(device, None)
         return from_host.zero_copy(from_source(source), place, space, None)
 
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> HostBuffer:
-        self.check_open()
-        device, space = self.choose_place(None, memory_space)
+        device, space = self._place(None, memory_space)
         return from_host.uninitialized(spec, device, space)
 
     def create_error_buffer(
         self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> HostBuffer:
-        self.check_open()
-        device, space = self.choose_place(None, memory_space)
+        device, space = self._place(None, memory_space)
         buffer, fulfillment = alias_buffer(device, space, spec)
         fulfillment.fail(error)
         return buffer
@@ -269,8 +265,7 @@ class HostClient(Client):
     def create_alias_buffer(
         self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
     ) -> tuple[HostBuffer, AliasFulfillment]:
-        self.check_open()
-        device, space = self.choose_place(None, memory_space)
+        device, space = self._place(None, memory_space)
         buffer, fulfillment = alias_buffer(device, space, spec)
         self._unfulfilled.add(fulfillment)
         return buffer, fulfillment
@@ -285,17 +280,15 @@ class HostClient(Client):
         on_delete: Callable[[], object] | None = None,
         stream: int | None = None,
     ) -> HostBuffer:
-        self.check_open()
+        place, space = self._place(device, memory_space)
         if stream is not None:
             raise InvalidArgumentError(f"memory of the host has no streams: expected stream=None, found {stream!r}")
-        place, space = self.choose_place(device, memory_space)
         return from_host.view(pointer, spec, place, space, on_delete)
 
     def create_buffers_for_async_host_to_device(
         self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None
     ) -> HostTransferManager:
-        self.check_open()
-        device, space = self.choose_place(None, memory_space)
+        device, space = self._place(None, memory_space)
         manager = HostTransferManager(device, space, specs)
         self._unfulfilled.add(manager)
         return manager
@@ -331,18 +324,6 @@ class HostClient(Client):
         """The registered handlers, for the function that computes a program with custom calls."""
         return self._handlers
 
-    def choose_place(
-        self, device: Device | None, memory_space: MemorySpace | None
-    ) -> tuple[HostDevice, HostMemorySpace]:
-        """Return the device and memory space for a buffer whose caller named either, both or none of them."""
-        if device is None and memory_space is None:
-            first = self.addressable_devices[0]
-            return first, first.memory_spaces[0]
-        chosen, space = choose_place(self, device, memory_space)
-        assert isinstance(chosen, HostDevice)
-        assert isinstance(space, HostMemorySpace)
-        return chosen, space
-
     # Its end.
 
     @property
@@ -374,6 +355,17 @@ class HostClient(Client):
     def unfinished(self) -> list[Execution]:
         """Return the executions that are not done, in no order."""
         return self.dispatcher.unfinished()
+
+    def _place(self, device: Device | None, memory_space: MemorySpace | None) -> tuple[HostDevice, HostMemorySpace]:
+        """Return the device and memory space of a new buffer, whose caller named either, both or none of them."""
+        self.check_open()
+        if device is None and memory_space is None:
+            first = self.addressable_devices[0]
+            return first, first.memory_spaces[0]
+        chosen, space = choose_place(self, device, memory_space)
+        assert isinstance(chosen, HostDevice)
+        assert isinstance(space, HostMemorySpace)
+        return chosen, space
 
     def _end_waiting(self) -> None:
         """Fail the aliases and transfers that still wait for the caller."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class HostCompiler:
     default_memory_kind: str
     compile_function: CompileFunction
     deserialize_function: Callable[[bytes, Program, CompileOptions], Any] | None
-    formats: Sequence[str] | None
+    formats: tuple[str, ...] | None
     capabilities: Capabilities | Callable[[], Capabilities]
     static_check: StaticCheckFunction | None
     partitioning: PartitioningFunction | None

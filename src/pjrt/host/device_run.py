@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.compile_options import DeviceAssignment
@@ -14,9 +14,11 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
-from pjrt.host.execution import Execution
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host_memory.layout import order_and_layout
+
+if TYPE_CHECKING:
+    from pjrt.host.execution import Execution
 
 Output = tuple[HostMemorySpace, tuple[int, ...], ElementType, TiledLayout | None]
 """The memory space, shape, element type and layout of an output; the layout is ``None`` if it is row-major."""

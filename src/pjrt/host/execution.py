@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from pjrt.host_memory.aligned import HostArray, aligned_copy
 from pjrt.host_memory.layout import array_dtype, is_laid_out, order_of_spec
 
 if TYPE_CHECKING:
-    from pjrt.host.device import HostDevice
+    from pjrt.host.device_run import DeviceRun
     from pjrt.host.launch import Launch
     from pjrt.host.memory_space import HostMemorySpace
     from pjrt.host.run_context import RunContext
@@ -38,35 +37,33 @@ class Execution:
         definition: the definition event of all outputs: they come together.
         inputs: the arguments of the function; dropped as soon as it has returned.
         outputs: the storages of the results; ``None`` until it has run if the program does not declare them.
-        spaces: the memory of each output; the last one serves for all further outputs.
     """
 
-    __slots__ = ("_compiled", "_context", "_donated", "_launch", "definition", "device", "inputs", "outputs", "spaces")
+    __slots__ = ("_compiled", "_context", "_donated", "_launch", "_spaces", "definition", "device", "inputs", "outputs")
 
     def __init__(
         self,
         compiled: Compiled,
-        device: HostDevice,
+        run: DeviceRun,
         inputs: list[Storage],
         donated: frozenset[int],
-        spaces: Sequence[HostMemorySpace],
         launch: Launch | None,
         context: RunContext | None,
     ) -> None:
         self._compiled = compiled
-        self.device = device
+        self.device = run.device
         self._donated = donated
         self._launch = launch
         self._context = context
         self.inputs = inputs
-        self.spaces = spaces
+        self._spaces = run.spaces
         self.definition: Future[None] = Future()
         declared = compiled.outputs
         self.outputs = None if declared is None else [Storage(self.definition) for _ in declared]
         if launch is not None:
             launch.begin(self)
             if launch.launch_id:
-                device.launches.add(self)
+                self.device.launches.add(self)
 
     @property
     def launch_id(self) -> int:
@@ -204,7 +201,7 @@ class Execution:
         return storages
 
     def _space(self, number: int) -> HostMemorySpace:
-        return self.spaces[min(number, len(self.spaces) - 1)]
+        return self._spaces[min(number, len(self._spaces) - 1)]
 
 
 def as_sequence(results: Any) -> Any:

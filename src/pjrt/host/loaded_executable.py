@@ -185,7 +185,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         context = None
         if self.compiled.takes_context and launch is not None:
             context = RunContext(run, self.device_assignment, options, launch, place)
-        return Execution(self.compiled, run.device, inputs, donated, run.spaces, launch, context)
+        return Execution(self.compiled, run, inputs, donated, launch, context)
 
     def _join_launch(self, device: Device, launch_id: int) -> Launch:
         """Return the launch of a run that is started alone: the n-th runs of all devices are one launch."""
