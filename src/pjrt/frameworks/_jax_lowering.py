@@ -159,7 +159,7 @@ class _ValueCallback:
 
 
 class _KeepAlive:
-    """Retires a callback when JAX drops the program that calls it."""
+    """An object that JAX keeps as long as a program, and whose end retires the program's callback."""
 
     _NUM_RETIRED = 256
 

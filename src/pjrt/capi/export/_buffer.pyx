@@ -200,16 +200,16 @@ cdef int _device_pointer(void *raw) except -1:
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """Set the functions of buffers that are no plain getters, make no buffers, and copy nothing to the host."""
-    put(table, SLOT_PJRT_Buffer_UnpaddedDimensions, trampoline(_unpadded_dimensions))
-    put(table, SLOT_PJRT_Buffer_Delete, quiet_trampoline(_delete))
+    put(&table.PJRT_Buffer_UnpaddedDimensions, trampoline(_unpadded_dimensions))
+    put(&table.PJRT_Buffer_Delete, quiet_trampoline(_delete))
     global _ready_event_trampoline
     _ready_event_trampoline = <PJRT_Error *(*)(void *) noexcept nogil>trampoline(_ready_event)
     table.PJRT_Buffer_ReadyEvent = _ready_event_or_failed
-    put(table, SLOT_PJRT_Buffer_CopyToDevice, trampoline(_copy_to_device))
-    put(table, SLOT_PJRT_Buffer_CopyToMemory, trampoline(_copy_to_memory))
-    put(table, SLOT_PJRT_Buffer_Bitcast, trampoline(_bitcast))
-    put(table, SLOT_PJRT_Buffer_DonateWithControlDependency, trampoline(_donate_with_control_dependency))
-    put(table, SLOT_PJRT_Buffer_UnsafePointer, trampoline(_unsafe_pointer))
-    put(table, SLOT_PJRT_Buffer_IncreaseExternalReferenceCount, trampoline(_increase_references))
-    put(table, SLOT_PJRT_Buffer_DecreaseExternalReferenceCount, notice_trampoline(_decrease_references))
-    put(table, SLOT_PJRT_Buffer_OpaqueDeviceMemoryDataPointer, trampoline(_device_pointer))
+    put(&table.PJRT_Buffer_CopyToDevice, trampoline(_copy_to_device))
+    put(&table.PJRT_Buffer_CopyToMemory, trampoline(_copy_to_memory))
+    put(&table.PJRT_Buffer_Bitcast, trampoline(_bitcast))
+    put(&table.PJRT_Buffer_DonateWithControlDependency, trampoline(_donate_with_control_dependency))
+    put(&table.PJRT_Buffer_UnsafePointer, trampoline(_unsafe_pointer))
+    put(&table.PJRT_Buffer_IncreaseExternalReferenceCount, trampoline(_increase_references))
+    put(&table.PJRT_Buffer_DecreaseExternalReferenceCount, notice_trampoline(_decrease_references))
+    put(&table.PJRT_Buffer_OpaqueDeviceMemoryDataPointer, trampoline(_device_pointer))

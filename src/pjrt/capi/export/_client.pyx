@@ -178,10 +178,10 @@ cdef int _update_global_process_info(void *raw) except -1:
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """Set the functions of clients, but for those that make buffers, executables and topologies."""
-    put(table, SLOT_PJRT_Client_Destroy, quiet_trampoline(_destroy))
-    put(table, SLOT_PJRT_Client_LookupDevice, trampoline(_lookup_device))
-    put(table, SLOT_PJRT_Client_LookupAddressableDevice, trampoline(_lookup_addressable_device))
-    put(table, SLOT_PJRT_Client_DefaultDeviceAssignment, trampoline(_default_device_assignment))
-    put(table, SLOT_PJRT_Client_DmaMap, trampoline(_dma_map))
-    put(table, SLOT_PJRT_Client_DmaUnmap, trampoline(_dma_unmap))
-    put(table, SLOT_PJRT_Client_UpdateGlobalProcessInfo, notice_trampoline(_update_global_process_info))
+    put(&table.PJRT_Client_Destroy, quiet_trampoline(_destroy))
+    put(&table.PJRT_Client_LookupDevice, trampoline(_lookup_device))
+    put(&table.PJRT_Client_LookupAddressableDevice, trampoline(_lookup_addressable_device))
+    put(&table.PJRT_Client_DefaultDeviceAssignment, trampoline(_default_device_assignment))
+    put(&table.PJRT_Client_DmaMap, trampoline(_dma_map))
+    put(&table.PJRT_Client_DmaUnmap, trampoline(_dma_unmap))
+    put(&table.PJRT_Client_UpdateGlobalProcessInfo, notice_trampoline(_update_global_process_info))

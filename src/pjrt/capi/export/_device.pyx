@@ -192,9 +192,9 @@ cdef int _get_attributes(void *raw) except -1:
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """Set the functions of devices, but for their getters."""
-    put(table, SLOT_PJRT_Device_MemoryStats, trampoline(_memory_stats))
-    put(table, SLOT_PJRT_Device_ClearMemoryStats, trampoline(_clear_memory_stats))
-    put(table, SLOT_PJRT_Device_PoisonExecution, trampoline(_poison_execution))
-    put(table, SLOT_PJRT_Device_CreateAsyncTrackingEvent, trampoline(_create_async_tracking_event))
-    put(table, SLOT_PJRT_AsyncTrackingEvent_Destroy, quiet_trampoline(_destroy_async_tracking_event))
-    put(table, SLOT_PJRT_Device_GetAttributes, trampoline(_get_attributes))
+    put(&table.PJRT_Device_MemoryStats, trampoline(_memory_stats))
+    put(&table.PJRT_Device_ClearMemoryStats, trampoline(_clear_memory_stats))
+    put(&table.PJRT_Device_PoisonExecution, trampoline(_poison_execution))
+    put(&table.PJRT_Device_CreateAsyncTrackingEvent, trampoline(_create_async_tracking_event))
+    put(&table.PJRT_AsyncTrackingEvent_Destroy, quiet_trampoline(_destroy_async_tracking_event))
+    put(&table.PJRT_Device_GetAttributes, trampoline(_get_attributes))

@@ -155,7 +155,7 @@ def wait_for_pending():
 
 
 class _AtExit:
-    """Waits for pending events when the interpreter ends, then fails those that are left."""
+    """The hook for the interpreter's end: it waits for pending events, then fails those that are left."""
 
     def _close_at_exit(self):
         wait_for_pending()

@@ -193,5 +193,5 @@ cdef PJRT_Error *_destroy_context(PJRT_ExecuteContext_Destroy_Args *args) noexce
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """Set the functions of execute contexts."""
-    put(table, SLOT_PJRT_ExecuteContext_Create, trampoline(_create_context))
+    put(&table.PJRT_ExecuteContext_Create, trampoline(_create_context))
     table.PJRT_ExecuteContext_Destroy = _destroy_context

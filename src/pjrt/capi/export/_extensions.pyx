@@ -151,12 +151,12 @@ cdef int _parameter_layouts(void *raw) except -1:
 
 cdef int _fill_layouts(PJRT_Layouts_Extension *extension) except -1:
     extension.PJRT_Layouts_MemoryLayout_Destroy = _layout_destroy
-    put(&extension.PJRT_Layouts_MemoryLayout_Serialize, 0, trampoline(_layout_serialize))
-    put(&extension.PJRT_Layouts_PJRT_Client_GetDefaultLayout, 0, trampoline(_client_default_layout))
-    put(&extension.PJRT_Layouts_PJRT_Buffer_MemoryLayout, 0, trampoline(_buffer_layout))
-    put(&extension.PJRT_Layouts_PJRT_Topology_GetDefaultLayout, 0, trampoline(_topology_default_layout))
-    put(&extension.PJRT_Layouts_PJRT_Executable_GetOutputLayouts, 0, trampoline(_output_layouts))
-    put(&extension.PJRT_Layouts_PJRT_Executable_GetParameterLayouts, 0, trampoline(_parameter_layouts))
+    put(&extension.PJRT_Layouts_MemoryLayout_Serialize, trampoline(_layout_serialize))
+    put(&extension.PJRT_Layouts_PJRT_Client_GetDefaultLayout, trampoline(_client_default_layout))
+    put(&extension.PJRT_Layouts_PJRT_Buffer_MemoryLayout, trampoline(_buffer_layout))
+    put(&extension.PJRT_Layouts_PJRT_Topology_GetDefaultLayout, trampoline(_topology_default_layout))
+    put(&extension.PJRT_Layouts_PJRT_Executable_GetOutputLayouts, trampoline(_output_layouts))
+    put(&extension.PJRT_Layouts_PJRT_Executable_GetParameterLayouts, trampoline(_parameter_layouts))
 
 
 # Shardings.
@@ -178,8 +178,8 @@ cdef int _output_shardings(void *raw) except -1:
 
 
 cdef int _fill_shardings(PJRT_Shardings_Extension *extension) except -1:
-    put(&extension.PJRT_Shardings_PJRT_Executable_ParameterShardings, 0, trampoline(_parameter_shardings))
-    put(&extension.PJRT_Shardings_PJRT_Executable_OutputShardings, 0, trampoline(_output_shardings))
+    put(&extension.PJRT_Shardings_PJRT_Executable_ParameterShardings, trampoline(_parameter_shardings))
+    put(&extension.PJRT_Shardings_PJRT_Executable_OutputShardings, trampoline(_output_shardings))
 
 
 # AbiVersion. The handles are the Python objects themselves. A function for runtimes and the same for executables share
@@ -231,13 +231,13 @@ cdef int _from_proto(void *raw) except -1:
 cdef int _fill_abi_version(PJRT_AbiVersion_Extension *extension) except -1:
     extension.runtime_abi_version_destroy = _runtime_destroy
     extension.executable_abi_version_destroy = _executable_destroy
-    put(&extension.client_runtime_abi_version, 0, trampoline(_client_runtime_abi_version))
-    put(&extension.executable_get_abi_version, 0, trampoline(_executable_abi_version))
-    put(&extension.runtime_abi_version_is_compatible_with_runtime, 0, trampoline(_check_compatible))
-    put(&extension.runtime_abi_version_is_compatible_with_executable, 0, trampoline(_check_compatible))
-    put(&extension.runtime_abi_version_to_proto, 0, trampoline(_to_proto))
-    put(&extension.runtime_abi_version_platform_id, 0, trampoline(_platform_id))
-    put(&extension.executable_abi_version_to_proto, 0, trampoline(_to_proto))
-    put(&extension.executable_abi_version_platform_id, 0, trampoline(_platform_id))
-    put(&extension.runtime_abi_version_from_proto, 0, trampoline(_from_proto))
-    put(&extension.executable_abi_version_from_proto, 0, trampoline(_from_proto))
+    put(&extension.client_runtime_abi_version, trampoline(_client_runtime_abi_version))
+    put(&extension.executable_get_abi_version, trampoline(_executable_abi_version))
+    put(&extension.runtime_abi_version_is_compatible_with_runtime, trampoline(_check_compatible))
+    put(&extension.runtime_abi_version_is_compatible_with_executable, trampoline(_check_compatible))
+    put(&extension.runtime_abi_version_to_proto, trampoline(_to_proto))
+    put(&extension.runtime_abi_version_platform_id, trampoline(_platform_id))
+    put(&extension.executable_abi_version_to_proto, trampoline(_to_proto))
+    put(&extension.executable_abi_version_platform_id, trampoline(_platform_id))
+    put(&extension.runtime_abi_version_from_proto, trampoline(_from_proto))
+    put(&extension.executable_abi_version_from_proto, trampoline(_from_proto))

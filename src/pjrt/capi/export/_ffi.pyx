@@ -52,10 +52,10 @@ define_plugin_trampoline(_REGISTER_HANDLER, _register_handler)
 
 cdef int fill_ffi(PJRT_FFI_Extension *extension) except -1:
     """Set the function of the FFI extension that is the same for all plugins."""
-    put(&extension.user_data_add, 0, trampoline(_add_user_data))
+    put(&extension.user_data_add, trampoline(_add_user_data))
 
 
 cdef void own_ffi(PJRT_FFI_Extension *extension, int plugin) noexcept:
     """Set the functions of the FFI extension that each plugin has of its own."""
-    put(&extension.type_register, 0, plugin_trampoline(plugin, _REGISTER_TYPE))
-    put(&extension.register_handler, 0, plugin_trampoline(plugin, _REGISTER_HANDLER))
+    put(&extension.type_register, plugin_trampoline(plugin, _REGISTER_TYPE))
+    put(&extension.register_handler, plugin_trampoline(plugin, _REGISTER_HANDLER))

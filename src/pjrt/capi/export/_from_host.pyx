@@ -136,9 +136,9 @@ cdef int _create_view_of_device_buffer(void *raw) except -1:
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """Set the functions that make buffers."""
-    put(table, SLOT_PJRT_Client_BufferFromHostBuffer, trampoline(_buffer_from_host_buffer))
-    put(table, SLOT_PJRT_Client_CreateUninitializedBuffer, trampoline(_create_uninitialized_buffer))
-    put(table, SLOT_PJRT_Client_CreateErrorBuffer, trampoline(_create_error_buffer))
-    put(table, SLOT_PJRT_Client_CreateAliasBuffer, trampoline(_create_alias_buffer))
-    put(table, SLOT_PJRT_Client_FulfillAliasBuffer, trampoline(_fulfill_alias_buffer))
-    put(table, SLOT_PJRT_Client_CreateViewOfDeviceBuffer, trampoline(_create_view_of_device_buffer))
+    put(&table.PJRT_Client_BufferFromHostBuffer, trampoline(_buffer_from_host_buffer))
+    put(&table.PJRT_Client_CreateUninitializedBuffer, trampoline(_create_uninitialized_buffer))
+    put(&table.PJRT_Client_CreateErrorBuffer, trampoline(_create_error_buffer))
+    put(&table.PJRT_Client_CreateAliasBuffer, trampoline(_create_alias_buffer))
+    put(&table.PJRT_Client_FulfillAliasBuffer, trampoline(_fulfill_alias_buffer))
+    put(&table.PJRT_Client_CreateViewOfDeviceBuffer, trampoline(_create_view_of_device_buffer))

@@ -108,8 +108,9 @@ cdef int _hand_over(
     if <size_t>len(results) != args.num_devices or (futures is not None and <size_t>len(futures) != args.num_devices):
         raise InternalError(f"{record.loaded!r}: expected results of {args.num_devices} devices, found {len(results)}")
     for device in range(args.num_devices):
-        if <size_t>len(results[device]) != record.num_outputs:
-            raise InternalError(f"{record.loaded!r}: expected {record.num_outputs} results, found {len(results[device])}")
+        number = len(results[device])
+        if <size_t>number != record.num_outputs:
+            raise InternalError(f"{record.loaded!r}: expected {record.num_outputs} results, found {number}")
         for index in range(record.num_outputs):
             place = device * record.num_outputs + index
             # A portable executable's outputs are on another device each time.
@@ -210,12 +211,12 @@ cdef int _deserialize(void *raw) except -1:
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """Set the functions of loaded executables, but for their getters, and those that make them."""
-    put(table, SLOT_PJRT_LoadedExecutable_Execute, trampoline(_execute))
-    put(table, SLOT_PJRT_LoadedExecutable_Delete, quiet_trampoline(_delete))
-    put(table, SLOT_PJRT_LoadedExecutable_GetExecutable, trampoline(_get_executable))
-    put(table, SLOT_PJRT_LoadedExecutable_AddressableDeviceLogicalIds, trampoline(_logical_ids))
-    put(table, SLOT_PJRT_LoadedExecutable_GetDeviceAssignment, trampoline(_device_assignment))
-    put(table, SLOT_PJRT_LoadedExecutable_Fingerprint, trampoline(_fingerprint))
-    put(table, SLOT_PJRT_Client_Compile, trampoline(_compile))
-    put(table, SLOT_PJRT_Client_Load, trampoline(_load))
-    put(table, SLOT_PJRT_Executable_DeserializeAndLoad, trampoline(_deserialize))
+    put(&table.PJRT_LoadedExecutable_Execute, trampoline(_execute))
+    put(&table.PJRT_LoadedExecutable_Delete, quiet_trampoline(_delete))
+    put(&table.PJRT_LoadedExecutable_GetExecutable, trampoline(_get_executable))
+    put(&table.PJRT_LoadedExecutable_AddressableDeviceLogicalIds, trampoline(_logical_ids))
+    put(&table.PJRT_LoadedExecutable_GetDeviceAssignment, trampoline(_device_assignment))
+    put(&table.PJRT_LoadedExecutable_Fingerprint, trampoline(_fingerprint))
+    put(&table.PJRT_Client_Compile, trampoline(_compile))
+    put(&table.PJRT_Client_Load, trampoline(_load))
+    put(&table.PJRT_Executable_DeserializeAndLoad, trampoline(_deserialize))

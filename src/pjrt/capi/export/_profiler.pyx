@@ -84,13 +84,13 @@ cdef int fill_profiler(PLUGIN_Profiler_Api *api) except -1:
     api.error_message = _error_message
     api.error_get_code = _error_get_code
     api.destroy = _destroy
-    put(&api.start, 0, trampoline(_start))
-    put(&api.stop, 0, trampoline(_stop))
-    put(&api.collect_data, 0, trampoline(_collect))
+    put(&api.start, trampoline(_start))
+    put(&api.stop, trampoline(_stop))
+    put(&api.collect_data, trampoline(_collect))
 
 
 cdef void own_profiler(PJRT_Profiler_Extension *extension, PLUGIN_Profiler_Api *api, int plugin) noexcept:
     """Set the one function that each plugin has of its own, and point the extension at the functions."""
-    put(&api.create, 0, plugin_trampoline(plugin, _CREATE))
+    put(&api.create, plugin_trampoline(plugin, _CREATE))
     extension.profiler_api = api
     extension.traceme_context_id = -1

@@ -81,11 +81,11 @@ cdef class Table:
         table.PJRT_Error_Message = _error_message
         table.PJRT_Error_GetCode = _error_get_code
         table.PJRT_Error_ForEachPayload = _error_for_each_payload
-        put(table, SLOT_PJRT_Plugin_Initialize, plugin_trampoline(number, _INITIALIZE))
-        put(table, SLOT_PJRT_Plugin_Attributes, plugin_trampoline(number, _ATTRIBUTES))
-        put(table, SLOT_PJRT_Client_Create, plugin_trampoline(number, _CREATE_CLIENT))
-        put(table, SLOT_PJRT_TopologyDescription_Create, plugin_trampoline(number, _CREATE_TOPOLOGY))
-        put(table, SLOT_PJRT_TopologyDescription_Deserialize, plugin_trampoline(number, _DESERIALIZE_TOPOLOGY))
+        put(&table.PJRT_Plugin_Initialize, plugin_trampoline(number, _INITIALIZE))
+        put(&table.PJRT_Plugin_Attributes, plugin_trampoline(number, _ATTRIBUTES))
+        put(&table.PJRT_Client_Create, plugin_trampoline(number, _CREATE_CLIENT))
+        put(&table.PJRT_TopologyDescription_Create, plugin_trampoline(number, _CREATE_TOPOLOGY))
+        put(&table.PJRT_TopologyDescription_Deserialize, plugin_trampoline(number, _DESERIALIZE_TOPOLOGY))
         _copy_shared_functions(table)
         # Last: nothing after it can fail and leave the extensions behind.
         table.extension_start = chain(number, self.plugin.has_profiler, self.plugin.has_abi_versions)

@@ -94,6 +94,6 @@ cdef void _set_destination(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args) 
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """Set the functions that copy buffers to the host."""
-    put(table, SLOT_PJRT_Buffer_ToHostBuffer, trampoline(_to_host_buffer))
-    put(table, SLOT_PJRT_Buffer_CopyRawToHost, trampoline(_copy_raw_to_host))
-    put(table, SLOT_PJRT_Buffer_CopyRawToHostFuture, trampoline(_copy_raw_to_host_future))
+    put(&table.PJRT_Buffer_ToHostBuffer, trampoline(_to_host_buffer))
+    put(&table.PJRT_Buffer_CopyRawToHost, trampoline(_copy_raw_to_host))
+    put(&table.PJRT_Buffer_CopyRawToHostFuture, trampoline(_copy_raw_to_host_future))

@@ -100,9 +100,9 @@ cdef int _of_client(void *raw) except -1:
 
 cdef int fill_table(PJRT_Api *table) except -1:
     """Set the functions of topologies, but for their getters and the two that make one."""
-    put(table, SLOT_PJRT_TopologyDescription_Serialize, trampoline(_serialize))
-    put(table, SLOT_PJRT_TopologyDescription_Fingerprint, trampoline(_fingerprint))
-    put(table, SLOT_PJRT_Client_TopologyDescription, trampoline(_of_client))
-    put(table, SLOT_PJRT_Compile, trampoline(_compile))
-    put(table, SLOT_PJRT_TopologyDescription_GetMemorySpaceKindIds, trampoline(_memory_space_kind_ids))
-    put(table, SLOT_PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace, trampoline(_make_canonical_shape))
+    put(&table.PJRT_TopologyDescription_Serialize, trampoline(_serialize))
+    put(&table.PJRT_TopologyDescription_Fingerprint, trampoline(_fingerprint))
+    put(&table.PJRT_Client_TopologyDescription, trampoline(_of_client))
+    put(&table.PJRT_Compile, trampoline(_compile))
+    put(&table.PJRT_TopologyDescription_GetMemorySpaceKindIds, trampoline(_memory_space_kind_ids))
+    put(&table.PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace, trampoline(_make_canonical_shape))

@@ -19,7 +19,7 @@ cdef int remove_plugin(int number) except -1
 cdef PJRT_Error *native_error(object error) noexcept
 cdef object python_error(PJRT_Error_Code code, const char *message, size_t size)
 cdef bint has_field(void *args, void *field, size_t size) noexcept nogil
-cdef void put(void *table, size_t slot, void *function) noexcept nogil
+cdef void put(void *slot, void *function) noexcept nogil
 cdef void *keep(object thing) noexcept
 cdef void drop(void *kept) noexcept nogil
 cdef object with_payloads(object error, const PJRT_NamedValue *payloads, size_t number)

@@ -228,9 +228,9 @@ cdef bint has_field(void *args, void *field, size_t size) noexcept nogil:
     return <size_t>(<char *>field - <char *>args) + size <= (<size_t *>args)[0]
 
 
-cdef void put(void *table, size_t slot, void *function) noexcept nogil:
-    """Set a function of a table by its offset."""
-    (<void **>(<char *>table + slot))[0] = function
+cdef void put(void *slot, void *function) noexcept nogil:
+    """Set a slot of a table, a function pointer of any type, to a trampoline."""
+    (<void **>slot)[0] = function
 
 
 cdef void *keep(thing) noexcept:
