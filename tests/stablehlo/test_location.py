@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pjrt.stablehlo import Location, Place
+from pjrt import SourceLocation
+from pjrt.stablehlo import Location
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_what_people_see() -> None:
     assert not Location("loc(unknown)").is_known
     assert str(Location('loc("-":3:5)')) == "<program>:3:5"
     assert str(Location('loc("only a name")')) == "only a name"
-    assert str(Place("", "a.py", 1, 2)) == "a.py:1:2"
+    assert str(SourceLocation("", "a.py", 1, 2)) == "a.py:1:2"
 
 
 def test_equal_texts_are_equal_locations() -> None:
@@ -54,7 +55,7 @@ def test_equal_texts_are_equal_locations() -> None:
 @given(st.text(alphabet='loc()"fused<>[],:callsite at\\0123456789é', max_size=80))
 def test_any_text_gives_some_places(text: str) -> None:
     location = Location(text)
-    assert all(isinstance(place, Place) for place in location.places)
+    assert all(isinstance(place, SourceLocation) for place in location.places)
     assert str(location)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         inspect,
         signature,
     )
-    from pjrt.stablehlo.location import Location, Place
+    from pjrt.stablehlo.location import Location
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
     from pjrt.stablehlo.partitioner import Partitioned, partition
@@ -66,7 +66,6 @@ __all__ = [
     "OperationInfo",
     "ParsedProgram",
     "Partitioned",
-    "Place",
     "ProgramInfo",
     "Quantization",
     "ResultInfo",
@@ -104,7 +103,7 @@ _HOMES = {
     "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
     "format": "Encoding artifact_version encoding_of",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
-    "location": "Location Place",
+    "location": "Location",
     "operation": "Block Function Operation ParsedProgram Value",
     "parser": "parse",
     "partitioner": "Partitioned partition",

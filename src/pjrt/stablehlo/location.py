@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from dataclasses import dataclass
 
 from pjrt.api.compatibility import SourceLocation
 
@@ -10,28 +12,19 @@ PROGRAM_TEXT = "-"
 """The file of a place in the program's own text: the location of an operation whose text states no other."""
 
 
-Place = SourceLocation
-"""One place in a location."""
-
-
+@dataclass(frozen=True, repr=False)
 class Location:
     """Where an operation comes from: a place, and where a call stack is known the places that called it.
 
     The text is kept as MLIR spells it, and taken apart only when a part is asked for.
     """
 
-    __slots__ = ("_places", "text")
+    text: str
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._places: tuple[Place, ...] | None = None
-
-    @property
-    def places(self) -> tuple[Place, ...]:
+    @functools.cached_property
+    def places(self) -> tuple[SourceLocation, ...]:
         """The places: the innermost first, then its callers; empty if the location is unknown."""
-        if self._places is None:
-            self._places = tuple(_places(_Reader(self.text)))
-        return self._places
+        return tuple(_places(_Reader(self.text)))
 
     @property
     def name(self) -> str:
@@ -57,16 +50,10 @@ class Location:
         """Return ``name at file:line:column``, as far as they are known; callers are left out."""
         if not self.places:
             return "unknown location"
-        return str(Place(self.name, *self._first_file()))
+        return str(SourceLocation(self.name, *self._first_file()))
 
     def __repr__(self) -> str:
         return f"Location({str(self)!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Location) and self.text == other.text
-
-    def __hash__(self) -> int:
-        return hash(self.text)
 
     def _first_file(self) -> tuple[str, int, int]:
         return next((place[1:] for place in self.places if place.file), ("", 0, 0))
@@ -111,13 +98,13 @@ class _Reader:
         return int(text)
 
 
-def _places(reader: _Reader) -> list[Place]:
+def _places(reader: _Reader) -> list[SourceLocation]:
     """Return the places of the location that begins here; an unknown token ends it."""
     reader.depth += 1
     if reader.depth > _DEEPEST:
         return []
     kind, text = reader.take()
-    places: list[Place] = []
+    places: list[SourceLocation] = []
     if kind == "quoted":
         places = _named_or_file(reader, _ESCAPE.sub(_unescaped, text))
     elif text == "callsite":
@@ -132,7 +119,7 @@ def _places(reader: _Reader) -> list[Place]:
     return places
 
 
-def _named_or_file(reader: _Reader, text: str) -> list[Place]:
+def _named_or_file(reader: _Reader, text: str) -> list[SourceLocation]:
     if reader.skip(":"):
         line = reader.number()
         column = reader.number() if reader.skip(":") else 0
@@ -140,17 +127,17 @@ def _named_or_file(reader: _Reader, text: str) -> list[Place]:
             reader.number()
             if reader.skip(":"):
                 reader.number()
-        return [] if (text, line) == (PROGRAM_TEXT, 0) or not text else [Place("", text, line, column)]
+        return [] if (text, line) == (PROGRAM_TEXT, 0) or not text else [SourceLocation("", text, line, column)]
     if not reader.skip("("):
-        return [Place(text, "", 0, 0)] if text else []
+        return [SourceLocation(text, "", 0, 0)] if text else []
     inner = _places(reader)
     reader.skip(")")
     if inner and not inner[0].name:
-        return [Place(text, *inner[0][1:]), *inner[1:]]
-    return [Place(text, "", 0, 0), *inner] if text else inner
+        return [SourceLocation(text, *inner[0][1:]), *inner[1:]]
+    return [SourceLocation(text, "", 0, 0), *inner] if text else inner
 
 
-def _fused(reader: _Reader) -> list[Place]:
+def _fused(reader: _Reader) -> list[SourceLocation]:
     if reader.skip("<"):
         depth = 1
         while depth and reader.peek()[0]:

@@ -16,6 +16,7 @@ from pjrt.stablehlo.types import FunctionType, ValueType
 _REQUIRED = object()
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Value:
     """A result of an operation or an argument of a block; two values are equal only if they are the same one.
 
@@ -27,18 +28,16 @@ class Value:
         index: its index among the results or arguments.
     """
 
-    __slots__ = ("index", "name", "owner", "type")
-
-    def __init__(self, type_: ValueType, name: str, owner: Operation | Block | None, index: int) -> None:
-        self.type = type_
-        self.name = name
-        self.owner = owner
-        self.index = index
+    type: ValueType
+    name: str
+    owner: Operation | Block | None
+    index: int
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.type}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Operation:
     """One operation.
 
@@ -51,21 +50,12 @@ class Operation:
         location: its source location.
     """
 
-    __slots__ = ("attributes", "location", "name", "operands", "regions", "results")
-
-    def __init__(
-        self,
-        name: str,
-        operands: tuple[Value, ...],
-        attributes: Mapping[str, Any],
-        location: Location,
-    ) -> None:
-        self.name = name
-        self.operands = operands
-        self.attributes = attributes
-        self.location = location
-        self.results: tuple[Value, ...] = ()
-        self.regions: tuple[Block, ...] = ()
+    name: str
+    operands: tuple[Value, ...]
+    attributes: Mapping[str, Any]
+    location: Location
+    results: tuple[Value, ...] = ()
+    regions: tuple[Block, ...] = ()
 
     def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
         """Return an attribute by its name.
@@ -90,6 +80,7 @@ class Operation:
         return f"{results}{' = ' if results else ''}{self.name} {operands} : {signature}"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Block:
     """A list of operations that run one after the other: a function's body or a region of an operation.
 
@@ -98,11 +89,8 @@ class Block:
         operations: its operations; the operands of the last one are the block's outputs.
     """
 
-    __slots__ = ("arguments", "operations")
-
-    def __init__(self) -> None:
-        self.arguments: tuple[Value, ...] = ()
-        self.operations: tuple[Operation, ...] = ()
+    arguments: tuple[Value, ...] = ()
+    operations: tuple[Operation, ...] = ()
 
     @property
     def outputs(self) -> tuple[Value, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pjrt.stablehlo.location import Location, Place
+from pjrt.api.compatibility import SourceLocation
+from pjrt.stablehlo.location import Location
 
 UNKNOWN = "unknown location"
 
@@ -39,6 +40,6 @@ def _spelled(text: str) -> str:
     return ", called from ".join(map(_spell, Location(text).places)) or UNKNOWN
 
 
-def _spell(place: Place) -> str:
+def _spell(place: SourceLocation) -> str:
     at = f"{place.file}:{place.line}:{place.column}" if place.file else ""
     return f"{place.name} at {at}" if place.name and at else place.name or at
