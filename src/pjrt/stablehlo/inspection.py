@@ -216,7 +216,7 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
     """
     module = conversion.to_module(program, trusted=trusted)
     parsed = parse_module(module, constants=False)
-    takes_and_gives = _signature(parsed)
+    signature_ = _signature(parsed)
     operations = [operation for operation in parsed.walk() if operation.name not in _TERMINATORS]
     needed, reason = _needed_version(module)
     encoding = encoding_of(program)
@@ -231,8 +231,8 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
         version=artifact_version(program),
         needed_version=needed,
         not_portable_because=reason,
-        arguments=takes_and_gives.arguments,
-        results=takes_and_gives.results,
+        arguments=signature_.arguments,
+        results=signature_.results,
         functions=tuple(parsed.functions),
         operations=_operations(operations),
         custom_calls=Counter(_target(operation) for operation in operations if _is_custom_call(operation)),
