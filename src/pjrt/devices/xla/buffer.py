@@ -1,4 +1,4 @@
-"""Buffers of the ``cpu`` device: those that have their array, and those whose array comes later."""
+"""Buffers of the ``cpu`` device: with their array, with an array that comes later, and as a shard of a larger one."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from pjrt.api.layout import Layout, TiledLayout, expect_layout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import expect_shape
 from pjrt.devices.xla import _jaxlib, to_host
-from pjrt.devices.xla._jaxlib import TURNS, collect_released
+from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.device import memory_space_of
-from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.future import READY, flattened, nothing, when_ready
 from pjrt.devices.xla.raw_buffer import XlaRawBuffer
 from pjrt.devices.xla.relayout import relaid
-from pjrt.devices.xla.shards import Source, array_of
+from pjrt.devices.xla.shards import Part, Shards, Source, array_of
 from pjrt.host_memory.dlpack import HOST_DEVICE
 from pjrt.host_memory.external_reference import HostExternalReference
 
@@ -321,3 +320,40 @@ class PendingBuffer(XlaBuffer):
         if self._arrival is None:
             raise FailedPreconditionError(f"the buffer {self.type} on {self.device} was deleted in another thread")
         return self._arrival
+
+
+class ShardBuffer(XlaBuffer):
+    """One device's part of a result, which is taken apart only when its array is needed."""
+
+    __slots__ = ("_part",)
+
+    def __init__(self, part: Part, array_type: ArrayType) -> None:
+        self._part: Part | None = part
+        self.type = array_type
+
+    @property
+    def array(self) -> _jaxlib.Array | None:  # type: ignore[override]  # the slot of the base class is not used
+        """The array of this device."""
+        part = self._part
+        return None if part is None else part.shards.part(part.index)
+
+    @property
+    def is_deleted(self) -> bool:
+        part = self._part
+        return part is None or part.shards.array.is_deleted()
+
+    def delete(self) -> None:
+        self._part = None
+
+    def source(self) -> Source:
+        self.check_usable()
+        return self._part
+
+    def consume(self) -> Source:
+        source = self.source()
+        self._part = Part(Shards(_jaxlib.DONATED), 0)
+        return source
+
+    def ready(self) -> Future[None]:
+        # All parts of a result are ready together, so the whole array can be asked, and stays whole.
+        return when_ready(self.source().shards.array, self.type.runtime.watcher, nothing)

@@ -12,7 +12,7 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _jaxlib, custom_calls
-from pjrt.devices.xla.errors import converted, status_of
+from pjrt.devices.xla._jaxlib import converted, status_of
 from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.random_bits import with_unsigned_random_bits
 from pjrt.devices.xla.runtime import Runtime

@@ -11,7 +11,7 @@ from typing import Any
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.devices.xla import _jaxlib
-from pjrt.devices.xla.errors import converted
+from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.ffi_handler import handler_of
 
 JAX_ONLY = frozenset(

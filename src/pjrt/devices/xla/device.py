@@ -10,7 +10,7 @@ from pjrt.api.client import Client
 from pjrt.api.device import AllocatorStats, Device, DeviceDescription
 from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
-from pjrt.devices.xla.errors import converted
+from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.memory_space import KINDS, XlaMemorySpace
 
 if TYPE_CHECKING:

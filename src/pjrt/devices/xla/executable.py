@@ -13,8 +13,7 @@ from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _jaxlib, shutdown
-from pjrt.devices.xla._jaxlib import ValueShape
-from pjrt.devices.xla.errors import converted
+from pjrt.devices.xla._jaxlib import ValueShape, converted
 from pjrt.devices.xla.input_output_alias import donated_parameters
 from pjrt.devices.xla.memory_space import DEVICE, PINNED_HOST
 

@@ -10,16 +10,14 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.future import Future
 from pjrt.devices.xla import _jaxlib
-from pjrt.devices.xla._jaxlib import TURNS, ValueShape, collect_released
+from pjrt.devices.xla._jaxlib import TURNS, ValueShape, collect_released, converted
 from pjrt.devices.xla.array_type import ArrayType
-from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
+from pjrt.devices.xla.buffer import PendingBuffer, ShardBuffer, XlaBuffer
 from pjrt.devices.xla.device import XlaDevice
-from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.executable import XlaExecutable, element_type_of, memory_kind_of
 from pjrt.devices.xla.future import flattened, in_thread, nothing, when_ready
 from pjrt.devices.xla.memory_space import KINDS
 from pjrt.devices.xla.rendezvous import Contribution, Rendezvous, Started
-from pjrt.devices.xla.shard_buffer import ShardBuffer
 from pjrt.devices.xla.shards import Part, Shards, Source, array_of, arrays_in_use, gathered
 
 Futures = list[Future[None]] | None

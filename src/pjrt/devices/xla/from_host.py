@@ -14,10 +14,10 @@ from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.devices.xla import _jaxlib
+from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
 from pjrt.devices.xla.completion_watcher import CompletionWatcher
-from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.future import nothing, when_ready
 from pjrt.devices.xla.memory_space import XlaMemorySpace
 from pjrt.devices.xla.relayout import relaid

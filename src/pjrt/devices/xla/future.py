@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.api.future import Future, Promise
 from pjrt.devices.xla import _jaxlib, shutdown
+from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.completion_watcher import CompletionWatcher
-from pjrt.devices.xla.errors import converted
 
 T = TypeVar("T")
 U = TypeVar("U")

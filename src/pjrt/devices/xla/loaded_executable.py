@@ -17,7 +17,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, unimp
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import Argument, LoadedExecutable
-from pjrt.devices.xla.arguments import check_donated_once, checked
+from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import XlaBuffer
 from pjrt.devices.xla.device import XlaDevice
 from pjrt.devices.xla.executable import XlaExecutable
@@ -218,8 +218,8 @@ class XlaLoadedExecutable(XlaLoaded):
         return options
 
     def _checked(self, arguments: Sequence[Buffer], place: int, options: ExecuteOptions) -> list[XlaBuffer]:
-        row = checked(arguments, self._executor.parameter_types[place], self.name)
-        check_donated_once(row, self._executor.donated - options.non_donatable_input_indices, self.name)
+        row = _checked_arguments(arguments, self._executor.parameter_types[place], self.name)
+        _check_donated_once(row, self._executor.donated - options.non_donatable_input_indices, self.name)
         return row
 
     def _place_of(self, device: Device) -> int:
@@ -229,3 +229,58 @@ class XlaLoadedExecutable(XlaLoaded):
         raise InvalidArgumentError(
             f"the program {self.name!r} runs on {', '.join(map(str, self._devices))}, found the device {device}"
         )
+
+
+def _checked_arguments(arguments: Sequence[Buffer], types: Sequence[ArrayType], program: str) -> list[XlaBuffer]:
+    """Return the arguments, which fit the parameters' types and have values.
+
+    Raises:
+        InvalidArgumentError: the number of arguments, the type of one or its place is wrong.
+        FailedPreconditionError: an argument was deleted or donated.
+    """
+    arguments = expect_sequence(arguments, "the arguments as a list of buffers")
+    if len(arguments) != len(types):
+        expected = f"{len(types)} argument{'' if len(types) == 1 else 's'}"
+        raise InvalidArgumentError(f"the program {program!r} takes {expected}, found {len(arguments)}")
+    buffers = []
+    for number, (argument, expected_type) in enumerate(zip(arguments, types, strict=True)):
+        if not isinstance(argument, XlaBuffer):
+            raise InvalidArgumentError(
+                f"argument {number} of the program {program!r} must be a buffer of the same client, found "
+                f"{type(argument).__name__}; put it there with client.buffer_from_host"
+            )
+        if not expected_type.accepts(argument.type):
+            raise _mismatch(number, argument, expected_type, program)
+        argument.check_usable()
+        buffers.append(argument)
+    return buffers
+
+
+def _check_donated_once(arguments: Sequence[XlaBuffer], donated: frozenset[int], program: str) -> None:
+    """Refuse a buffer that is donated and used as another argument as well.
+
+    Raises:
+        InvalidArgumentError: a donated buffer is given twice.
+    """
+    for number in donated:
+        others = [n for n, argument in enumerate(arguments) if argument is arguments[number] and n != number]
+        if others:
+            raise InvalidArgumentError(
+                f"the program {program!r} donates argument {number}, which is also argument {others[0]}; pass a copy "
+                "for one of them (buffer.copy_to(buffer.device))"
+            )
+
+
+def _mismatch(number: int, argument: XlaBuffer, expected: ArrayType, program: str) -> InvalidArgumentError:
+    start = f"argument {number} of the program {program!r} must be {expected}"
+    place, found_place = expected.memory_space.device, argument.device
+    if found_place.client is not place.client:
+        return InvalidArgumentError(f"{start} on {place}, found a buffer of another client; copy it by way of the host")
+    if found_place is not place:
+        return InvalidArgumentError(f"{start} on {place}, found it on {found_place}; use buffer.copy_to(device)")
+    if argument.type.layout != expected.layout and argument.shape == expected.shape:
+        return InvalidArgumentError(
+            f"{start} with the layout {expected.layout}, found {argument.type.layout}; pass layout= to "
+            "client.buffer_from_host"
+        )
+    return InvalidArgumentError(f"{start}, found {argument.type}")

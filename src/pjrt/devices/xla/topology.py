@@ -17,6 +17,7 @@ from pjrt.api.program import Program
 from pjrt.api.shape_spec import expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
+from pjrt.devices.xla.capability import capabilities
 from pjrt.devices.xla.device import XlaDeviceDescription
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.memory_space import KINDS
@@ -55,8 +56,6 @@ class XlaTopology(TopologyDescription):
 
     @property
     def capabilities(self) -> Capabilities:
-        from pjrt.devices.xla.capability import capabilities  # here: reading the processor's features takes a while
-
         return capabilities(len(self._descriptions))
 
     def supports(

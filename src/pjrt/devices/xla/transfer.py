@@ -24,10 +24,10 @@ from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec, expect_spec
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 from pjrt.devices.xla import _jaxlib
+from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import PendingBuffer
 from pjrt.devices.xla.device import XlaDevice
-from pjrt.devices.xla.errors import converted
 from pjrt.devices.xla.memory_space import XlaMemorySpace
 from pjrt.devices.xla.shards import Source
 from pjrt.host_memory.aligned import aligned_empty
