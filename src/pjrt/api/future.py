@@ -226,7 +226,6 @@ class Future(Generic[T]):
     @property
     def needs(self) -> tuple[Future[Any] | Server, ...]:
         """The arguments of ``need``; empty if it was not called, or the future is done."""
-        """Return the arguments of ``need``; none if it was not called, or the future is done."""
         return () if self._done else getattr(self, "_needs", ())
 
     # For subclasses to call.
