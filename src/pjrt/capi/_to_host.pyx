@@ -12,7 +12,7 @@ from pjrt.capi._values cimport NativeLayout, native_layout, whole
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
-from pjrt.api.checks import expect
+from pjrt.api.checks import expect, expect_out
 from pjrt.api.future import Future
 from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
 
@@ -34,11 +34,7 @@ cdef object read_array(Handle buffer, out, layout):
         if layout is None:
             return _copy(buffer, _new(shape, dtype), None)
         return _copy(buffer, _empty(shape, dtype, layout), _order(layout, shape))
-    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype or not out.flags.writeable:
-        raise InvalidArgumentError(
-            f"out must be a writable numpy array of shape {shape} and dtype {dtype}, found "
-            f"{getattr(out, 'dtype', type(out).__name__)} {getattr(out, 'shape', '')}"
-        )
+    expect_out(out, shape, dtype)
     if out.flags.c_contiguous:
         return _copy(buffer, out, None)
     return _copy(buffer, _new(shape, dtype), None).then(_Filler(out))
