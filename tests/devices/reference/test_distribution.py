@@ -204,7 +204,7 @@ def test_several_processes_need_a_client(run: Any) -> None:
 
 
 def test_a_process_in_no_group_is_an_error(client: Any) -> None:
-    with pytest.raises(pjrt.PjrtError, match="replica 2, partition 0 is in none of its groups"):
+    with pytest.raises(pjrt.PjrtError, match="expected replica 2, partition 0 in one of the groups"):
         launch(client, one_op("all_reduce", groups([[0, 1]]), region=ADD), POWERS[:3], 3, 1)
 
 

@@ -292,7 +292,7 @@ def test_a_border_without_a_sharding_is_refused(client: Any) -> None:
 
 def test_the_wrong_number_of_partitions(client: Any) -> None:
     exe = client.compile(MANUAL_SHARDY)
-    with pytest.raises(pjrt.InvalidArgumentError, match="expected 8 partitions, the program is run on 1"):
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected 8 partitions, found 1"):
         exe(X, Y)[0].to_host().result()
 
 

@@ -43,7 +43,7 @@ Values
   integer scalars: operators on numpy scalars warn on overflow.
 - **Values are immutable.** A kernel never writes to an operand; it may return a view of one (or the operand itself).
 - 2- and 4-bit integers, and floats below 16 bits, are ``ml_dtypes`` arrays of a byte an element. To compute with them,
-  ``numerics.element_types`` has ``compute_dtype``, ``widen``, ``narrow``, ``lift_unary``, ``lift_binary``, and the
+  ``numerics.element_types`` has ``compute_dtype``, ``widen``, ``narrow``, ``lift``, and the
   groups of types.
 - Uniform-quantized tensors are arrays of their storage type.
 - A token is ``TOKEN``, a tuple is a Python tuple. An op with one result returns the value, with several a sequence of

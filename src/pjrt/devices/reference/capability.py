@@ -1,4 +1,4 @@
-"""What the ``reference`` device can do, from its own table of ops."""
+"""The capabilities of the ``reference`` device, from its own table of ops."""
 
 from __future__ import annotations
 
@@ -13,34 +13,21 @@ from pjrt.api.element_type import ElementType
 from pjrt.devices.reference.core import custom_calls, mlir, registry
 from pjrt.devices.reference.numerics.element_types import BOOLEAN, EVERY
 
-_MOVING = (
-    "broadcast_in_dim",
-    "concatenate",
-    "constant",
-    "convert",
-    "dynamic_slice",
-    "dynamic_update_slice",
-    "get_tuple_element",
-    "optimization_barrier",
-    "pad",
-    "reshape",
-    "reverse",
-    "slice",
-    "transpose",
-    "tuple",
-    "while",
-)
+_MOVING = """
+broadcast_in_dim concatenate constant convert dynamic_slice dynamic_update_slice get_tuple_element optimization_barrier
+pad reshape reverse slice transpose tuple while
+"""
 _TYPES: dict[str, frozenset[ElementType]] = {
-    **{f"stablehlo.{name}": EVERY for name in _MOVING},
+    **{f"stablehlo.{name}": EVERY for name in _MOVING.split()},
     "func.call": EVERY,
     "stablehlo.case": frozenset({ElementType.S32}),
     "stablehlo.if": BOOLEAN,
     "stablehlo.select": BOOLEAN,
 }
-"""Ops that treat every element type alike, with those that their first operand can have."""
+"""Ops that treat all element types alike, with those that their first operand can have."""
 
 _HELD = frozenset(map(ElementType.of, filter(None, (getattr(ml_dtypes, name, None) for name in ("int1", "uint1")))))
-"""Types that no op is defined on, but that buffers can have, where ml_dtypes has them."""
+"""Types that buffers can have, but that no op is defined on, if ml_dtypes has them."""
 
 _FEATURES = {
     Feature.BOUNDED_DYNAMIC_SHAPES: True,
@@ -54,10 +41,10 @@ _FEATURES = {
 
 
 def capabilities(handlers: Collection[str]) -> Capabilities:
-    """What the device can do.
+    """Return the capabilities of the device.
 
     Args:
-        handlers: names of functions of the host that custom calls may call, besides those that are built in.
+        handlers: names of functions of the host that custom calls may call, besides the built-in ones.
     """
     return Capabilities(
         element_types=EVERY | _HELD,
@@ -70,8 +57,8 @@ def capabilities(handlers: Collection[str]) -> Capabilities:
 @functools.cache
 def _operations() -> Mapping[str, frozenset[ElementType] | None]:
     importlib.import_module("pjrt.devices.reference.ops")  # registers them
-    # What CHLO has and the table has not, StableHLO's own pass expresses by others, or does not.
-    found: dict[str, frozenset[ElementType] | None] = dict.fromkeys(mlir.operations("chlo"))
+    # Ops of CHLO that are not in the table may be expressed by others, in StableHLO's own pass.
+    operations: dict[str, frozenset[ElementType] | None] = dict.fromkeys(mlir.operations("chlo"))
     for rule in registry.rules():
-        found[rule.name] = _TYPES.get(rule.name, rule.types)
-    return found
+        operations[rule.name] = _TYPES.get(rule.name, rule.types)
+    return operations

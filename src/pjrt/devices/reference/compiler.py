@@ -60,7 +60,6 @@ def compile_program(
         ) from error
     parameters, results = list(_leaves(evaluator.arguments)), list(_leaves(evaluator.results))
     parameter_specs, result_specs = _specs(parameters), _specs(results)
-    pack = _packer(evaluator.arguments)
     execute: Execute = evaluator.run
     shardings: tuple[Sequence[bytes], Sequence[bytes]] | None = None
     gathered = None
@@ -83,7 +82,7 @@ def compile_program(
             num_partitions=execution.device_assignment.num_partitions,
             host=execution,
         )
-        return list(_flatten(execute(pack(arrays), context)))
+        return list(_flatten(execute(_packed(evaluator.arguments, iter(arrays)), context)))
 
     if parameter_specs is not None:
         parameter_specs = with_asked_layouts(parameter_specs, evaluator.argument_attributes)
@@ -137,21 +136,9 @@ def _specs(types: Sequence[ValueType]) -> list[ShapeSpec] | None:
     return specs if len(specs) == len(types) else None
 
 
-def _packer(types: Sequence[ValueType]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """Return the function that puts arrays, one for each leaf, together to arguments of these types."""
-    if not any(isinstance(t, TupleType) for t in types):
-        return lambda arrays: arrays
-
-    def take(type_: ValueType, rest: Iterator[Any]) -> Any:
-        if isinstance(type_, TupleType):
-            return tuple(take(element, rest) for element in type_.elements)
-        return next(rest)
-
-    def pack(arrays: Sequence[Any]) -> Sequence[Any]:
-        rest = iter(arrays)
-        return [take(type_, rest) for type_ in types]
-
-    return pack
+def _packed(types: Sequence[ValueType], leaves: Iterator[Any]) -> list[Any]:
+    """Return values of some types, put together from their leaves."""
+    return [tuple(_packed(t.elements, leaves)) if isinstance(t, TupleType) else next(leaves) for t in types]
 
 
 def _flatten(values: Sequence[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""What a run costs, counted from the types in the program, by the keys of PJRT's cost analysis."""
+"""The costs of a run, counted from the types in the program, by the keys of PJRT's cost analysis."""
 
 from __future__ import annotations
 
@@ -8,52 +8,22 @@ from pjrt.devices.reference.core.block import Block, Step
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.stablehlo.types import TensorType, ValueType
 
-_TRANSCENDENTAL = frozenset(
-    "stablehlo." + name
-    for name in [
-        "atan2",
-        "cbrt",
-        "cosine",
-        "exponential",
-        "exponential_minus_one",
-        "log",
-        "log_plus_one",
-        "logistic",
-        "power",
-        "rsqrt",
-        "sine",
-        "sqrt",
-        "tan",
-        "tanh",
-    ]
-)
-_FREE = frozenset(
-    "stablehlo." + name
-    for name in [
-        "reshape",
-        "transpose",
-        "broadcast",
-        "broadcast_in_dim",
-        "slice",
-        "reverse",
-        "bitcast_convert",
-        "tuple",
-        "get_tuple_element",
-        "optimization_barrier",
-        "iota",
-        "constant",
-        "concatenate",
-        "pad",
-        "gather",
-        "dynamic_slice",
-        "dynamic_update_slice",
-        "convert",
-    ]
-)
+
+def _ops(names: str) -> frozenset[str]:
+    return frozenset(f"stablehlo.{name}" for name in names.split())
+
+
+_TRANSCENDENTAL = _ops("""
+atan2 cbrt cosine exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh
+""")
+_FREE = _ops("""
+bitcast_convert broadcast broadcast_in_dim concatenate constant convert dynamic_slice dynamic_update_slice gather
+get_tuple_element iota optimization_barrier pad reshape reverse slice transpose tuple
+""")
 
 
 def costs(evaluator: Evaluator) -> dict[str, float]:
-    """``flops``, ``transcendentals`` and ``bytes accessed`` of one run; a loop's body counts once, as in XLA."""
+    """Return ``flops``, ``transcendentals`` and ``bytes accessed`` of a run; a loop's body counts once, as in XLA."""
     totals = {"flops": 0.0, "transcendentals": 0.0, "bytes accessed": 0.0}
     _add(evaluator.region.block, totals)
     return totals

@@ -1,4 +1,4 @@
-"""What memory a run needs, from the types in the program and from when each value is freed."""
+"""The memory that a run needs, from the types in the program and the lives of its values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
 _VIEWS = frozenset({"stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim", "stablehlo.broadcast"})
-"""Ops whose result takes no memory of its own, as a rule."""
+"""Ops with results that usually take no memory of their own."""
 
 
 def memory_stats(evaluator: Evaluator, aliased: Iterable[int]) -> CompiledMemoryStats:
-    """The memory of one run: arguments, results, constants, and the most that steps hold at one time.
+    """Return the memory of one run: arguments, results, constants, and the most that steps hold at one time.
 
     Args:
         evaluator: the program.
@@ -36,7 +36,7 @@ def memory_stats(evaluator: Evaluator, aliased: Iterable[int]) -> CompiledMemory
 
 
 def size_of(types: Iterable[ValueType]) -> int:
-    """The bytes of values of these types; what is not known before the program runs counts as nothing."""
+    """Return the bytes of values of some types; sizes that are not static count as nothing."""
     total = 0
     for type_ in types:
         if isinstance(type_, TensorType):
@@ -47,21 +47,20 @@ def size_of(types: Iterable[ValueType]) -> int:
 
 
 def _peak(block: Block) -> int:
-    """The most bytes that the steps of a block, and of those inside, hold at one time; without its arguments."""
+    """Return the most bytes that the steps of a block, and of those inside, hold at one time; without its arguments."""
     held: dict[int, int] = {}
     now = most = 0
     for step, (*_, dead) in zip(block.steps, block.code, strict=True):
         inside = max((_peak(inner) for inner in step.blocks), default=0)
-        made = 0 if step.name in _VIEWS else size_of(step.output_types)
-        most = max(most, now + max(inside, made))
+        new = 0 if step.name in _VIEWS else size_of(step.output_types)
+        most = max(most, now + max(inside, new))
         for slot, type_ in zip(step.outputs, step.output_types, strict=True):
             held[slot] = 0 if step.name in _VIEWS else size_of([type_])
-        now += made
-        now -= sum(held.pop(slot, 0) for slot in dead)
+        now += new - sum(held.pop(slot, 0) for slot in dead)
     return most
 
 
 def _constants(block: Block) -> int:
-    """The bytes of all constants of a block and those inside: what a compiled program holds on to."""
+    """Return the bytes of all constants of a block and those inside, which a compiled program keeps."""
     own = sum(getattr(value, "nbytes", 0) for value in block.template)
     return own + sum(_constants(inner) for step in block.steps for inner in step.blocks)

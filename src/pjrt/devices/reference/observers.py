@@ -1,7 +1,7 @@
-"""Watching a program run: traces, a search for NaN and infinity, time per op, and breakpoints.
+"""Observers of a run: traces, a search for NaN and infinity, time per op, and breakpoints.
 
-An observer is told before and after each step, in regions and functions too. Observed runs use a loop of their own, so
-that others pay nothing for it.
+The loop calls an observer before and after each step, in regions and functions too. Observed runs have a loop of their
+own, so that others pay nothing for it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,19 @@ Values = Sequence[Any]
 
 
 class Observer:
-    """Is told about every step; both methods do nothing unless overridden."""
+    """A base class: the loop calls its methods for every step; they do nothing unless overridden."""
 
     def before(self, step: Step, inputs: Values) -> None:
-        """A step is about to run on these values."""
+        """Handle a step that is about to run on these values."""
 
     def after(self, step: Step, inputs: Values, outputs: Values) -> None:
-        """A step has run. The arrays are the program's own: look, do not write."""
+        """Handle a step that has run. The arrays are the program's own and must not be written to."""
 
 
 def loop_for(observers: Iterable[Observer]) -> Callable[[Block, Environment], None]:
-    """The loop that tells these observers; the fast one where there are none."""
-    watching = tuple(observers)
-    if not watching:
-        return run_fast
-    return lambda block, slots: _run_observed(watching, block, slots)
+    """Return the loop that calls these observers; the fast one if there are none."""
+    chosen = tuple(observers)
+    return (lambda block, slots: _run_observed(chosen, block, slots)) if chosen else run_fast
 
 
 def _run_observed(observers: tuple[Observer, ...], block: Block, slots: Environment) -> None:
@@ -64,7 +62,7 @@ def _run_observed(observers: tuple[Observer, ...], block: Block, slots: Environm
 
 
 class Trace(Observer):
-    """Calls ``function(step, inputs, outputs)`` after every step; the step has ``name``, ``location`` and types."""
+    """An observer that calls ``function(step, inputs, outputs)`` after every step."""
 
     def __init__(self, function: Callable[[Step, Values, Values], object]) -> None:
         self._function = function
@@ -74,16 +72,14 @@ class Trace(Observer):
 
 
 class NonFiniteError(PjrtError, FloatingPointError):
-    """A step made a NaN or an infinity out of values that had none: ``step``, ``inputs`` and ``outputs`` tell the
-    story.
-    """
+    """A step made a NaN or an infinity from finite inputs: ``step``, ``inputs`` and ``outputs`` are those of it."""
 
     default_code = StatusCode.OUT_OF_RANGE
 
     def __init__(self, step: Step, inputs: Values, outputs: Values) -> None:
-        made = "NaN" if any(_has(np.isnan, value) for value in outputs) else "infinity"
+        kind = "NaN" if any(_has(np.isnan, value) for value in outputs) else "infinity"
         shown = "; ".join(_summary(value) for value in inputs)
-        super().__init__(f"the first {made} was made by {step}; its inputs were {shown}")
+        super().__init__(f"the first {kind} was made by {step}; its inputs were {shown}")
         self.step, self.inputs, self.outputs = step, tuple(inputs), tuple(outputs)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -91,7 +87,7 @@ class NonFiniteError(PjrtError, FloatingPointError):
 
 
 class DebugNans(Observer):
-    """Raises ``NonFiniteError`` at the first step that makes a NaN or an infinity from finite inputs."""
+    """An observer that raises ``NonFiniteError`` at the first NaN or infinity that a step makes from finite inputs."""
 
     def after(self, step: Step, inputs: Values, outputs: Values) -> None:
         if any(map(_is_not_finite, outputs)) and not any(map(_is_not_finite, inputs)):
@@ -123,7 +119,7 @@ def _summary(value: Any) -> str:
 
 @dataclass
 class Entry:
-    """What one op took: how often it ran, in how many seconds (without the ops inside it), making how many bytes."""
+    """The costs of one op: its runs, its seconds (without the ops inside it), the bytes of its results."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -132,7 +128,7 @@ class Entry:
 
 @dataclass
 class Profile(Observer):
-    """Adds up time per op; safe to share among devices. ``by_op`` and ``by_location`` fill as programs run."""
+    """An observer that adds up time per op in ``by_op`` and ``by_location``; devices may share it."""
 
     by_op: defaultdict[str, Entry] = field(default_factory=lambda: defaultdict(Entry))
     by_location: defaultdict[tuple[str, str], Entry] = field(default_factory=lambda: defaultdict(Entry))
@@ -160,18 +156,18 @@ class Profile(Observer):
 
     @property
     def seconds(self) -> float:
-        """The time of all steps together."""
+        """The time of all steps together, in seconds."""
         return sum(entry.seconds for entry in self.by_op.values())
 
     def as_dict(self) -> dict[str, dict[str, float]]:
-        """The profile per op, for machines."""
+        """Return the profile per op in machine-readable form."""
         return {
             name: {"calls": entry.calls, "seconds": entry.seconds, "bytes_out": entry.bytes_out}
             for name, entry in sorted(self.by_op.items(), key=lambda item: -item[1].seconds)
         }
 
     def table(self, by_location: bool = False) -> str:
-        """The profile as text, the most expensive first."""
+        """Return the profile as human-readable text, the most expensive first."""
         rows: list[tuple[str, Entry]] = list(self.by_op.items())
         if by_location:
             rows = [(f"{name} [{place}]", entry) for (name, place), entry in self.by_location.items()]
@@ -186,11 +182,11 @@ class Profile(Observer):
 
 
 class Breakpoints(Observer):
-    """Stops in the debugger before every step whose op or location contains one of some texts.
+    """An observer that stops in the debugger before every step whose op or location contains one of some texts.
 
     Args:
         at: parts of op names (``"dot_general"``) or of locations (``"model.py:42"``).
-        stop: what to do with the step and its inputs; ``pdb`` by default, in a frame that has ``step`` and ``inputs``.
+        stop: called with the step and its inputs; ``pdb`` by default, in a frame that has ``step`` and ``inputs``.
     """
 
     def __init__(self, at: Iterable[str], stop: Callable[[Step, Values], object] | None = None) -> None:
@@ -205,5 +201,5 @@ class Breakpoints(Observer):
 
 
 def _debug(step: Step, inputs: Values) -> None:
-    print(f"{step}\n`step` and `inputs` are here; `c` goes on", file=sys.stderr)
+    print(f"{step}\n`step` and `inputs` are in this frame; `c` continues", file=sys.stderr)
     pdb.set_trace()

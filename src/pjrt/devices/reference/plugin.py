@@ -41,8 +41,8 @@ class ReferencePlugin(Plugin):
         """
         from pjrt.devices.reference.client import ReferenceClient
 
-        known = list(inspect.signature(ReferenceClient.__init__).parameters)[1:]
-        check_option_names(self.name, options, known)
+        names = list(inspect.signature(ReferenceClient.__init__).parameters)[1:]
+        check_option_names(self.name, options, names)
         check_num_devices(self.name, options)
         for name in ("debug_nans", "optimize", "fold", "vet"):
             if not isinstance(options.get(name, False), bool | None):

@@ -140,6 +140,11 @@ def located(error: Exception, block: Block, code: Code | None) -> PjrtError:
     return complete
 
 
+def one_or_all(values: Sequence[Any]) -> Any:
+    """Return the value of a list of one, else the list: kernels return their results so."""
+    return values[0] if len(values) == 1 else values
+
+
 def encode(
     kernel: Kernel, inputs: tuple[int, ...], outputs: tuple[int, ...], dead: tuple[int, ...], environment: bool
 ) -> Code:

@@ -18,7 +18,7 @@ class Pending:
         uses: the slots that it reads, those that its regions capture among them.
         environment: whether the kernel takes the environment.
         elementwise: whether the kernel works element by element.
-        pure: whether it may run earlier than the program says.
+        pure: whether it may run earlier than in the program.
     """
 
     kernel: Kernel

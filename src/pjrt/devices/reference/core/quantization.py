@@ -17,7 +17,7 @@ Convert = Callable[[Any], Any]
 
 def on_expressed_types(view: OpView, environment: bool) -> Kernel:
     """Return the kernel of an op on quantized types, as the specification defines it: on the expressed types, between
-    two conversions. ``environment`` tells that the op's kernel takes the environment first.
+    two conversions. With ``environment`` the op's kernel takes the environment first.
     """
     plain = view.derive(operands=[expressed(t) for t in view.operands], results=[expressed(t) for t in view.results])
     kernel = plain.compile()

@@ -1,7 +1,7 @@
 """Optimizations: the same results as without them, bit by bit, but sooner.
 
-The rest of the device does not know this package and is complete without it, except that ``Evaluator`` uses
-``FastModuleLowering`` unless it is told not to (``optimize=False``). Two kinds are here:
+The rest of the device is complete without this package. Only ``Evaluator`` imports it, and does not use it with
+``optimize=False``. There are two kinds of optimizations:
 
 - ``lowering`` changes the steps of a program: it computes constants, inlines small functions, and has chains of
   elementwise steps run in chunks (``fusion``).

@@ -1,9 +1,12 @@
-"""Functions of complex numbers, as C99's Annex G has them: right where parts are infinite, zero or NaN, and without an
-overflow on the way to a result that is finite.
+"""Functions of complex numbers, by the rules of C99's Annex G for infinite, zero and NaN parts, and without an overflow
+on the way to a finite result.
 
 numpy's own exponential, logarithm, square root, sine, cosine and hyperbolic functions are those of the C library, which
-keep these rules already. The ones here are those that numpy lacks, or that break them. They are computed in complex128,
-and complex64 is rounded once: its squares and products stay inside the range of the wider type, and are exact there.
+keep these rules. The functions here are those that numpy lacks, or that break the rules. They are computed in
+complex128, and complex64 is rounded once: its squares and products do not leave the range of the wider type, and are
+exact there.
+
+scipy's ``expm1`` and ``log1p`` have larger errors close to the curves where they nearly cancel, and lose signs of zero.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ import numpy as np
 Array = Any
 
 _LARGE = 600.0
-"""From this real part on the exponential minus one is the exponential, to the last bit."""
+"""From this real part on the exponential minus one equals the exponential, to the last bit."""
 
 
 def _widened(function: Callable[..., Array]) -> Callable[..., Array]:
-    """The function on complex128 as one on complex64 too."""
+    """Let a function on complex128 take complex64 too."""
 
     @functools.wraps(function)
     def run(*values: Array) -> Array:
@@ -32,7 +35,7 @@ def _widened(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def multiply(x: Array, y: Array) -> Array:
-    """The product; infinite where one factor is infinite and the other is no zero."""
+    """Return the product; infinite where one factor is infinite and the other is not zero."""
     product = np.multiply(x, y)
     fine = np.isfinite(product)
     return product if fine.all() else np.where(fine, product, _careful_product(x, y))
@@ -55,7 +58,7 @@ def _careful_product(x: Array, y: Array) -> Array:
 
 @_widened
 def divide(x: Array, y: Array) -> Array:
-    """The quotient; infinite for a division of anything but NaN and zero by zero, zero for one by infinity."""
+    """Return the quotient; infinite for a division by zero of anything but NaN and zero, zero for one by infinity."""
     of_x, of_y = _exponent(x), _exponent(y)
     above, below = _scaled(x, -of_x), _scaled(y, -of_y)
     quotient = _scaled(np.divide(above, below), of_x - of_y)
@@ -75,7 +78,7 @@ def divide(x: Array, y: Array) -> Array:
 
 @_widened
 def expm1(z: Array) -> Array:
-    """``exp(z) - 1`` without cancellation near zero."""
+    """Return ``exp(z) - 1``, without cancellation near zero."""
     exponential = np.exp(z)
     x, y = z.real.astype(np.longdouble), z.imag.astype(np.longdouble)
     # exp(x) cos(y) - 1, of which the two terms nearly cancel on a curve through zero: hence the wider type.
@@ -86,13 +89,13 @@ def expm1(z: Array) -> Array:
 
 @_widened
 def log1p(z: Array) -> Array:
-    """``log(1 + z)`` without cancellation near zero."""
+    """Return ``log(1 + z)``, without cancellation near zero."""
     x, y = z.real, z.imag
     shifted = _joined(1 + x, y)  # exact where it is near the unit circle, except for the strip that follows
-    found = np.log(shifted)
+    logarithm = np.log(shifted)
     strip = (np.abs(x) < 0.5) & (np.abs(y) < 2)
     if not strip.any():
-        return found
+        return logarithm
     x, y = np.where(strip, x, 0), np.where(strip, y, 0)
     # |1 + z|² - 1 is 2x + x² + y², of which the terms nearly cancel on a circle: hence the sum in two parts.
     square_x, rest_x = _square_in_two(x)
@@ -100,12 +103,12 @@ def log1p(z: Array) -> Array:
     some, lost = _sum_in_two(2 * x, square_x)
     total, lost_too = _sum_in_two(some, square_y)
     real = np.log1p(total + (lost + lost_too + rest_x + rest_y)) / 2
-    return _joined(np.where(strip, real, found.real), found.imag)
+    return _joined(np.where(strip, real, logarithm.real), logarithm.imag)
 
 
 @_widened
 def logistic(z: Array) -> Array:
-    """``1 / (1 + exp(-z))`` without overflow."""
+    """Return ``1 / (1 + exp(-z))``, without overflow."""
     small = np.exp(_joined(-np.abs(z.real), np.where(z.real < 0, z.imag, -z.imag)))
     apart = divide(np.where(z.real < 0, small, 1), 1 + small)
     # 1 + exp(-z) nearly cancels near the poles, the hyperbolic tangent does not.
@@ -114,13 +117,13 @@ def logistic(z: Array) -> Array:
 
 @_widened
 def rsqrt(z: Array) -> Array:
-    """``1 / sqrt(z)``."""
+    """Return ``1 / sqrt(z)``."""
     return divide(np.ones((), np.complex128), np.sqrt(z))
 
 
 @_widened
 def cbrt(z: Array) -> Array:
-    """The principal cube root."""
+    """Return the principal cube root."""
     thirds = _exponent(z) // 3
     scaled = _scaled(z, -3 * thirds)
     size, angle = np.cbrt(np.abs(scaled)), np.angle(scaled) / 3
@@ -130,7 +133,7 @@ def cbrt(z: Array) -> Array:
 
 @_widened
 def sign(z: Array) -> Array:
-    """``z / |z|``; zero for zero, and NaN in both parts where one is NaN."""
+    """Return ``z / |z|``; zero for zero, and NaN in both parts where one is NaN."""
     scaled = _scaled(z, -_exponent(z))
     size = np.abs(scaled)
     unit = scaled / np.where(size == 0, 1, size)
@@ -139,29 +142,29 @@ def sign(z: Array) -> Array:
 
 
 def tan(z: Array) -> Array:
-    """The tangent by way of tanh, which the C library computes without overflow."""
+    """Return the tangent, by tanh, which the C library computes without overflow."""
     return _times_i(np.tanh(_times_i(z)), -1)
 
 
 def power(z: Array, w: Array) -> Array:
-    """``z`` to the power ``w``: ``exp(w log(z))``, by multiplication for small whole ``w``.
+    """Return ``z`` to the power ``w``: ``exp(w log(z))``, by multiplication for small whole ``w``.
 
-    Of zero it is one to the power zero, and zero where the real part of ``w`` is positive.
+    Zero to the power zero is one, and zero to a power with a positive real part is zero.
     """
     dtype = z.dtype
     wide: Any = np.complex128 if dtype == np.complex64 else np.clongdouble
     z, w = np.asarray(z, wide), np.asarray(w, wide)
-    found = np.power(z, w)
-    if not np.isfinite(found).all():
+    result = np.power(z, w)
+    if not np.isfinite(result).all():
         by_logarithm = np.exp(multiply(w, np.log(z))) if wide is np.complex128 else np.exp(w * np.log(z))
-        doubtful = ~np.isfinite(found) & np.isfinite(z) & np.isfinite(w) & (z != 0)
-        found = np.where(doubtful, by_logarithm, np.where((z == 0) & (w.real > 0), 0, found))
-    return found.astype(dtype)
+        doubtful = ~np.isfinite(result) & np.isfinite(z) & np.isfinite(w) & (z != 0)
+        result = np.where(doubtful, by_logarithm, np.where((z == 0) & (w.real > 0), 0, result))
+    return result.astype(dtype)
 
 
 @_widened
 def atan2(y: Array, x: Array) -> Array:
-    """The continuation of atan2 to complex numbers: ``-i log((x + i y) / sqrt(x**2 + y**2))``."""
+    """Return the continuation of atan2 to complex numbers: ``-i log((x + i y) / sqrt(x**2 + y**2))``."""
     common = -np.maximum(_exponent(x), _exponent(y))
     x, y = _scaled(x, common), _scaled(y, common)
     return _times_i(np.log(divide(x + _times_i(y), np.sqrt(x * x + y * y))), -1)
@@ -169,25 +172,25 @@ def atan2(y: Array, x: Array) -> Array:
 
 @_widened
 def remainder(x: Array, y: Array) -> Array:
-    """``x - y * q`` with the quotient cut to whole parts."""
+    """Return ``x - y * q`` with the parts of the quotient cut to whole numbers."""
     quotient = divide(x, y)
     return x - y * _joined(np.trunc(quotient.real), np.trunc(quotient.imag))
 
 
 def _exponent(z: Array) -> Array:
-    """The power of two next to the larger part; 0 where there is none."""
+    """Return the power of two next to the larger part; 0 for zero and parts that are not finite."""
     size = np.fmax(np.abs(z.real), np.abs(z.imag))
     exponent: Array = np.frexp(np.where(np.isfinite(size), size, 0))[1]
     return exponent
 
 
 def _scaled(z: Array, by: Any) -> Array:
-    """``z`` times two to some power."""
+    """Return ``z`` times two to some power."""
     return _joined(np.ldexp(z.real, by), np.ldexp(z.imag, by))
 
 
 def _joined(real: Array, imaginary: Array) -> Array:
-    """The complex numbers of these parts."""
+    """Return the complex numbers of these parts."""
     out = np.empty(np.broadcast_shapes(np.shape(real), np.shape(imaginary)), np.complex128)
     out.real, out.imag = real, imaginary
     return out
@@ -205,12 +208,12 @@ def _is_infinite(z: Array) -> Array:
 
 
 def _boxed(z: Array) -> Array:
-    """The direction of an infinite number: 1 for each infinite part, 0 for the others, each with its sign."""
+    """Return the direction of an infinite number: 1 for each infinite part, 0 for the others, each with its sign."""
     return _joined(np.copysign(np.isinf(z.real), z.real), np.copysign(np.isinf(z.imag), z.imag))
 
 
 def _without_nan(z: Array) -> Array:
-    """NaN parts made zero, with their sign."""
+    """Return the numbers with zeros for NaN parts, with their sign."""
     return _joined(
         np.where(np.isnan(z.real), np.copysign(0.0, z.real), z.real),
         np.where(np.isnan(z.imag), np.copysign(0.0, z.imag), z.imag),
@@ -221,7 +224,7 @@ _SPLIT = float((1 << 27) + 1)
 
 
 def _square_in_two(x: Array) -> tuple[Array, Array]:
-    """A square as its rounded value and what that leaves out (T. J. Dekker)."""
+    """Return a square as its rounded value and the rounding error (T. J. Dekker)."""
     square = x * x
     spread = _SPLIT * x
     high = spread - (spread - x)
@@ -230,7 +233,7 @@ def _square_in_two(x: Array) -> tuple[Array, Array]:
 
 
 def _sum_in_two(x: Array, y: Array) -> tuple[Array, Array]:
-    """A sum as its rounded value and what that leaves out (D. E. Knuth)."""
+    """Return a sum as its rounded value and the rounding error (D. E. Knuth)."""
     total = x + y
     of_y = total - x
     return total, (x - (total - of_y)) + (y - of_y)

@@ -1,9 +1,7 @@
-"""Arithmetic on the element types that numpy does not compute with, and the groups of element types that ops are
-defined on.
+"""Groups of element types, and arithmetic on those that numpy does not compute with.
 
 Floats below 32 bits are computed in f32 and rounded once. Integers below 8 bits are computed in 8 bits and wrapped.
-Both is what the specification asks for: the exact result of the operation, rounded or taken modulo two to the number of
-bits.
+That is the exact result of the operation, rounded or taken modulo two to the number of bits, as in the specification.
 """
 
 from __future__ import annotations
@@ -29,8 +27,8 @@ _NATIVE_FLOATS = frozenset({ElementType.F32, ElementType.F64})
 
 
 def compute_dtype(element: ElementType) -> AnyDType:
-    """The dtype in which arithmetic on an element type is done: its own where numpy has it, else the next wider one
-    that numpy has.
+    """Return the dtype for arithmetic on an element type: its own if numpy has it, else the next wider one that numpy
+    has.
     """
     if element.is_floating and element not in _NATIVE_FLOATS:
         return np.dtype(np.float32)
@@ -40,12 +38,12 @@ def compute_dtype(element: ElementType) -> AnyDType:
 
 
 def is_native(element: ElementType) -> bool:
-    """Whether numpy computes with an element type as it is."""
+    """Whether numpy computes with an element type itself."""
     return compute_dtype(element) == element.dtype
 
 
 def widen(element: ElementType) -> Callable[[Any], Any]:
-    """The function that turns values of an element type into its compute type."""
+    """Return the function from an element type to its compute type."""
     wide = compute_dtype(element)
     if wide == element.dtype:
         return _same
@@ -53,7 +51,7 @@ def widen(element: ElementType) -> Callable[[Any], Any]:
 
 
 def narrow(element: ElementType) -> Callable[[Any], Any]:
-    """The function that rounds (or wraps) values of the compute type to the element type."""
+    """Return the function that rounds (or wraps) values of the compute type to the element type."""
     if is_native(element):
         return _same
     dtype = element.dtype
@@ -61,8 +59,8 @@ def narrow(element: ElementType) -> Callable[[Any], Any]:
 
 
 def cast(x: Any, dtype: AnyDType) -> Any:
-    """``x.astype(dtype)``, converting what a broadcast view repeats only once: numpy takes thirty times as long for the
-    small floats of such views as for the same elements in a row.
+    """Return ``x.astype(dtype)``, and convert the repeated elements of a broadcast view only once: numpy takes thirty
+    times as long for the small floats of such views as for contiguous ones.
     """
     if 0 in x.strides and x.size >= 1024:
         repeated = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.strides)
@@ -70,26 +68,14 @@ def cast(x: Any, dtype: AnyDType) -> Any:
     return x.astype(dtype)
 
 
-def lift_unary(kernel: Callable[[Any], Any], operand: ElementType, result: ElementType) -> Callable[[Any], Any]:
-    """A function on compute types as one on element types."""
+def lift(kernel: Callable[..., Any], operand: ElementType, result: ElementType) -> Callable[..., Any]:
+    """Return a function of one or more values of compute types as one on element types."""
     if is_native(operand) and is_native(result):
         return kernel
-    wide, dtype, native = compute_dtype(operand), result.dtype, is_native(result)
-    if native:
-        return lambda x: kernel(cast(x, wide))
-    return lambda x: kernel(cast(x, wide)).astype(dtype)
-
-
-def lift_binary(
-    kernel: Callable[[Any, Any], Any], operand: ElementType, result: ElementType
-) -> Callable[[Any, Any], Any]:
-    """As ``lift_unary``, for two operands of one element type."""
-    if is_native(operand) and is_native(result):
-        return kernel
-    wide, dtype, native = compute_dtype(operand), result.dtype, is_native(result)
-    if native:
-        return lambda x, y: kernel(cast(x, wide), cast(y, wide))
-    return lambda x, y: kernel(cast(x, wide), cast(y, wide)).astype(dtype)
+    wide, dtype = compute_dtype(operand), result.dtype
+    if is_native(result):
+        return lambda *values: kernel(*[cast(x, wide) for x in values])
+    return lambda *values: kernel(*[cast(x, wide) for x in values]).astype(dtype)
 
 
 def _same(value: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Where the slices of gather and scatter lie in their operand, as row numbers.
+"""The places of the slices of gather and scatter in their operand, as row numbers.
 
 Trailing dimensions that every slice covers whole are one *row*: contiguous memory, moved as one. The operand is then a
-table of rows, and a slice is a list of row numbers: the number of the row where it starts plus offsets that are the
-same for every slice.
+table of rows, and a slice is a list of row numbers: the number of its first row plus offsets that are the same for
+every slice.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ class SliceLayout:
     Args:
         operand: the shape of the operand.
         slice_sizes: the sizes of a slice, one a dimension of the operand.
-        index_map: the dimension of the operand that each component of an index vector is about.
-        operand_batching, indices_batching: dimensions of the operand that are walked along with dimensions of the
-            indices, pairwise.
+        index_map: for each component of an index vector the dimension of the operand.
+        operand_batching, indices_batching: batching dimensions of the operand and of the indices, pairwise.
         indices: the shape of the indices.
-        index_vector_dim: the dimension of the indices that holds index vectors; their rank where the indices are
-            scalars.
+        index_vector_dim: the dimension of the indices that holds index vectors; their rank if they are scalars.
         unit_rows: make every row one element.
     """
 
@@ -63,30 +61,30 @@ class SliceLayout:
         self._base = self._rows_of(self.batching.values(), [strides[d] for d in self.batching])
 
     def _leading(self, moving: set[int]) -> int:
-        """The number of dimensions that are not part of a row."""
+        """Return the number of dimensions that are not part of a row."""
         lead = len(self.operand)
         while lead and lead - 1 not in moving and self.slice_sizes[lead - 1] == self.operand[lead - 1]:
             lead -= 1
         return lead
 
     def _batching_indices(self, operand_dims: Sequence[int], indices_dims: Sequence[int]) -> dict[int, Array]:
-        """For each dimension of the operand that is walked along: where each slice is on it."""
-        found = {}
+        """Return, for each batching dimension of the operand, the index of each slice."""
+        positions = {}
         for operand_dim, indices_dim in zip(operand_dims, indices_dims, strict=True):
             position = indices_dim - (indices_dim > self.index_vector_dim)
             shape = [1] * len(self.batch_shape)
             shape[position] = self.batch_shape[position]
             line = np.arange(shape[position], dtype=np.int64).reshape(shape)
-            found[operand_dim] = np.broadcast_to(line, self.batch_shape).reshape(-1)
-        return found
+            positions[operand_dim] = np.broadcast_to(line, self.batch_shape).reshape(-1)
+        return positions
 
     @cached_property
     def offsets(self) -> Array:
-        """The row numbers of a slice, from its first one on."""
+        """The row numbers of a slice, relative to its first one."""
         return _offsets(self.slice_sizes[: self._lead], self._lead_strides)
 
     def vectors(self, indices: Array) -> Array:
-        """The index vectors in a table: one row a slice, one column a component."""
+        """Return the index vectors as a table: a row for each slice, a column for each component."""
         indices = np.asarray(indices)
         if self.index_vector_dim == len(self.indices):
             table = indices.reshape(self.count, 1)
@@ -94,23 +92,23 @@ class SliceLayout:
             if self.index_vector_dim != len(self.indices) - 1:
                 indices = np.moveaxis(indices, self.index_vector_dim, -1)
             table = indices.reshape(self.count, len(self.index_map))
-        if table.dtype == np.uint64:  # what does not fit into int64 is beyond any limit
+        if table.dtype == np.uint64:  # numbers that do not fit into int64 are beyond any limit
             table = np.minimum(table, np.uint64(np.iinfo(np.int64).max))
         return table.astype(np.int64)
 
     def clamped(self, vectors: Array) -> list[Array]:
-        """The components of the starts of slices, moved as far as needed to lie inside the operand."""
+        """Return the components of the starts of slices, moved as far as needed to lie inside the operand."""
         return [np.minimum(np.maximum(vectors[:, i], 0), limit) for i, limit in enumerate(self.limits)]
 
     def inside(self, vectors: Array) -> Array | None:
-        """Which slices lie wholly inside the operand; None where all do."""
-        found = np.ones(self.count, np.bool_)
+        """Return the mask of the slices that lie wholly inside the operand; None where all do."""
+        mask = np.ones(self.count, np.bool_)
         for i, limit in enumerate(self.limits):
-            found &= vectors[:, i].view(np.uint64) <= limit  # negative numbers are larger than any limit
-        return None if found.all() else found
+            mask &= vectors[:, i].view(np.uint64) <= limit  # negative numbers are larger than any limit
+        return None if mask.all() else mask
 
     def starts(self, components: Sequence[Array]) -> Array:
-        """The row number where each slice starts, by the components of its start."""
+        """Return the number of the first row of each slice, by the components of its start."""
         if self.batching:
             return self._rows_of([*components, self._base], [*self._strides, 1])
         return self._rows_of(components, self._strides)
@@ -123,7 +121,7 @@ class SliceLayout:
         return np.zeros(self.count, np.int64) if total is None else total
 
     def rows(self, starts: Array) -> Array:
-        """The numbers of all rows of slices that start at these rows: a table with one line a slice."""
+        """Return the numbers of all rows of slices that start at these rows: a table with a line for each slice."""
         if self.rows_of_slice == 1:
             return starts.reshape(-1, 1)
         return starts.reshape(-1, 1) + self.offsets

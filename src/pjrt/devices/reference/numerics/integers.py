@@ -1,6 +1,4 @@
-"""Integer arithmetic as StableHLO defines it, on whole numpy arrays: every result is taken modulo two to the number of
-bits.
-"""
+"""Integer arithmetic as StableHLO defines it: every result is taken modulo two to the number of bits."""
 
 from __future__ import annotations
 
@@ -14,13 +12,13 @@ Array = Any
 
 
 def unsigned(dtype: AnyDType) -> AnyDType:
-    """The unsigned dtype of the same width."""
+    """Return the unsigned dtype of the same width."""
     return np.dtype(f"u{dtype.itemsize}")
 
 
 def divide(x: Array, y: Array) -> Array:
-    """The quotient rounded towards zero; all bits set for a division by zero, and the least value for the least value
-    by -1.
+    """Return the quotient, rounded towards zero; all bits set for a division by zero, and the least value for the least
+    value by -1.
     """
     zero = np.equal(y, 0)
     safe = np.where(zero, np.ones((), y.dtype), y)
@@ -36,20 +34,14 @@ def divide(x: Array, y: Array) -> Array:
 
 
 def remainder(x: Array, y: Array) -> Array:
-    """What ``divide`` leaves, with the sign of the dividend; the dividend for a division by zero."""
+    """Return the remainder of ``divide``, with the sign of the dividend; the dividend for a division by zero."""
     special = np.equal(y, 0)
-    if x.dtype.kind == "i":
-        minus_one = np.equal(y, -1)
-        found = np.fmod(x, np.where(special | minus_one, np.ones((), y.dtype), y))
-    else:
-        found = np.fmod(x, np.where(special, np.ones((), y.dtype), y))
-    return np.where(special, x, found)
+    by_one = special | np.equal(y, -1) if x.dtype.kind == "i" else special
+    return np.where(special, x, np.fmod(x, np.where(by_one, np.ones((), y.dtype), y)))
 
 
 def power(x: Array, y: Array) -> Array:
-    """``x`` to the power ``y`` by repeated squaring, wrapping; negative exponents give 0, but for the bases 1 and
-    -1.
-    """
+    """Return ``x`` to the power ``y``, by repeated squaring; negative exponents give 0, but for the bases 1 and -1."""
     x, y = np.broadcast_arrays(x, y)
     exponent = y.astype(unsigned(y.dtype))
     base, result = x, np.ones(x.shape, x.dtype)
@@ -67,8 +59,8 @@ def power(x: Array, y: Array) -> Array:
 
 
 def shifts(bits: int, kind: str) -> Any:
-    """One of the three shifts for a type of so many bits; a shift by the width or more (or by a negative number) moves
-    every bit out.
+    """Return one of the three shifts for a type of some bits; a shift by the width or more (or by a negative number)
+    moves every bit out.
     """
 
     def left(x: Array, y: Array) -> Array:
@@ -103,7 +95,7 @@ def shifts(bits: int, kind: str) -> Any:
 
 
 def _uniform(y: Array, bits: int) -> int | None:
-    """The one amount to shift by, where it is the same for every element and below the width: the usual case."""
+    """Return the amount if it is the same for every element and below the width: the usual case."""
     if y.size == 0 or any(y.strides):
         return None
     amount = int(y[(0,) * y.ndim])
@@ -117,17 +109,13 @@ def _amount(y: Array, bits: int) -> tuple[Array, Array]:
 
 
 def population_count(bits: int) -> Any:
-    """The number of bits set in values of so many bits."""
+    """Return the function that counts the bits set in values of some bits."""
 
-    def run(x: Array) -> Array:
-        plain = _bits_of(x, bits)
-        return _count(plain).astype(x.dtype)
-
-    return run
+    return lambda x: np.bitwise_count(_bits_of(x, bits)).astype(x.dtype)
 
 
 def count_leading_zeros(bits: int) -> Any:
-    """The number of zero bits above the highest one."""
+    """Return the function that counts the zero bits above the highest one."""
 
     def run(x: Array) -> Array:
         plain = _bits_of(x, bits)
@@ -135,7 +123,7 @@ def count_leading_zeros(bits: int) -> Any:
         while step < bits:  # smear the highest bit over all bits below it
             plain = np.bitwise_or(plain, np.right_shift(plain, step))
             step *= 2
-        return (bits - _count(plain).astype(np.int64)).astype(x.dtype)
+        return (bits - np.bitwise_count(plain).astype(np.int64)).astype(x.dtype)
 
     return run
 
@@ -143,14 +131,3 @@ def count_leading_zeros(bits: int) -> Any:
 def _bits_of(x: Array, bits: int) -> Array:
     plain = np.asarray(x).view(unsigned(x.dtype))
     return np.bitwise_and(plain, (1 << bits) - 1) if bits < 8 else plain
-
-
-_COUNT_OF_BYTE = np.array([bin(byte).count("1") for byte in range(256)], np.uint8)
-
-
-def _count(plain: Array) -> Array:
-    if hasattr(np, "bitwise_count"):  # numpy 2
-        return np.bitwise_count(plain)
-    contiguous = np.ascontiguousarray(plain)
-    in_bytes = _COUNT_OF_BYTE[contiguous.reshape((*contiguous.shape, 1)).view(np.uint8)]
-    return in_bytes.sum(-1, dtype=np.uint8).reshape(np.shape(plain))

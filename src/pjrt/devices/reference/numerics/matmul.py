@@ -1,9 +1,9 @@
-"""Products of matrices on every element type: what dot products and convolutions come down to.
+"""Products of matrices on every element type, for dot products and convolutions.
 
 Small floats are multiplied and added up in f32 and rounded once at the end, and complex64 in complex128. For complex128
 there is no wider type, and the fast routines add up the products of parts before they subtract, which can cancel: there
-each product is rounded first, as the specification has it. Integers wrap; where their sums cannot leave the integers
-that f64 holds exactly they are added up in f64, for which there is a fast routine.
+each product is rounded first, as the specification has it. Integers wrap. Sums of integers that f64 holds exactly are
+added up in f64, for which there is a fast routine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EXACT = float(1 << 53)
 
 
 def matmul_of(left: ElementType, right: ElementType, result: ElementType) -> Callable[[Array, Array], Array]:
-    """``matmul`` of stacks of matrices for these element types; sums are taken in the result's type or a wider one."""
+    """Return ``matmul`` for stacks of these element types, with sums in the result's type or a wider one."""
     if result in BOOLEAN:
         return lambda x, y: np.matmul(x.astype(np.float32), y.astype(np.float32)) > 0
     if result in INTEGER:
@@ -40,7 +40,7 @@ def matmul_of(left: ElementType, right: ElementType, result: ElementType) -> Cal
 
 
 def _in_order(x: Array, y: Array) -> Array:
-    """``matmul`` that adds up whole products, one after the other."""
+    """Return the product of matrices, with whole products added up one after the other."""
     return np.einsum("...ik,...kj->...ij", x, y)
 
 
@@ -53,7 +53,7 @@ def _integer_matmul(left: ElementType, right: ElementType, result: ElementType) 
     def run(x: Array, y: Array) -> Array:
         terms = x.shape[-1]
         if _fits(largest[0], largest[1], terms) or _fits(_magnitude(x), _magnitude(y), terms):
-            # astype knows no small integers: by way of 64 bits
+            # ml_dtypes has no conversion from small integers to f64: by way of 64 bits
             exact = np.matmul(x.astype(wide).astype(np.float64), y.astype(wide).astype(np.float64))
             return narrow(exact.astype(np.int64).astype(wide))
         return narrow(np.matmul(x.astype(wide), y.astype(wide)))

@@ -1,4 +1,4 @@
-"""Padding: where the elements of a value go in a larger (or smaller) one, worked out once a shape."""
+"""Padding: where the elements of a value go in a larger (or smaller) one, planned once for each shape."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ import numpy as np
 
 @dataclass(frozen=True)
 class PadPlan:
-    """How to pad values of one shape: the elements ``x[taken]`` go to ``out[placed]``; the rest of ``out``, of shape
-    ``shape``, is the padding value. ``whole`` tells that nothing is added, so that ``x[taken]`` is the result.
+    """The plan to pad values of one shape.
+
+    The elements ``x[source]`` go to ``out[target]``; the rest of ``out``, of shape ``shape``, is the padding value.
+    ``whole`` is True where no padding is added, so that ``x[source]`` is the result.
     """
 
     shape: tuple[int, ...]
-    taken: tuple[slice, ...]
-    placed: tuple[slice, ...]
+    source: tuple[slice, ...]
+    target: tuple[slice, ...]
     whole: bool
 
     @classmethod
     def of(cls, sizes: Sequence[int], low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> PadPlan:
-        """The plan for edges of ``low`` and ``high`` (negative ones cut) and ``interior`` elements between each two.
+        """Return the plan for ``low`` and ``high`` edges (negative ones cut) and ``interior`` padding.
 
         Interior padding comes first, so that cutting may cut padding too.
         """
-        shape, taken, placed = [], [], []
+        shape, source, target = [], [], []
         whole = True
         for size, before, after, between in zip(sizes, low, high, interior, strict=True):
             step = between + 1
@@ -36,16 +38,16 @@ class PadPlan:
             count = max(last - first + 1, 0)
             start = before + first * step
             shape.append(extent)
-            taken.append(slice(first, first + count))
-            placed.append(slice(start, start + (count - 1) * step + 1, step) if count else slice(0, 0))
+            source.append(slice(first, first + count))
+            target.append(slice(start, start + (count - 1) * step + 1, step) if count else slice(0, 0))
             whole = whole and count == extent
-        return cls(tuple(shape), tuple(taken), tuple(placed), whole)
+        return cls(tuple(shape), tuple(source), tuple(target), whole)
 
     def run(self, x: Any, value: Any) -> Any:
-        """``x`` padded with ``value``."""
+        """Return ``x`` padded with ``value``."""
         if self.whole:
-            return x[self.taken]
+            return x[self.source]
         out = np.empty(self.shape, x.dtype)
         out.fill(value)
-        out[self.placed] = x[self.taken]
+        out[self.target] = x[self.source]
         return out

@@ -1,8 +1,8 @@
 """Conversion of numpy arrays between element types, each value rounded once.
 
-numpy and ml_dtypes round twice on some ways (f64 to f32 to bf16), truncate out-of-range floats to arbitrary integers,
-and wrap. Here narrowing goes by way of round-to-odd, which a second rounding cannot harm, and floats saturate to the
-range of the integer type, as on every XLA device.
+numpy and ml_dtypes round twice in some conversions (f64 to f32 to bf16), and make arbitrary integers of floats that are
+out of range. Here narrowing uses rounding to odd, which a second rounding cannot harm, and floats saturate to the range
+of the integer type, as on every XLA device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference.numerics.element_types import BOOLEAN, COMPLEX, FLOAT, INTEGER, SIGNED
+from pjrt.devices.reference.numerics.element_types import BOOLEAN, COMPLEX, FLOAT, INTEGER, SIGNED, widen
 
 Array = Any
 
@@ -22,8 +22,8 @@ _PLAIN_FLOATS = frozenset({ElementType.F32, ElementType.F64})
 
 
 def converter(source: ElementType, target: ElementType) -> Callable[[Array], Array]:
-    """The function that converts arrays of one element type to another (StableHLO's ``convert``)."""
-    dtype = target.dtype
+    """Return the function that converts arrays of one element type to another (StableHLO's ``convert``)."""
+    dtype, wide = target.dtype, widen(source)  # ml_dtypes converts its types to few others
     if source is target:
         return lambda x: x
     if source in COMPLEX and target not in COMPLEX:
@@ -31,40 +31,30 @@ def converter(source: ElementType, target: ElementType) -> Callable[[Array], Arr
         convert = converter(half, target)  # the imaginary part is ignored, for booleans too
         return lambda x: convert(np.real(x))
     if target in BOOLEAN:
-        return _to_boolean(source)
-    if target in INTEGER:
-        return _to_integer(source, target)
-    if target in FLOAT:
-        return _to_float(source, target)
-    if source in FLOAT and source not in _PLAIN_FLOATS:  # ml_dtypes knows no complex numbers
-        return lambda x: x.astype(np.float32).astype(dtype)
-    if source in INTEGER and source.bits < 8:
-        return lambda x: x.astype(np.int8).astype(dtype)
-    return lambda x: x.astype(dtype)
-
-
-def _to_boolean(source: ElementType) -> Callable[[Array], Array]:
-    if source in FLOAT and source not in _PLAIN_FLOATS:
-        return lambda x: np.not_equal(x.astype(np.float32), 0)
-    if source in INTEGER and source.bits < 8:
-        return lambda x: np.not_equal(x.astype(np.int8), 0)
-    return lambda x: np.not_equal(x, 0)
-
-
-def _to_integer(source: ElementType, target: ElementType) -> Callable[[Array], Array]:
-    dtype = target.dtype
-    if source in FLOAT:
-        widened = source.dtype if source in _PLAIN_FLOATS else np.dtype(np.float32)
-        return lambda x: saturate(x.astype(widened, copy=False), target)
-    if target.bits < 8:
+        return lambda x: np.not_equal(wide(x), 0)
+    if target in INTEGER and source in FLOAT:
+        return lambda x: saturate(wide(x), target)
+    if target in INTEGER and target.bits < 8:
         return lambda x: x.astype(np.int8).astype(dtype)  # wraps: only the lowest bits count
-    if source.bits < 8 and source in INTEGER:
-        return lambda x: x.astype(np.int8).astype(dtype)
-    return lambda x: x.astype(dtype)
+    if target in FLOAT - _PLAIN_FLOATS and (source is ElementType.F64 or source not in FLOAT):
+        return _narrowing(source, target)
+    return lambda x: wide(x).astype(dtype)
+
+
+def _narrowing(source: ElementType, target: ElementType) -> Callable[[Array], Array]:
+    """Return the function from a type that f32 may not hold exactly to one of fewer bits."""
+    dtype = target.dtype
+    if source is ElementType.F64:
+        return lambda x: narrow_double(x).astype(dtype)
+    if source in BOOLEAN or source.bits <= 16:
+        return lambda x: x.astype(np.float32).astype(dtype)
+    if source.bits == 32:
+        return lambda x: narrow_double(x.astype(np.float64)).astype(dtype)
+    return lambda x: narrow_double(_wide_integer(x)).astype(dtype)
 
 
 def saturate(x: Array, target: ElementType) -> Array:
-    """Floats truncated to an integer type: the nearest end of its range where they are outside, 0 for NaN."""
+    """Return floats truncated to an integer type: the nearest end of its range for those outside, 0 for NaN."""
     low = -(2.0 ** (target.bits - 1)) if target in SIGNED else 0.0
     high = 2.0 ** (target.bits - 1 if target in SIGNED else target.bits)  # the first value that is too large
     narrow: Any = target.dtype if target.bits >= 8 else np.dtype(np.int8)
@@ -76,32 +66,13 @@ def saturate(x: Array, target: ElementType) -> Array:
     if target.bits < 8 and target not in SIGNED:
         narrow = np.dtype(np.uint8)
         cut = cut.astype(narrow)
-    found = np.where(np.greater_equal(x, high), narrow.type(top), np.where(np.less(x, low), narrow.type(int(low)), cut))
-    return found.astype(target.dtype, copy=False)
-
-
-def _to_float(source: ElementType, target: ElementType) -> Callable[[Array], Array]:
-    dtype = target.dtype
-    if source in FLOAT and source is not ElementType.F64:
-        if source in _PLAIN_FLOATS or target is ElementType.F32:
-            return lambda x: x.astype(dtype)
-        return lambda x: x.astype(np.float32).astype(dtype)
-    if target in _PLAIN_FLOATS:
-        if source in INTEGER and source.bits < 8:
-            return lambda x: x.astype(np.int8).astype(dtype)
-        return lambda x: x.astype(dtype)
-    if source is ElementType.F64:
-        return lambda x: narrow_double(x).astype(dtype)
-    if source in BOOLEAN or source.bits <= 16:
-        return lambda x: x.astype(np.float32).astype(dtype)
-    if source.bits == 32:
-        return lambda x: narrow_double(x.astype(np.float64)).astype(dtype)
-    return lambda x: narrow_double(_wide_integer(x)).astype(dtype)
+    clipped = np.where(np.less(x, low), narrow.type(int(low)), cut)
+    return np.where(np.greater_equal(x, high), narrow.type(top), clipped).astype(target.dtype, copy=False)
 
 
 def narrow_double(x: Array) -> Array:
-    """f64 to f32, rounded to odd: an inexact result has its last bit set, so that rounding it again to fewer bits is
-    right.
+    """Return f64 as f32, rounded to odd: an inexact result has its last bit set, so that rounding it again to fewer
+    bits is right.
     """
     near = np.asarray(x.astype(np.float32))
     back = near.astype(np.float64)
@@ -112,7 +83,7 @@ def narrow_double(x: Array) -> Array:
 
 
 def _wide_integer(x: Array) -> Array:
-    """64-bit integers to f64, rounded to odd."""
+    """Return 64-bit integers as f64, rounded to odd."""
     x = np.asarray(x)
     shift = 11 if x.dtype.kind == "u" else 10
     sticky = np.not_equal(np.bitwise_and(x, (1 << shift) - 1), 0)
@@ -124,13 +95,13 @@ def _wide_integer(x: Array) -> Array:
 
 
 def bit_width(element: ElementType) -> int:
-    """The bits of one element, by the specification: 1 for booleans."""
+    """Return the bits of one element, by the specification: 1 for booleans."""
     return 1 if element is ElementType.PRED else element.bits
 
 
 def bitcaster(source: ElementType, target: ElementType) -> Callable[[Array], Array]:
-    """The function that reads the bits of one element type as another (StableHLO's ``bitcast_convert``), lowest bits
-    first.
+    """Return the function that reads the bits of one element type as another (StableHLO's ``bitcast_convert``), lowest
+    bits first.
     """
     have, want = bit_width(source), bit_width(target)
     if have == want:
@@ -141,7 +112,7 @@ def bitcaster(source: ElementType, target: ElementType) -> Callable[[Array], Arr
 
 
 def _join(x: Array, have: int, want: int) -> Array:
-    """Several narrow elements along the last dimension as the bytes of one wide one."""
+    """Return several narrow elements along the last dimension as the bytes of one wide element."""
     if have >= 8:
         return np.ascontiguousarray(x)
     parts = np.bitwise_and(np.ascontiguousarray(x).view(np.uint8), (1 << have) - 1)
@@ -152,7 +123,7 @@ def _join(x: Array, have: int, want: int) -> Array:
 
 
 def _split(x: Array, have: int, want: int) -> Array:
-    """One wide element as narrow ones along a new last dimension."""
+    """Return one wide element as narrow ones along a new last dimension."""
     whole = np.ascontiguousarray(np.expand_dims(x, -1))
     if want >= 8:
         return whole.view(np.dtype(f"u{want // 8}"))
@@ -163,9 +134,9 @@ def _split(x: Array, have: int, want: int) -> Array:
 
 
 def precision_reducer(element: ElementType, exponent_bits: int, mantissa_bits: int) -> Callable[[Array], Array]:
-    """The function that rounds floats as if to a type with so few bits, and keeps their own type.
+    """Return the function that rounds floats as if to a type of fewer bits, and keeps their own type.
 
-    What is too large becomes infinite, what would be subnormal becomes zero, NaN stays.
+    Values that are too large become infinite, those that would be subnormal become zero, NaN stays.
     """
     own = element in _PLAIN_FLOATS or element in (ElementType.F16, ElementType.BF16)
     work = element.dtype if own else np.dtype(np.float32)
@@ -194,7 +165,7 @@ def precision_reducer(element: ElementType, exponent_bits: int, mantissa_bits: i
             field = np.bitwise_and(magnitude, infinity)
             magnitude = np.where(np.less_equal(field, smallest), unsigned(0), magnitude)
             magnitude = np.where(np.greater(field, largest), infinity, magnitude)
-        found = np.bitwise_or(magnitude, np.bitwise_and(bits, sign)).view(work)
-        return np.where(is_nan, value, found).astype(element.dtype, copy=False)
+        rounded = np.bitwise_or(magnitude, np.bitwise_and(bits, sign)).view(work)
+        return np.where(is_nan, value, rounded).astype(element.dtype, copy=False)
 
     return run

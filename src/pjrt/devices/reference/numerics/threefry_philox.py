@@ -1,7 +1,7 @@
-"""Counter-based random bits: Threefry 2x32 and Philox 4x32, laid out as XLA lays them out.
+"""Threefry 2x32 and Philox 4x32: counter-based random bits, in XLA's layout.
 
 Both turn a counter and a key into bits by rounds of simple arithmetic (Salmon et al., "Parallel random numbers: as easy
-as 1, 2, 3", 2011), here on whole arrays of counters, a piece that fits the cache at a time.
+as 1, 2, 3", 2011), here on whole arrays of counters, in pieces that fit into the cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HALF = np.uint64(32)
 
 
 def threefry_bits(state: Array, shape: tuple[int, ...], bits: int) -> tuple[Array, Array]:
-    """The state after, and random unsigned integers of 32 or 64 bits.
+    """Return the state after, and random unsigned integers of 32 or 64 bits.
 
     Args:
         state: key and counter, u64 each.
@@ -46,7 +46,7 @@ def _advanced(state: Array, count: int) -> Array:
 
 
 def _threefry_pair(state: Array, count: int) -> tuple[Array, Array]:
-    """The two words for each of ``count`` counters from that of the state on."""
+    """Return the two words for each of ``count`` counters from that of the state on."""
     key, start = state
     first, second = np.empty(count, np.uint32), np.empty(count, np.uint32)
     keys = (np.uint32(key & _LOW), np.uint32(key >> _HALF))
@@ -63,7 +63,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 
 
 def _threefry_rounds(x: Array, y: Array, keys: tuple[Array, Array]) -> None:
-    """Twenty rounds, in place."""
+    """Do twenty rounds, in place."""
     schedule = (*keys, np.uint32(0x1BD11BDA) ^ keys[0] ^ keys[1])
     x += schedule[0]
     y += schedule[1]
@@ -81,8 +81,10 @@ def _threefry_rounds(x: Array, y: Array, keys: tuple[Array, Array]) -> None:
 
 
 def philox_bits(state: Array, shape: tuple[int, ...], bits: int) -> tuple[Array, Array]:
-    """As ``threefry_bits``. The state is a key and the two halves of a counter, the low one first; or one word that is
-    the key and the counter's high half too, and the low half.
+    """Do as ``threefry_bits``.
+
+    The state is a key and the two halves of a counter, the low one first; or one word that is the key and the counter's
+    high half too, and the low half.
     """
     key = state[0]
     low, high = (state[1], state[2]) if len(state) > 2 else (state[1], state[0])
@@ -100,8 +102,8 @@ _RAISES = (0x9E3779B9, 0xBB67AE85)
 
 
 def _philox_words(key: Array, low: Array, high: Array, count: int) -> Array:
-    """Four words for each of ``count`` counters from (low, high) on."""
-    found = np.empty((count, 4), np.uint32)
+    """Return four words for each of ``count`` counters from (low, high) on."""
+    random = np.empty((count, 4), np.uint32)
     for begin in range(0, count, _PIECE):
         end = min(begin + _PIECE, count)
         lows = np.add(np.arange(begin, end, dtype=np.uint64), low)
@@ -113,12 +115,12 @@ def _philox_words(key: Array, low: Array, high: Array, count: int) -> Array:
             words = _philox_round(words, keys)
             keys = [(k + by) & 0xFFFFFFFF for k, by in zip(keys, _RAISES, strict=True)]
         for number, word in enumerate(words):
-            found[begin:end, number] = word
-    return found
+            random[begin:end, number] = word
+    return random
 
 
 def _philox_round(words: list[Array], keys: list[int]) -> list[Array]:
-    """One round on 32-bit words held in 64 bits, where a product has room."""
+    """Do one round on 32-bit words held in 64 bits, which have room for a product."""
     first, second = np.multiply(words[0], _MULTIPLIERS[0]), np.multiply(words[2], _MULTIPLIERS[1])
     one = np.bitwise_xor(np.right_shift(second, _HALF), words[1])
     one ^= np.uint64(keys[0])

@@ -18,7 +18,7 @@ Array = Any
 
 @op("stablehlo.batch_norm_inference")
 def batch_norm_inference(view: OpView) -> Kernel:
-    """Normalizes each feature with a mean and a variance that are given, then scales and shifts it."""
+    """Normalize each feature with a mean and a variance from the operands, then scale and shift it."""
     frame = _Frame(view)
 
     def run(x: Array, scale: Array, offset: Array, mean: Array, variance: Array) -> Array:
@@ -31,7 +31,7 @@ def batch_norm_inference(view: OpView) -> Kernel:
 
 @op("stablehlo.batch_norm_training")
 def batch_norm_training(view: OpView) -> Kernel:
-    """Normalizes each feature with its own mean and variance; gives these too."""
+    """Normalize each feature with its own mean and variance, and return these too."""
     frame = _Frame(view)
 
     def run(x: Array, scale: Array, offset: Array) -> list[Array]:
@@ -40,15 +40,15 @@ def batch_norm_training(view: OpView) -> Kernel:
         centered = x - frame.spread(mean)
         variance = frame.mean(np.square(centered))
         normalized = centered / np.sqrt(frame.spread(variance) + frame.epsilon)
-        found = normalized * frame.spread(scale) + frame.spread(offset)
-        return [frame.close(value) for value in (found, mean, variance)]
+        result = normalized * frame.spread(scale) + frame.spread(offset)
+        return [frame.close(value) for value in (result, mean, variance)]
 
     return run
 
 
 @op("stablehlo.batch_norm_grad")
 def batch_norm_grad(view: OpView) -> Kernel:
-    """The gradients of ``batch_norm_training`` with respect to operand, scale and offset."""
+    """Return the gradients of ``batch_norm_training`` with respect to operand, scale and offset."""
     frame = _Frame(view)
 
     def run(x: Array, scale: Array, mean: Array, variance: Array, gradient: Array) -> list[Array]:
@@ -67,7 +67,7 @@ def batch_norm_grad(view: OpView) -> Kernel:
 
 
 class _Frame:
-    """What the three ops share: the feature dimension, epsilon, and the type to compute in."""
+    """The common part of the three ops: the feature dimension, epsilon, and the type to compute in."""
 
     def __init__(self, view: OpView) -> None:
         operand = view.operand()
@@ -81,14 +81,14 @@ class _Frame:
         self.epsilon: Any = view.attr("epsilon")
 
     def open(self, *values: Array) -> list[Array]:
-        """The operands in the type to compute in."""
+        """Return the operands in the type to compute in."""
         return [self._widen(value) for value in values]
 
     def mean(self, x: Array) -> Array:
-        """The mean of each feature; NaN, without a warning, where there is no element."""
+        """Return the mean of each feature; NaN, without a warning, where there is no element."""
         count = math.prod(x.shape[d] for d in self.others)
         return np.divide(x.sum(self.others), x.dtype.type(count))
 
     def spread(self, value: Array) -> Array:
-        """A value a feature, in a shape that broadcasts against the operand."""
+        """Return a value for each feature, in a shape that broadcasts against the operand."""
         return value.reshape(self.shape)

@@ -1,7 +1,6 @@
-"""CHLO, the client dialect above StableHLO: the ops that numpy has a function for, and those with implicit
-broadcasting.
+"""CHLO, the client dialect above StableHLO: the ops that numpy or scipy has a function for, and implicit broadcasting.
 
-The others are expressed in StableHLO before a program is compiled, by the StableHLO project's own decompositions.
+The StableHLO project's own decompositions express the others in StableHLO before a program is compiled.
 """
 
 from __future__ import annotations
@@ -12,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.numerics import complex_numbers
-from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, INTEGER, lift_unary
+from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, INTEGER, lift
+from pjrt.devices.reference.ops.elementwise import total_order
 
 _UNARY: dict[str, tuple[frozenset[ElementType], Callable[[Any], Any]]] = {
     "acos": (FLOAT | COMPLEX, np.arccos),
@@ -35,12 +35,12 @@ _UNARY: dict[str, tuple[frozenset[ElementType], Callable[[Any], Any]]] = {
 
 
 def unary(view: OpView) -> Kernel:
-    """A function of one number."""
+    """Compute a function of one number."""
     group, function = _UNARY[view.name.removeprefix("chlo.")]
     element = view.operand().element
     if element not in group:
         raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
-    return lift_unary(function, element, view.result().element)
+    return lift(function, element, view.result().element)
 
 
 for _name, (_group, _) in _UNARY.items():
@@ -60,18 +60,18 @@ def special(view: OpView) -> Kernel:
 
 @op("chlo.square", elementwise=True, types=INTEGER | FLOAT | COMPLEX)
 def square(view: OpView) -> Kernel:
-    """The product of a number with itself."""
+    """Multiply a number by itself."""
     element = view.operand().element
     if element in COMPLEX:
         return lambda x: complex_numbers.multiply(x, x)
     if element not in INTEGER | FLOAT:
         raise view.unimplemented(f"CHLO does not define it on {element.mlir}")
-    return lift_unary(np.square, element, view.result().element)
+    return lift(np.square, element, view.result().element)
 
 
 @op("chlo.next_after", elementwise=True)
 def next_after(view: OpView) -> Kernel:
-    """The next value of the type after the first operand, in the direction of the second."""
+    """Return the next value of the type after the first operand, in the direction of the second."""
     element = view.operand().element
     if element.dtype.isbuiltin == 1:
         return np.nextafter
@@ -84,17 +84,17 @@ def next_after(view: OpView) -> Kernel:
         away = np.equal(np.greater(wide_y, wide_x), np.greater_equal(wide_x, 0))
         moved = np.add(bits, np.where(away, whole(1), whole(-1)))
         from_zero = np.where(np.less(wide_y, 0), np.bitwise_or(sign, whole(1)), whole(1))
-        found = np.where(np.equal(wide_x, 0), from_zero, moved).view(element.dtype)
+        following = np.where(np.equal(wide_x, 0), from_zero, moved).view(element.dtype)
         nan = np.logical_or(np.isnan(wide_x), np.isnan(wide_y))
-        found = np.where(nan, np.full((), np.nan, np.float32).astype(element.dtype), found)
-        return np.where(np.equal(wide_x, wide_y), y, found)
+        following = np.where(nan, np.full((), np.nan, np.float32).astype(element.dtype), following)
+        return np.where(np.equal(wide_x, wide_y), y, following)
 
     return run
 
 
 @op("chlo.constant_like", elementwise=True)
 def constant_like(view: OpView) -> Kernel:
-    """A constant in the operand's shape."""
+    """Fill the operand's shape with a constant."""
     value = view.attr("value")
     filled = np.full((), value, np.float64 if isinstance(value, float) else None).astype(view.result().dtype)
     return lambda x: np.full(x.shape, filled)
@@ -102,7 +102,7 @@ def constant_like(view: OpView) -> Kernel:
 
 @op("chlo.mulhi", elementwise=True, types=INTEGER)
 def mulhi(view: OpView) -> Kernel:
-    """The upper half of the product of two integers."""
+    """Return the upper half of the product of two integers."""
     element = view.operand().element
     bits, dtype = element.bits, element.dtype
     if element not in INTEGER:
@@ -114,7 +114,7 @@ def mulhi(view: OpView) -> Kernel:
 
 
 def _high_product(x: Any, y: Any) -> Any:
-    """The upper 64 bits of a product, from the four products of 32-bit halves."""
+    """Return the upper 64 bits of a product, from the four products of 32-bit halves."""
     low_x, low_y = np.bitwise_and(x, 0xFFFFFFFF), np.bitwise_and(y, 0xFFFFFFFF)
     high_x, high_y = np.right_shift(x, 32), np.right_shift(y, 32)
     low = np.multiply(low_x.astype(np.uint64), low_y.astype(np.uint64))
@@ -147,9 +147,7 @@ _BROADCASTING = (
 
 @op(*(f"chlo.broadcast_{name}" for name in _BROADCASTING), elementwise=True)
 def broadcasting(view: OpView) -> Kernel:
-    """An op of StableHLO whose operands are broadcast to one shape first, by numpy's rules or by
-    ``broadcast_dimensions``.
-    """
+    """Broadcast the operands to one shape, by numpy's rules or by ``broadcast_dimensions``, for an op of StableHLO."""
     kernel = view.derive(name="stablehlo." + view.name.removeprefix("chlo.broadcast_")).compile()
     dimensions = view.attr("broadcast_dimensions", None)
     ranks = [t.rank for t in map(view.operand, range(len(view.operands)))]
@@ -168,7 +166,7 @@ def broadcasting(view: OpView) -> Kernel:
 
 @op("chlo.broadcast_next_after", elementwise=True)
 def broadcast_next_after(view: OpView) -> Kernel:
-    """``next_after`` with broadcasting."""
+    """Compute ``next_after`` with broadcasting."""
     return next_after(view)
 
 
@@ -201,36 +199,33 @@ def top_k_in(view: OpView, order: Callable[[Any, int], Any]) -> Kernel:
 
 @op("chlo.scan", quantized=True)
 def scan(view: OpView) -> Kernel:
-    """Runs its region on one slice of the inputs after the other, along a dimension, with values that are carried on.
+    """Run a region on one slice of the inputs after the other, along a dimension, with values that are carried on.
 
-    (The StableHLO project's decomposition of it runs a scan in reverse forwards, and refuses one of no slices.)
+    (The StableHLO project's decomposition runs a reverse scan forwards, and refuses one of no slices.)
     """
     region, axis, backwards = view.regions[0], view.attr("dimension"), view.attr("is_reverse", False)
     num_inputs, num_outputs = view.attr("operandSegmentSizes")[0], view.attr("resultSegmentSizes")[0]
     types = [view.result(index) for index in range(num_outputs)]
-    said, single = view.attr("scan_dim_size", 0), len(view.results) == 1
+    size = view.attr("scan_dim_size", 0)
 
     def run(environment: Environment, *values: Any) -> Any:
         inputs, carried = values[:num_inputs], list(values[num_inputs:])
-        steps = range(inputs[0].shape[axis] if inputs else said)
+        steps = range(inputs[0].shape[axis] if inputs else size)
         slices: list[list[Any]] = []
         for step in reversed(steps) if backwards else steps:
-            found = region.run(environment, [*(x.take(step, axis) for x in inputs), *carried])
-            slices.append(found[:num_outputs])
-            carried = found[num_outputs:]
+            results = region.run(environment, [*(x.take(step, axis) for x in inputs), *carried])
+            slices.append(results[:num_outputs])
+            carried = results[num_outputs:]
         if backwards:
             slices.reverse()
-        made = [np.stack(each, axis) for each in zip(*slices, strict=True)]
-        results = [*(made if steps else (np.empty(t.sizes, t.dtype) for t in types)), *carried]
-        return results[0] if single else results
+        stacks = [np.stack(each, axis) for each in zip(*slices, strict=True)]
+        return one_or_all([*(stacks if steps else (np.empty(t.sizes, t.dtype) for t in types)), *carried])
 
     return run
 
 
 def sortable(x: Any) -> Any:
-    """Signed or unsigned integers in the order of the values; NaN is above infinity, and -0 below 0."""
-    if x.dtype.kind != "f":
-        return x.astype(np.int8) if x.dtype.itemsize == 1 and x.dtype.kind not in "biu" else x
-    whole = np.dtype(f"i{x.dtype.itemsize}")
-    bits = np.where(np.isnan(x), np.abs(x), x).view(whole)
-    return np.where(bits < 0, np.bitwise_xor(bits, whole.type(np.iinfo(whole).max)), bits)
+    """Return signed or unsigned integers in the order of the values; NaN is above infinity, and -0 below 0."""
+    if x.dtype.kind == "f":
+        return total_order(ElementType.of(x.dtype))(np.where(np.isnan(x), np.abs(x), x))
+    return x.astype(np.int8) if x.dtype.itemsize == 1 and x.dtype.kind not in "biu" else x

@@ -1,4 +1,4 @@
-"""From one element type to another: by value, by bits, and to fewer bits of the same type."""
+"""Conversion between element types: by value, by bits, and to fewer bits of the same type."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pjrt.devices.reference.numerics.rounding import bit_width, bitcaster, conve
 
 @op("stablehlo.convert", elementwise=True)
 def convert(view: OpView) -> Kernel:
-    """The same value in another type: rounded to the nearest float, truncated to an integer, non-zero as true."""
+    """Convert to another type: rounded to the nearest float, truncated to an integer, true for all but zero."""
     return converter(view.operand().element, view.result().element)
 
 
 @op("stablehlo.bitcast_convert")
 def bitcast_convert(view: OpView) -> Kernel:
-    """The same bits as another type; a dimension is added or taken where the widths differ."""
+    """Read the bits as another type; a dimension is added or removed where the widths differ."""
     source, target = view.operand().element, view.result().element
     kernel = bitcaster(source, target)
     if bit_width(source) == bit_width(target):
@@ -27,7 +27,7 @@ def bitcast_convert(view: OpView) -> Kernel:
 
 @op("stablehlo.reduce_precision", elementwise=True, types=FLOAT)
 def reduce_precision(view: OpView) -> Kernel:
-    """Rounds to fewer exponent and mantissa bits, without a change of type."""
+    """Round to fewer exponent and mantissa bits, without a change of type."""
     element = view.operand().element
     if element not in FLOAT:
         raise view.unimplemented(f"the specification does not define it on {element.mlir}")

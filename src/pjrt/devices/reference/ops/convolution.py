@@ -21,12 +21,12 @@ Shape = tuple[int, ...]
 Padding = Sequence[Sequence[int]]
 
 LARGEST_PATCHES = 1 << 24
-"""Elements of windows that are laid out side by side at a time; more are done in several rounds."""
+"""The number of elements of windows that are laid out side by side at a time; more take several rounds."""
 
 
 @op("stablehlo.convolution")
 def convolution(view: OpView) -> Kernel:
-    """Sums of products over a window that moves over the spatial dimensions."""
+    """Add up products over a window that moves over the spatial dimensions."""
     rank = view.operand().rank - 2
     padding = np.reshape(view.attr("padding", np.zeros((rank, 2), np.int64)), (rank, 2)).tolist()
     convolve = _convolver(view)
@@ -42,13 +42,13 @@ def convolution(view: OpView) -> Kernel:
 
 @op("stablehlo.dynamic_conv")
 def dynamic_conv(view: OpView) -> Kernel:
-    """A convolution whose padding is an operand."""
+    """Convolve with a padding that is an operand."""
     convolve = _convolver(view)
     return lambda x, kernel, padding: convolve(x, kernel, padding.tolist())
 
 
 def _convolver(view: OpView) -> Callable[[Array, Array, Padding], Array]:
-    """The convolution that an op describes, as a function of input, kernel and padding."""
+    """Return the convolution of an op as a function of input, kernel and padding."""
     numbers = view.attr("dimension_numbers")
     rank = view.operand().rank - 2
     ones = (1,) * rank
@@ -71,8 +71,8 @@ def _convolver(view: OpView) -> Callable[[Array, Array, Padding], Array]:
     back = tuple(int(i) for i in np.argsort(of_output))
 
     def run(x: Array, kernel: Array, padding: Padding) -> Array:
-        found = sliding.run(x.transpose(of_input), kernel.transpose(of_kernel)[turned], padding)
-        return found.transpose(back)
+        result = sliding.run(x.transpose(of_input), kernel.transpose(of_kernel)[turned], padding)
+        return result.transpose(back)
 
     return run
 
@@ -81,7 +81,7 @@ def _convolver(view: OpView) -> Callable[[Array, Array, Padding], Array]:
 class _Sliding:
     """A convolution of inputs (batch, spatial…, feature) with kernels (spatial…, input feature, output feature).
 
-    The windows are laid out side by side, so that one product of matrices does it all; no more than one of the two
+    The windows are laid out side by side, so that one product of matrices computes all of them. At most one of the two
     numbers of groups is above 1, and each group is a matrix of a stack.
     """
 
@@ -102,9 +102,9 @@ class _Sliding:
         out = np.empty((groups, batch, *spatial, outputs // groups), self._dtype(windows, matrices))
         if out.size:
             for part in _parts(windows, rank):
-                taken = windows[part]
-                patches = taken.reshape(groups, math.prod(taken.shape[1 : 2 + rank]), matrices.shape[1])
-                out[part] = self.product(patches, matrices).reshape(*taken.shape[: 2 + rank], outputs // groups)
+                chosen = windows[part]
+                patches = chosen.reshape(groups, math.prod(chosen.shape[1 : 2 + rank]), matrices.shape[1])
+                out[part] = self.product(patches, matrices).reshape(*chosen.shape[: 2 + rank], outputs // groups)
         return np.moveaxis(out, 0, -2).reshape(batch, *spatial, outputs)
 
     def _padded(self, x: Array, padding: Padding) -> Array:
@@ -113,7 +113,7 @@ class _Sliding:
         return PadPlan.of(x.shape, low, high, between).run(x, np.zeros((), x.dtype))
 
     def _windows(self, x: Array, kernel: Shape) -> Array:
-        """A view of each window at each place: (group, batch, place…, position in the window…, feature)."""
+        """Return a view of each window at each place: (group, batch, place…, position in the window…, feature)."""
         batch, *sizes, features = x.shape
         places = tuple(
             max(0, (size - (window - 1) * dilation - 1) // stride + 1)
@@ -123,7 +123,7 @@ class _Sliding:
         batches, features = batch // self.batch_groups, features // self.feature_groups
         groups = self.feature_groups * self.batch_groups
         group_stride = feature_stride * features if self.feature_groups > 1 else batch_stride * batches
-        bits = x if x.dtype.isbuiltin == 1 else x.view(f"u{x.dtype.itemsize}")  # as_strided knows numpy's types only
+        bits = x if x.dtype.isbuiltin == 1 else x.view(f"u{x.dtype.itemsize}")  # as_strided takes numpy's types only
         return as_strided(
             bits,
             (groups, batches, *places, *kernel, features),
@@ -139,18 +139,18 @@ class _Sliding:
 
     @staticmethod
     def _matrices(kernel: Array, groups: int) -> Array:
-        """The kernel as a stack of matrices (group, position and input feature, output feature)."""
+        """Return the kernel as a stack of matrices (group, position and input feature, output feature)."""
         inner, outputs = math.prod(kernel.shape[:-1]), kernel.shape[-1]
         return np.moveaxis(kernel.reshape(inner, groups, outputs // groups), 1, 0)
 
     def _dtype(self, windows: Array, matrices: Array) -> Any:
-        """The type of the product, asked of an empty one."""
+        """Return the type of the product, by an empty one."""
         empty = np.empty((1, 1, 0), windows.dtype), np.empty((1, 0, 1), matrices.dtype)
         return self.product(*empty).dtype
 
 
 def _parts(windows: Array, rank: int) -> list[tuple[slice, ...]]:
-    """Slices of the batch, and of the first spatial dimension if need be, whose windows fit."""
+    """Return slices of the batch, and of the first spatial dimension if need be, whose windows fit."""
     batch = windows.shape[1]
     each = windows.size // batch
     if each <= LARGEST_PATCHES or not rank:

@@ -1,4 +1,4 @@
-"""Values from nothing: constants and counting."""
+"""Ops without operands: constants and counting."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pjrt.devices.reference.core.registry import op
 
 @op("stablehlo.constant", "chlo.constant", elementwise=True, quantized=True)
 def constant(view: OpView) -> Kernel:
-    """The value in the program."""
+    """Return the value in the program."""
     value = view.constant()
     return lambda: value
 
 
 @op("stablehlo.iota")
 def iota(view: OpView) -> Kernel:
-    """Counts along one dimension."""
+    """Count along one dimension."""
     result = view.result()
     along, sizes = view.attr("iota_dimension"), result.sizes
     return lambda: counted(sizes, along, result.element)
 
 
 def counted(sizes: tuple[int, ...], along: int, element: Any) -> Any:
-    """An array of these sizes whose elements are their own index along a dimension."""
+    """Return an array of some sizes whose elements are their own index along a dimension."""
     shape = [1] * len(sizes)
     shape[along] = sizes[along]
     wide = np.int64 if not element.is_floating or element.dtype == np.float64 else np.float32

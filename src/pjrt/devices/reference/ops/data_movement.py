@@ -1,4 +1,4 @@
-"""Data movement: values that change their shape, order or extent, and no element's value.
+"""Data movement: ops that change the shape, order or extent of a value, and no element.
 
 Gather is in ``gathering``, sort in ``sorting``.
 """
@@ -20,14 +20,14 @@ Array = Any
 
 @op("stablehlo.reshape", quantized=True)
 def reshape(view: OpView) -> Kernel:
-    """The same elements in the same (row-major) order in another shape."""
+    """Put the same elements, in the same (row-major) order, in another shape."""
     sizes = view.result().sizes
     return lambda x: x.reshape(sizes)
 
 
 @op("stablehlo.transpose", quantized=True)
 def transpose(view: OpView) -> Kernel:
-    """The dimensions in another order: dimension ``i`` of the result is ``permutation[i]`` of the operand."""
+    """Change the order of dimensions: dimension ``i`` of the result is ``permutation[i]`` of the operand."""
     permutation = tuple(view.attr("permutation"))
     if permutation == tuple(range(len(permutation))):
         return lambda x: x
@@ -36,13 +36,13 @@ def transpose(view: OpView) -> Kernel:
 
 @op("stablehlo.broadcast_in_dim", quantized=True)
 def broadcast_in_dim(view: OpView) -> Kernel:
-    """The operand repeated: its dimension ``i`` becomes ``broadcast_dimensions[i]`` of the result."""
+    """Repeat the operand: its dimension ``i`` becomes ``broadcast_dimensions[i]`` of the result."""
     return _spreader(view, tuple(view.attr("broadcast_dimensions")))
 
 
 @op("stablehlo.broadcast", quantized=True)
 def broadcast(view: OpView) -> Kernel:
-    """The operand repeated along new major dimensions."""
+    """Repeat the operand along new major dimensions."""
     rank = view.result().rank
     return _spreader(view, tuple(range(rank - view.operand().rank, rank)))
 
@@ -54,7 +54,7 @@ def _spreader(view: OpView, dimensions: tuple[int, ...]) -> Kernel:
     if operand.sizes == sizes and dimensions == tuple(range(len(sizes))):
         return lambda x: x
     if operand.size == view.result().size and list(dimensions) == sorted(dimensions):
-        return lambda x: x.reshape(sizes)  # nothing but dimensions of one element is added
+        return lambda x: x.reshape(sizes)  # only dimensions of one element are new
     if operand.size == 0:
         return lambda x: spread(x, sizes, dimensions)
     strides = _strides(operand.sizes, _contiguous(operand.sizes, operand.dtype.itemsize), len(sizes), dimensions)
@@ -69,23 +69,23 @@ def _spreader(view: OpView, dimensions: tuple[int, ...]) -> Kernel:
 
 
 def _contiguous(sizes: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The strides of a contiguous array."""
+    """Return the strides of a contiguous array."""
     return tuple(itemsize * math.prod(sizes[d + 1 :]) for d in range(len(sizes)))
 
 
 def _strides(
     sizes: tuple[int, ...], strides: tuple[int, ...], rank: int, dimensions: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The strides of an array of these sizes and strides as a part of one of ``rank``: none along what is repeated."""
-    found = [0] * rank
+    """Return the strides of an array, by its sizes and strides, in one of ``rank``: zero along repeated dimensions."""
+    repeated = [0] * rank
     for dimension, size, stride in zip(dimensions, sizes, strides, strict=True):
         if size != 1:
-            found[dimension] = stride
-    return tuple(found)
+            repeated[dimension] = stride
+    return tuple(repeated)
 
 
 def spread(x: Array, sizes: tuple[int, ...], dimensions: tuple[int, ...]) -> Array:
-    """A view of ``x`` in a larger shape, its dimension ``i`` being ``dimensions[i]`` there."""
+    """Return a view of ``x`` in a larger shape, its dimension ``i`` being ``dimensions[i]`` there."""
     x = np.asarray(x)
     if x.flags.c_contiguous and x.size:
         return np.ndarray(sizes, x.dtype, x, 0, _strides(x.shape, x.strides, len(sizes), dimensions))
@@ -98,7 +98,7 @@ def spread(x: Array, sizes: tuple[int, ...], dimensions: tuple[int, ...]) -> Arr
 
 @op("stablehlo.slice", quantized=True)
 def slice_(view: OpView) -> Kernel:
-    """Every ``strides``-th element from ``start_indices`` up to ``limit_indices``, in each dimension."""
+    """Take every ``strides``-th element from ``start_indices`` up to ``limit_indices``, in each dimension."""
     bounds = zip(view.attr("start_indices"), view.attr("limit_indices"), view.attr("strides"), strict=True)
     index = tuple(slice(start, limit, stride) for start, limit, stride in bounds)
     return lambda x: x[index]
@@ -106,7 +106,7 @@ def slice_(view: OpView) -> Kernel:
 
 @op("stablehlo.pad", quantized=True)
 def pad(view: OpView) -> Kernel:
-    """Padding at the edges, which may be negative and then cuts, and between elements."""
+    """Pad at the edges, where negative padding cuts, and between elements."""
     low, high = tuple(view.attr("edge_padding_low")), tuple(view.attr("edge_padding_high"))
     interior = tuple(view.attr("interior_padding"))
     operand = view.operand()
@@ -117,7 +117,7 @@ def pad(view: OpView) -> Kernel:
 
 @op("stablehlo.concatenate", quantized=True)
 def concatenate(view: OpView) -> Kernel:
-    """Values one after the other along a dimension."""
+    """Put values one after the other along a dimension."""
     dimension = view.attr("dimension")
     if len(view.operands) == 1:
         return lambda x: x
@@ -127,20 +127,18 @@ def concatenate(view: OpView) -> Kernel:
 
 @op("stablehlo.reverse", quantized=True)
 def reverse(view: OpView) -> Kernel:
-    """Turns the order of some dimensions around."""
-    turned = [slice(None)] * view.operand().rank
-    for dimension in view.attr("dimensions"):
-        turned[dimension] = slice(None, None, -1)
-    index = tuple(turned)
+    """Reverse some dimensions."""
+    dimensions = view.attr("dimensions")
+    index = tuple(slice(None, None, -1 if d in dimensions else 1) for d in range(view.operand().rank))
     return lambda x: x[index]
 
 
 @op("stablehlo.dynamic_slice", quantized=True)
 def dynamic_slice(view: OpView) -> Kernel:
-    """A window of fixed size at a place known when the program runs, moved as far as needed to lie inside."""
+    """Take a window of fixed size at a computed place, moved as far as needed to lie inside."""
     operand, sizes = view.operand(), tuple(view.attr("slice_sizes"))
     if not operand.is_static:
-        return lambda x, *starts: x[window_at(x.shape, starts, sizes)]
+        return lambda x, *starts: x[Window(x.shape, sizes).at(starts)]
     window = Window(operand.sizes, sizes)
     if not window.moving:
         return lambda x, *starts: x
@@ -156,7 +154,7 @@ def dynamic_slice(view: OpView) -> Kernel:
 
 
 class Window:
-    """A window of these sizes in values of one shape."""
+    """A window of some sizes in values of one shape."""
 
     def __init__(self, shape: tuple[int, ...], sizes: tuple[int, ...]) -> None:
         self.limits = tuple(extent - size for extent, size in zip(shape, sizes, strict=True))
@@ -165,7 +163,7 @@ class Window:
         self._still = [slice(0, size) for size in sizes]
 
     def at(self, starts: tuple[Array, ...]) -> tuple[slice, ...]:
-        """The index of the window there, or as near as it lies inside."""
+        """Return the index of the window at a place, moved as far as needed to lie inside."""
         index = self._still.copy()
         for dimension, limit, size in self._parts:
             first = min(max(int(starts[dimension]), 0), limit)
@@ -175,32 +173,16 @@ class Window:
 
 @op("stablehlo.dynamic_update_slice", quantized=True)
 def dynamic_update_slice(view: OpView) -> Kernel:
-    """A value with a window of it replaced, the window moved as far as needed to lie inside."""
+    """Replace a window of a value, moved as far as needed to lie inside."""
     operand, update = view.operand(), view.operand(1)
-    if not (operand.is_static and update.is_static):
-        return _update_anywhere
-    window = Window(operand.sizes, update.sizes)
-    if not window.moving:
+    static = Window(operand.sizes, update.sizes) if operand.is_static and update.is_static else None
+    if static is not None and not static.moving:
         return lambda x, update, *starts: update
 
     def run(x: Array, update: Array, *starts: Array) -> Array:
+        window = static or Window(x.shape, update.shape)
         out = np.array(x, order="C")
         out[window.at(starts)] = update
         return out
 
     return run
-
-
-def _update_anywhere(x: Array, update: Array, *starts: Array) -> Array:
-    out = np.array(x, order="C")
-    out[window_at(x.shape, starts, update.shape)] = update
-    return out
-
-
-def window_at(shape: tuple[int, ...], starts: tuple[Array, ...], sizes: tuple[int, ...]) -> tuple[slice, ...]:
-    """The index of a window of these sizes at ``starts``, clamped so that it lies inside ``shape``."""
-    index = []
-    for extent, start, size in zip(shape, starts, sizes, strict=True):
-        first = min(max(int(start), 0), extent - size)
-        index.append(slice(first, first + size))
-    return tuple(index)

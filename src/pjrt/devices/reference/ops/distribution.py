@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer
@@ -17,7 +17,7 @@ from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.core.values import TOKEN
 from pjrt.devices.reference.numerics.element_types import BOOLEAN, compute_dtype
 from pjrt.devices.reference.spmd.replica_groups import (
-    Group,
+    GroupFinder,
     Rendezvous,
     channel_group_finder,
     channel_of,
@@ -31,33 +31,43 @@ Array = Any
 
 @op("stablehlo.replica_id", environment=True, foldable=False)
 def replica_id(view: OpView) -> Kernel:
-    """Which replica this is."""
+    """Return the number of the replica."""
     return lambda environment: np.uint32(context_of(environment).replica_id)
 
 
 @op("stablehlo.partition_id", environment=True, foldable=False)
 def partition_id(view: OpView) -> Kernel:
-    """Which partition this is."""
+    """Return the number of the partition."""
     return lambda environment: np.uint32(context_of(environment).partition_id)
 
 
-def _required(group: Group | None, view: OpView, context: Context) -> Group:
-    if group is None:
-        raise InvalidArgumentError(
-            f"{view.name}: replica {context.replica_id}, partition {context.partition_id} is in none of its groups"
-        )
-    return group
+class _Collective:
+    """The exchange of values in the groups of a collective."""
+
+    def __init__(self, view: OpView, find: GroupFinder) -> None:
+        self._view, self._find, self._rendezvous = view, find, Rendezvous(view.name)
+
+    def exchange(self, environment: Environment, value: Any) -> tuple[list[Any], int]:
+        """Return the values of this process's group, in the group's order, and the process's index in it."""
+        context = context_of(environment)
+        group = self._find(context)
+        if group is None:
+            raise InvalidArgumentError(
+                f"expected replica {context.replica_id}, partition {context.partition_id} in one of the groups of "
+                f"{self._view.name}, found it in none"
+            )
+        return self._rendezvous.exchange(context, group, value), group.index((context.replica_id, context.partition_id))
 
 
-def _reduced(view: OpView) -> Any:
-    """The function that combines what a group brings, in the group's order, for each operand."""
+def _reducer(view: OpView) -> Callable[[Environment, Sequence[Sequence[Array]]], list[Array]]:
+    """Return the function that combines the values of a group, in the group's order, for each operand."""
     reducers = [Reducer(view.regions[0], [view.results[i]]) for i in range(len(view.results))]
 
-    def run(environment: Environment, brought: Sequence[Sequence[Array]]) -> list[Array]:
+    def run(environment: Environment, contributions: Sequence[Sequence[Array]]) -> list[Array]:
         results = []
         for i, reducer in enumerate(reducers):
-            total = reducer.open([brought[0][i]])
-            for values in brought[1:]:
+            total = reducer.open([contributions[0][i]])
+            for values in contributions[1:]:
                 total = reducer.combine(environment, total, reducer.open([values[i]]))
             results += reducer.close(total)
         return results
@@ -67,31 +77,27 @@ def _reduced(view: OpView) -> Any:
 
 @op("stablehlo.all_reduce")
 def all_reduce(view: OpView) -> Kernel:
-    """Combines the values of a group's processes; everyone gets the result."""
-    find, rendezvous, reduced = group_finder(view), Rendezvous(view.name), _reduced(view)
-    single = len(view.results) == 1
+    """Combine the values of a group's processes; all get the result."""
+    collective, reduced = _Collective(view, group_finder(view)), _reducer(view)
 
     def run(environment: Environment, *values: Array) -> Any:
-        context = context_of(environment)
-        group = _required(find(context), view, context)
-        results = reduced(environment, rendezvous.exchange(context, group, values))
-        return results[0] if single else results
+        contributions, _ = collective.exchange(environment, values)
+        return one_or_all(reduced(environment, contributions))
 
     return run
 
 
 @op("stablehlo.cross-replica-sum", environment=True, foldable=False)
 def cross_replica_sum(view: OpView) -> Kernel:
-    """The sum over a group of replicas."""
-    find, rendezvous = channel_group_finder(group_table(view), 0), Rendezvous(view.name)
+    """Add up the values of a group of replicas."""
+    collective = _Collective(view, channel_group_finder(group_table(view), 0))
     element = view.operand().element
     add, wide = np.logical_or if element in BOOLEAN else np.add, compute_dtype(element)
 
     def run(environment: Environment, value: Array) -> Array:
-        context = context_of(environment)
-        brought = rendezvous.exchange(context, _required(find(context), view, context), value)
-        total = brought[0].astype(wide)
-        for other in brought[1:]:
+        contributions, _ = collective.exchange(environment, value)
+        total = contributions[0].astype(wide)
+        for other in contributions[1:]:
             total = add(total, other.astype(wide))
         return total.astype(element.dtype)
 
@@ -100,115 +106,97 @@ def cross_replica_sum(view: OpView) -> Kernel:
 
 @op("stablehlo.reduce_scatter")
 def reduce_scatter(view: OpView) -> Kernel:
-    """Combines the values of a group's processes; each gets its part of the result."""
-    find, rendezvous, reduced = group_finder(view), Rendezvous(view.name), _reduced(view)
+    """Combine the values of a group's processes; each gets its part of the result."""
+    collective, reduced = _Collective(view, group_finder(view)), _reducer(view)
     dimension = view.attr("scatter_dimension")
 
     def run(environment: Environment, value: Array) -> Array:
-        context = context_of(environment)
-        group = _required(find(context), view, context)
-        brought = rendezvous.exchange(context, group, value)
-        (total,) = reduced(environment, [[part] for part in _parts_for(brought, dimension, group, context)])
-        return total
+        contributions, me = collective.exchange(environment, value)
+        parts = [np.split(whole, len(contributions), dimension)[me] for whole in contributions]
+        return reduced(environment, [[part] for part in parts])[0]
 
     return run
 
 
-def _parts_for(brought: Sequence[Array], dimension: int, group: Group, context: Context) -> list[Array]:
-    """Of each value the part that is this process's."""
-    me = group.index((context.replica_id, context.partition_id))
-    return [np.split(value, len(group), dimension)[me] for value in brought]
-
-
 @op("stablehlo.all_gather", environment=True, foldable=False)
 def all_gather(view: OpView) -> Kernel:
-    """Puts the values of a group's processes side by side; everyone gets the result."""
-    find, rendezvous, dimension = group_finder(view), Rendezvous(view.name), view.attr("all_gather_dim")
-    single = len(view.results) == 1
+    """Put the values of a group's processes side by side; all get the result."""
+    collective, dimension = _Collective(view, group_finder(view)), view.attr("all_gather_dim")
 
     def run(environment: Environment, *values: Array) -> Any:
-        context = context_of(environment)
-        brought = rendezvous.exchange(context, _required(find(context), view, context), values)
-        results = [np.concatenate(parts, dimension) for parts in zip(*brought, strict=True)]
-        return results[0] if single else results
+        contributions, _ = collective.exchange(environment, values)
+        return one_or_all([np.concatenate(parts, dimension) for parts in zip(*contributions, strict=True)])
 
     return run
 
 
 @op("stablehlo.all_to_all", environment=True, foldable=False)
 def all_to_all(view: OpView) -> Kernel:
-    """Cuts each process's value into as many parts as there are processes; each gets its part of everyone's."""
-    find, rendezvous = channel_group_finder(group_table(view), channel_of(view)), Rendezvous(view.name)
+    """Cut each process's value into as many parts as there are processes; each gets its part of all values."""
+    collective = _Collective(view, channel_group_finder(group_table(view), channel_of(view)))
     split, concat = view.attr("split_dimension"), view.attr("concat_dimension")
-    single = len(view.results) == 1
 
     def run(environment: Environment, *values: Array) -> Any:
-        context = context_of(environment)
-        group = _required(find(context), view, context)
-        brought = rendezvous.exchange(context, group, values)
-        results = [
-            np.concatenate(_parts_for(operand, split, group, context), concat) for operand in zip(*brought, strict=True)
-        ]
-        return results[0] if single else results
+        contributions, me = collective.exchange(environment, values)
+        count = len(contributions)
+        return one_or_all(
+            [
+                np.concatenate([np.split(whole, count, split)[me] for whole in operand], concat)
+                for operand in zip(*contributions, strict=True)
+            ]
+        )
 
     return run
 
 
 @op("stablehlo.collective_broadcast", environment=True, foldable=False)
 def collective_broadcast(view: OpView) -> Kernel:
-    """Gives everyone of a group the first one's value; who is in no group gets zeros."""
+    """Give all processes of a group the first one's value; processes in no group get zeros."""
     find, rendezvous = channel_group_finder(group_table(view), channel_of(view)), Rendezvous(view.name)
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)
         group = find(context)
-        if group is None:
-            return np.zeros_like(value)
-        return rendezvous.exchange(context, group, value)[0]
+        return np.zeros_like(value) if group is None else rendezvous.exchange(context, group, value)[0]
 
     return run
 
 
 @op("stablehlo.collective_permute", environment=True, foldable=False)
 def collective_permute(view: OpView) -> Kernel:
-    """Sends values along pairs of source and target; who is no target gets zeros."""
-    pairs = {target: source for source, target in group_table(view, "source_target_pairs")}
-    across_partitions = channel_of(view) > 0
-    find, rendezvous = channel_group_finder([], channel_of(view)), Rendezvous(view.name)
+    """Send values along pairs of source and target; processes that are no target get zeros."""
+    sources = {target: source for source, target in group_table(view, "source_target_pairs")}
+    collective = _Collective(view, channel_group_finder([], channel_of(view)))
 
     def run(environment: Environment, value: Array) -> Array:
-        context = context_of(environment)
-        brought = rendezvous.exchange(context, _required(find(context), view, context), value)
-        source = pairs.get(context.partition_id if across_partitions else context.replica_id)
-        return np.zeros_like(value) if source is None else brought[source]
+        contributions, me = collective.exchange(environment, value)  # all replicas, or all partitions, in order
+        return contributions[sources[me]] if me in sources else np.zeros_like(value)
 
     return run
 
 
 @op("stablehlo.async_start")
 def async_start(view: OpView) -> Kernel:
-    """Begins a computation that ``async_done`` waits for; here it is done at once."""
+    """Begin a computation that ``async_done`` waits for; here it is done at once."""
     region = view.regions[0] if view.regions else view.function(view.attr("called_computation"))
     return lambda environment, *values: tuple(region.run(environment, values))
 
 
 @op("stablehlo.async_done", quantized=True)
 def async_done(view: OpView) -> Kernel:
-    """What a computation that was begun has come to."""
-    if len(view.results) == 1:
-        return lambda future: future[0]
-    return lambda future: future
+    """Return the results of a computation that ``async_start`` began."""
+    return one_or_all
 
 
 def _host(view: OpView, context: Context) -> Any:
     if context.host is None:
-        raise FailedPreconditionError(f"{view.name} speaks to the host: run the program on a client")
+        raise FailedPreconditionError(f"{view.name} needs the host runtime: run the program on a client")
     return context.host
 
 
 @op("stablehlo.send", environment=True, foldable=False)
 def send(view: OpView) -> Kernel:
-    """Sends values to the host, or to another device, by a channel."""
+    """Send values to the host, or to another device, by a channel."""
     to_host, channel = view.attr("is_host_transfer", False), channel_of(view)
     targets = {pair[0]: pair[1] for pair in group_table(view, "source_target_pairs")}
 
@@ -229,7 +217,7 @@ def send(view: OpView) -> Kernel:
 
 @op("stablehlo.recv", environment=True, foldable=False)
 def recv(view: OpView) -> Kernel:
-    """Receives values from the host, or from another device, by a channel; zeros where nobody sends to this one."""
+    """Receive values from the host, or from another device, by a channel; zeros where no device sends to this one."""
     from_host, channel = view.attr("is_host_transfer", False), channel_of(view)
     targets = {target for _, target in group_table(view, "source_target_pairs")}
     types = [t for t in view.results if isinstance(t, TensorType)]
@@ -256,19 +244,19 @@ def _flat_id(context: Context) -> int:
 
 @op("stablehlo.infeed", environment=True, foldable=False)
 def infeed(view: OpView) -> Kernel:
-    """The next values that the host feeds to this device."""
+    """Return the next values that the host feeds to this device."""
     types = [t for t in view.results if isinstance(t, TensorType)]
 
     def run(environment: Environment, token: Any) -> Any:
-        fed = _host(view, context_of(environment)).infeed()
-        values = [np.asarray(value) for value in (fed if isinstance(fed, list | tuple) else [fed])]
+        feed = _host(view, context_of(environment)).infeed()
+        values = [np.asarray(value) for value in (feed if isinstance(feed, list | tuple) else [feed])]
         fits = len(values) == len(types) and all(
             v.shape == t.sizes and v.dtype == t.dtype for v, t in zip(values, types, strict=True)
         )
         if not fits:
-            found = ", ".join(f"{value.dtype}{list(value.shape)}" for value in values)
+            shapes = ", ".join(f"{value.dtype}{list(value.shape)}" for value in values)
             raise InvalidArgumentError(
-                f"expected {', '.join(map(str, types)) or 'nothing'} from the infeed, found {found}"
+                f"expected {', '.join(map(str, types)) or 'nothing'} from the infeed, found {shapes}"
             )
         return [*values, TOKEN] if types else TOKEN
 
@@ -277,7 +265,7 @@ def infeed(view: OpView) -> Kernel:
 
 @op("stablehlo.outfeed", environment=True, foldable=False)
 def outfeed(view: OpView) -> Kernel:
-    """Feeds values to the host."""
+    """Feed values to the host."""
 
     def run(environment: Environment, *values: Array) -> Any:
         arrays = [np.array(value) for value in values[:-1]]

@@ -38,7 +38,7 @@ def _tuple(array: Array) -> tuple[int, ...]:
 
 @custom_call("stablehlo.dynamic_reduce_window")
 def dynamic_reduce_window(view: OpView) -> Kernel:
-    """``reduce_window``; the last five operands are window, strides, dilations of base and window, and padding."""
+    """Compute ``reduce_window``; the last operands are window, strides, dilations of base and window, padding."""
     count = len(view.results)
     body = view.function(view.attr("called_computations")[0])
     operands = view.operands[: 2 * count]
@@ -59,11 +59,8 @@ def dynamic_reduce_window(view: OpView) -> Kernel:
 
 @custom_call("stablehlo.dynamic_rng_bit_generator")
 def dynamic_rng_bit_generator(view: OpView) -> Kernel:
-    """``rng_bit_generator``; the last operand is the shape."""
-    state, made = view.results
-    if not isinstance(made, TensorType):
-        raise view.invalid(f"expected a tensor as result, found {made}")
-    element = made.element
+    """Compute ``rng_bit_generator``; the last operand is the shape."""
+    state, element = view.results[0], view.result(1).element
 
     def changes(shape: Any) -> dict[str, Any]:
         return {"operands": view.operands[:1], "results": [state, TensorType(shape, element)]}
@@ -74,6 +71,6 @@ def dynamic_rng_bit_generator(view: OpView) -> Kernel:
 
 @custom_call("stablehlo.dynamic_top_k")
 def dynamic_top_k(view: OpView) -> Kernel:
-    """``chlo.top_k``; the last operand is ``k``."""
+    """Compute ``chlo.top_k``; the last operand is ``k``."""
     kernel_for = _compiled_once(view, "chlo.top_k", lambda k: {"operands": view.operands[:1], "attributes": {"k": k}})
     return lambda environment, x, k: kernel_for(int(k))(x)

@@ -1,4 +1,4 @@
-"""Dynamism: ops whose shapes, sizes or places are values that the program computes."""
+"""Dynamism: ops with shapes, sizes or places that the program computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = Any
 
 @op("stablehlo.dynamic_reshape", quantized=True)
 def dynamic_reshape(view: OpView) -> Kernel:
-    """The same elements in a shape that is computed."""
+    """Put the same elements in a computed shape."""
 
     def run(x: Array, shape: Array) -> Array:
         sizes = _shape(shape)
@@ -35,7 +35,7 @@ def dynamic_reshape(view: OpView) -> Kernel:
 
 @op("stablehlo.dynamic_broadcast_in_dim", quantized=True)
 def dynamic_broadcast_in_dim(view: OpView) -> Kernel:
-    """The operand repeated to a shape that is computed."""
+    """Repeat the operand to a computed shape."""
     dimensions = tuple(view.attr("broadcast_dimensions"))
 
     def run(x: Array, shape: Array) -> Array:
@@ -52,14 +52,14 @@ def dynamic_broadcast_in_dim(view: OpView) -> Kernel:
 
 @op("stablehlo.dynamic_iota")
 def dynamic_iota(view: OpView) -> Kernel:
-    """Counts along one dimension of a shape that is computed."""
+    """Count along one dimension of a computed shape."""
     along, element = view.attr("iota_dimension"), view.result().element
     return lambda shape: counted(_shape(shape), along, element)
 
 
 @op("stablehlo.dynamic_pad", quantized=True)
 def dynamic_pad(view: OpView) -> Kernel:
-    """``pad`` with amounts that are computed."""
+    """Compute ``pad`` with computed amounts."""
 
     def run(x: Array, value: Array, low: Array, high: Array, interior: Array) -> Array:
         between = _sizes(interior)
@@ -72,7 +72,7 @@ def dynamic_pad(view: OpView) -> Kernel:
 
 @op("stablehlo.real_dynamic_slice", quantized=True)
 def real_dynamic_slice(view: OpView) -> Kernel:
-    """``slice`` with bounds that are computed."""
+    """Compute ``slice`` with computed bounds."""
 
     def run(x: Array, starts: Array, limits: Array, strides: Array) -> Array:
         index = []
@@ -90,9 +90,9 @@ def real_dynamic_slice(view: OpView) -> Kernel:
 
 @op("stablehlo.set_dimension_size", quantized=True)
 def set_dimension_size(view: OpView) -> Kernel:
-    """The operand with one dimension declared to have so many elements, its first ones.
+    """Keep the first elements along one dimension.
 
-    A dimension that grows, within its bound, gets zeros: what is there is left open.
+    A dimension that grows, within its bound, gets zeros: the specification leaves them open.
     """
     dimension = view.attr("dimension")
     static = view.result().shape[dimension]
@@ -102,8 +102,10 @@ def set_dimension_size(view: OpView) -> Kernel:
     def run(x: Array, size: Array) -> Array:
         count = int(size)
         if count < 0 or (bound is not None and count > bound) or (static is not None and count != static):
-            wanted = f"{static}" if static is not None else f"a size from 0 to {bound if bound is not None else 'any'}"
-            raise InvalidArgumentError(f"expected {wanted} for dimension {dimension}, found {count}")
+            expected = (
+                f"{static}" if static is not None else f"a size from 0 to {bound if bound is not None else 'any'}"
+            )
+            raise InvalidArgumentError(f"expected {expected} for dimension {dimension}, found {count}")
         if count <= x.shape[dimension]:
             return x[(slice(None),) * dimension + (slice(count),)]
         out = np.zeros((*x.shape[:dimension], count, *x.shape[dimension + 1 :]), x.dtype)

@@ -21,8 +21,7 @@ from pjrt.devices.reference.numerics.element_types import (
     SIGNED,
     compute_dtype,
     is_native,
-    lift_binary,
-    lift_unary,
+    lift,
 )
 
 Function = Callable[..., Any]
@@ -30,18 +29,17 @@ Group = frozenset[ElementType]
 
 
 def _define(name: str, *cases: tuple[Group, Function]) -> None:
-    """Registers an op of one or two operands of one type from one function for each group of element types."""
+    """Register an op of one or two operands of one type, by a function for each group of element types."""
     _define_by_type(name, *((group, lambda element, function=function: function) for group, function in cases))
 
 
 def _define_by_type(name: str, *cases: tuple[Group, Callable[[ElementType], Function]]) -> None:
-    """As ``_define``, where the function must know the element type: ``cases`` hold what makes it."""
+    """Do as ``_define``, where the function depends on the element type: ``cases`` hold functions that make it."""
 
     def compile_op(view: OpView) -> Kernel:
         operand, result = view.operand().element, view.result().element
         for group, make in cases:
             if operand in group:
-                lift = lift_unary if len(view.operands) == 1 else lift_binary
                 return lift(make(operand), operand, result)
         raise view.unimplemented(f"the specification does not define it on {operand.mlir}")
 
@@ -98,7 +96,7 @@ _define_by_type("stablehlo.shift_right_arithmetic", (INTEGER, lambda t: integers
 
 @op("stablehlo.complex", elementwise=True)
 def complex_(view: OpView) -> Kernel:
-    """A complex number from its two parts."""
+    """Make complex numbers from their two parts."""
     dtype = view.result().dtype
 
     def run(real: Any, imaginary: Any) -> Any:
@@ -121,19 +119,17 @@ _COMPARE: dict[str, Function] = {
 
 @op("stablehlo.compare", elementwise=True)
 def compare(view: OpView) -> Kernel:
-    """Compares; with ``TOTALORDER`` floats are ordered by sign and bits: -NaN < -inf < … < -0 < +0 < … < +inf < NaN."""
+    """Compare; with ``TOTALORDER`` floats are ordered by sign and bits: -NaN < -inf < … < -0 < +0 < … < +inf < NaN."""
     element = view.operand().element
     function = _COMPARE[view.attr("comparison_direction")]
     if view.attr("compare_type", None) == "TOTALORDER" and element in FLOAT:
         total = total_order(element)
         return lambda x, y: function(total(x), total(y))
-    return lift_binary(function, element, ElementType.PRED)
+    return lift(function, element, ElementType.PRED)
 
 
 def total_order(element: ElementType) -> Function:
-    """A function from floats to signed integers in the same order, in which every bit pattern has a place of its
-    own.
-    """
+    """Return the function from floats to signed integers in total order, which differ where the bits differ."""
     dtype = element.dtype
     if element is ElementType.F8E8M0FNU:  # has no sign: its bits are in order
         return lambda x: np.asarray(x).view(np.uint8).astype(np.int16)
@@ -150,13 +146,13 @@ def total_order(element: ElementType) -> Function:
 
 @op("stablehlo.select", elementwise=True, quantized=True)
 def select(view: OpView) -> Kernel:
-    """One of two values by a predicate for each element, or one for all."""
+    """Choose one of two values by a predicate for each element, or one for all."""
     return np.where
 
 
 @op("stablehlo.clamp", elementwise=True)
 def clamp(view: OpView) -> Kernel:
-    """Values moved into the range from ``min`` to ``max``."""
+    """Move values into the range from ``min`` to ``max``."""
     element = view.operand(1).element
     if is_native(element):
         return lambda low, x, high: np.minimum(np.maximum(low, x), high)

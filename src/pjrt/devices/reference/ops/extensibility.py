@@ -1,4 +1,4 @@
-"""Custom calls and composites: ops that are defined outside of the specification."""
+"""Custom calls and composites: ops that the specification does not define."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from pjrt.devices.reference.core import registry
-from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.custom_calls import config, custom_call, find_target, targets
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.region import Region
@@ -21,20 +21,14 @@ from pjrt.stablehlo.types import TensorType, TupleType
 
 @op("stablehlo.composite", environment=True, quantized=True)
 def composite(view: OpView) -> Kernel:
-    """An op that is expressed by others: runs its decomposition."""
+    """Run the decomposition of an op that is expressed by others."""
     function = view.function(view.attr("decomposition"))
-    single = len(view.results) == 1
-
-    def run(environment: Environment, *values: Any) -> Any:
-        results = function.run(environment, values)
-        return results[0] if single else results
-
-    return run
+    return lambda environment, *values: one_or_all(function.run(environment, values))
 
 
 @op("stablehlo.custom_call", environment=True, foldable=False)
 def call_outside(view: OpView) -> Kernel:
-    """A function outside the program, by its name."""
+    """Call a function outside the program, by its name."""
     target = view.attr("call_target_name")
     compile_call = find_target(target)
     if compile_call is None and view.has_handler(target):
@@ -47,10 +41,10 @@ def call_outside(view: OpView) -> Kernel:
 
 
 def call_handler(view: OpView, target: str) -> Kernel:
-    """A function that the client was given: ``function(*operands, *results, **attributes)`` fills the results.
+    """Call a function that the client has as a handler: ``function(*operands, *results, **attributes)``.
 
-    The results are zero until it does: a function that leaves some of them alone must not give old memory away. One
-    that takes over an operand's memory has the operand's value. Tokens are empty arrays to it.
+    It fills the results, which are zero before: old memory must not become visible through a function that leaves some
+    of them alone. A result that takes over an operand's memory has the operand's value. Tokens are empty arrays.
     """
     attributes = {name: np.array(value) if isinstance(value, tuple) else value for name, value in config(view).items()}
     types = [t if isinstance(t, TensorType) else None for t in view.results]
@@ -62,7 +56,7 @@ def call_handler(view: OpView, target: str) -> Kernel:
         host = context_of(environment).host
         if host is None:
             raise FailedPreconditionError(
-                f"the custom call {target!r} is a function of a client: run the program on it"
+                f"the handler of the custom call {target!r} belongs to a client: run the program on that client"
             )
         function = host.device.client.ffi_handlers.find(target).function
         if not callable(function):
@@ -74,8 +68,7 @@ def call_handler(view: OpView, target: str) -> Kernel:
         for number, operand in aliases.items():
             results[number][...] = operands[operand]
         function(*operands, *results, **attributes)
-        made = [TOKEN if t is None else result for t, result in zip(types, results, strict=True)]
-        return made[0] if len(made) == 1 else made
+        return one_or_all([TOKEN if t is None else result for t, result in zip(types, results, strict=True)])
 
     return run
 
@@ -98,9 +91,8 @@ def _read_only(value: Any) -> Any:
     "xla.sdy.FuncResultSharding",
 )
 def annotation(view: OpView) -> Kernel:
-    """Says where a value should be, and gives it as it is."""
-    single = len(view.results) == 1
-    return lambda environment, *values: values[0] if single else values
+    """Return the operands: the call is a hint where they should be."""
+    return lambda environment, *values: one_or_all(values)
 
 
 _AS_CHLO = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "erf", "square", "tan")
@@ -108,7 +100,7 @@ _AS_CHLO = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "
 
 @custom_call(*(f"mhlo.{name}" for name in _AS_CHLO))
 def as_chlo(view: OpView) -> Kernel:
-    """Ops of XLA's own dialect that travel in portable artifacts as custom calls: those that CHLO has too."""
+    """Compute ops of XLA's own dialect that CHLO has too: in portable artifacts they are custom calls."""
     name = view.attr("call_target_name").removeprefix("mhlo.")
     kernel = view.derive(name=f"chlo.{name}" if registry.find(f"chlo.{name}") else f"stablehlo.{name}").compile()
     return lambda environment, *values: kernel(*values)
@@ -116,7 +108,7 @@ def as_chlo(view: OpView) -> Kernel:
 
 @custom_call("mhlo.topk", "TopK")
 def top_k(view: OpView) -> Kernel:
-    """``chlo.top_k``; ``k`` is the last size of the result where it is not said."""
+    """Compute ``chlo.top_k``; ``k`` is the last size of the result by default."""
     if not view.operands or not view.results:
         raise view.invalid(f"expected an operand and results, found {len(view.operands)} and {len(view.results)}")
     parts = view.results[0].elements if isinstance(view.results[0], TupleType) else view.results
@@ -153,14 +145,14 @@ def approx_top_k_in(view: OpView, order_of: Callable[[Region], Order]) -> Kernel
         places = order(environment, tables)[:, :count]
         shape = (*moved[0].shape[:-1], count)
         results = [np.moveaxis(np.take_along_axis(t, places, 1).reshape(shape), -1, axis) for t in tables]
-        return results[0] if len(results) == 1 else results
+        return one_or_all(results)
 
     return run
 
 
 @custom_call("shape_assertion", gives=(0,))
 def shape_assertion(view: OpView) -> Kernel:
-    """Fails with its message where its condition does not hold: how programs with unknown sizes check them."""
+    """Fail with a message where a condition does not hold: programs with unknown sizes check them so."""
     message = view.attr("error_message", "a shape assertion does not hold")
 
     def run(environment: Environment, condition: Any, *values: Any) -> None:
@@ -175,9 +167,6 @@ def shape_assertion(view: OpView) -> Kernel:
 
 @custom_call("AllocateBuffer", takes=(), gives=(1,))
 def allocate_buffer(view: OpView) -> Kernel:
-    """Memory with anything in it: zeros here."""
-    made = view.results[0]
-    if not isinstance(made, TensorType):
-        raise view.invalid(f"expected a tensor as result, found {made}")
-    sizes, dtype = made.sizes, made.dtype
+    """Return memory with any content: zeros here."""
+    sizes, dtype = view.result().sizes, view.result().dtype
     return lambda environment: np.zeros(sizes, dtype)

@@ -20,7 +20,7 @@ _TRANSFORMS: dict[str, Any] = {
 
 @op("stablehlo.fft")
 def fft(view: OpView) -> Kernel:
-    """The transform of the last dimensions, computed in double precision and rounded."""
+    """Transform the last dimensions, in double precision, and round."""
     kind, lengths = view.attr("fft_type"), tuple(view.attr("fft_length"))
     transform = _TRANSFORMS[kind]
     axes = tuple(range(-len(lengths), 0))

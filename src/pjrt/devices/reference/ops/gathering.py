@@ -1,4 +1,4 @@
-"""Gather: slices of a value at places given by an array of indices."""
+"""Gather: slices of a value at places in an array of indices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = Any
 
 @op("stablehlo.gather", quantized=True)
 def gather(view: OpView) -> Kernel:
-    """Slices of the operand at ``start_indices``, each moved as far as needed to lie inside."""
+    """Take slices of the operand at ``start_indices``, each moved as far as needed to lie inside."""
     sizes = tuple(view.attr("slice_sizes"))
     numbers = view.attr("dimension_numbers")
     operand, indices = view.operand(0), view.operand(1)
@@ -30,7 +30,7 @@ def gather(view: OpView) -> Kernel:
 
 @op("stablehlo.dynamic_gather", quantized=True)
 def dynamic_gather(view: OpView) -> Kernel:
-    """``gather`` with slice sizes that are known when the program runs."""
+    """Compute ``gather`` with slice sizes that the program computes."""
     numbers = view.attr("dimension_numbers")
 
     def run(x: Array, starts: Array, sizes: Array) -> Array:
@@ -45,7 +45,7 @@ def dynamic_gather(view: OpView) -> Kernel:
 def gatherer(
     operand: tuple[int, ...], indices: tuple[int, ...], slice_sizes: tuple[int, ...], numbers: Any
 ) -> Callable[[Array, Array], Array]:
-    """What gathers from an operand of this shape at indices of this shape."""
+    """Return the function that gathers from operands of one shape at indices of another."""
     layout = SliceLayout(
         operand,
         slice_sizes,
@@ -76,7 +76,7 @@ def gatherer(
 def _arrangement(
     batch: tuple[int, ...], window: tuple[int, ...], offset_dims: Sequence[int]
 ) -> Callable[[Array], Array]:
-    """From (batch…, window…) to the result's order, in which ``offset_dims`` are the window's dimensions."""
+    """Return the function from (batch…, window…) to the result's order: the window's dimensions are ``offset_dims``."""
     rank = len(batch) + len(window)
     offsets = set(offset_dims)
     batch_dims = [d for d in range(rank) if d not in offsets]
@@ -90,7 +90,7 @@ def _arrangement(
 
 
 def _single(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Array], Array]) -> Kernel:
-    """One slice: a view of the operand."""
+    """Return the kernel for one slice: a view of the operand."""
     shape = (*layout.batch_shape, *window)
 
     def run(x: Array, indices: Array) -> Array:
@@ -105,7 +105,7 @@ def _single(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Arr
 
 
 def _along(layout: SliceLayout, axis: int, arrange: Callable[[Array], Array], window: tuple[int, ...]) -> Kernel:
-    """Single positions along one dimension, everything of the others."""
+    """Return the kernel for single positions along one dimension, with all of the others."""
     limit = layout.operand[axis] - 1
     # numpy puts the batch where the axis was: bring it to the front first, as every arrangement expects.
     order = (axis, *(d for d in range(len(layout.operand)) if d != axis))
@@ -119,7 +119,7 @@ def _along(layout: SliceLayout, axis: int, arrange: Callable[[Array], Array], wi
 
 
 def _by_rows(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Array], Array]) -> Kernel:
-    """Slices of one row each."""
+    """Return the kernel for slices of one row each."""
     shape = (*layout.batch_shape, *window)
     table = layout.table if layout.row != 1 else (layout.table[0],)
 
@@ -133,7 +133,7 @@ def _by_rows(layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Ar
 def _by_windows(
     layout: SliceLayout, window: tuple[int, ...], arrange: Callable[[Array], Array], dropped: Collection[int]
 ) -> Kernel:
-    """Any slices: the operand is seen as a table of all slices that it has, which overlap, and some are picked."""
+    """Return the kernel for any slices: it picks from a table of all slices of the operand, which overlap in memory."""
     places = [limit + 1 for limit in layout.limits] + [layout.operand[d] for d in layout.batching]
     moving = (*layout.index_map, *layout.batching)
     inner = [d for d in range(len(layout.operand)) if d not in dropped]
@@ -155,7 +155,7 @@ def _by_windows(
 
 @op("stablehlo.torch_index_select", quantized=True)
 def torch_index_select(view: OpView) -> Kernel:
-    """Picks positions along dimension ``dim``, with ``batch_dims`` leading dimensions walked along with the indices."""
+    """Pick positions along dimension ``dim``; the ``batch_dims`` leading dimensions go with those of the indices."""
     axis, batched = view.attr("dim"), view.attr("batch_dims")
     if not batched:
         return lambda x, index: x.take(np.minimum(np.maximum(index.astype(np.int64), 0), x.shape[axis] - 1), axis)

@@ -12,14 +12,21 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.custom_calls import config, custom_call
 from pjrt.devices.reference.core.op_view import OpView
-from pjrt.devices.reference.numerics import factorizations
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype
+from pjrt.devices.reference.numerics.linear_algebra import (
+    COMPLEX_NAMES,
+    adjoint,
+    lapack,
+    order_after,
+    solve_triangular,
+    solve_tridiagonal,
+)
+from pjrt.devices.reference.numerics.linear_algebra import cholesky as cholesky_factor
+from pjrt.devices.reference.numerics.linear_algebra import eigh as eigen
 from pjrt.devices.reference.numerics.matmul import matmul_of
-from pjrt.devices.reference.numerics.triangular import solve_triangular
-from pjrt.devices.reference.numerics.tridiagonal import solve_tridiagonal
 from pjrt.stablehlo.types import TensorType, TupleType
 
 Array = Any
@@ -28,15 +35,10 @@ Array = Any
 def routine(
     *names: str, takes: Sequence[int] = (2,), gives: Collection[int] = (1,)
 ) -> Callable[[Callable[[OpView], Kernel]], Callable[[OpView], Kernel]]:
-    """Register the custom calls of LAPACK routines, whose names lack the letter of the type."""
-    targets = (f"lapack_{letter}{name}_ffi" for name in names for letter in "sdcz" if _exists(letter, name))
-    return custom_call(*targets, takes=takes, gives=gives)
-
-
-def _exists(letter: str, name: str) -> bool:
-    """Whether a routine exists for a type: some have another name for real matrices than for complex ones."""
-    of_real, of_complex = ("orgqr", "ormqr", "syevd", "sytrd"), ("ungqr", "unmqr", "heevd", "hetrd")
-    return name not in (of_complex if letter in "sd" else of_real)
+    """Register the custom calls of LAPACK routines, named as for real matrices and without the letter of the type."""
+    real = (f"lapack_{letter}{name}_ffi" for name in names for letter in "sd")
+    complex_ = (f"lapack_{letter}{COMPLEX_NAMES.get(name, name)}_ffi" for name in names for letter in "cz")
+    return custom_call(*real, *complex_, takes=takes, gives=gives)
 
 
 def _letter(view: OpView, name: str, default: str) -> str:
@@ -74,28 +76,28 @@ def _for_each_matrix(
             ]
         else:
             results = list(empty(*operands)) if empty else [np.zeros(t.sizes, t.dtype) for t in tensors]
-        return tuple(results) if is_tuple or len(results) > 1 else results[0]
+        return tuple(results) if is_tuple else one_or_all(results)
 
     return run
 
 
 @routine("potrf", gives=(2,))
 def potrf(view: OpView) -> Kernel:
-    """Cholesky: the factor, and 0, or 1 where the matrix is not positive definite."""
+    """Return the Cholesky factor, and 0, or 1 where the matrix is not positive definite."""
     lower = _letter(view, "uplo", "L") == "L"
 
     def run(environment: Environment, a: Array) -> Any:
-        found = factorizations.cholesky(a if lower else _adjoint(a))
-        failed = np.isnan(found).any((-1, -2))
-        return found if lower else _adjoint(found), failed.astype(np.int32)
+        triangle = cholesky_factor(a if lower else adjoint(a))
+        failed = np.isnan(triangle).any((-1, -2))
+        return triangle if lower else adjoint(triangle), failed.astype(np.int32)
 
     return run
 
 
 @routine("getrf", gives=(3,))
 def getrf(view: OpView) -> Kernel:
-    """LU with row exchanges: both factors in one matrix, the exchanges (from 1 up), and the first zero pivot."""
-    lu = factorizations.lapack("getrf", view.operand().dtype)
+    """Return both LU factors in one matrix, the row exchanges (from 1 up), and the first zero pivot."""
+    lu = lapack("getrf", view.operand().dtype)
 
     def call(a: Array) -> Any:
         factors, exchanges, status = lu(a)
@@ -107,41 +109,41 @@ def getrf(view: OpView) -> Kernel:
 @routine("geqrf", gives=(2,))
 @custom_call("Qr", takes=(2,), gives=(2,))
 def geqrf(view: OpView) -> Kernel:
-    """QR: R with Householder's vectors below it, and their factors."""
-    qr = factorizations.lapack("geqrf", view.operand().dtype)
+    """Return R with Householder's vectors below it, and their factors."""
+    qr = lapack("geqrf", view.operand().dtype)
     return _for_each_matrix(view, lambda a: qr(a)[:2])
 
 
-@routine("orgqr", "ungqr", takes=(2, 1))
+@routine("orgqr", takes=(2, 1))
 @custom_call("ProductOfElementaryHouseholderReflectors", takes=(2, 1), gives=(1,))
 def orgqr(view: OpView) -> Kernel:
-    """The orthogonal matrix that Householder's vectors stand for."""
+    """Return the orthogonal matrix that Householder's vectors stand for."""
     rows, columns = view.operand().shape[-2:]
     if rows is not None and columns is not None and rows < columns:
         raise view.invalid(f"expected as many rows as columns or more, found {rows} and {columns}")
-    product = factorizations.lapack("orgqr", view.operand().dtype)
+    product = lapack("orgqr", view.operand().dtype)
     return _for_each_matrix(view, lambda a, factors: product(a, factors)[:1])
 
 
 @routine("geqp3", takes=(2, 1), gives=(3,))
 def geqp3(view: OpView) -> Kernel:
-    """QR with column exchanges: R with vectors below it, the columns' order (from 1 up), and the vectors' factors.
+    """Return R with Householder's vectors below it, the order of the columns (from 1 up), and the vectors' factors.
 
-    The columns whose numbers are not zero go first.
+    The columns whose numbers are not zero go first; then the longest remaining one is next.
     """
     dtype = view.operand().dtype
-    qr, pivoted_qr, multiply = (factorizations.lapack(name, dtype) for name in ("geqrf", "geqp3", "ormqr"))
-    adjoint = "C" if dtype.kind == "c" else "T"
+    qr, pivoted_qr, multiply = (lapack(name, dtype) for name in ("geqrf", "geqp3", "ormqr"))
+    form = "C" if dtype.kind == "c" else "T"
 
     def call(a: Array, first: Array) -> Any:
         fixed, free = np.flatnonzero(first), np.flatnonzero(first == 0)
         if not len(fixed):
             return pivoted_qr(a)[:3]
-        # scipy's geqp3 does not take columns that go first: they are factored here, the rest is left to it.
+        # scipy's geqp3 does not take columns that go first: they are factored here, and it factors the rest.
         a = a[:, [*fixed, *free]]
         steps = min(len(fixed), len(a))
         head, factors = qr(a[:, : len(fixed)])[:2]
-        rest = multiply("L", adjoint, head[:, :steps], factors, a[:, len(fixed) :], _workspace(a))[0]
+        rest = multiply("L", form, head[:, :steps], factors, a[:, len(fixed) :], _workspace(a))[0]
         order = [*fixed, *free]
         if steps < len(a) and len(free):
             rest[steps:], exchanges, more = pivoted_qr(rest[steps:])[:3]
@@ -153,27 +155,27 @@ def geqp3(view: OpView) -> Kernel:
 
 
 def _workspace(a: Array) -> int:
-    """Return a size of ``ormqr``'s workspace that is large enough for blocks of any size that LAPACK takes."""
+    """Return a size of ``ormqr``'s workspace that is enough for LAPACK's blocks."""
     return 128 * max(a.shape)
 
 
-@routine("ormqr", "unmqr", takes=(2, 1, 2))
+@routine("ormqr", takes=(2, 1, 2))
 def ormqr(view: OpView) -> Kernel:
-    """A product with the orthogonal matrix that Householder's vectors stand for, or with its adjoint."""
+    """Multiply by the orthogonal matrix that Householder's vectors stand for, or by its adjoint."""
     parameters, dtype = config(view), view.operand().dtype
-    multiply = factorizations.lapack("ormqr", dtype)
+    multiply = lapack("ormqr", dtype)
     side = "L" if parameters.get("left", True) else "R"
-    adjoint = ("C" if dtype.kind == "c" else "T") if parameters.get("transpose", False) else "N"
+    form = ("C" if dtype.kind == "c" else "T") if parameters.get("transpose", False) else "N"
 
     def call(a: Array, factors: Array, c: Array) -> Any:
-        return multiply(side, adjoint, a, factors, c, _workspace(c))[:1]
+        return multiply(side, form, a, factors, c, _workspace(c))[:1]
 
     return _for_each_matrix(view, call, empty=lambda a, factors, c: [c])
 
 
 @routine("gesdd", "gesvd", gives=(5,))
 def gesdd(view: OpView) -> Kernel:
-    """Singular values: what is left of the matrix, the values, both bases as far as asked for, and the status."""
+    """Return the matrix, its singular values, both bases as far as the mode asks for them, and the status."""
     mode = _letter(view, "mode", "A")
 
     def run(environment: Environment, a: Array) -> Any:
@@ -186,9 +188,9 @@ def gesdd(view: OpView) -> Kernel:
     return run
 
 
-@routine("syevd", "heevd", gives=(3,))
+@routine("syevd", gives=(3,))
 def syevd(view: OpView) -> Kernel:
-    """Eigenvalues and vectors of self-adjoint matrices, from one of their triangles, and the status."""
+    """Return eigenvectors and values of self-adjoint matrices, from one of their triangles, and the status."""
     triangle: Any = _letter(view, "uplo", "L")
 
     def run(environment: Environment, a: Array) -> Any:
@@ -200,10 +202,10 @@ def syevd(view: OpView) -> Kernel:
 
 @custom_call("Eigh")
 def eigh(view: OpView) -> Kernel:
-    """Eigenvectors and values of self-adjoint matrices, the values in ascending order; NaN where they are not found.
+    """Return eigenvectors and values of self-adjoint matrices, the values ascending; NaN where LAPACK finds none.
 
-    XLA's builders call it, as PyTorch/XLA's do. The parameters, ``lower,sort,iterations,tolerance``, end with what only
-    an iterative algorithm needs; without them it is the lower triangle.
+    XLA's builders call it, as PyTorch/XLA's do. Of the parameters ``lower,sort,iterations,tolerance`` only the first
+    one counts here; without them it is the lower triangle.
     """
     triangle: Any = "U" if str(view.attr("backend_config", "")).startswith("0") else "L"
     element = view.operand().element
@@ -213,7 +215,7 @@ def eigh(view: OpView) -> Kernel:
     real = np.empty(0, dtype).real.dtype
 
     def run(environment: Any, a: Array) -> Any:
-        values, vectors = factorizations.eigh(a.astype(wide, copy=False), triangle)
+        values, vectors = eigen(a.astype(wide, copy=False), triangle)
         return vectors.astype(dtype, copy=False), values.astype(real, copy=False)
 
     return run
@@ -221,22 +223,23 @@ def eigh(view: OpView) -> Kernel:
 
 @custom_call("LuDecomposition")
 def lu_decomposition(view: OpView) -> Kernel:
-    """LU with row exchanges: both factors in one matrix, the exchanges (from 0 up), and the order that the rows have
-    after all of them. XLA's builders call it.
+    """Return both LU factors in one matrix, the row exchanges (from 0 up), and the order of the rows after all of them.
+
+    XLA's builders call it.
     """
     element = view.operand().element
     if element not in FLOAT | COMPLEX:
         raise view.unimplemented(f"there is no factorization of matrices of {element.mlir}")
     wide = compute_dtype(element)
-    lu = factorizations.lapack("getrf", wide)
+    lu = lapack("getrf", wide)
 
     def call(a: Array) -> Any:
         factors, exchanges, _ = lu(a.astype(wide, copy=False))
-        return factors, exchanges, factorizations.order_after(exchanges, len(a))
+        return factors, exchanges, order_after(exchanges, len(a))
 
     def empty(a: Array) -> Any:
         exchanges = np.zeros((*a.shape[:-2], 0), np.int32)
-        return a, exchanges, factorizations.order_after(exchanges, a.shape[-2]).astype(np.int32)
+        return a, exchanges, order_after(exchanges, a.shape[-2]).astype(np.int32)
 
     return _for_each_matrix(view, call, empty)
 
@@ -251,14 +254,14 @@ def cholesky(view: OpView) -> Kernel:
 
 @routine("geev", gives=(4, 5))
 def geev(view: OpView) -> Kernel:
-    """Eigenvalues (of real matrices in two parts), left and right eigenvectors, and the status."""
+    """Return eigenvalues (of real matrices in two parts), left and right eigenvectors, and the status."""
     whole = [view.result(i) for i in range(len(view.results) - 3, len(view.results) - 1)]
 
     def run(environment: Environment, a: Array) -> Any:
         values, right = np.linalg.eig(a)
         left = np.zeros(whole[0].sizes, whole[0].dtype)
         if _letter(view, "compute_left", "N") == "V":
-            left = _adjoint(np.linalg.inv(right))
+            left = adjoint(np.linalg.inv(right))
             left = left / np.linalg.norm(left, axis=-2, keepdims=True)
         vectors = [v.astype(t.dtype) for v, t in zip((left, right), whole, strict=True)]
         if a.dtype.kind == "c":
@@ -270,53 +273,51 @@ def geev(view: OpView) -> Kernel:
 
 @routine("gees", gives=(5, 6))
 def gees(view: OpView) -> Kernel:
-    """Schur: the triangular form, the basis, eigenvalues (of real matrices in two parts), how many were put first, and
-    the status.
-    """
-    wanted = _letter(view, "mode", "N") == "V"
+    """Return Schur form, basis, eigenvalues (of real matrices in two parts), how many are sorted, and the status."""
+    with_basis = _letter(view, "mode", "N") == "V"
     if _letter(view, "sort", "N") != "N":
-        raise view.unimplemented("eigenvalues in an order of their own; leave them as they come")
-    schur = factorizations.lapack("gees", view.operand().dtype)
+        raise view.unimplemented("expected sort = N, found eigenvalues that are sorted")
+    schur = lapack("gees", view.operand().dtype)
 
     def call(a: Array) -> Any:
-        form, chosen, *values, basis, _, status = schur(lambda *value: None, a, compute_v=wanted)
-        return form, basis if wanted else np.zeros_like(form), *values, chosen, status
+        form, chosen, *values, basis, _, status = schur(lambda *value: None, a, compute_v=with_basis)
+        return form, basis if with_basis else np.zeros_like(form), *values, chosen, status
 
     return _for_each_matrix(view, call)
 
 
 @routine("gtsv", takes=(1, 1, 1, 2), gives=(5,))
 def gtsv(view: OpView) -> Kernel:
-    """Systems with tridiagonal matrices: the diagonals of the upper triangle, the solution, and the status."""
+    """Solve systems with tridiagonal matrices: the diagonals of the upper triangle, the solution, and the status."""
 
     def run(environment: Environment, lower: Array, main: Array, upper: Array, right: Array) -> Any:
-        found, (pivots, first, second), singular = solve_tridiagonal(lower, main, upper, right)
-        return second, pivots, first, found, singular.astype(np.int32)
+        solution, (pivots, first, second), singular = solve_tridiagonal(lower, main, upper, right)
+        return second, pivots, first, solution, singular.astype(np.int32)
 
     return run
 
 
 @custom_call("tridiagonal_solve_perturbed_ffi", takes=(1, 1, 1, 2), gives=(1,))
 def tridiagonal_solve_perturbed(view: OpView) -> Kernel:
-    """Systems with tridiagonal matrices that may be singular: finite solutions."""
+    """Solve systems with tridiagonal matrices that may be singular: the solutions are finite."""
     return lambda environment, lower, main, upper, right: solve_tridiagonal(lower, main, upper, right, True)[0]
 
 
 @custom_call("cpu_csr_sparse_dense_ffi", takes=(1, 1, 1, 1), gives=(1,))
 def sparse_product(view: OpView) -> Kernel:
-    """A sparse matrix, as its elements, where each row begins, and their columns, times a dense one or a vector."""
+    """Multiply a sparse matrix (elements, starts of rows, columns) by a dense one or a vector."""
     rows = view.result().sizes[0]
     product = matmul_of(view.operand(0).element, view.operand(3).element, view.result().element)
 
     def run(environment: Environment, data: Array, begins: Array, columns: Array, dense: Array) -> Array:
-        counts, known = np.diff(begins), slice(begins[0], begins[-1])
-        if (counts < 0).any() or ((columns[known] < 0) | (columns[known] >= dense.shape[0])).any():
+        counts, used = np.diff(begins), slice(begins[0], begins[-1])
+        if (counts < 0).any() or ((columns[used] < 0) | (columns[used] >= dense.shape[0])).any():
             raise InvalidArgumentError(
                 f"expected rows that begin in rising order, and columns below {dense.shape[0]}, found rows that begin "
-                f"at {begins.tolist()} and columns {columns[known].tolist()}"
+                f"at {begins.tolist()} and columns {columns[used].tolist()}"
             )
         whole = np.zeros((rows, dense.shape[0]), data.dtype)
-        np.add.at(whole, (np.repeat(np.arange(rows), counts), columns[known]), data[known])
+        np.add.at(whole, (np.repeat(np.arange(rows), counts), columns[used]), data[used])
         return product(whole, dense if dense.ndim == 2 else dense[:, None]).reshape(rows, *dense.shape[1:])
 
     return run
@@ -324,34 +325,29 @@ def sparse_product(view: OpView) -> Kernel:
 
 @routine("gehrd", gives=(3,))
 def gehrd(view: OpView) -> Kernel:
-    """The Hessenberg form with Householder's vectors below it, their factors, and the status."""
-    reduce = factorizations.lapack("gehrd", view.operand().dtype)
+    """Return the Hessenberg form with Householder's vectors below it, their factors, and the status."""
+    reduce = lapack("gehrd", view.operand().dtype)
     return _for_each_matrix(view, reduce)
 
 
-@routine("sytrd", "hetrd", gives=(5,))
+@routine("sytrd", gives=(5,))
 def sytrd(view: OpView) -> Kernel:
-    """The tridiagonal form of self-adjoint matrices: vectors, diagonal, the one beside it, factors, and the status."""
+    """Return the tridiagonal form of self-adjoint matrices: vectors, both diagonals, factors, and the status."""
     lower = _letter(view, "uplo", "L") == "L"
-    reduce = factorizations.lapack("sytrd", view.operand().dtype)
+    reduce = lapack("sytrd", view.operand().dtype)
     return _for_each_matrix(view, lambda a: reduce(a, lower=lower))
 
 
 @routine("trsm", takes=(2, 2))
 def trsm(view: OpView) -> Kernel:
-    """Systems with triangular matrices."""
+    """Solve systems with triangular matrices."""
     left, lower = _letter(view, "side", "L") == "L", _letter(view, "uplo", "L") == "L"
     turn, unit = _letter(view, "trans_x", "N"), _letter(view, "diag", "N") == "U"
 
     def run(environment: Environment, a: Array, b: Array) -> Array:
-        matrix, is_lower = {"N": a, "T": a.swapaxes(-1, -2), "C": _adjoint(a)}[turn], lower == (turn == "N")
+        matrix, is_lower = {"N": a, "T": a.swapaxes(-1, -2), "C": adjoint(a)}[turn], lower == (turn == "N")
         if left:
             return solve_triangular(matrix, b, is_lower, unit)
-        turned = solve_triangular(matrix.swapaxes(-1, -2), b.swapaxes(-1, -2), not is_lower, unit)
-        return turned.swapaxes(-1, -2)
+        return solve_triangular(matrix.swapaxes(-1, -2), b.swapaxes(-1, -2), not is_lower, unit).swapaxes(-1, -2)
 
     return run
-
-
-def _adjoint(a: Array) -> Array:
-    return np.conjugate(a.swapaxes(-1, -2))

@@ -13,10 +13,10 @@ from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.numerics.element_types import COMPLEX, FLOAT, compute_dtype
-from pjrt.devices.reference.numerics.factorizations import cholesky as factorize
+from pjrt.devices.reference.numerics.linear_algebra import adjoint, solve_triangular
+from pjrt.devices.reference.numerics.linear_algebra import cholesky as factorize
 from pjrt.devices.reference.numerics.matmul import matmul_of
 from pjrt.devices.reference.numerics.rounding import converter, precision_reducer
-from pjrt.devices.reference.numerics.triangular import solve_triangular
 from pjrt.stablehlo.types import OpaqueType, TensorType, ValueType
 
 Shape = tuple[int, ...]
@@ -25,11 +25,11 @@ Product = Callable[[Any, Any], Any]
 
 @op("stablehlo.dot_general")
 def dot_general(view: OpView) -> Kernel:
-    """Sums of products over the contracting dimensions, for each index of the batching ones.
+    """Add up products over the contracting dimensions, for each index of the batching ones.
 
-    The precision is at least what is asked for: ``precision_config`` changes nothing. An ``algorithm`` of one primitive
-    operation rounds the operands to its types first; those of several (``X3``, ``X6``, …) stand for more precision than
-    that, up to the full one, which is what there is.
+    The precision is at least that of the program: ``precision_config`` changes nothing. An ``algorithm`` of one
+    primitive operation rounds the operands to its types first. Those of several (``X3``, ``X6``, …) stand for more
+    precision, up to the full one, and here they have the full one.
     """
     numbers = view.attr("dot_dimension_numbers")
     dimensions = (
@@ -47,7 +47,7 @@ def dot_general(view: OpView) -> Kernel:
 
 @op("stablehlo.dot")
 def dot(view: OpView) -> Kernel:
-    """The product of vectors and matrices: the last dimension of one with the first of the other."""
+    """Multiply vectors and matrices: the last dimension of one with the first of the other."""
     return _contraction(view, ((), (), (view.operand(0).rank - 1,), (0,)))
 
 
@@ -67,7 +67,7 @@ def _contraction(view: OpView, dimensions: tuple[Shape, Shape, Shape, Shape]) ->
 
 
 def _plan(left: Shape, right: Shape, dimensions: tuple[Shape, Shape, Shape, Shape], product: Product) -> Product:
-    """The product as one of stacks of matrices: transposed and reshaped before, reshaped after."""
+    """Return the product as one of stacks of matrices: transposed and reshaped before, reshaped after."""
     left_batch, right_batch, left_inner, right_inner = dimensions
     left_free = tuple(d for d in range(len(left)) if d not in left_batch + left_inner)
     right_free = tuple(d for d in range(len(right)) if d not in right_batch + right_inner)
@@ -91,7 +91,7 @@ def _plan(left: Shape, right: Shape, dimensions: tuple[Shape, Shape, Shape, Shap
 
 
 def _rounded_first(view: OpView, kernel: Kernel, left: ValueType, right: ValueType) -> Kernel:
-    """The kernel on operands that are rounded to the types of an algorithm."""
+    """Return the kernel on operands that are rounded to the types of an algorithm."""
     round_left, round_right = (
         _rounding(view, view.operand(0).element, left),
         _rounding(view, view.operand(1).element, right),
@@ -100,7 +100,7 @@ def _rounded_first(view: OpView, kernel: Kernel, left: ValueType, right: ValueTy
 
 
 def _rounding(view: OpView, element: ElementType, precision: ValueType) -> Callable[[Any], Any]:
-    if precision == OpaqueType("tf32"):  # of no value's type: only ever what a product is computed in
+    if precision == OpaqueType("tf32"):  # not an element type: products are computed in it
         return precision_reducer(element, 8, 10) if element is ElementType.F32 else lambda x: x
     target = precision.element if isinstance(precision, TensorType) else None
     if target is element:
@@ -113,13 +113,13 @@ def _rounding(view: OpView, element: ElementType, precision: ValueType) -> Calla
 
 @op("stablehlo.einsum")
 def einsum(view: OpView) -> Kernel:
-    """Einstein's summation of two operands."""
+    """Compute Einstein's summation of two operands."""
     return _einsum(view, view.attr("einsum_config"))
 
 
 @op("stablehlo.unary_einsum")
 def unary_einsum(view: OpView) -> Kernel:
-    """Einstein's summation of one operand."""
+    """Compute Einstein's summation of one operand."""
     return _einsum(view, view.attr("einsum_config"))
 
 
@@ -133,7 +133,7 @@ def _einsum(view: OpView, config: str) -> Kernel:
 
 @op("stablehlo.cholesky")
 def cholesky(view: OpView) -> Kernel:
-    """The triangular factor of positive definite matrices; NaN for others. The other triangle is zero."""
+    """Return the triangular factor of positive definite matrices; NaN for others. The other triangle is zero."""
     element = view.operand().element
     if element not in FLOAT | COMPLEX:
         raise view.unimplemented(f"the specification does not define it on {element.mlir}")
@@ -143,14 +143,14 @@ def cholesky(view: OpView) -> Kernel:
         matrices = x.astype(wide, copy=False)
         if lower:
             return factorize(matrices).astype(dtype, copy=False)
-        return _adjoint(factorize(_adjoint(matrices))).astype(dtype, copy=False)
+        return adjoint(factorize(adjoint(matrices))).astype(dtype, copy=False)
 
     return run
 
 
 @op("stablehlo.triangular_solve")
 def triangular_solve(view: OpView) -> Kernel:
-    """``op(a) x = b``, or ``x op(a) = b``, where ``a`` is triangular."""
+    """Solve ``op(a) x = b``, or ``x op(a) = b``, where ``a`` is triangular."""
     element = view.operand().element
     if element not in FLOAT | COMPLEX:
         raise view.unimplemented(f"the specification does not define it on {element.mlir}")
@@ -161,7 +161,7 @@ def triangular_solve(view: OpView) -> Kernel:
     def run(a: Any, b: Any) -> Any:
         matrix, right, is_lower = a.astype(wide, copy=False), b.astype(wide, copy=False), lower
         if transpose != "NO_TRANSPOSE":
-            matrix = _adjoint(matrix) if transpose == "ADJOINT" else matrix.swapaxes(-1, -2)
+            matrix = adjoint(matrix) if transpose == "ADJOINT" else matrix.swapaxes(-1, -2)
             is_lower = not is_lower
         if left:
             return solve_triangular(matrix, right, is_lower, unit).astype(dtype, copy=False)
@@ -169,7 +169,3 @@ def triangular_solve(view: OpView) -> Kernel:
         return turned.swapaxes(-1, -2).astype(dtype, copy=False)
 
     return run
-
-
-def _adjoint(matrices: Any) -> Any:
-    return np.conjugate(matrices.swapaxes(-1, -2))

@@ -1,14 +1,14 @@
 """Shardings inside of programs: hints, which change no value, and the borders of parts that are written for one shard.
 
-A program that is partitioned by its shardings runs whole on every device. Only between these borders each device has
-its own shard, and collectives are real.
+A program with shardings runs whole on every device. Only between these borders each device has its own shard, and
+collectives exchange values.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.custom_calls import custom_call
 from pjrt.devices.reference.core.op_view import OpView
@@ -19,9 +19,6 @@ from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.sharding import REPLICATED, Sharding
 
 Array = Any
-
-BORDERS = frozenset({"sdy.manual_computation", "SPMDFullToShardShape", "SPMDShardToFullShape"})
-"""The ops, and custom calls, that lead into a part for one shard, or out of it."""
 
 
 @op(
@@ -41,44 +38,38 @@ BORDERS = frozenset({"sdy.manual_computation", "SPMDFullToShardShape", "SPMDShar
     quantized=True,
 )
 def hint(view: OpView) -> Kernel:
-    """Says where a value is, or is to go: as a whole it stays the same."""
+    """Return the value: the op is a hint where it is, or is to go."""
     return lambda value: value
 
 
 @op("sdy.sharding_group", quantized=True)
 def sharding_group(view: OpView) -> Kernel:
-    """Says that values are to be sharded alike."""
+    """Do nothing: the op is a hint to shard values alike."""
     return lambda value: None
 
 
 @op("sdy.constant", elementwise=True, quantized=True)
 def constant(view: OpView) -> Kernel:
-    """The value in the program."""
+    """Return the value in the program."""
     value = view.constant()
     return lambda: value
 
 
 @op("sdy.named_computation")
 def named_computation(view: OpView) -> Kernel:
-    """A computation with a name: runs it."""
+    """Run a computation that has a name."""
     region = view.regions[0]
-    single = len(view.results) == 1
-
-    def run(environment: Environment, *values: Array) -> Any:
-        results = region.run(environment, values)
-        return results[0] if single else results
-
-    return run
+    return lambda environment, *values: one_or_all(region.run(environment, values))
 
 
 def mesh_of(view: OpView, name: str) -> Mesh:
-    """The mesh of the module with a name."""
+    """Return the mesh of the module with a name."""
     return parse_mesh(view.symbol(name)["mesh"].text)
 
 
 @op("sdy.manual_computation")
 def manual_computation(view: OpView) -> Kernel:
-    """A part for one shard: each device cuts its own out of the operands, and the results are put together again."""
+    """Run a part for one shard: each device cuts its own out of the operands, and puts the results together again."""
     axes = [part.strip('" ') for part in _text(view, "manual_axes").partition("{")[2].rstrip("}> ").split(",")]
 
     def shardings(name: str, count: int) -> list[Sharding]:
@@ -92,9 +83,7 @@ def manual_computation(view: OpView) -> Kernel:
         context = context_of(environment)
         _check_partitions(view, context, [*inwards, *outwards])
         mine = [s.cut(value, context.partition_id) for s, value in zip(inwards, values, strict=True)]
-        made = region.run(environment, mine)
-        results = _put_together(context, rendezvous, outwards, made, shapes)
-        return results[0] if len(results) == 1 else results
+        return one_or_all(_put_together(context, rendezvous, outwards, region.run(environment, mine), shapes))
 
     return run
 
@@ -107,9 +96,7 @@ def _text(view: OpView, name: str) -> str:
 def _check_partitions(view: OpView, context: Context, shardings: list[Sharding]) -> None:
     for sharding in shardings:
         if not sharding.is_replicated and len(sharding.places) != context.num_partitions:
-            raise view.invalid(
-                f"expected {len(sharding.places)} partitions, the program is run on {context.num_partitions}"
-            )
+            raise view.invalid(f"expected {len(sharding.places)} partitions, found {context.num_partitions}")
 
 
 def _put_together(
@@ -119,20 +106,20 @@ def _put_together(
     values: list[Array],
     shapes: list[tuple[int, ...]],
 ) -> list[Array]:
-    """The whole values, from all partitions of this replica; those that everyone has are not exchanged."""
+    """Return the whole values, from all partitions of this replica; replicated ones are not exchanged."""
     if all(sharding.is_replicated for sharding in shardings):
         return values
     group = tuple((context.replica_id, partition) for partition in range(context.num_partitions))
-    brought = rendezvous.exchange(context, group, values)
+    contributions = rendezvous.exchange(context, group, values)
     return [
-        value if sharding.is_replicated else sharding.put_together([shards[i] for shards in brought], shape)
+        value if sharding.is_replicated else sharding.put_together([shards[i] for shards in contributions], shape)
         for i, (value, sharding, shape) in enumerate(zip(values, shardings, shapes, strict=True))
     ]
 
 
 @custom_call("SPMDFullToShardShape")
 def full_to_shard(view: OpView) -> Kernel:
-    """Each device's shard of a whole value, by the sharding that the value was given before."""
+    """Return each device's shard of a whole value, by the sharding of the op that made the value."""
     whole, shard = view.operand().sizes, view.result().sizes
     sharding = _restricted(view, _gspmd(view.source(0), len(whole)), whole, shard)
 
@@ -146,7 +133,7 @@ def full_to_shard(view: OpView) -> Kernel:
 
 @custom_call("SPMDShardToFullShape")
 def shard_to_full(view: OpView) -> Kernel:
-    """The whole value from each device's shard."""
+    """Return the whole value from each device's shard."""
     shape = view.result().sizes
     sharding = _restricted(view, _gspmd(view.attributes, len(shape)), shape, view.operand().sizes)
     rendezvous = Rendezvous(view.name)
@@ -165,7 +152,7 @@ def _gspmd(attributes: Any, rank: int) -> Sharding:
 
 
 def _restricted(view: OpView, sharding: Sharding, whole: tuple[int, ...], shard: tuple[int, ...]) -> Sharding:
-    """The sharding along the dimensions that are cut at this border; others are the partitioner's, who is not here."""
+    """Return the sharding along the dimensions that are cut at this border; a partitioner would cut the others."""
     if len(whole) != len(shard):
         raise view.invalid(f"expected a value and its shard of the same rank, found {len(whole)} and {len(shard)}")
     cut = [a != b for a, b in zip(whole, shard, strict=True)]

@@ -10,7 +10,7 @@ from pjrt.devices.reference.core.registry import op
 
 @op("stablehlo.uniform_quantize", quantized=True)
 def uniform_quantize(view: OpView) -> Kernel:
-    """Real numbers, or integers that stand for some, as integers of another quantization."""
+    """Quantize real numbers, or integers that stand for some, to integers of another quantization."""
     operand, result = view.operand(), view.result()
     if result.quantization is None:
         raise view.invalid(f"expected a quantized result, found {result}")
@@ -23,7 +23,7 @@ def uniform_quantize(view: OpView) -> Kernel:
 
 @op("stablehlo.uniform_dequantize", quantized=True)
 def uniform_dequantize(view: OpView) -> Kernel:
-    """The real numbers that integers stand for."""
+    """Return the real numbers that integers stand for."""
     operand = view.operand()
     if operand.quantization is None:
         raise view.invalid(f"expected a quantized operand, found {operand}")

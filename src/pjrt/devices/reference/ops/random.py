@@ -18,14 +18,14 @@ Array = Any
 
 @op("stablehlo.rng_bit_generator")
 def rng_bit_generator(view: OpView) -> Kernel:
-    """Random bits from a state, and the state after; bit for bit those of XLA on a CPU.
+    """Return random bits from a state, and the state after; bit for bit those of XLA on a CPU.
 
     ``DEFAULT`` is Philox. Types below 32 bits take the low bits of 32 random ones.
     """
     algorithm = view.attr("rng_algorithm")
     state, result = view.operand(), view.result(1)
     if result.element not in FLOAT | INTEGER:
-        raise view.unimplemented(f"random bits are defined for integers and floats, not for {result.element.mlir}")
+        raise view.unimplemented(f"expected random bits of an integer or float type, found {result.element.mlir}")
     allowed = (2,) if algorithm == "THREE_FRY" else (2, 3)
     if state.element is not ElementType.U64 or state.rank != 1 or state.shape[0] not in allowed:
         raise view.invalid(f"expected a state of {' or '.join(map(str, allowed))} ui64 for {algorithm}, found {state}")
@@ -41,7 +41,7 @@ def rng_bit_generator(view: OpView) -> Kernel:
 
 
 def _from_words(words: Array, element: ElementType) -> Array:
-    """The low bits of unsigned integers as values of a type."""
+    """Return the low bits of unsigned integers as values of a type."""
     dtype = element.dtype
     if element.bits < 8 and element in INTEGER:
         return words.astype(np.uint8).astype(dtype)
@@ -54,16 +54,16 @@ def _from_words(words: Array, element: ElementType) -> Array:
 
 @op("stablehlo.rng", environment=True, foldable=False)
 def rng(view: OpView) -> Kernel:
-    """Uniform or normal random numbers, other ones at each run."""
+    """Return uniform or normal random numbers, other ones at each run."""
     element, dtype = view.result().element, view.result().dtype
     if view.attr("rng_distribution") == "NORMAL":
         if element not in FLOAT:
-            raise view.invalid(f"a normal distribution has floating-point numbers, found {element.mlir}")
+            raise view.invalid(f"expected a floating-point type for a normal distribution, found {element.mlir}")
         wide = compute_dtype(element)
 
         def run_normal(environment: Environment, mean: Array, deviation: Array, shape: Array) -> Array:
-            drawn = _generator(environment).standard_normal(_sizes(shape), wide)
-            return np.asarray(drawn * deviation.astype(wide) + mean.astype(wide)).astype(dtype)
+            sample = _generator(environment).standard_normal(_sizes(shape), wide)
+            return np.asarray(sample * deviation.astype(wide) + mean.astype(wide)).astype(dtype)
 
         return run_normal
     draw = _draw_floats if element in FLOAT else _draw_integers
@@ -77,9 +77,9 @@ def rng(view: OpView) -> Kernel:
 def _draw_floats(generator: np.random.Generator, low: Array, high: Array, sizes: Any, element: ElementType) -> Array:
     wide = compute_dtype(element)
     start, span = low.astype(wide), np.subtract(high.astype(wide), low.astype(wide))
-    drawn = np.asarray(generator.random(sizes, wide) * span + start).astype(element.dtype)
+    sample = np.asarray(generator.random(sizes, wide) * span + start).astype(element.dtype)
     # Rounding can reach the upper end, which is not part of the range.
-    return np.where(drawn.astype(wide) < high.astype(wide), drawn, low)
+    return np.where(sample.astype(wide) < high.astype(wide), sample, low)
 
 
 def _draw_integers(generator: np.random.Generator, low: Array, high: Array, sizes: Any, element: ElementType) -> Array:
@@ -95,9 +95,9 @@ def _sizes(shape: Array) -> tuple[int, ...]:
 
 
 def _generator(environment: Environment) -> np.random.Generator:
-    """The run's own source of randomness."""
+    """Return the run's own random generator."""
     values = context_of(environment).values
     if "rng" not in values:
         values["rng"] = np.random.Generator(np.random.Philox())
-    found: np.random.Generator = values["rng"]
-    return found
+    generator: np.random.Generator = values["rng"]
+    return generator

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer
 from pjrt.devices.reference.core.registry import op
@@ -17,10 +17,10 @@ Array = Any
 
 @op("stablehlo.reduce")
 def reduce(view: OpView) -> Kernel:
-    """Combines all elements along some dimensions, in their order, after an initial value.
+    """Combine all elements along some dimensions, in their order, after an initial value.
 
-    The specification leaves open in which groups elements are combined; here neighbours are, then their results, and
-    so on, which keeps sums of many small floats close.
+    The specification leaves open in which groups elements are combined. Here neighbours are, then their results, and so
+    on, which keeps the error of sums of many small floats small.
     """
     axes = tuple(sorted(view.attr("dimensions")))
     reducer = Reducer(view.regions[0], view.results)
@@ -34,12 +34,11 @@ def reduce(view: OpView) -> Kernel:
         shape = tuple(operands[0].shape[d] for d in kept)
         size = math.prod(operands[0].shape[d] for d in axes)
         if size == 0 or 0 in shape:
-            found = [np.broadcast_to(value, shape) for value in initial]
+            totals = [np.broadcast_to(value, shape) for value in initial]
         else:
             lines = [x.transpose(axes + kept).reshape(size, *shape) for x in operands]
-            found = reducer.combine(environment, initial, reducer.fold(environment, lines))
-        results = reducer.close(found)
-        return results[0] if count == 1 else results
+            totals = reducer.combine(environment, initial, reducer.fold(environment, lines))
+        return one_or_all(reducer.close(totals))
 
     return run
 
@@ -66,7 +65,7 @@ def _by_ufunc(view: OpView, reducer: Reducer, axes: tuple[int, ...]) -> Kernel:
 
 
 def _of_last_dimensions(reduction: Any, kept: int) -> Any:
-    """A ufunc's ``reduce`` along several trailing dimensions, made one: faster, and sums are pairwise throughout."""
+    """Make several trailing dimensions one for a ufunc's ``reduce``: faster, and sums are pairwise throughout."""
 
     def run(x: Array, axis: Any, dtype: Any, out: None, keepdims: bool, initial: Array) -> Array:
         if not x.flags.c_contiguous or x.size == 0:
@@ -78,12 +77,14 @@ def _of_last_dimensions(reduction: Any, kept: int) -> Any:
 
 _ADD: Any = np.add.reduce
 _LONG = 512
-"""More rows than this are summed in two rounds."""
+"""More rows than this are added up in two rounds."""
 
 
 def _sum_of_rows(x: Array, axis: Any, dtype: Any, out: None, keepdims: bool, initial: Array) -> Array:
-    """``np.add.reduce`` along the leading dimensions. Of many rows it adds up blocks, and then the blocks: numpy's own
-    sum adds one row after the other, with an error that grows with their number.
+    """Do as ``np.add.reduce`` along the leading dimensions.
+
+    Of many rows it adds up blocks, and then the sums of blocks: numpy adds one row after the other, with an error that
+    grows with their number.
     """
     count = math.prod(x.shape[: len(axis)] if isinstance(axis, tuple) else x.shape[:1])
     if count <= _LONG or not x.flags.c_contiguous or x.size == 0:
@@ -99,12 +100,6 @@ def _sum_of_rows(x: Array, axis: Any, dtype: Any, out: None, keepdims: bool, ini
 
 @op("stablehlo.map", quantized=True)
 def map_(view: OpView) -> Kernel:
-    """A function of scalars at each position of its operands."""
+    """Apply a function of scalars at each position of the operands."""
     region = view.regions[0]
-    single = len(view.results) == 1
-
-    def run(environment: Environment, *operands: Array) -> Any:
-        found = region.vectorized(environment, *operands)
-        return found[0] if single else found
-
-    return run
+    return lambda environment, *operands: one_or_all(region.vectorized(environment, *operands))

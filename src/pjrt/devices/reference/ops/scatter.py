@@ -1,4 +1,4 @@
-"""Scatter: updates combined with a value at places given by an array of indices."""
+"""Scatter: updates combined with a value at places in an array of indices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer
 from pjrt.devices.reference.core.registry import op
@@ -16,12 +16,12 @@ from pjrt.devices.reference.numerics.gather_indexing import SliceLayout
 
 Array = Any
 Scatter = Callable[[Environment, Sequence[Array], Array, Sequence[Array], bool], list[Array]]
-"""Takes the inputs, the indices, the updates and whether the inputs may be written to, and gives the results."""
+"""A function from the inputs, the indices, the updates, and whether the inputs may be written to, to the results."""
 
 
 @op("stablehlo.scatter")
 def scatter(view: OpView) -> Kernel:
-    """The inputs, combined with each of the updates at its place, one after the other: window after window.
+    """Combine the inputs with each of the updates at its place, one window after the other.
 
     A window of updates that does not lie wholly inside the inputs is left out, as XLA does; the specification leaves
     it open.
@@ -33,8 +33,7 @@ def scatter(view: OpView) -> Kernel:
         operands, indices, updates = values[:count], values[count], values[count + 1 :]
         shapes = [np.shape(x) for x in (operands[0], indices, updates[0])]
         apply = static or _scatterer(shapes, view, reducer)
-        results = apply(environment, operands, indices, updates, False)
-        return results[0] if count == 1 else results
+        return one_or_all(apply(environment, operands, indices, updates, False))
 
     return run
 
@@ -72,11 +71,11 @@ def _scatterer(shapes: Sequence[tuple[int, ...]], view: OpView, reducer: Reducer
 
 
 _LARGE = 2048
-"""Elements of a window from which on it is worth a turn of its own in a Python loop."""
+"""Windows of this many elements or more each get a turn of a Python loop."""
 
 
 def _by_slices(layout: SliceLayout, order: tuple[int, ...], reducer: Reducer) -> Scatter:
-    """Few or large windows: one slice of the operand after the other."""
+    """Return the function for few or large windows: one slice of the operand after the other."""
     sizes, limits = layout.slice_sizes, layout.limits
     batching = [(dimension, line.tolist()) for dimension, line in layout.batching.items()]
 

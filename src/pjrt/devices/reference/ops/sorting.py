@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import op
@@ -27,16 +27,14 @@ def sort(view: OpView) -> Kernel:
 def sort_in(view: OpView, order: Order) -> Kernel:
     """Return the kernel that puts the operands in an order."""
     axis = view.attr("dimension", -1) % view.operand().rank
-    single = len(view.operands) == 1
 
     def run(environment: Environment, *operands: Array) -> Any:
         shape = operands[0].shape
         if shape[axis] < 2 or 0 in shape:
-            return operands[0] if single else operands
+            return one_or_all(operands)
         tables = [as_table(x, axis) for x in operands]
         positions = order(environment, tables)
-        results = [from_table(np.take_along_axis(table, positions, 1), shape, axis) for table in tables]
-        return results[0] if single else results
+        return one_or_all([from_table(np.take_along_axis(table, positions, 1), shape, axis) for table in tables])
 
     return run
 

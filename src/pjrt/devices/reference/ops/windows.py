@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.devices.reference.core.block import Environment, Kernel
+from pjrt.devices.reference.core.block import Environment, Kernel, one_or_all
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.reducers import Reducer, body_on_reals
 from pjrt.devices.reference.core.registry import op
@@ -21,10 +21,10 @@ Array = Any
 
 @op("stablehlo.reduce_window")
 def reduce_window(view: OpView) -> Kernel:
-    """Combines the elements of each of many windows, in their order, after an initial value.
+    """Combine the elements of each of many windows, in their order, after an initial value.
 
-    One dimension after the other, the last one first, which keeps the order: what a window combines is the rows of the
-    window combined.
+    It goes one dimension after the other, the last one first, which keeps the order: the elements of a window are its
+    rows combined.
     """
     reducer = Reducer(view.regions[0], view.results)
     count, plan = reducer.count, _planner(view)
@@ -34,20 +34,19 @@ def reduce_window(view: OpView) -> Kernel:
         padding, slides = plan(operands[0].shape)
         shape = tuple(slide.size for slide in slides)
         if 0 in shape:
-            found = [np.empty(shape, dtype) for dtype in reducer.working]
+            totals = [np.empty(shape, dtype) for dtype in reducer.working]
         else:
-            found = [padding.run(np.asarray(x), value) for x, value in zip(operands, initial, strict=True)]
+            totals = [padding.run(np.asarray(x), value) for x, value in zip(operands, initial, strict=True)]
             for slide in reversed(slides):
-                found = slide.run(reducer, environment, found)
-            found = reducer.combine(environment, initial, found)
-        results = reducer.close(found)
-        return results[0] if count == 1 else results
+                totals = slide.run(reducer, environment, totals)
+            totals = reducer.combine(environment, initial, totals)
+        return one_or_all(reducer.close(totals))
 
     return run
 
 
 def _planner(view: OpView) -> Callable[[tuple[int, ...]], tuple[PadPlan, list[_Slide]]]:
-    """What works out the padding, and the windows of each dimension, for operands of a shape."""
+    """Return the function that plans the padding, and the windows of each dimension, for operands of a shape."""
     rank = view.operand().rank
     ones = (1,) * rank
     windows = tuple(view.attr("window_dimensions"))
@@ -70,7 +69,7 @@ def _planner(view: OpView) -> Callable[[tuple[int, ...]], tuple[PadPlan, list[_S
 
 
 def padding_of(view: OpView, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The attribute ``padding`` (a table of low and high a dimension, nothing where absent) as low and high."""
+    """Return the attribute ``padding``, a table of low and high for each dimension, as two tuples; zeros by default."""
     padding = view.attr("padding", None)
     table = np.zeros((rank, 2), np.int64) if padding is None else np.reshape(padding, (rank, 2))
     return tuple(table[:, 0].tolist()), tuple(table[:, 1].tolist())
@@ -83,7 +82,7 @@ class _Slide:
         self.axis, self.window, self.dilation, self.stride, self.size = axis, window, dilation, stride, size
 
     def run(self, reducer: Reducer, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
-        """Each window's elements combined, in their order."""
+        """Return the elements of each window combined, in their order."""
         if self.window == 1 and self.stride == 1:
             return [self._cut(x, 0, self.size, 1) for x in arrays]
         positions = arrays[0].shape[self.axis]
@@ -95,7 +94,7 @@ class _Slide:
     def _halving(
         self, reducer: Reducer, environment: Environment, arrays: Sequence[Array], first: int, count: int
     ) -> list[Array]:
-        """Some elements of each window combined: the halves first, which keeps long sums close."""
+        """Return some elements of each window combined: the halves first, which keeps the error of long sums small."""
         if count == 1:
             return [self._cut(x, first * self.dilation, self.size, self.stride) for x in arrays]
         half = count // 2
@@ -104,18 +103,18 @@ class _Slide:
         return reducer.combine(environment, left, right, owned=half > 1)
 
     def _doubling(self, reducer: Reducer, environment: Environment, arrays: Sequence[Array]) -> list[Array]:
-        """Windows put together from windows whose sizes are powers of two."""
+        """Return windows put together from windows whose sizes are powers of two."""
         full = arrays[0].shape[self.axis] - (self.window - 1) * self.dilation
         power, covered = 1, 0
         powers = list(arrays)
-        found: list[Array] | None = None
+        total: list[Array] | None = None
         while True:
             if self.window & power:
                 piece = [self._cut(x, covered * self.dilation, full, 1) for x in powers]
-                found = piece if found is None else reducer.combine(environment, found, piece)
+                total = piece if total is None else reducer.combine(environment, total, piece)
                 covered += power
             if covered == self.window:
-                return [self._cut(x, 0, self.size, self.stride) for x in found or ()]
+                return [self._cut(x, 0, self.size, self.stride) for x in total or ()]
             shift = power * self.dilation
             size = powers[0].shape[self.axis] - shift
             left, right = ([self._cut(x, at, size, 1) for x in powers] for at in (0, shift))
@@ -191,23 +190,23 @@ class _Selection:
         ]
 
     def run(self, select: Any, where: Any, environment: Environment, operand: Array) -> tuple[Array, Array | None]:
-        """The place of each window's selected element in the flat operand; and which windows have one, or None where
-        all do: those of padding only have not.
+        """Return the place of each window's selected element in the flat operand, and the mask of the windows that have
+        one: those of padding only have none. The mask is None where all have one.
         """
         padded = self._padding.run(operand, operand.dtype.type(0))
         real = None if self._padding.whole else self._padding.run(np.ones(operand.shape, np.bool_), False)
         chosen, numbers = padded[self._cuts[0]], np.zeros(self._shape, np.int32)
-        found: Array = None if real is None else real[self._cuts[0]]
+        has_element: Array = None if real is None else real[self._cuts[0]]
         for number, cut in enumerate(self._cuts[1:], 1):
             candidate = padded[cut]
             better = np.logical_not(select(environment, chosen, candidate)[0])
             if real is not None:
-                better = real[cut] & (better | ~found)
-                found = found | real[cut]
+                better = real[cut] & (better | ~has_element)
+                has_element = has_element | real[cut]
             chosen = where(better, candidate, chosen)
             numbers = where(better, np.full((), number, np.int32), numbers)
         places = self._distances[numbers]
         for line in self._origins:
             places += line
-        inside = None if found is None or found.all() else found.reshape(-1)
+        inside = None if has_element is None or has_element.all() else has_element.reshape(-1)
         return places.reshape(-1), inside

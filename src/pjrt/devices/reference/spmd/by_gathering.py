@@ -1,7 +1,7 @@
-"""Programs that nobody partitioned: run whole, on the gathered arguments, and cut again by their shardings.
+"""Programs with shardings, without a partitioner: run whole on the gathered arguments, with results cut by shardings.
 
-That gives what a partitioner's program gives. Where the program has parts for one shard, or collectives, every device
-runs the whole, and they meet there. Where it has none they would all do the same, so one of them does it for all.
+The results are those of a partitioned program. Where the program has parts for one shard, or collectives, every device
+runs the whole program, and they exchange values there. Else all would do the same, so one device runs it for all.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from pjrt.devices.reference.spmd.replica_groups import Rendezvous
 from pjrt.stablehlo.sharding import REPLICATED, Sharding
 from pjrt.stablehlo.types import TensorType, ValueType
 
-_PATIENCE = 1e9
-"""Seconds to wait for the device that works for all: however long that takes; if it fails the launch ends."""
+_FOREVER = 1e9
+"""Seconds to wait for the device that runs the program for all: if it fails, the launch ends."""
 
-_OWN_BUSINESS = frozenset(
+_PER_DEVICE = frozenset(
     {
         "sdy.manual_computation",
         "SPMDFullToShardShape",
@@ -41,33 +41,33 @@ _OWN_BUSINESS = frozenset(
         "stablehlo.recv",
     }
 )
-"""Ops and custom calls that each device must do for itself."""
+"""Ops and custom calls that each device must run itself."""
 
 
 class GatheredProgram:
     """A program with shardings, for a number of partitions.
 
-    ``parameters`` and ``results`` are the types of one device's share, ``argument_shardings`` and ``result_shardings``
-    how they are shared out; what the program does not say is replicated.
+    ``parameters`` and ``results`` are the types of one device's shards, ``argument_shardings`` and ``result_shardings``
+    the shardings; values without one in the program are replicated.
     """
 
     def __init__(self, evaluator: Evaluator, num_partitions: int) -> None:
         self._evaluator = evaluator
         self.argument_shardings = _checked(evaluator.argument_shardings, evaluator.arguments, num_partitions)
         self.result_shardings = _checked(evaluator.result_shardings, evaluator.results, num_partitions)
-        self.parameters = _shares(self.argument_shardings, evaluator.arguments)
-        self.results = _shares(self.result_shardings, evaluator.results)
-        said = [*evaluator.argument_shardings, *evaluator.result_shardings]
-        self._one_for_all = evaluator.ops.isdisjoint(_OWN_BUSINESS) and any(sharding is not None for sharding in said)
+        self.parameters = _shards(self.argument_shardings, evaluator.arguments)
+        self.results = _shards(self.result_shardings, evaluator.results)
+        shardings = [*evaluator.argument_shardings, *evaluator.result_shardings]
+        self._one_for_all = evaluator.ops.isdisjoint(_PER_DEVICE) and any(s is not None for s in shardings)
         self._gathering, self._scattering = Rendezvous("the arguments"), Rendezvous("the results")
 
     def run(self, args: Sequence[Any], context: Context) -> list[Any]:
-        """The share of this device of the results, from its share of the arguments."""
+        """Return this device's shards of the results, from its shards of the arguments."""
         group = tuple((context.replica_id, partition) for partition in range(context.num_partitions))
         whole = self._gather(args, context, group)
         if self._one_for_all:
-            mine = self._evaluator.run(whole, context) if context.partition_id == 0 else None
-            results = self._scattering.exchange(context, group, mine, timeout=_PATIENCE)[0]
+            own = self._evaluator.run(whole, context) if context.partition_id == 0 else None
+            results = self._scattering.exchange(context, group, own, timeout=_FOREVER)[0]
         else:
             results = self._evaluator.run(whole, context)
         return [
@@ -78,11 +78,11 @@ class GatheredProgram:
     def _gather(self, args: Sequence[Any], context: Context, group: Any) -> list[Any]:
         if all(sharding.is_replicated for sharding in self.argument_shardings):
             return list(args)
-        brought = self._gathering.exchange(context, group, args, timeout=_PATIENCE)
+        contributions = self._gathering.exchange(context, group, args, timeout=_FOREVER)
         if self._one_for_all and context.partition_id != 0:
             return []
         return [
-            arg if sharding.is_replicated else sharding.put_together([row[i] for row in brought], _sizes(type_))
+            arg if sharding.is_replicated else sharding.put_together([row[i] for row in contributions], _sizes(type_))
             for i, (arg, sharding, type_) in enumerate(
                 zip(args, self.argument_shardings, self._evaluator.arguments, strict=True)
             )
@@ -90,7 +90,7 @@ class GatheredProgram:
 
 
 def _checked(shardings: Sequence[Sharding | None], types: Sequence[ValueType], num_partitions: int) -> list[Sharding]:
-    """The shardings; one for another number of partitions is taken for none."""
+    """Return the shardings; replicated in place of one for another number of partitions."""
     return [
         sharding
         if sharding is not None and isinstance(type_, TensorType) and len(sharding.places) == num_partitions
@@ -104,7 +104,7 @@ def _sizes(type_: ValueType) -> tuple[int, ...]:
     return type_.sizes
 
 
-def _shares(shardings: Sequence[Sharding], types: Sequence[ValueType]) -> list[ShapeSpec]:
+def _shards(shardings: Sequence[Sharding], types: Sequence[ValueType]) -> list[ShapeSpec]:
     specs = []
     for sharding, type_ in zip(shardings, types, strict=True):
         specs.append(ShapeSpec(sharding.shard_shape(_sizes(type_)), type_.element))  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Who takes part in a collective: process groups, in the specification's four ways, and their meetings.
+"""Replica groups: which processes take part in a collective, in the specification's four ways, and their rendezvous.
 
 A process is a pair of replica and partition.
 """
@@ -21,18 +21,18 @@ from pjrt.stablehlo.attributes import Opaque
 Process = tuple[int, int]
 Group = tuple[Process, ...]
 GroupFinder = Callable[[Context], Group | None]
-"""Tells the group that the running process belongs to; None where it belongs to none."""
+"""A function that returns the group of the running process, or None if it is in no group."""
 
 _numbers = itertools.count()
 
 
 def group_table(view: OpView, name: str = "replica_groups") -> list[list[int]]:
-    """A table of numbers, a row a group; -1 fills rows that are shorter than others."""
+    """Return a table of numbers, with a row for each group; in the program -1 fills rows that are too short."""
     table = view.attr(name, None)
     if table is None:
         return []
-    if isinstance(table, Opaque) and (found := _MESH_AXES.match(table.text)) is not None:
-        return _rows_along(parse_mesh(view.symbol(found["mesh"])["mesh"].text), _AXIS_NAME.findall(found["axes"]))
+    if isinstance(table, Opaque) and (match := _MESH_AXES.match(table.text)) is not None:
+        return _rows_along(parse_mesh(view.symbol(match["mesh"])["mesh"].text), _AXIS_NAME.findall(match["axes"]))
     if not isinstance(table, np.ndarray):
         raise view.unimplemented(f"expected a table of numbers as {name}, found {table}")
     if table.size == 0:
@@ -40,7 +40,7 @@ def group_table(view: OpView, name: str = "replica_groups") -> list[list[int]]:
     return [[int(n) for n in row if n >= 0] for row in np.reshape(table, (len(table), -1) if table.ndim else (1, 1))]
 
 
-# An axis that only a part of takes part in says so behind its name, and does not match.
+# A part of an axis has its size behind the name, and does not match: it is unsupported.
 _MESH_AXES = re.compile(
     r'#stablehlo\.replica_group_mesh_axes<mesh = @"?(?P<mesh>[^",]+)"?, '
     r'axes = \[(?P<axes>(?:#stablehlo\.axis_ref<name = "[^"]*">(?:, )?)*)\]>$'
@@ -49,7 +49,7 @@ _AXIS_NAME = re.compile(r'name = "([^"]*)"')
 
 
 def _rows_along(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
-    """The devices of a mesh in groups that differ along some axes only, the first axis named being the slowest."""
+    """Return the devices of a mesh in groups that differ along some axes only, the first of these being the slowest."""
     groups: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
     for device, place in enumerate(mesh.coordinates()):
         others = tuple(place[axis] for axis in mesh.axes if axis not in axes)
@@ -58,13 +58,13 @@ def _rows_along(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
 
 
 def channel_of(view: OpView) -> int:
-    """The number of the op's channel; 0 where it has none."""
+    """Return the number of the op's channel; 0 if it has none."""
     handle = view.attr("channel_handle", None)
     return 0 if handle is None else int(handle.handle)
 
 
 def group_finder(view: OpView) -> GroupFinder:
-    """The groups of all_reduce, all_gather and reduce_scatter: by their channel and ``use_global_device_ids``."""
+    """Return the finder of the groups of all_reduce, all_gather and reduce_scatter."""
     rows, channel = group_table(view), channel_of(view)
     if view.attr("use_global_device_ids", False):
         if channel <= 0:
@@ -76,8 +76,9 @@ def group_finder(view: OpView) -> GroupFinder:
 
 
 def channel_group_finder(rows: list[list[int]], channel: int) -> GroupFinder:
-    """The groups of all_to_all, collective_broadcast and collective_permute: of partitions with a channel, else of
-    replicas.
+    """Return the finder of the groups of all_to_all, collective_broadcast and collective_permute.
+
+    They are groups of partitions if the op has a channel, else of replicas.
     """
     if channel > 0:
         return _finder(rows, _cross_partition, lambda c: c.num_partitions)
@@ -87,13 +88,13 @@ def channel_group_finder(rows: list[list[int]], channel: int) -> GroupFinder:
 def _finder(
     rows: list[list[int]],
     expand: Callable[[Sequence[int], Context], list[Group]],
-    everyone: Callable[[Context], int],
+    count: Callable[[Context], int],
 ) -> GroupFinder:
-    """Looks for the running process in all groups; no rows stand for one with everyone."""
+    """Return the finder that looks for the running process in all groups; no rows stand for one group of all."""
 
     def find(context: Context) -> Group | None:
         me = (context.replica_id, context.partition_id)
-        for row in rows or [list(range(everyone(context)))]:
+        for row in rows or [list(range(count(context)))]:
             for group in expand(row, context):
                 if me in group:
                     return group
@@ -119,21 +120,21 @@ def _flattened(row: Sequence[int], context: Context) -> list[Group]:
 
 
 class Rendezvous:
-    """The place where the processes of a group meet each time that they come to an op.
+    """The place where the processes of a group exchange values each time that they come to an op.
 
-    Every process comes to its ops in the same order, so the meetings of one op are numbered by each process for itself.
+    Every process comes to its ops in the same order, so each process numbers the rounds of one op by itself.
     """
 
     def __init__(self, name: str) -> None:
         self._place = (name, next(_numbers))
 
     def exchange(self, context: Context, group: Group, value: Any, *, timeout: float | None = None) -> list[Any]:
-        """The values that all of a group bring, in the group's order; they are not to be written to.
+        """Return the values of all processes of a group, in the group's order; they must not be written to.
 
         Raises:
-            DeadlineExceededError: somebody does not come in time.
-            AbortedError: somebody failed.
-            FailedPreconditionError: the program runs without the others.
+            DeadlineExceededError: a process does not come in time.
+            AbortedError: a process failed.
+            FailedPreconditionError: the program runs without a client, or its client has too few devices.
         """
         if group == ((context.replica_id, context.partition_id),):
             return [value]
@@ -141,7 +142,7 @@ class Rendezvous:
             raise FailedPreconditionError(
                 f"{self._place[0]} needs {len(group)} processes: run the program on a client with as many devices"
             )
-        counts: dict[Any, int] = context.values.setdefault("meetings", {})
-        count = counts[self._place] = counts.get(self._place, 0) + 1
-        found: list[Any] = context.host.rendezvous((*self._place, count), value, participants=group, timeout=timeout)
-        return found
+        rounds: dict[Any, int] = context.values.setdefault("rendezvous", {})
+        number = rounds[self._place] = rounds.get(self._place, 0) + 1
+        values: list[Any] = context.host.rendezvous((*self._place, number), value, participants=group, timeout=timeout)
+        return values

@@ -1,4 +1,4 @@
-"""Shardings as GSPMD (``mhlo.sharding``) and Shardy (``sdy.sharding``) spell them: both come down to the same tiles."""
+"""The parser of shardings, as GSPMD (``mhlo.sharding``) and Shardy (``sdy.sharding``) write them: both become tiles."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ _GSPMD_TILED = re.compile(
 
 
 def parse_gspmd(text: str, rank: int) -> Sharding:
-    """The sharding that ``{devices=[2,1,4]<=[8] last_tile_dim_replicate}`` and its like spell, for a value of some
-    rank.
+    """Return the sharding of a value that is written as ``{devices=[2,1,4]<=[8] last_tile_dim_replicate}``.
 
     Raises:
-        UnimplementedError: it is of a kind that this device does not know.
+        UnimplementedError: the sharding is of an unknown kind.
     """
-    spelled = text.strip()
-    if spelled in ("{replicated}", "{manual}", "", "{unknown}") or spelled.startswith("{maximal"):
+    text = text.strip()
+    if text in ("{replicated}", "{manual}", "", "{unknown}") or text.startswith("{maximal"):
         return REPLICATED
-    match = _GSPMD_TILED.match(spelled)
+    match = _GSPMD_TILED.match(text)
     if match is None:
         raise UnimplementedError(f"expected a sharding such as {{devices=[2,1]<=[2]}}, found {text[:120]}")
     tiles = _numbers(match["tiles"])
@@ -54,16 +53,16 @@ class Mesh:
     devices: tuple[int, ...]
 
     def coordinates(self) -> list[dict[str, int]]:
-        """For each device its place along each axis."""
-        found: list[dict[str, int]] = [{} for _ in self.devices]
+        """Return, for each device, its place along each axis."""
+        places: list[dict[str, int]] = [{} for _ in self.devices]
         sizes = tuple(self.axes.values())
         for number, device in enumerate(self.devices):
-            found[device] = dict(zip(self.axes, map(int, np.unravel_index(number, sizes)), strict=True))
-        return found
+            places[device] = dict(zip(self.axes, map(int, np.unravel_index(number, sizes)), strict=True))
+        return places
 
 
 def parse_mesh(text: str) -> Mesh:
-    """The mesh that ``#sdy.mesh<["x"=4, "y"=2], device_ids=[…]>`` spells."""
+    """Return the mesh that is written as ``#sdy.mesh<["x"=4, "y"=2], device_ids=[…]>``."""
     axes = {name: int(size) for name, size in re.findall(r'"([^"]*)"=(\d+)', text)}
     listed = re.search(r"device_ids=\[([\d, ]*)\]", text)
     count = math.prod(axes.values())
@@ -78,17 +77,17 @@ _SDY = re.compile(
 
 
 def parse_sdy(text: str, mesh: Callable[[str], Mesh], manual: Collection[str] | None = None) -> list[Sharding]:
-    """The shardings that ``#sdy.sharding<@mesh, [{"x"}, {}]>``, or a list of such, spells.
+    """Return the shardings that are written as ``#sdy.sharding<@mesh, [{"x"}, {}]>``, or as a list of such.
 
     Args:
         text: the attribute as MLIR prints it.
         mesh: finds a mesh by its name.
-        manual: if given, only these axes count.
+        manual: the only axes that count; all by default.
 
     Raises:
-        InvalidArgumentError: there is no sharding in it.
+        InvalidArgumentError: the text has no sharding.
     """
-    found = [
+    shardings = [
         _of_axes(
             parse_mesh(m["mesh"]) if m["mesh"].startswith("mesh<") else mesh(m["mesh"].strip('@"')),
             m["dims"],
@@ -97,29 +96,29 @@ def parse_sdy(text: str, mesh: Callable[[str], Mesh], manual: Collection[str] | 
         )
         for m in _SDY.finditer(text)
     ]
-    if not found:
+    if not shardings:
         raise InvalidArgumentError(f"expected a sharding of Shardy, found {text[:120]}")
-    return found
+    return shardings
 
 
 _AXIS = re.compile(r'"(?P<name>[^"]*)"(?::\((?P<before>\d+)\)(?P<size>\d+))?')
 
 
 def _of_axes(mesh: Mesh, dimensions: str, unreduced: str, manual: Collection[str] | None) -> Sharding:
-    """Each dimension is cut along some axes of the mesh, or parts of them, the first one the coarsest; the terms of a
-    sum lie along others.
+    """Return the sharding that cuts each dimension along some axes of the mesh, or parts of them, the first one being
+    the coarsest; the terms of a sum lie along others.
     """
-    spread = [_along(mesh, spelled, manual) for spelled in re.findall(r"\{([^}]*)\}", dimensions)]
+    spread = [_along(mesh, axes, manual) for axes in re.findall(r"\{([^}]*)\}", dimensions)]
     places = tuple(tuple(numbers[device] for _, numbers in spread) for device in range(len(mesh.devices)))
     terms = _along(mesh, unreduced, manual)[1]
     return Sharding(tuple(count for count, _ in spread), places, tuple(terms) if any(terms) else ())
 
 
-def _along(mesh: Mesh, spelled: str, manual: Collection[str] | None) -> tuple[int, list[int]]:
+def _along(mesh: Mesh, axes: str, manual: Collection[str] | None) -> tuple[int, list[int]]:
     """Return how many places there are along some axes together, and which of them each device has."""
     coordinates = mesh.coordinates()
     count, numbers = 1, [0] * len(coordinates)
-    for axis in _AXIS.finditer(spelled):
+    for axis in _AXIS.finditer(axes):
         if manual is not None and axis["name"] not in manual:
             continue
         whole = mesh.axes[axis["name"]]
@@ -136,7 +135,7 @@ def shardings_of(
     types: Sequence[ValueType],
     symbol: Callable[[str], Mapping[str, Any]],
 ) -> list[Sharding | None]:
-    """What the program says about the arguments or results of a function: Shardy's word first, else GSPMD's, else None.
+    """Return the shardings of a function's arguments or results: Shardy's if there is one, else GSPMD's, else None.
 
     Args:
         attributes: those of each value.
@@ -144,17 +143,17 @@ def shardings_of(
         symbol: finds the attributes of a named op of the module.
     """
 
-    def of(said: Mapping[str, Any], type_: ValueType) -> Sharding | None:
+    def of(attributes: Mapping[str, Any], type_: ValueType) -> Sharding | None:
         if not isinstance(type_, TensorType):
             return None
-        if "sdy.sharding" in said:
-            text = getattr(said["sdy.sharding"], "text", str(said["sdy.sharding"]))
+        if "sdy.sharding" in attributes:
+            text = getattr(attributes["sdy.sharding"], "text", str(attributes["sdy.sharding"]))
             return parse_sdy(text, lambda name: parse_mesh(symbol(name)["mesh"].text))[0]
-        if "mhlo.sharding" in said:
-            return parse_gspmd(said["mhlo.sharding"], type_.rank)
+        if "mhlo.sharding" in attributes:
+            return parse_gspmd(attributes["mhlo.sharding"], type_.rank)
         return None
 
-    return [of(said, type_) for said, type_ in zip(attributes, types, strict=True)]
+    return list(map(of, attributes, types))
 
 
 def _numbers(text: str) -> Shape:
