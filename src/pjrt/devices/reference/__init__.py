@@ -1,13 +1,18 @@
-"""The reference device: StableHLO, interpreted by numpy on whole arrays.
+"""The reference device: an interpreter of StableHLO on numpy, for whole arrays.
 
-It is here to be compared with and to be understood: every op of the specification on every element type, each in one
-place, and a program that can be traced, profiled and stepped through.
+Compare other devices with it, and read it: it has every op of the specification on every element type, each in one
+place, and its programs can be traced, profiled and stepped through.
 
 How a program runs
 ------------------
 ``Evaluator(module)`` compiles it once: each function and region becomes a ``Block``, a flat list of steps over numbered
-slots. Running is a loop over these steps. What is wrong or unsupported is found at compile time; what depends on
-constants only is computed there.
+slots. A loop runs these steps. Errors of the program and unsupported ops are found at compile time.
+
+- ``core``: the interpreter itself: blocks, lowering, the registry of ops.
+- ``ops``: the ops, a module for each chapter of the specification.
+- ``numerics``: functions on arrays for the ops.
+- ``spmd``: programs for several devices.
+- ``fast``: optimizations. The rest is complete without them (``optimize=False``).
 
 How to add an op
 ----------------
@@ -15,25 +20,24 @@ One function in the module of its chapter in ``ops/``::
 
     @op("stablehlo.reverse")
     def reverse(view: OpView) -> Kernel:
-        \"\"\"Turns the order of some dimensions around.\"\"\"
-        turned = [slice(None)] * view.operand().rank
-        for dimension in view.attr("dimensions"):
-            turned[dimension] = slice(None, None, -1)
-        index = tuple(turned)
+        \"\"\"Reverse some dimensions.\"\"\"
+        dimensions = view.attr("dimensions")
+        index = tuple(slice(None, None, -1 if d in dimensions else 1) for d in range(view.operand().rank))
         return lambda x: x[index]
 
-It runs when a program is compiled, looks at everything that is known then, and returns the kernel that runs each time,
-which should do as little as possible. The decorator's other arguments are explained at ``op``.
+It runs when a program is compiled, reads types and attributes, and returns the kernel that runs each time and should do
+as little as possible. The docstring of ``op`` explains the decorator's other arguments.
 
 - ``view.operand(i)``, ``view.result(i)``: ``TensorType`` with ``shape`` (None for an unknown size), ``sizes`` (static
   or an error), ``rank``, ``element`` (``pjrt.api.element_type.ElementType``), ``dtype``. ``view.operands`` and
   ``view.results`` may hold tokens and tuples too.
 - ``view.attr("name")``, ``view.attr("name", default)``: Python values, see ``pjrt.stablehlo.attributes``. Dimension
   numbers are frozen dataclasses.
-- ``view.regions``: compiled already; ``view.function("name")`` compiles a function of the module.
-- ``raise view.unimplemented(reason)`` for what is not done, ``raise view.invalid(reason)`` for what the specification
-  forbids: both name op, types and source location. Both are for compile time; a kernel that must fail raises an error
-  of ``pjrt.api.errors``, and the loop adds the rest.
+- ``view.regions``: already compiled; ``view.function("name")`` compiles a function of the module.
+- ``view.derive(name=..., attributes=..., ...).compile()``: the kernel of another op, for ops that reduce to it.
+- ``raise view.unimplemented(reason)`` for unsupported ops, ``raise view.invalid(reason)`` for those that break a rule
+  of the specification: both name op, types and source location. Both are for compile time; a kernel that must fail
+  raises an error of ``pjrt.api.errors``, and the loop adds the rest.
 
 Values
 ------
@@ -53,10 +57,11 @@ Values
 Regions and the environment
 ---------------------------
 The kernel of an op that has regions, or is registered with ``environment=True``, gets the environment as its first
-argument: ``kernel(environment, *operands)``. It is passed on to regions, and ``context_of(environment)`` is the run's
-``Context`` (replica, partition, host).
+argument: ``kernel(environment, *operands)``. It passes the environment on to regions, and ``context_of(environment)``
+is the run's ``Context`` (replica, partition, host).
 
-- ``region(environment, *args)`` or ``region.run(environment, args)``: a list of results.
+- ``region(environment, *args)`` or ``region.run(environment, args)``: a list of results. ``one_or_all(results)`` is the
+  form in which a kernel returns them.
 - ``region.pattern``: ``"add"``, ``"multiply"``, ``"maximum"``, ``"minimum"``, ``"and"``, ``"or"``, ``"xor"``,
   ``"first"``, ``"second"`` or None.
 - ``region.vectorized(environment, *arrays)``: the scalar body at each position of arrays that broadcast together, a
@@ -67,10 +72,10 @@ argument: ``kernel(environment, *operands)``. It is passed on to regions, and ``
 
 from __future__ import annotations
 
-from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op, rules
 from pjrt.devices.reference.evaluator import Evaluator
 
-__all__ = ["Context", "Environment", "Evaluator", "Kernel", "OpView", "context_of", "op", "rules"]
+__all__ = ["Context", "Environment", "Evaluator", "Kernel", "OpView", "context_of", "one_or_all", "op", "rules"]
