@@ -10,15 +10,7 @@ import numpy as np
 from pjrt.devices.reference.core.block import Block, Environment
 from pjrt.stablehlo.types import TensorType, ValueType
 
-_COMMUTATIVE = {
-    "stablehlo.add": "add",
-    "stablehlo.multiply": "multiply",
-    "stablehlo.maximum": "maximum",
-    "stablehlo.minimum": "minimum",
-    "stablehlo.and": "and",
-    "stablehlo.or": "or",
-    "stablehlo.xor": "xor",
-}
+_COMMUTATIVE = {f"stablehlo.{name}": name for name in ("add", "multiply", "maximum", "minimum", "and", "or", "xor")}
 
 
 class Region:

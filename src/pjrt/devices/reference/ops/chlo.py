@@ -123,29 +123,13 @@ def _high_product(x: Any, y: Any) -> Any:
     return np.add(np.add(np.multiply(high_x, high_y), np.right_shift(middle, 32)), np.right_shift(crossed, 32))
 
 
-_BROADCASTING = (
-    "add",
-    "and",
-    "atan2",
-    "compare",
-    "complex",
-    "divide",
-    "maximum",
-    "minimum",
-    "multiply",
-    "or",
-    "power",
-    "remainder",
-    "select",
-    "shift_left",
-    "shift_right_arithmetic",
-    "shift_right_logical",
-    "subtract",
-    "xor",
-)
+_BROADCASTING = """
+add and atan2 compare complex divide maximum minimum multiply or power remainder select shift_left
+shift_right_arithmetic shift_right_logical subtract xor
+"""
 
 
-@op(*(f"chlo.broadcast_{name}" for name in _BROADCASTING), elementwise=True)
+@op(*(f"chlo.broadcast_{name}" for name in _BROADCASTING.split()), elementwise=True)
 def broadcasting(view: OpView) -> Kernel:
     """Broadcast the operands to one shape, by numpy's rules or by ``broadcast_dimensions``, for an op of StableHLO."""
     kernel = view.derive(name="stablehlo." + view.name.removeprefix("chlo.broadcast_")).compile()

@@ -156,7 +156,7 @@ def geqp3(view: OpView) -> Kernel:
 
 def _workspace(a: Array) -> int:
     """Return a size of ``ormqr``'s workspace that is enough for LAPACK's blocks."""
-    return 128 * max(a.shape)
+    return int(128 * max(a.shape))
 
 
 @routine("ormqr", takes=(2, 1, 2))

@@ -21,22 +21,13 @@ from pjrt.stablehlo.sharding import REPLICATED, Sharding
 Array = Any
 
 
-@op(
-    "sdy.sharding_constraint",
-    "sdy.reshard",
-    "sdy.propagation_barrier",
-    "sdy.data_flow_edge",
-    "sdy.func_data_flow_edge",
-    "sdy.all_gather",
-    "sdy.all_reduce",
-    "sdy.all_slice",
-    "sdy.all_to_all",
-    "sdy.collective_permute",
-    "sdy.reduce_scatter",
-    "sdy.replicated_to_unreduced",
-    "sdy.sharded_to_unreduced",
-    quantized=True,
-)
+_HINTS = """
+all_gather all_reduce all_slice all_to_all collective_permute data_flow_edge func_data_flow_edge propagation_barrier
+reduce_scatter replicated_to_unreduced reshard sharded_to_unreduced sharding_constraint
+"""
+
+
+@op(*(f"sdy.{name}" for name in _HINTS.split()), quantized=True)
 def hint(view: OpView) -> Kernel:
     """Return the value: the op is a hint where it is, or is to go."""
     return lambda value: value
