@@ -1,4 +1,4 @@
-"""Alias fulfillments: they name, later, the buffer that an alias buffer is an alias of."""
+"""Alias fulfillments: the objects that give an alias buffer the buffer that it stands for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executables in files: what was compiled, with the facts that tell whether it fits a client."""
+"""Saved executables: files with a compiled program, and the facts that decide whether it fits a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pjrt compile``: ahead-of-time compilation for devices that need not be here."""
+"""``pjrt compile``: ahead-of-time compilation for devices that need not exist on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pjrt devices``: the devices that are here."""
+"""``pjrt devices``: the devices of this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run contexts: what a running program can ask about its run."""
+"""Run contexts: the facts about its run that a running program can read."""
 
 from __future__ import annotations
 

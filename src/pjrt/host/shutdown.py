@@ -1,4 +1,4 @@
-"""Shutdown: what becomes of work under way when the interpreter ends, and in the child of a fork.
+"""Shutdown: the end of work in progress when the interpreter ends, and in the child of a fork.
 
 The threads of the work queues are daemons that the end of the interpreter waits for, but not for ever. If Python joined
 them, one device function that hangs would keep the process from ending. If nobody waited for them, work that is nearly

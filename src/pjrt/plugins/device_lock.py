@@ -1,4 +1,4 @@
-"""One client or many: keeps a second client off a device that is not shared, and names the holder in the error.
+"""The lock on a device that is not shared: a second client gets an error that names the holder.
 
 A plugin declares who may share its devices. Where not everyone may, a client locks the device before it is made, and
 releases it when it is closed or dropped, or when its process ends in any way.

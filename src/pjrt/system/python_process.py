@@ -1,4 +1,4 @@
-"""Code of this package in a Python subprocess, for what may crash, hang or print."""
+"""Functions of this package in a Python subprocess, for code that may crash, hang or print."""
 
 from __future__ import annotations
 

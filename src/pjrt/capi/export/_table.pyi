@@ -1,3 +1,5 @@
+"""Types of the names of ``_table.pyx`` that Python uses."""
+
 from pjrt.capi.export.exported_plugin import ExportedPlugin
 
 CAPSULE_NAME: str

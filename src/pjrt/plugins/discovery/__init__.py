@@ -1,4 +1,4 @@
-"""Which plugins there are, found without importing or opening any of them (part of ``plugins``).
+"""The discovery of plugins, without importing or opening any of them (part of ``plugins``).
 
 One module for each source, in the order of precedence:
 

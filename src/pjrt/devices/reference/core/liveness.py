@@ -1,4 +1,4 @@
-"""Liveness: which slots no later step reads, so that a step empties them."""
+"""Liveness: the slots that no later step reads, which a step therefore empties."""
 
 from __future__ import annotations
 

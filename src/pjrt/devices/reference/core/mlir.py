@@ -1,4 +1,4 @@
-"""All calls of jaxlib's MLIR bindings by name that the reference device makes."""
+"""The calls of jaxlib's MLIR bindings that the reference device makes, in one place."""
 
 from __future__ import annotations
 

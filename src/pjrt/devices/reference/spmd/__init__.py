@@ -1,1 +1,1 @@
-"""Programs for several devices: shardings, the groups of collectives, and programs without a partitioner."""
+"""Programs for several devices (SPMD): shardings, the groups of collectives, and programs that run unpartitioned."""
