@@ -1,4 +1,4 @@
-"""Programs with shardings, without a partitioner: run whole on the gathered arguments, with results cut by shardings.
+"""Sharded programs that XLA cannot partition: run whole on gathered arguments, with results cut by shardings.
 
 The results are those of a partitioned program. Where the program has parts for one shard, or collectives, every device
 runs the whole program, and they exchange values there. Else all would do the same, so one device runs it for all.
