@@ -69,7 +69,7 @@ class TestEntryPoints:
         )
         install(site, "abacus", {"pjrt.plugins": {"abacus": "abacus_b:Abacus"}}, {"abacus_b.py": code})
         plugins.refresh()
-        assert type(plugins.get("abacus")).__name__ == "Abacus"
+        assert type(plugins.load_plugin("abacus")).__name__ == "Abacus"
         pjrt.client("abacus").close()
 
     def test_a_package_with_a_library(self, site: Path, tiny_library: Path) -> None:

@@ -64,5 +64,5 @@ def test_the_priorities_are_those_of_the_page() -> None:
 
 
 def test_all_names_of_the_registry_are_on_the_page_or_in_the_reference() -> None:
-    for name in ("names", "available", "declaration", "declarations", "get", "loaded", "refresh", "register"):
+    for name in ("names", "available", "declaration", "declarations", "load_plugin", "loaded", "refresh", "register"):
         assert f"pjrt.plugins.{name}(" in PAGE

@@ -49,7 +49,7 @@ def test_the_cpu_device_is_the_default_where_there_is_no_other() -> None:
 
 
 def test_a_plugin_is_one_object() -> None:
-    assert plugins.get("cpu") is plugins.get("cpu")
+    assert plugins.load_plugin("cpu") is plugins.load_plugin("cpu")
 
 
 def test_options_reach_the_device() -> None:
@@ -89,7 +89,7 @@ class TestRegister:
         assert "wooden-abacus" not in plugins.loaded()
         pjrt.client("wooden-abacus").close()
         assert "abacus_of_wood" in sys.modules
-        assert plugins.loaded()["wooden-abacus"] is plugins.get("wooden-abacus")
+        assert plugins.loaded()["wooden-abacus"] is plugins.load_plugin("wooden-abacus")
 
     def test_a_library(self, registered: Any, tiny_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tiny_library.parent)
@@ -169,7 +169,7 @@ def test_many_threads_load_a_plugin_once(registered: Any, tmp_path: Path, monkey
 
     def ask() -> None:
         start.wait(timeout=60)
-        found.append(plugins.get("abacus"))
+        found.append(plugins.load_plugin("abacus"))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
@@ -298,7 +298,7 @@ def test_an_empty_variable_is_one_that_is_not_set(
     monkeypatch.setenv("ABACUS_PLACE", "3")
     (tmp_path / "libabacus.so").write_bytes(tiny_library.read_bytes())
     registered(name="abacus", library=tmp_path / "libabacus.so", environment=said)
-    plugins.get("abacus")
+    plugins.load_plugin("abacus")
     assert {name: os.environ[name] for name in said} == {"ABACUS_FLAGS": "default", "ABACUS_PLACE": "3"}
 
 
@@ -316,7 +316,7 @@ assert tiny.tiny_plugin_calls(b"PJRT_Plugin_Initialize") == 0
 start, found = threading.Barrier(12), []
 def ask(name):
     start.wait()
-    found.append(pjrt.plugins.get(name))
+    found.append(pjrt.plugins.load_plugin(name))
 threads = [threading.Thread(target=ask, args=(name,)) for name in ["a", "b", path] * 4]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
@@ -349,7 +349,7 @@ class TestTopologiesByName:
         with pjrt.client("reference") as client:
             (result,) = client.load(compiled)(np.array([1, 2], np.float32))
             assert np.asarray(result).tolist() == [1, 2]
-        again = plugins.get("reference").deserialize_topology(topology.serialize())
+        again = plugins.load_plugin("reference").deserialize_topology(topology.serialize())
         assert again.fingerprint() == topology.fingerprint()
 
     def test_one_that_makes_clients(self, registered: Any) -> None:

@@ -150,7 +150,7 @@ def test_relative_paths_are_the_caller_s_own_word(library: Path, monkeypatch: py
     monkeypatch.chdir(library.parent)
     with pjrt.client("./abacus.so") as one, pjrt.client("abacus.so") as other:
         assert one.platform_name == other.platform_name == "tiny"
-    assert plugins.get("abacus.so") is plugins.get(library)
+    assert plugins.load_plugin("abacus.so") is plugins.load_plugin(library)
 
 
 @pytest.mark.parametrize("variable", ["PJRT_NAMES_AND_LIBRARY_PATHS", "PJRT_PLUGIN_LIBRARY_PATH", "PJRT_LIBRARY_PATH"])

@@ -101,7 +101,7 @@ def test_a_name_leads_to_a_plugin(tiny_library: Path, tmp_path: Path) -> None:
     (package / "xla_cuda_plugin.so").symlink_to(tiny_library)
     code = """
 import pjrt
-assert pjrt.load_plugin("cuda") is pjrt.plugins.get("cuda")
+assert pjrt.load_plugin("cuda") is pjrt.plugins.load_plugin("cuda")
 print(len(pjrt.topology("cuda", "2x2").device_descriptions), len(pjrt.client("cuda", num_devices=3).devices))
 """
     assert run(code, tmp_path) == "4 3"

@@ -157,12 +157,12 @@ def test_a_vendors_plugin_is_loaded_once_in_a_process(ask: Ask, name: str) -> No
     """The registry knows that it and its driver cannot be there twice."""
     body = """
 from pjrt import plugins
-plugin = plugins.get(name)
+plugin = plugins.load_plugin(name)
 try:
     plugins.reload(name, force=True)
 except pjrt.FailedPreconditionError as error:
     found["refused"] = error.message
-found["same"] = plugins.get(name) is plugin
+found["same"] = plugins.load_plugin(name) is plugin
 """
     found = ask(body, name=name)
     assert "cannot be loaded twice in a process, for it and its driver have threads" in found["refused"]

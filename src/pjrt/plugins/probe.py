@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.client import Client
 from pjrt.api.errors import PjrtError
-from pjrt.plugins import builtin, registry, schema
+from pjrt.plugins import builtin, registry
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.plugins.loader import FactoryPlugin
 from pjrt.system.python_process import NoAnswerError, ask
@@ -61,16 +60,8 @@ def probe(
         return ProbeResult(problem="its hardware is not here")
     if plugin.distribution == builtin.DISTRIBUTION or not (plugin.library or isinstance(plugin.factory, str)):
         return _probe_here(plugin.name, devices, options or {})
-    question = {
-        "name": plugin.name,
-        "origin": plugin.origin,
-        # The name of a plugin that is given by its path is all that the subprocess needs.
-        "declaration": None if is_path(plugin.name) or ".py:" in plugin.name else schema.to_table(plugin),
-        "options": dict(options or {}),
-        "devices": devices,
-    }
     try:
-        answer = ask(answer_in_subprocess, question, time_limit)
+        answer = ask(answer_in_subprocess, (replace(plugin, shadowed=()), devices, dict(options or {})), time_limit)
     except NoAnswerError as lost:
         if lost.end is None:
             return ProbeResult(problem=f"it did not answer within {time_limit:g} seconds")
@@ -80,24 +71,18 @@ def probe(
     return ProbeResult(None if version is None else (version[0], version[1]), devices=devices, **answer)
 
 
-def answer_in_subprocess(question: dict[str, Any]) -> dict[str, Any]:
+def answer_in_subprocess(question: tuple[Declaration, bool, Mapping[str, NamedValue]]) -> dict[str, Any]:
     """Return the answer to a probe's question; called in the subprocess."""
-    if question["declaration"] is not None:
-        facts = schema.read_table(question["declaration"])
-        library = facts.get("library")
-        plugin = replace(
-            schema.amend(Declaration(question["name"], question["origin"]), facts),
-            library=None if library is None else Path(library),
-            factory=facts.get("factory"),
-        )
+    plugin, devices, options = question
+    if not is_path(plugin.name) and ".py:" not in plugin.name:  # a path is enough to find the plugin
         registry.register(plugin)
-    return asdict(_probe_here(question["name"], question["devices"], question["options"]))
+    return asdict(_probe_here(plugin.name, devices, options))
 
 
 def _probe_here(name: str, devices: bool, options: Mapping[str, NamedValue]) -> ProbeResult:
     result = ProbeResult()
     try:
-        plugin = registry.get(name)
+        plugin = registry.load_plugin(name)
         result = ProbeResult(plugin.api_version, dict(plugin.attributes), dict(plugin.extensions))
         if devices:
             with registry.client(name, **options) as client:

@@ -102,7 +102,7 @@ def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) 
     if known.topologies and not name and not options and not known.has_hardware:
         raise _no_topology(known, name)
     try:
-        return load(known).topology(name, **options)
+        return _loader.load(known).topology(name, **options)
     except InvalidArgumentError as error:
         generation, _, size = name.partition(":")
         if not known.topologies or (generation in known.topologies and size):
@@ -131,27 +131,12 @@ def load_plugin(path: str | os.PathLike[str]) -> Plugin:
         NotFoundError: there is no file at the path, or no plugin of the name.
         PjrtError: the library cannot be loaded, or is no PJRT plugin of a supported version.
     """
-    return get(path)
-
-
-def get(name: str | os.PathLike[str]) -> Plugin:
-    """Return the plugin with a name, or in the library at a path, loaded if it is not yet.
-
-    Raises:
-        NotFoundError: there is no plugin of that name; the message lists the names.
-        PjrtError: the plugin cannot be loaded.
-    """
-    return _loader.load(declaration(name))
+    return _loader.load(declaration(path))
 
 
 def slot(plugin: Declaration) -> Slot:
     """Return the slot of a plugin, loaded or not."""
     return _loader.slot(plugin)
-
-
-def load(plugin: Declaration) -> Plugin:
-    """Return the plugin of a declaration, loaded if it is not yet."""
-    return _loader.load(plugin)
 
 
 def names() -> Sequence[str]:

@@ -109,30 +109,24 @@ def _check_keys(prefix: str, table: Mapping[str, Any], keys: Sequence[str]) -> N
         raise InvalidArgumentError(f"unknown key {key}: the keys are {', '.join(keys)}")
 
 
-def _text(key: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise InvalidArgumentError(f"{key} must be a text, found {value!r}")
-    return value
+def _value_of(kind: type[Any], words: str) -> Callable[[str, object], Any]:
+    def read(key: str, value: object) -> Any:
+        if type(value) is not kind or value == "":
+            raise InvalidArgumentError(f"{key} must be {words}, found {value!r}")
+        return value
+
+    return read
+
+
+_text = _value_of(str, "a text")
 
 
 def _place(key: str, value: object) -> str:
-    text = _text(key, value)
+    text: str = _text(key, value)
     module, colon, attribute = text.partition(":")
     if not colon or not all(part.isidentifier() for part in [*module.split("."), *attribute.split(".")]):
         raise InvalidArgumentError(f"{key} must be written module:attribute, found {text!r}")
     return text
-
-
-def _flag(key: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"{key} must be true or false, found {value!r}")
-    return value
-
-
-def _number(key: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidArgumentError(f"{key} must be an integer, found {value!r}")
-    return value
 
 
 def _sharing(key: str, value: object) -> Sharing:
@@ -205,7 +199,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "environment": _texts,
     "environment_without_hardware": _texts,
     "hardware": _list_of("file name patterns"),
-    "priority": _number,
+    "priority": _value_of(int, "an integer"),
     "sharing": _sharing,
     "partition": _list_of("names of environment variables"),
     "processes": _processes,
@@ -215,7 +209,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "topologies": _texts,
     "memory": _memory,
     "frameworks": _frameworks,
-    "disabled": _flag,
+    "disabled": _value_of(bool, "true or false"),
 }
 
 KEYS = tuple(_READERS)

@@ -6,7 +6,7 @@ A compiler that crashes or hangs does no harm there, and the changes that a libr
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -68,19 +68,12 @@ def support_of(
         PjrtError: the plugin cannot be loaded, or has no such topology.
     """
     with tempfile.TemporaryDirectory(prefix="pjrt-support-") as name:
-        folder = Path(name)
-        (folder / "program").write_bytes(program.code)
-        question = {
-            **_question(target),
-            "effort": None if effort is None else effort.value,
-            "format": str(program.format),
-            "compile_options": _as_plain(CompileOptions.of(options)),
-            "folder": name,
-        }
+        begun = Path(name) / "begun"  # made when the subprocess has the device: from then on a crash is the program's
+        question = _Question(target, program, CompileOptions.of(options), effort, begun)
         try:
-            return Support.from_dict(_result(ask(answer_in_subprocess, question, time_limit)))
+            return Support.from_dict(_result(ask(answer_with_support, question, time_limit)))
         except NoAnswerError as lost:
-            if not (folder / "begun").exists():
+            if not begun.exists():
                 raise _error(lost, f"{target}: the process that loaded it", time_limit) from None
             if effort in (Effort.OPS, Effort.TYPES):
                 raise _error(lost, f"{target}: the check", time_limit) from None
@@ -99,13 +92,18 @@ def capabilities_of(target: Target, *, time_limit: float = TIME_LIMIT) -> Capabi
         PjrtError: as for ``support_of``.
     """
     try:
-        return Capabilities.from_dict(_result(ask(answer_in_subprocess, _question(target), time_limit)))
+        return Capabilities.from_dict(_result(ask(answer_with_capabilities, target, time_limit)))
     except NoAnswerError as lost:
         raise _error(lost, f"{target}: the process that loaded it", time_limit) from None
 
 
-def _question(target: Target) -> dict[str, Any]:
-    return {"plugin": target.plugin, "topology": target.topology, "options": dict(target.options)}
+@dataclass(frozen=True, slots=True)
+class _Question:
+    target: Target
+    program: Program
+    options: CompileOptions
+    effort: Effort | None
+    begun: Path
 
 
 def _result(answer: dict[str, Any]) -> dict[str, Any]:
@@ -123,11 +121,19 @@ def _error(lost: NoAnswerError, what: str, time_limit: float) -> PjrtError:
 # In the subprocess.
 
 
-def answer_in_subprocess(question: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a question; called in the subprocess."""
-    target = Target(question["plugin"], question["topology"], question["options"])
+def answer_with_support(question: _Question) -> dict[str, Any]:
+    """Return the answer to ``support_of``."""
+    return _answer(lambda: _support(question))
+
+
+def answer_with_capabilities(target: Target) -> dict[str, Any]:
+    """Return the answer to ``capabilities_of``."""
+    return _answer(lambda: _capabilities(target))
+
+
+def _answer(compute: Callable[[], Support | Capabilities]) -> dict[str, Any]:
     try:
-        return _support(target, question).as_dict() if "effort" in question else _capabilities(target).as_dict()
+        return compute().as_dict()
     except Exception as error:
         wrapped = PjrtError.wrap(error)
         return {"error": int(wrapped.code), "message": wrapped.message}
@@ -136,24 +142,20 @@ def answer_in_subprocess(question: dict[str, Any]) -> dict[str, Any]:
 def _capabilities(target: Target) -> Capabilities:
     if target.topology is not None:
         return registry.topology(target.plugin, target.topology, **target.options).capabilities
-    plugin = registry.get(target.plugin)
+    plugin = registry.load_plugin(target.plugin)
     if not registry.declaration(target.plugin).has_hardware:
         return plugin.capabilities
     with registry.client(target.plugin, **target.options) as client:
         return client.capabilities
 
 
-def _support(target: Target, question: Mapping[str, Any]) -> Support:
-    folder = Path(question["folder"])
-    program = Program((folder / "program").read_bytes(), question["format"])
-    options = _options(question["compile_options"])
-    effort = None if question["effort"] is None else Effort(question["effort"])
-    begun = folder / "begun"  # from there on a crash is the program's
+def _support(question: _Question) -> Support:
+    target, program, options, effort = question.target, question.program, question.options, question.effort
     if target.topology is not None:
         topology = registry.topology(target.plugin, target.topology, **target.options)
-        begun.touch()
+        question.begun.touch()
         return topology.supports(program, options, effort=effort)
-    plugin = registry.get(target.plugin)
+    plugin = registry.load_plugin(target.plugin)
     problem = "its hardware is not here"
     if registry.declaration(target.plugin).has_hardware:
         try:
@@ -164,9 +166,9 @@ def _support(target: Target, question: Mapping[str, Any]) -> Support:
             problem = f"no client could be made: {error.message}"
         else:
             with client:
-                begun.touch()
+                question.begun.touch()
                 return client.supports(program, options, effort=effort)
-    begun.touch()
+    question.begun.touch()
     return _without_device(plugin.capabilities, program, options, effort, problem)
 
 
@@ -184,18 +186,3 @@ def _without_device(
         for reason in support.reasons
     )
     return replace(support, reasons=reasons)
-
-
-_LEFT = ("num_replicas", "num_partitions", "use_shardy_partitioner", "use_spmd_partitioning")
-"""The options that may be left to the program: ``None``, which their proto cannot express."""
-
-
-def _as_plain(options: CompileOptions) -> dict[str, Any]:
-    """Return compile options as JSON has them."""
-    return {"proto": options.to_proto().hex(), "left": [name for name in _LEFT if getattr(options, name) is None]}
-
-
-def _options(plain: Mapping[str, Any]) -> CompileOptions:
-    """Return the compile options that ``_as_plain`` converted."""
-    left: dict[str, Any] = dict.fromkeys(plain["left"])
-    return replace(CompileOptions.from_proto(bytes.fromhex(plain["proto"])), **left)

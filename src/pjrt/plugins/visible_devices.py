@@ -75,21 +75,10 @@ def assign(
     *,
     devices: Sequence[int] | None = None,
 ) -> VisibleDevices:
-    """Assign devices of a plugin to this process: all its clients use them, whichever framework makes them.
+    """Assign devices of a plugin to this process, like ``pjrt.plugins.assign_devices``.
 
-    Environment variables that select the devices are set; one that is set already, and lists no devices, stays.
-
-    Args:
-        declaration: the plugin.
-        options: the options of its clients, which may contain the number of devices.
-        local_rank: the number of this process among those of the machine, from 0.
-        local_world_size: how many processes of this machine there are.
-        devices: the numbers of the devices; the default is an equal part of them all.
-
-    Raises:
-        InvalidArgumentError: the rank is out of range, or the devices cannot be divided equally.
-        FailedPreconditionError: the plugin has a client in this process, or other devices were assigned already, or
-            the plugin declares neither ``processes`` nor ``partition``.
+    ``options`` are those of the plugin's clients, which may contain the number of devices. Environment variables that
+    select the devices are set; one that is set already, and lists no devices, stays.
     """
     if local_world_size < 1 or not 0 <= local_rank < local_world_size:
         raise InvalidArgumentError(

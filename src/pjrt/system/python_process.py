@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -84,14 +85,12 @@ def run_module(module: str, *arguments: str, given: bytes, time_limit: float | N
 
 
 _ANSWER = """
-import json, sys
+import json, pickle, sys
 from pathlib import Path
-from typing import Any
 folder = Path(sys.argv[1])
-asked = json.loads((folder / "question").read_text(encoding="utf-8"))
-sys.path[:] = asked["path"]
-import importlib
-answer = getattr(importlib.import_module(sys.argv[2]), sys.argv[3])(asked["question"])
+sys.path[:] = json.loads(sys.argv[2])
+function, question = pickle.loads((folder / "question").read_bytes())
+answer = function(question)
 (folder / "partial").write_text(json.dumps(answer, default=str), encoding="utf-8")
 (folder / "partial").rename(folder / "answer")
 """
@@ -116,8 +115,9 @@ def ask(function: Callable[[Any], Any], question: Any, time_limit: float) -> Any
     An answer counts even if the subprocess crashes or hangs after it.
 
     Args:
-        function: a function at the top level of a module; it is imported by name.
-        question: its argument, of values that JSON has.
+        function: a function at the top level of a module. It returns values that JSON has: the subprocess may run
+            code of others, whose objects this process could not read.
+        question: its argument, which can be pickled.
         time_limit: the seconds after which the subprocess is ended.
 
     Raises:
@@ -125,8 +125,8 @@ def ask(function: Callable[[Any], Any], question: Any, time_limit: float) -> Any
     """
     with tempfile.TemporaryDirectory(prefix="pjrt-ask-") as name:
         folder = Path(name)
-        (folder / "question").write_text(json.dumps({"path": sys.path, "question": question}), encoding="utf-8")
-        command = [sys.executable, "-c", _ANSWER, name, function.__module__, function.__name__]
+        (folder / "question").write_bytes(pickle.dumps((function, question)))
+        command = [sys.executable, "-c", _ANSWER, name, json.dumps(sys.path)]
         printed = folder / "printed"  # a file: a pipe would stay open as long as anything that the function started
         with printed.open("wb") as output:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)

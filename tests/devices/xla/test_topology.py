@@ -31,7 +31,7 @@ def test_of_a_client(client: pjrt.Client) -> None:
 
 
 def test_serialization() -> None:
-    plugin = plugins.get("cpu")
+    plugin = plugins.load_plugin("cpu")
     topology = plugin.topology(num_devices=3)
     again = plugin.deserialize_topology(topology.serialize())
     assert len(again.device_descriptions) == 3
@@ -53,7 +53,7 @@ def test_only_own_executables_are_loaded(client: pjrt.Client) -> None:
 
 
 def test_profiler(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
-    profiler = plugins.get("cpu").profiler()
+    profiler = plugins.load_plugin("cpu").profiler()
     with pytest.raises(pjrt.FailedPreconditionError, match="not started"):
         profiler.stop()
     with profiler:
