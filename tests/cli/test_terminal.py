@@ -91,7 +91,7 @@ def test_needed_is_said_not_to_be_the_sum_where_it_is_not(folder: Path) -> None:
     names = ("argument", "output", "alias", "temp", "generated_code")
     memory = {f"{name}_size_in_bytes": 10 for name in names}
     assert "sum of the rows" not in _output(lambda: _print_memory(memory, 30, None))
-    assert "'needed' is the most that is in use at one time" in _output(lambda: _print_memory(memory, 31, None))
+    assert "'needed' is the compiler's peak" in _output(lambda: _print_memory(memory, 31, None))
 
 
 def _output(show: object) -> str:

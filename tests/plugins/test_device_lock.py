@@ -317,16 +317,17 @@ def test_what_others_write_into_the_file_does_no_harm(
 
 @posix_only
 @pytest.mark.parametrize("name", ["pjrt-lock-chip.lock", "pjrt-lock-chip.all.lock"])
-@pytest.mark.parametrize("trap", ["symlink", "hard link", "pipe", "folder"])
+@pytest.mark.parametrize("trap", ["symlink", "dangling", "hard link", "pipe", "folder"])
 def test_no_file_of_somebody_else_is_touched(
     chip: Callable[..., None], folder: Path, tmp_path_factory: pytest.TempPathFactory, name: str, trap: str
 ) -> None:
     """Every user may put anything into the folder; nothing is written through it, and nothing hangs."""
     chip(Sharing.ONE_CLIENT)
     precious = tmp_path_factory.mktemp("home") / "precious"
-    precious.write_text("keep")
+    if trap != "dangling":
+        precious.write_text("keep")
     match trap:
-        case "symlink":
+        case "symlink" | "dangling":
             (folder / name).symlink_to(precious)
         case "hard link":
             os.link(precious, folder / name)
@@ -336,7 +337,7 @@ def test_no_file_of_somebody_else_is_touched(
             (folder / name).mkdir()
     with pytest.raises(pjrt.UnavailableError, match="the lock of the device 'lock-chip' cannot be used"):
         pjrt.client("lock-chip")
-    assert precious.read_text() == "keep"
+    assert precious.read_text() == "keep" if trap != "dangling" else not precious.exists()
 
 
 def test_a_folder_that_is_not_there(chip: Callable[..., None], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

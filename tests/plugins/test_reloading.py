@@ -242,7 +242,7 @@ def test_what_has_no_source_to_look_at() -> None:
     finally:
         plugins.unregister("nameless")
     pjrt.client("reference").close()
-    with pytest.raises(pjrt.FailedPreconditionError, match="'reference' is built in"):
+    with pytest.raises(pjrt.FailedPreconditionError, match="'reference' is built-in"):
         plugins.reload("reference")
     with pytest.raises(pjrt.NotFoundError):
         plugins.reload("nowhere")

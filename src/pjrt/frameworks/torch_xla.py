@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.capi.export import release_gil_in_waits
 from pjrt.frameworks._torch_xla_device import TorchXlaDevice
+from pjrt.plugins.builtin import TORCH_XLA_DEFAULT
 
 VARIABLE = "PJRT_TORCH_XLA_DEVICE"
 """The environment variable that names the device of the entry point ``PJRT``."""
@@ -27,8 +28,6 @@ OPTIONS_VARIABLE = "PJRT_TORCH_XLA_OPTIONS"
 
 ``register`` sets it for the processes that this one starts.
 """
-
-_FALLBACK = "reference"
 
 
 def register(device: str | os.PathLike[str], *, wrap: bool | None = None, **options: Any) -> str:
@@ -103,7 +102,7 @@ def _plugin_class() -> Any:
 def _from_environment() -> tuple[str, dict[str, Any]]:
     """Return the device that ``PJRT_TORCH_XLA_DEVICE`` or ``PJRT_DEVICE=PJRT_NAME`` names, and its options."""
     prefix, _, name = os.environ.get("PJRT_DEVICE", "").partition("_")
-    device = os.environ.get(VARIABLE) or (name.lower() if prefix.upper() == "PJRT" else "") or _FALLBACK
+    device = os.environ.get(VARIABLE) or (name.lower() if prefix.upper() == "PJRT" else "") or TORCH_XLA_DEFAULT
     try:
         options = json.loads(os.environ.get(OPTIONS_VARIABLE) or "{}")
     except ValueError as error:
