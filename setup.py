@@ -18,7 +18,7 @@ DEPENDS = [str(header) for header in sorted(HEADERS.rglob("*.h"))]
 FLAGS = (
     ["/O2", "/std:c11", "/experimental:c11atomics", "/utf-8"]
     if sys.platform == "win32"
-    # With exceptions, what is to be done when a thread is ended is done (pjrt_support/trampolines.h).
+    # With exceptions, so that a thread that is ended runs its cleanup functions (pjrt_support/trampolines.h).
     else ["-O2", "-g0", "-fvisibility=hidden", "-fexceptions"]
 )
 

@@ -21,12 +21,12 @@ MUST_WORK = re.compile(
     r"|AddressableDevices|AddressableMemories|Lookup\w+|Compile|BufferFromHostBuffer|TopologyDescription)$"
     r"|Buffer_(Destroy|Dimensions|ElementType|Device|Memory|IsDeleted|IsOnCpu|OnDeviceSizeInBytes|ReadyEvent)$)"
 )
-"""The functions for what is abstract in the device API, so that every device has it."""
+"""The functions behind abstract members of the device API, which every device has."""
 
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, tuple[bool, str]]:
-    """Whether each function was called, and what it answered; a crash would have ended the process."""
+    """Each function with whether it was called and its outcome; a crash would have ended the process."""
     command = [sys.executable, "-X", "faulthandler", str(HERE / "every_function.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, (done.returncode, done.stderr[-3000:])

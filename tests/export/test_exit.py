@@ -1,4 +1,4 @@
-"""The end of the interpreter while a framework is inside of an exported device."""
+"""The end of the interpreter while a framework is inside an exported device."""
 
 from __future__ import annotations
 

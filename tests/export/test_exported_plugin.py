@@ -8,7 +8,7 @@ import textwrap
 
 
 def run_python(source: str) -> list[str]:
-    """Run a script in a process of its own, because tables live as long as their process; return its lines."""
+    """Run a script in a subprocess, because tables live as long as their process; return its lines."""
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-W", "error", "-c", textwrap.dedent(source)],
         capture_output=True,

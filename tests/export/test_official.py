@@ -47,7 +47,7 @@ FLOATS = np.arange(41, 45, dtype=np.float32)
 
 
 def struct(name: str, **values: Any) -> Any:
-    """An argument struct of the C API, sized and filled; what is not given is zero."""
+    """An argument struct of the C API, with its size and the given fields; all others are zero."""
     fields = FACTS["structs"].get(name) or EXTENSION_STRUCTS[name]
     kind = type(name, (ctypes.Structure,), {"_fields_": [(f, NUMBERS.get(t, ctypes.c_void_p)) for f, t, *_ in fields]})
     made = kind(struct_size=ctypes.sizeof(kind), **values)
@@ -256,7 +256,7 @@ def test_programs_are_compiled(table: Table) -> None:
 
 
 def test_a_program_in_the_dialect_of_xlas_own_test(table: Table) -> None:
-    """XLA's test sends MHLO; frameworks send StableHLO, which is what ``reference`` interprets, and says so."""
+    """XLA's test sends MHLO; frameworks send StableHLO, the only dialect that ``reference`` interprets and accepts."""
     if table.name == "reference":
         with pytest.raises(pjrt.UnimplementedError, match=r"mhlo\.copy"):
             table.compile(MHLO.encode(), b"mlir", OPTIONS)

@@ -1,4 +1,4 @@
-"""Waits for a device in Python by callers that have the GIL: they let go of it, and end."""
+"""Waits for a device in Python by callers that hold the GIL: they release it, and end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A device that hangs does not keep JAX: Ctrl-C ends every wait, and the process can end. Each in its own process."""
+"""Ctrl-C ends every wait of JAX for a device that hangs, and the process can end. Each test runs a subprocess."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ def test_a_library_that_this_package_wrote_calls_back_into_python(library: Path,
 
 
 def test_the_processes_of_jax_distributed_know_each_other() -> None:
-    """JAX tells each process's client which one it is; a device is told in the words that it declares."""
+    """JAX gives each process's client its index; a device gets it under the option names that it declares."""
     said = of_two_processes("""
 import sys, pjrt, jax, numpy as np
 pjrt.plugins.register(name="board", factory=lambda **o: pjrt.client("reference", **o),
