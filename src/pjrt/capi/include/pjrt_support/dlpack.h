@@ -19,7 +19,7 @@ typedef struct dlpack_tensor {
   uint64_t byte_offset;
 } dlpack_tensor;
 
-/* Whoever takes the capsule calls the deleter once, on any thread. */
+/* The user of the capsule calls the deleter once, on any thread. */
 typedef struct dlpack_managed {
   dlpack_tensor tensor;
   void *context;

@@ -35,7 +35,7 @@ static inline char *pjrt_copy_bytes(const char *data, size_t size) {
 
 static inline void pjrt_error_release(PJRT_Error *handle) {
   pjrt_error *error = (pjrt_error *)handle;
-  if (error == NULL || error->references < 0) return; /* the one for want of memory is never freed */
+  if (error == NULL || error->references < 0) return; /* no_memory, below, is never freed */
   if (atomic_fetch_sub(&error->references, 1) != 1) return;
   while (error->payloads != NULL) {
     pjrt_payload *payload = error->payloads;
@@ -68,7 +68,7 @@ static inline const PJRT_Error_FunctionTable *pjrt_error_table(void) {
   return &table;
 }
 
-/* Never null: without memory for a new one there is one kept for that. */
+/* Never null: without memory for a new error, a static one is returned. */
 static inline PJRT_Error *pjrt_error_new(PJRT_Error_Code code, const char *message, size_t size) {
   static pjrt_error no_memory;
   pjrt_error *error = (pjrt_error *)calloc(1, sizeof *error);
@@ -99,7 +99,7 @@ static inline PJRT_Error *pjrt_error_share(PJRT_Error *handle) {
   return handle;
 }
 
-/* Only on an error that nobody else has yet; without memory the payload is left out. */
+/* Only on an error that is not shared yet; without memory the payload is left out. */
 static inline void pjrt_error_add_payload(
     PJRT_Error *handle, const char *key, size_t key_size, const char *value, size_t value_size) {
   pjrt_error *error = (pjrt_error *)handle;

@@ -1,6 +1,6 @@
 /* The events of exported plugins: waited for, watched and set without Python.
  *
- * An event is counted: the handle that the framework has is one reference, what will set it another. All that are
+ * An event is counted: the framework's handle is one reference, the object that will set it another. All that are
  * pending hang on one list, so that they can be failed together when the interpreter ends or the user interrupts. */
 #ifndef PJRT_SUPPORT_EVENT_H_
 #define PJRT_SUPPORT_EVENT_H_
@@ -83,7 +83,7 @@ static inline pjrt_event *pjrt_event_ready(PJRT_Error *error) {
 static inline void pjrt_event_release(pjrt_pending *pending, pjrt_event *event) {
   if (event == NULL || atomic_fetch_sub(&event->references, 1) != 1) return;
   pjrt_event_unlist(pending, event);
-  /* Nobody is left to set it: whoever watches it is told, instead of waiting for ever. */
+  /* Nothing is left that could set the event: its callbacks get an error, instead of waiting for ever. */
   while (event->callbacks != NULL) {
     pjrt_callback *callback = event->callbacks;
     event->callbacks = callback->next;
@@ -143,7 +143,7 @@ static inline PJRT_Error *pjrt_event_await(pjrt_pending *pending, pjrt_event *ev
   return error;
 }
 
-/* Has a function called when the event is ready, at once if it is; returns false without memory. */
+/* Registers a function to be called when the event is ready, at once if it is; returns false without memory. */
 static inline bool pjrt_event_on_ready(pjrt_event *event, PJRT_Event_OnReadyCallback function, void *user_arg) {
   pjrt_mutex_lock(&event->mutex);
   if (!event->done) {
@@ -170,7 +170,7 @@ static inline void pjrt_pending_fail(pjrt_pending *pending, PJRT_Error_Code code
     pjrt_mutex_lock(&pending->mutex);
     pjrt_event *event = pending->first;
     int count = event == NULL ? 0 : atomic_load(&event->references);
-    /* One whose last reference is being given up right now leaves the list by itself. */
+    /* An event whose last reference is being released right now leaves the list by itself. */
     while (count > 0 && !atomic_compare_exchange_weak(&event->references, &count, count + 1)) {
     }
     pjrt_mutex_unlock(&pending->mutex);

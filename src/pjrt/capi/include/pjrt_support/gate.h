@@ -24,7 +24,7 @@ static inline bool pjrt_gate_enter(pjrt_gate *gate) {
 
 static inline void pjrt_gate_leave(pjrt_gate *gate) { atomic_fetch_sub(&gate->inside, 1); }
 
-/* Call without the GIL, for those inside may need it. Gives up after a while: a callback that never returns must not
+/* Call without the GIL, for those inside may need it. It stops waiting after a while: a callback that never returns must not
  * keep the process from ending. Returns whether all have left. */
 static inline bool pjrt_gate_shut(pjrt_gate *gate, int milliseconds) {
   atomic_store(&gate->shut, true);

@@ -1,11 +1,12 @@
-/* The GIL of the thread that is running: whether it has it, and letting go of it while it waits. */
+/* The GIL: whether the running thread holds it, and releasing it while the thread waits. */
 #ifndef PJRT_SUPPORT_GIL_H_
 #define PJRT_SUPPORT_GIL_H_
 
 #include <Python.h>
 #include <stdbool.h>
 
-/* Whether this thread has the GIL. PyGILState_Check says so of every thread once there has been a second interpreter. */
+/* Whether this thread holds the GIL. PyGILState_Check returns true for every thread once there was a second
+ * interpreter. */
 static inline bool pjrt_gil_is_held(void) {
 #if PY_VERSION_HEX >= 0x030D0000
   return PyThreadState_GetUnchecked() != NULL;
@@ -17,7 +18,7 @@ static inline bool pjrt_gil_is_held(void) {
 #endif
 }
 
-/* Lets go of the GIL if this thread has it; what is returned is for pjrt_gil_take_back. */
+/* Releases the GIL if this thread holds it; the result is the argument of pjrt_gil_take_back. */
 static inline PyThreadState *pjrt_gil_let_go(void) { return pjrt_gil_is_held() ? PyEval_SaveThread() : NULL; }
 
 static inline void pjrt_gil_take_back(PyThreadState *state) {

@@ -1,5 +1,5 @@
-/* Ctrl-C, noticed beside Python's own handler: pjrt_interrupt_watch has it come here, pjrt_interrupt_wait waits for the
- * next one. */
+/* Ctrl-C, noticed beside Python's own handler: pjrt_interrupt_watch registers for it, pjrt_interrupt_wait waits for
+ * the next one. */
 #ifndef PJRT_SUPPORT_INTERRUPT_H_
 #define PJRT_SUPPORT_INTERRUPT_H_
 

@@ -1,8 +1,8 @@
-/* Libraries that wait with the GIL held: pjrt_library_waits_let_go has all waits of one let go of it.
+/* Libraries that wait with the GIL held: pjrt_library_waits_let_go makes all waits of one release it.
  *
- * A library that waits in native code for a thread that needs Python must let go of the GIL first, or both wait for
- * ever. For one that does not, each function that it imports in order to wait is replaced by one that lets go of the GIL,
- * where the waiting thread has it, waits, and takes it back. Whoever calls the library notices nothing: it is as if the
+ * A library that waits in native code for a thread that needs Python must release the GIL first, or both wait for
+ * ever. For one that does not, each function that it imports in order to wait is replaced by one that releases the GIL,
+ * where the waiting thread holds it, waits, and takes it back. Callers of the library notice nothing: it is as if the
  * library had done so itself.
  *
  * pjrt_library_waits_let_go(path)   returns how many imported functions were replaced, now or before; 0 where the

@@ -5,7 +5,7 @@
  * pjrt_condition                       pjrt_condition_init, _wait, _wait_for, _broadcast, _destroy
  * pjrt_seconds                         a clock that only goes forward
  * pjrt_sleep                           for a number of seconds
- * pjrt_find_function                   in what the process has loaded, or in one library
+ * pjrt_find_function                   in all libraries that the process has loaded, or in one
  * pjrt_open_library                    with its symbols for everyone
  * pjrt_library_error                   why the last opening failed; valid until the next call
  * PJRT_EXPORTED                        before a function that others find in a library

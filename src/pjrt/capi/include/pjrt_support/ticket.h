@@ -1,7 +1,7 @@
-/* What a plugin is given to call back with, once: a number in the place of a pointer.
+/* The argument of a callback that a plugin makes once: a number in the place of a pointer.
  *
  * A plugin that calls back twice would find freed memory behind a pointer. A ticket is redeemed by the first call; any
- * further call with it finds nothing, also after its place in the table was given to somebody else. */
+ * further call with it finds nothing, also after another ticket has taken its place in the table. */
 #ifndef PJRT_SUPPORT_TICKET_H_
 #define PJRT_SUPPORT_TICKET_H_
 
@@ -51,7 +51,7 @@ static inline void *pjrt_ticket_new(void *thing) {
   return ticket;
 }
 
-/* The thing behind a ticket, which is spent by that; null if it was spent before. */
+/* Returns the thing behind a ticket, and spends the ticket; null if it was spent before. */
 static inline void *pjrt_ticket_redeem(void *ticket) {
   const uint64_t number = (uint64_t)(uintptr_t)ticket;
   const uint32_t index = (uint32_t)number, serial = (uint32_t)(number >> 32);

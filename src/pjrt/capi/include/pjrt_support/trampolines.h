@@ -63,7 +63,7 @@ static const pjrt_trampoline pjrt_trampolines[PJRT_NUM_TRAMPOLINES] = {
     PJRT_64(PJRT_NAME, 01)
     PJRT_64(PJRT_NAME, 02)};
 
-/* In pieces, because some compilers limit how long the line may be that a macro makes. */
+/* In pieces, because some compilers limit the length of a line that a macro expands to. */
 PJRT_512(PJRT_DEFINE_PLUGIN, 000)
 PJRT_512(PJRT_DEFINE_PLUGIN, 001)
 PJRT_512(PJRT_DEFINE_PLUGIN, 002)

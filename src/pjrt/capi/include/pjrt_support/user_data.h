@@ -1,4 +1,4 @@
-/* What a framework hangs on a memory of an exported plugin: data by key, freed with its destructor. */
+/* Data that a framework attaches to a memory of an exported plugin: by key, freed with its destructor. */
 #ifndef PJRT_SUPPORT_USER_DATA_H_
 #define PJRT_SUPPORT_USER_DATA_H_
 
@@ -14,7 +14,7 @@ typedef struct pjrt_user_data {
   struct pjrt_user_data *next;
 } pjrt_user_data;
 
-/* How a memory's handle begins; the rest is the exporter's. */
+/* The head of a memory's handle; the rest belongs to the exporter. */
 typedef struct pjrt_memory_head {
   PJRT_Memory base;
   void *record;
@@ -32,7 +32,7 @@ static void *pjrt_get_user_data(PJRT_Memory *memory, const void *key) {
   return data;
 }
 
-/* Data under a key that has some already takes its place, and the old data is destroyed. */
+/* Where a key has data already, the new data replaces it, and the old data is destroyed. */
 static void pjrt_set_user_data(PJRT_Memory *memory, const void *key, void *data, void (*destructor)(void *)) {
   pjrt_memory_head *head = (pjrt_memory_head *)memory;
   pjrt_user_data old = {NULL, NULL, NULL, NULL};

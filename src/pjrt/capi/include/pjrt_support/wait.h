@@ -1,4 +1,4 @@
-/* What a thread waits on for an event: filled in by the plugin's callback, without the GIL. */
+/* The state of a wait for an event: filled in by the plugin's callback, without the GIL. */
 #ifndef PJRT_SUPPORT_WAIT_H_
 #define PJRT_SUPPORT_WAIT_H_
 
@@ -15,8 +15,8 @@ typedef struct pjrt_wait {
   pjrt_mutex mutex;
   pjrt_condition changed;
   bool done;
-  PJRT_Error *error; /* null on success; owned, and read by everyone who asks */
-  void *watcher;     /* a reference to the Python object to tell, or null */
+  PJRT_Error *error; /* null on success; owned, and read by all who wait */
+  void *watcher;     /* a reference to the Python object to wake, or null */
 } pjrt_wait;
 
 static inline pjrt_wait *pjrt_wait_new(const PJRT_Api *api) {
@@ -61,7 +61,7 @@ static inline bool pjrt_wait_is_done(pjrt_wait *wait) {
   return done;
 }
 
-/* Leaves a reference to be told by; returns false where it is too late for that. */
+/* Stores a reference to the object to wake; returns false where the event is ready already. */
 static inline bool pjrt_wait_watch(pjrt_wait *wait, void *watcher) {
   pjrt_mutex_lock(&wait->mutex);
   const bool pending = !wait->done;
@@ -70,7 +70,7 @@ static inline bool pjrt_wait_watch(pjrt_wait *wait, void *watcher) {
   return pending;
 }
 
-/* Blocks until the event is ready or the time is over. Call without the GIL. */
+/* Blocks until the event is ready or the time has passed. Call without the GIL. */
 static inline bool pjrt_wait_block(pjrt_wait *wait, double seconds) {
   const double until = pjrt_seconds() + seconds;
   pjrt_mutex_lock(&wait->mutex);

@@ -24,14 +24,15 @@ typedef struct pjrt_unique_lock {
   pthread_mutex_t *mutex;
 } pjrt_unique_lock;
 
-/* Functions that not every system declares on which this is built, and those of C++. */
+/* Functions of C++, and those that not every system declares on which this is built. */
 static int (*pjrt_real_cond_clockwait)(pthread_cond_t *, pthread_mutex_t *, clockid_t, const struct timespec *);
 static void (*pjrt_real_condition_variable_wait)(void *, pjrt_unique_lock *);
 static bool (*pjrt_real_atomic_futex_wait)(void *, unsigned *, unsigned, bool, int64_t, int64_t);
 static int (*pjrt_real_guard_acquire)(int64_t *);
 
-/* With the GIL nobody waits for a lock, and with a lock that was waited for nobody waits for the GIL: whoever has the one
- * may want the other. So one that is free no more once the GIL is there is waited for again. */
+/* A thread must neither wait for a lock while it holds the GIL, nor wait for the GIL while it holds a lock that it
+ * waited for: another thread may hold the one and want the other. So the lock is released, and tried again with the
+ * GIL held. */
 #define PJRT_LOCKS_LETTING_GO(name, type, try_lock, lock, unlock) \
   static int name(type *it) {                                     \
     int result = try_lock(it);                                    \
@@ -55,7 +56,7 @@ PJRT_LOCKS_LETTING_GO(
 PJRT_LOCKS_LETTING_GO(
     pjrt_letting_wrlock, pthread_rwlock_t, pthread_rwlock_trywrlock, pthread_rwlock_wrlock, pthread_rwlock_unlock)
 
-/* The GIL again after a wait for a condition, which ends with its mutex locked. */
+/* Takes the GIL back after a wait for a condition, which ends with its mutex locked. */
 static void pjrt_take_back_beside(PyThreadState *state, pthread_mutex_t *mutex) {
   if (state == NULL) return;
   pthread_mutex_unlock(mutex);
@@ -92,7 +93,7 @@ static void pjrt_letting_condition_variable_wait(void *condition, pjrt_unique_lo
   pjrt_take_back_beside(state, lock->mutex);
 }
 
-/* What std::future waits by. */
+/* The wait of std::future. */
 static bool pjrt_letting_atomic_futex_wait(
     void *self, unsigned *address, unsigned value, bool has_timeout, int64_t seconds, int64_t nanoseconds) {
   PyThreadState *state = pjrt_gil_let_go();
@@ -101,8 +102,7 @@ static bool pjrt_letting_atomic_futex_wait(
   return result;
 }
 
-/* What is called before a variable of a function is made that lives as long as the program; it waits where another
- * thread is making it. */
+/* Called before a static variable of a function is initialized; it waits where another thread is initializing it. */
 static int pjrt_letting_guard_acquire(int64_t *guard) {
   PyThreadState *state = pjrt_gil_let_go();
   const int result = pjrt_real_guard_acquire(guard);
@@ -134,7 +134,7 @@ static long pjrt_letting_syscall(long number, long a, long b, long c, long d, lo
 typedef struct pjrt_wait_function {
   const char *name;
   void *ours;
-  void **real; /* where ours looks for the function itself, if not by name */
+  void **real; /* where our function finds the real one, if not by name */
 } pjrt_wait_function;
 
 static const pjrt_wait_function pjrt_wait_functions[] = {

@@ -9,8 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Ctrl-C: the signal goes on to the handler that was there, and a byte goes through a pipe to whoever waits for it. A
- * child made by fork has the pipe of its parent, which it must leave alone, until it asks to watch for itself. */
+/* Ctrl-C: the signal goes on to the previous handler, and a byte goes through a pipe to the thread that waits for
+ * it. A child made by fork has the pipe of its parent, which it must not use, until it calls pjrt_interrupt_watch
+ * itself. */
 static struct sigaction pjrt_interrupt_previous;
 static int pjrt_interrupt_pipe[2] = {-1, -1};
 static pid_t pjrt_interrupt_process;
@@ -39,7 +40,8 @@ static inline bool pjrt_interrupt_make_pipe(void) {
   return true;
 }
 
-/* Whether the signal comes here from now on; not where nobody handles it, for then it ends the process anyway. */
+/* Returns whether the signal arrives here from now on. It does not where the process has no handler: it then ends
+ * the process. */
 static inline bool pjrt_interrupt_watch(void) {
   struct sigaction ours, found;
   if (sigaction(SIGINT, NULL, &found) != 0) return false;
