@@ -1,4 +1,4 @@
-"""Plugins: a vendor's library, found, opened and asked for its table."""
+"""Plugins: vendors' libraries, and the table of functions that each returns."""
 
 from libc.stdint cimport int64_t
 
@@ -16,9 +16,8 @@ from pathlib import Path
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.plugin import Plugin
 from pjrt.capi._capabilities import of_plugin
+from pjrt.capi._dlopen import check_library_file, open_plugin_library
 from pjrt.capi._documented import documented
-from pjrt.capi._library_file import check_library_file
-from pjrt.capi._plugin_library import open_plugin_library
 from pjrt.system import library_symbol
 
 cdef extern from "Python.h":
@@ -31,7 +30,7 @@ _lock = threading.Lock()
 
 
 cdef class PluginCore:
-    """A plugin's table with what never changes about it."""
+    """A plugin's table, and the facts about the plugin that never change."""
 
     cdef Api api
     cdef Scope scope
@@ -45,7 +44,7 @@ cdef class PluginCore:
 
     @property
     def path(self):
-        """The path of the library; of a plugin that came from a capsule, its name."""
+        """The path of the library; for a plugin from a capsule, its name."""
         return self._path
 
     @property
@@ -79,11 +78,11 @@ cdef class PluginCore:
         return self.attributes
 
     def client(self, *, key_value_store=None, **options):
-        """A new client (``PJRT_Client_Create``).
+        """Create a client (``PJRT_Client_Create``).
 
         Args:
             key_value_store: a ``pjrt.KeyValueStore`` through which clients of several processes find each other.
-            options: the plugin's own options, by the type of the value: str, int, float, bool or a list of int.
+            options: the plugin's own options; each value is a str, int, float, bool or a list of int.
         """
         try:
             return create_client(self.api, self._read, key_value_store, options)
@@ -105,13 +104,13 @@ cdef class PluginCore:
         return deserialize_topology(self.scope, serialized, self.attributes)
 
     def runtime_abi_version(self, serialized):
-        """The runtime's ABI version that ``RuntimeAbiVersion.to_proto`` gave (``PJRT_RuntimeAbiVersion_FromProto``)."""
+        """Return a runtime's ABI version, from what ``to_proto`` returned (``PJRT_RuntimeAbiVersion_FromProto``)."""
         from pjrt.capi._abi_version import runtime_version_from_proto
 
         return runtime_version_from_proto(self.scope, serialized)
 
     def executable_abi_version(self, serialized):
-        """The executable's ABI version that ``ExecutableAbiVersion.to_proto`` gave
+        """Return an executable's ABI version, from what ``to_proto`` returned
         (``PJRT_ExecutableAbiVersion_FromProto``).
         """
         from pjrt.capi._abi_version import executable_version_from_proto
@@ -119,10 +118,10 @@ cdef class PluginCore:
         return executable_version_from_proto(self.scope, serialized)
 
     def tpu_executable(self, serialized):
-        """Return what a serialized TPU executable holds (TpuExecutable extension).
+        """Return a serialized TPU executable as an object that reads it (TpuExecutable extension).
 
         Args:
-            serialized: what ``Executable.serialize`` gave, or the last phase of a ``PhaseCompiler``.
+            serialized: the bytes of ``Executable.serialize``, or of the last phase of a ``PhaseCompiler``.
         """
         from pjrt.capi._tpu_executable import tpu_executable
 
@@ -133,7 +132,7 @@ cdef class PluginCore:
         (``PJRT_TpuExecutable_SetTpuCompilationEnv``).
 
         Args:
-            serialized: environments to start from; what they do not say is the compiler's default.
+            serialized: environments to start from; settings that are missing there have the compiler's default.
         """
         from pjrt.capi._tpu_executable import compilation_environments
 
@@ -144,8 +143,8 @@ cdef class PluginCore:
 
         Args:
             name: the setting, such as ``xla_tpu_enable_latency_hiding_scheduler``.
-            environments: a serialized ``xla.CompilationEnvironmentsProto``; what it does not say is the compiler's
-                default.
+            environments: a serialized ``xla.CompilationEnvironmentsProto``; settings that are missing there have the
+                compiler's default.
         """
         from pjrt.capi._tpu_executable import compiler_setting
 
@@ -164,7 +163,7 @@ cdef class PluginCore:
 
 @documented
 class LoadedPlugin(PluginCore, Plugin):
-    """A plugin that was loaded from a library, or from a capsule that holds its table."""
+    """A plugin from a shared library, or from a capsule that holds its table."""
 
     @property
     def capabilities(self):
@@ -172,30 +171,30 @@ class LoadedPlugin(PluginCore, Plugin):
 
 
 def _located(error, path, what, advice):
-    """The error of a plugin with the path of its library and the next step."""
+    """Return the error of a plugin with the path of its library and the next step."""
     return PjrtError.of(error.code, f"{path}: {what}: {error.message}; {advice}", payloads=error.payloads)
 
 
 def load_plugin(path):
-    """Loads a plugin from its shared library.
+    """Load a plugin from its shared library.
 
-    The library stays loaded until the process ends. Loading it again gives the same plugin; a file that has changed
-    since gives a new one beside it.
+    The library stays loaded until the process ends. Loading it again returns the same plugin; if the file has changed
+    since, the new library is loaded beside the old one.
 
     Args:
         path: the path of the library, such as ``libtpu.so``.
 
     Raises:
-        NotFoundError: there is no such file.
+        NotFoundError: the file does not exist.
         DataLossError: the file is cut off.
-        FailedPreconditionError: it is no library, no plugin, or one that this package cannot speak to.
+        FailedPreconditionError: the file is no library, no plugin, or a plugin that this package cannot speak to.
         PjrtError: the plugin failed to initialize.
     """
-    found = Path(os.fspath(path)).expanduser()
-    if not found.exists():
-        raise NotFoundError(f"{found}: there is no such file; give the path of the plugin's shared library")
-    check_library_file(found)
-    text = str(found.resolve())
+    library = Path(os.fspath(path)).expanduser()
+    if not library.exists():
+        raise NotFoundError(f"{library}: there is no such file; give the path of the plugin's shared library")
+    check_library_file(library)
+    text = str(library.resolve())
     try:
         handle = open_plugin_library(text)
     except OSError as error:
@@ -203,11 +202,11 @@ def load_plugin(path):
             f"{text}: the library could not be opened: {error}; install what it names as missing, or check that it is "
             "a shared library for this machine"
         ) from error
-    return _in_library(handle, text, found.stem)
+    return _in_library(handle, text, library.stem)
 
 
 def _in_library(handle, path, name):
-    """The plugin in an opened library."""
+    """Return the plugin in an opened library."""
     cdef get_api_t get_api
     cdef const PJRT_Api *table
     get_api = <get_api_t><size_t>(library_symbol(handle, "GetPjrtApi") or 0)
@@ -221,15 +220,15 @@ def _in_library(handle, path, name):
 
 
 def load_capsule(capsule, name="plugin"):
-    """The plugin whose table a capsule named ``pjrt_c_api`` holds, such as an exported one in the same process.
+    """Return the plugin whose table a capsule holds, such as a device of this process that was exported.
 
     Args:
-        capsule: the capsule; it is kept alive, for the table must be.
-        name: what to call the plugin.
+        capsule: a capsule with the name ``pjrt_c_api``; it is kept alive, because the table must be.
+        name: a name for the plugin.
 
     Raises:
-        InvalidArgumentError: it is no such capsule.
-        PjrtError: as ``load_plugin``.
+        InvalidArgumentError: the object is no such capsule.
+        PjrtError: the plugin fails as ``load_plugin`` describes.
     """
     cdef void *table
     try:

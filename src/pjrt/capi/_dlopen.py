@@ -1,4 +1,4 @@
-"""The libraries of plugins that this process has opened. None is closed: a plugin's threads may be inside of it."""
+"""Opening the libraries of plugins. None is closed: a plugin's threads may be inside of it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,37 @@ import tempfile
 import threading
 from pathlib import Path
 
+from pjrt.api.errors import DataLossError, FailedPreconditionError
 from pjrt.system import FileStamp, file_stamp, open_library
+from pjrt.system.elf import is_library, missing_bytes
 
 _lock = threading.Lock()
 _opened: dict[str, dict[FileStamp | None, int]] = {}
+
+
+def check_library_file(path: Path) -> None:
+    """Refuse a file that is no library, or that ends before the parts to be loaded, as after a broken download.
+
+    The dynamic linker ends the process on a library that is cut off. A library of another system or processor is left
+    to the linker, which reports it.
+
+    Raises:
+        FailedPreconditionError: the file is no shared library.
+        DataLossError: the file is cut off.
+    """
+    if path.is_file() and os.access(path, os.R_OK) and not is_library(path):
+        kind = "is empty" if not path.stat().st_size else "has something else in it"
+        raise FailedPreconditionError(
+            f"{path}: the library could not be opened: it is no shared library, the file {kind}; give the path of the "
+            "plugin's library, or install the plugin again"
+        )
+    missing = missing_bytes(path)
+    if missing is not None:
+        has, needs = missing
+        raise DataLossError(
+            f"{path}: the library's file is cut off: it has {has} bytes, its header speaks of at least {needs}; "
+            "get it again"
+        )
 
 
 def open_plugin_library(path: str) -> int:
@@ -33,15 +60,15 @@ def open_plugin_library(path: str) -> int:
 
 
 def _open_copy(path: str) -> int:
-    copy = _copied(path)
+    copy = _copy_beside(path)
     try:
         return open_library(copy)
     finally:
         _remove(copy)
 
 
-def _copied(path: str) -> str:
-    """A copy of a library, beside it if that can be: libraries that it needs may be found from where it lies."""
+def _copy_beside(path: str) -> str:
+    """Copy a library, to its own folder if possible: libraries that it needs may be found from there."""
     name = Path(path).name
     for folder in (Path(path).parent, Path(tempfile.gettempdir())):
         copy = folder / f".{secrets.token_hex(8)}.{name}"
@@ -56,7 +83,7 @@ def _copied(path: str) -> str:
 
 
 def _remove(path: str) -> None:
-    """Remove a file; a system that keeps the file of an open library has it stay."""
+    """Remove a file, unless the system keeps the files of open libraries."""
     try:
         os.unlink(path)
     except OSError:
