@@ -1,8 +1,7 @@
-"""What the devices of a plugin can do, as far as the plugin tells: its attributes, the functions in its table, its
-extensions, and what its devices are called.
+"""Capabilities of a plugin's devices, from its attributes, functions and extensions, and from facts of the devices.
 
-A function that is not in the table is a feature that is lacking. One that is there may still answer that it is not
-implemented; an exported device of this package says so in the attribute ``pjrt.capabilities``, which comes first.
+Where a function is not in the table, its feature is missing. A function in the table may still be unimplemented; an
+exported device of this package declares that in the attribute ``pjrt.capabilities``, which counts before the rest.
 """
 
 from __future__ import annotations
@@ -33,88 +32,88 @@ _EXTENSIONS = {
     Feature.HOST_CALLBACKS: "FFI",
 }
 _OF_EXPORT = frozenset({Feature.EXECUTE_CONTEXTS})
-"""What exporting gives a device, whether it has it or not."""
+"""Features that exporting adds to every device."""
 
 _NO_VARIANTS = frozenset({"xla_version", ATTRIBUTE})
 _LONGEST_VARIANT = 100
 
 
 def of_plugin(api: Any, attributes: Attributes) -> Capabilities:
-    """What a plugin tells without a device.
+    """Return the capabilities that a plugin reports without a device.
 
     Args:
-        api: its table (``_api.Api``).
-        attributes: its attributes.
+        api: the plugin's table (``_api.Api``).
+        attributes: the plugin's attributes.
     """
     functions, extensions = frozenset(api.functions), api.extensions
     has = {feature: functions.issuperset(names) for feature, names in _FUNCTIONS.items()}
     has |= {feature: name in extensions for feature, name in _EXTENSIONS.items()}
-    lacking = Capabilities(features={feature: False for feature, there in has.items() if not there})
-    there = Capabilities(features=has, variants=_facts(attributes))
-    return lacking.completed(Capabilities.from_attributes(attributes)).completed(there)
+    missing = Capabilities(features={feature: False for feature, available in has.items() if not available})
+    inferred = Capabilities(features=has, variants=_facts(attributes))
+    return missing.completed(Capabilities.from_attributes(attributes)).completed(inferred)
 
 
 def of_devices(api: Any, attributes: Attributes, topology: Any, memory_kinds: Sequence[str] | None) -> Capabilities:
-    """What a plugin tells of devices.
+    """Return the capabilities that a plugin reports for devices.
 
     Args:
-        api: its table (``_api.Api``).
-        attributes: its attributes.
-        topology: the ``TopologyDescription`` of the devices; ``None`` where the plugin gives none.
-        memory_kinds: the kinds of their memory, if they are known.
+        api: the plugin's table (``_api.Api``).
+        attributes: the plugin's attributes.
+        topology: the ``TopologyDescription`` of the devices; ``None`` where the plugin has none.
+        memory_kinds: the kinds of the devices' memory, if they are known.
     """
     if topology is None:
         return Capabilities(memory_kinds=tuple(memory_kinds or ()) or None).completed(of_plugin(api, attributes))
     try:
-        told = topology.attributes
+        own_attributes = topology.attributes
     except PjrtError:
-        told = {}
+        own_attributes = {}
     descriptions = topology.device_descriptions
     facts = Capabilities(
         num_devices=len(descriptions),
         memory_kinds=tuple(memory_kinds or _memory_kinds(descriptions)) or None,
-        variants={**_facts(told), **_variants(descriptions)},
+        variants={**_facts(own_attributes), **_variants(descriptions)},
     )
-    return facts.completed(of_plugin(api, {**attributes, **told}))
+    return facts.completed(of_plugin(api, {**attributes, **own_attributes}))
 
 
 def stated(of: Any) -> dict[str, NamedValue]:
-    """The attribute by which an exported topology says what its devices can do; nothing where that fails.
+    """Return the attribute by which an exported topology declares its capabilities; nothing where reading them fails.
 
     Args:
-        of: the client or topology that is asked.
+        of: the client or topology whose capabilities are declared.
     """
     try:
-        told = of.capabilities
-        features = {feature: has for feature, has in told.features.items() if feature not in _OF_EXPORT}
-        return {ATTRIBUTE: replace(told, features=features).to_json()}
+        own = of.capabilities
+        features = {feature: has for feature, has in own.features.items() if feature not in _OF_EXPORT}
+        return {ATTRIBUTE: replace(own, features=features).to_json()}
     except Exception:  # a device's author may have written anything; a topology is needed all the same
         return {}
 
 
 def _memory_kinds(descriptions: Iterable[DeviceDescription]) -> tuple[str, ...]:
     try:
-        found = dict.fromkeys(space.kind for device in descriptions for space in device.memory_space_descriptions)
+        kinds = dict.fromkeys(space.kind for device in descriptions for space in device.memory_space_descriptions)
     except PjrtError:
         return ()
-    return tuple(found)
+    return tuple(kinds)
 
 
 def _variants(descriptions: Sequence[DeviceDescription]) -> dict[str, NamedValue]:
-    """What devices are called, and those of their attributes that are the same for all."""
+    """Return the names of the kinds of devices, and the attributes that are the same for all devices."""
     if not descriptions:
         return {}
     kinds = tuple(dict.fromkeys(device.kind for device in descriptions))
     first, *others = [_facts(device.attributes) for device in descriptions]
-    found = {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}
-    found["device_kind"] = ", ".join(kinds)
+    shared = {name: value for name, value in first.items() if all(each.get(name) == value for each in others)}
+    shared["device_kind"] = ", ".join(kinds)
     if len(kinds) == 1 and kinds[0].startswith("TPU "):
-        found["tpu_generation"] = kinds[0].removeprefix("TPU ")
-    return found
+        shared["tpu_generation"] = kinds[0].removeprefix("TPU ")
+    return shared
 
 
 def _facts(attributes: Attributes) -> dict[str, NamedValue]:
-    """Attributes that fit into a table."""
+    """Return the attributes that fit into a table."""
     return {
         name: value
         for name, value in attributes.items()

@@ -1,8 +1,8 @@
-"""The docstrings of the C boundary: those of the device API, said once there.
+"""The docstrings of methods and properties that override those of the device API, where they are written once.
 
-A class that users meet is made of a core in Cython, first, and of its class of the device API. Python looks for the
-docstring of a core's method or property in the core alone, and a property of a compiled class cannot be given one in
-Python: its docstring is read from the C struct that describes it.
+A class that users meet has two bases: a core in Cython, and its class of the device API. Python looks for the docstring
+of a core's method or property in the core alone. A property of a compiled class cannot be given one in Python: Python
+reads its docstring from the C struct that describes it.
 """
 
 from types import GetSetDescriptorType
@@ -14,14 +14,12 @@ cdef extern from "Python.h":
     ctypedef struct PyGetSetDescrObject:
         PyGetSetDef *d_getset
 
-# What the structs point to, for as long as the classes live: to the end.
+# The texts that the structs point to: kept for as long as the classes live, which is to the end.
 cdef list _texts = []
 
 
 def documented(cls):
-    """Gives the public methods and properties of a class and its cores, where they have none, the docstrings of its
-    other bases; a decorator.
-    """
+    """Decorate a class: copy docstrings from its other bases to the public members of it and its cores without one."""
     for position, core in enumerate(cls.__mro__):
         if not core.__module__.startswith("pjrt.capi."):
             continue
@@ -32,7 +30,7 @@ def documented(cls):
 
 
 def _doc_of(name, bases):
-    """The docstring of a member in the first base that has one."""
+    """Return the docstring of a member in the first base that has one."""
     for base in bases:
         doc = getattr(vars(base).get(name), "__doc__", None)
         if doc:

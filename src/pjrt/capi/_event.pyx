@@ -2,11 +2,11 @@
 
 Events are the caller's, and outlive the client they come from: closing it does not end them.
 
-An event that is ready at once gets no future of its own. Any other is asked (``IsReady``) when somebody asks, and
-watched (``OnReady``) only from the first callback or the first wait on: nothing is spent on a future that nobody looks
-at, and no thread waits for an event, unless the plugin leaves ``OnReady`` out and offers no more than ``Await``. The
-plugin's callback runs on any thread without the GIL; it takes it only where
-Python is to be told, and never once the gate is shut.
+An event that is ready at once gets no future of its own. Any other is polled (``IsReady``) when its future is asked,
+and watched (``OnReady``) only from the first callback or the first wait on: a future that is not used costs nothing.
+No thread waits for an event, unless the plugin leaves ``OnReady`` out and has no more than ``Await``. The plugin's
+callback runs on any thread without the GIL; it takes the GIL only where a future waits for it, and never once the gate
+is shut.
 
 Where the plugin uses memory of Python's until the event is ready, the future is watched from the start: the watch keeps
 it, and what it keeps, alive however soon the caller drops it.
@@ -53,7 +53,7 @@ cdef class Event:
             self.api.drop(SLOT_PJRT_Event_Destroy, native)  # Future: when it is dropped
 
     def is_ready(self):
-        """Whether it is, and with which error: ``(True, None)`` for success, ``(False, None)`` while it is pending."""
+        """Return whether the event is ready, and its error: ``(False, None)`` while it is pending."""
         cdef PJRT_Event_IsReady_Args args
         if self.wait != NULL:
             if not pjrt_wait_is_done(self.wait):
@@ -65,7 +65,7 @@ cdef class Event:
         return (True, self._error()) if args.is_ready else (False, None)
 
     def _error(self):
-        """The error of the ready event (``PJRT_Event_Error``): here an error that comes back is the answer."""
+        """Return the error of the ready event (``PJRT_Event_Error``): here an error that comes back is the answer."""
         cdef PJRT_Event_Error_Args args
         start(&args, PJRT_Event_Error_Args_STRUCT_SIZE)
         args.event = self.native
@@ -86,19 +86,19 @@ cdef class Event:
         try:
             self.api.call(SLOT_PJRT_Event_Await, &args)  # Future.result
         except PjrtError:
-            return  # the event's error, which is asked for anew
+            return  # the error is the event's, and is_ready asks for it again
 
     def block(self, double seconds):
-        """Wait until the event is ready or the time is over."""
+        """Wait until the event is ready, for so many seconds at most."""
         self.register(None)
         cdef pjrt_wait *wait = self.wait
-        pjrt_wait_acquire(wait)  # another thread whose OnReady fails would let go of it
+        pjrt_wait_acquire(wait)  # another thread whose OnReady fails would release it
         with nogil:
             pjrt_wait_block(wait, seconds)
         pjrt_wait_release(wait)
 
     cdef int register(self, watcher) except -1:
-        """Has the plugin tell when the event is ready; ``watcher._poll`` is then called. May be called again."""
+        """Have the plugin call back when the event is ready, and then call ``watcher._poll``. May be called again."""
         if self.wait == NULL:
             self._start_waiting()
         if watcher is not None and not self.watched:
@@ -110,7 +110,7 @@ cdef class Event:
         return 0
 
     def _start_waiting(self):
-        """Ask the plugin to tell when the event is ready; where it cannot, a thread waits for it."""
+        """Register a callback for the event; where the plugin has no ``OnReady``, a thread waits for it."""
         cdef PJRT_Event_OnReady_Args args
         cdef void *ticket
         cdef pjrt_wait *wait = pjrt_wait_new(self.api.table)
@@ -120,7 +120,7 @@ cdef class Event:
         if ticket == NULL:
             pjrt_wait_release(wait)
             raise MemoryError("no memory to wait for an event")
-        pjrt_wait_acquire(wait)  # the one who redeems the ticket lets go of it
+        pjrt_wait_acquire(wait)  # whoever redeems the ticket releases it
         start(&args, PJRT_Event_OnReady_Args_STRUCT_SIZE)
         args.event = self.native
         args.callback = _on_ready
@@ -138,7 +138,7 @@ cdef class Event:
             raise
 
     def _await_aside(self, size_t ticket):
-        """Have a thread wait in the plugin, which offers nothing better, so that nobody else's wait is without end."""
+        """Start a thread that waits in the plugin, so that all other waits can be interrupted and end in time."""
         cdef size_t function = <size_t>self.api.find(SLOT_PJRT_Event_Await)
         try:
             threading.Thread(target=_await, args=(self, function, ticket), name="pjrt event", daemon=True).start()
@@ -147,7 +147,7 @@ cdef class Event:
 
 
 def _await(Event event, size_t function, size_t ticket):
-    """Wait for an event in the plugin, then tell those who wait for it here. The thread keeps the event alive."""
+    """Wait for an event in the plugin, then wake those who wait for it here. The thread keeps the event alive."""
     cdef PJRT_Event_Await_Args args
     start(&args, PJRT_Event_Await_Args_STRUCT_SIZE)
     args.event = event.native
@@ -156,9 +156,8 @@ def _await(Event event, size_t function, size_t ticket):
 
 
 cdef void _on_ready(PJRT_Error *error, void *ticket) noexcept nogil:
-    # Any thread, without the GIL, or inside OnReady itself. Takes the GIL only if a future is to be told. A plugin that
-    # calls again finds its ticket spent; whether the error that it then brings is another one cannot be known, so it
-    # stays.
+    # Any thread, without the GIL, or inside OnReady itself. Takes the GIL only if a future waits. A plugin that calls
+    # again finds its ticket spent. Its second error may be the first one again, so it is not freed.
     cdef pjrt_wait *wait = <pjrt_wait *>pjrt_ticket_redeem(ticket)
     cdef void *watcher
     if wait == NULL:
@@ -176,7 +175,7 @@ cdef void _tell(void *watcher) noexcept with gil:
     try:
         future._poll()
     except KeyboardInterrupt:
-        PyErr_SetInterrupt()  # Ctrl-C in the main thread, inside a call of the plugin: it is raised behind that
+        PyErr_SetInterrupt()  # Ctrl-C in the main thread, inside a call of the plugin: Python raises it after that
 
 
 class EventFuture(Future):
@@ -199,7 +198,7 @@ class EventFuture(Future):
             self._complete(None, failure)  # and keeps what it keeps: the event may still be pending
             return
         if ready:
-            # Two threads may come here at once: what the future gives is let go only when it is complete.
+            # Two threads may come here at once: the value is dropped only when the future is complete.
             self._complete(self._given if error is None else None, error)
             self._given = self._keep = None
 
@@ -224,13 +223,13 @@ _DONE = Future.completed(None)
 
 
 def _wait_aside(future):
-    """Waits for the event of a future that the plugin will not tell of."""
+    """Wait for the event of a future for which no callback could be registered."""
     future._event.wait_for()
     future._poll()
 
 
 cdef object lazy_future(Scope scope, PJRT_Event *event, value):
-    """A future for an event behind which no memory of ours is in use; takes the event over. A null event is done."""
+    """Return a future for an event, and take the event over: no memory of Python's is in use. A null event is done."""
     try:
         if event == NULL or _is_over(scope, event):
             return _DONE if value is None else Future.completed(value)
@@ -241,7 +240,7 @@ cdef object lazy_future(Scope scope, PJRT_Event *event, value):
 
 
 cdef object eager_future(Scope scope, PJRT_Event *event, value, keep):
-    """A future that keeps ``value`` and ``keep`` until the event is ready, whoever drops it; takes the event over."""
+    """Return a future that keeps ``value`` and ``keep`` until the event is ready, also when it is dropped itself."""
     failure = None
     try:
         if event == NULL or _is_over(scope, event):
@@ -256,7 +255,7 @@ cdef object eager_future(Scope scope, PJRT_Event *event, value, keep):
 
 
 cdef bint _is_over(Scope scope, PJRT_Event *event) except? True:
-    """Whether an event is ready already, and without an error: then it needs no future of its own, and is destroyed."""
+    """Whether an event is ready already, without an error. It then needs no future of its own, and is destroyed."""
     cdef PJRT_Event_IsReady_Args ready
     cdef PJRT_Event_Error_Args error
     start(&ready, PJRT_Event_IsReady_Args_STRUCT_SIZE)
@@ -269,6 +268,6 @@ cdef bint _is_over(Scope scope, PJRT_Event *event) except? True:
     try:
         scope.api.call(SLOT_PJRT_Event_Error, &error)  # Future.exception
     except PjrtError:
-        return False  # it ended with an error: a future tells that
+        return False  # it ended with an error, which a future reports
     Event.of(scope, event)  # dropped at once, and the event with it
     return True

@@ -1,4 +1,4 @@
-"""FFI handlers: addresses as they are; Python functions where programs run in the memory of the host."""
+"""FFI handlers as the addresses that plugins take; a Python function only where programs run in the host's memory."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 
 _DEVICES = ("cuda", "rocm", "tpu")
-"""The platforms whose buffers a Python function could not read."""
+"""The platforms whose buffers a Python function cannot read."""
 
 
 def address_of(handler: Callable[..., Any] | int, traits: int, platform: str) -> int:
-    """The address of a handler; of a Python function the same one each time, so that it can be registered again.
+    """Return the address of a handler: of a Python function the same one each time, so that it can be registered again.
 
     Raises:
-        InvalidArgumentError: it is neither an address nor a function.
-        UnimplementedError: it is a function, and programs of this platform do not run in the host's memory.
+        InvalidArgumentError: the handler is neither an address nor a function.
+        UnimplementedError: the handler is a function, and programs of the platform do not run in the host's memory.
     """
     if isinstance(handler, int) and handler > 0:
         return handler
@@ -34,6 +34,6 @@ def address_of(handler: Callable[..., Any] | int, traits: int, platform: str) ->
 
 
 def function_at(address: int) -> Callable[..., Any] | None:
-    """The Python function of a handler, or None if the handler is not of a Python function of this process."""
-    made = sys.modules.get("pjrt.devices.xla.ffi_handler")  # as long as it is not imported no function is a handler
-    return None if made is None else made.function_at(address)
+    """Return the Python function of a handler, or ``None`` for a handler that is no Python function of this process."""
+    module = sys.modules.get("pjrt.devices.xla.ffi_handler")  # until it is imported no function is a handler
+    return None if module is None else module.function_at(address)

@@ -17,12 +17,12 @@ cdef extern from "pjrt_support/gate.h" nogil:
     void pjrt_gate_leave(pjrt_gate *gate)
     bint pjrt_gate_shut(pjrt_gate *gate, int milliseconds)
 
-# Those inside are let out even where nothing else could be waited for any more.
+# Callbacks that are inside get this long to leave, even where no other time is left.
 cdef double _LEAST_PATIENCE_SECONDS = 0.2
 cdef pjrt_gate _gate
 
 close_at_exit = weakref.WeakSet()
-"""What has a method ``_close_at_exit`` to be called before the gate is shut."""
+"""Objects whose method ``_close_at_exit`` is called before the gate is shut."""
 
 
 cdef bint gate_enter() noexcept nogil:
@@ -34,7 +34,7 @@ cdef void gate_leave() noexcept nogil:
 
 
 def shut():
-    """Closes what is open and turns callbacks away from now on."""
+    """Close what is open, and turn callbacks away from now on."""
     for open_thing in list(close_at_exit):
         try:
             open_thing._close_at_exit()

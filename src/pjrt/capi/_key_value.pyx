@@ -1,4 +1,4 @@
-"""The key-value store that a plugin's client is given: calls of the plugin into a Python ``KeyValueStore``.
+"""The key-value store for a plugin's client: calls of the plugin into a Python ``KeyValueStore``.
 
 The plugin calls from any thread, without the GIL. A value is copied into memory that the plugin gives back; an
 exception becomes an error of the plugin's own kind, with its code and message. Once the gate is shut, every call is
@@ -17,7 +17,7 @@ from pjrt.api.key_value_store import KeyValueStore
 
 
 cdef int offer_store(PJRT_Client_Create_Args *args, store) except -1:
-    """Fills in the callbacks; the store must be kept as long as the client lives. ``None`` offers none."""
+    """Fill in the callbacks, none for ``None``. The store must be kept as long as the client lives."""
     if store is None:
         return 0
     if not isinstance(store, KeyValueStore):
@@ -91,7 +91,7 @@ cdef PJRT_Error *_python_put(PJRT_KeyValuePutCallback_Args *args) noexcept with 
 
 
 cdef str _key(const char *key, size_t size):
-    """A key; bytes that are no UTF-8 stay distinct."""
+    """Return a key as text; bytes that are not UTF-8 stay distinct."""
     return (<bytes>key[:size]).decode("utf-8", "surrogateescape")
 
 
@@ -110,7 +110,7 @@ cdef void _free_value(char *value) noexcept nogil:
 
 
 cdef PJRT_Error *_error(PJRT_CallbackError *make_error, raised):
-    """An exception as an error of the plugin's."""
+    """Return an exception as an error of the plugin's own kind."""
     error = from_author(raised)
     cdef bytes message = error.message.encode()
     return make_error[0](<PJRT_Error_Code><int>error.code, message, len(message))

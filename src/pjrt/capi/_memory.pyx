@@ -1,4 +1,4 @@
-"""Memory of Python objects in the hands of a plugin."""
+"""Memory of Python objects that a plugin reads or writes."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 
@@ -10,10 +10,10 @@ cdef char _EMPTY = 0
 cdef class HostMemory:
     @staticmethod
     cdef HostMemory of(source, bint writable, str what):
-        """The bytes of an object with the buffer protocol; neither they nor their address change while this lives.
+        """Hold the bytes of an object with the buffer protocol, so that their address stays the same meanwhile.
 
         Raises:
-            InvalidArgumentError: it has no such bytes in one piece, or they cannot be written to.
+            InvalidArgumentError: the object has no bytes in one piece, or they cannot be written to.
         """
         cdef HostMemory memory = HostMemory.__new__(HostMemory)
         try:
@@ -32,7 +32,7 @@ cdef class HostMemory:
             PyBuffer_Release(&self.view)
 
     cdef void *at(self, ssize_t offset, ssize_t size) except NULL:
-        """The address of a range of the bytes."""
+        """Return the address of a range of the bytes."""
         if offset < 0 or size < 0 or offset + size > self.view.len:
             raise OutOfRangeError(f"bytes {offset} to {offset + size} were asked for, the memory has {self.view.len}")
         if self.view.buf == NULL:

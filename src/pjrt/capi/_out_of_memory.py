@@ -1,4 +1,4 @@
-"""Errors of devices whose memory is full, with who has it."""
+"""Out-of-memory errors, with what the allocators report."""
 
 from __future__ import annotations
 
@@ -11,37 +11,38 @@ from pjrt.api.errors import PjrtError, ResourceExhaustedError
 
 
 def explained(error: PjrtError, devices: Iterable[Device], options: Mapping[str, Any]) -> ResourceExhaustedError:
-    """An out-of-memory error with the state of the allocators and the client's options: as payloads for programs, as a
-    note for people.
+    """Return an out-of-memory error with the state of the allocators and the client's options.
+
+    Programs find both as payloads; people read them in a note of the exception.
     """
     stats = _allocator_stats(devices)
     payloads = dict(error.payloads)
     payloads["pjrt.client_options"] = json.dumps(options, default=str).encode()
     payloads["pjrt.allocator_stats"] = json.dumps(stats).encode()
-    made = ResourceExhaustedError(error.message, payloads=payloads)
+    explanation = ResourceExhaustedError(error.message, payloads=payloads)
     lines = [f"{device}: {_in_use(values)}" for device, values in stats.items()]
-    made.add_note("\n".join([*lines, f"options of the client: {options or 'none given'}"]))
-    return made
+    explanation.add_note("\n".join([*lines, f"options of the client: {options or 'none given'}"]))
+    return explanation
 
 
 def _allocator_stats(devices: Iterable[Device]) -> dict[str, dict[str, int]]:
-    found = {}
+    all_stats = {}
     for device in devices:
         try:
             stats = device.memory_stats()
         except PjrtError:
             continue
         values = {name: getattr(stats, name) for name in stats.__slots__}
-        found[str(device)] = {name: value for name, value in values.items() if value is not None}
-    return found
+        all_stats[str(device)] = {name: value for name, value in values.items() if value is not None}
+    return all_stats
 
 
 def _in_use(stats: Mapping[str, int]) -> str:
-    """The figures of an allocator in a line, as far as the plugin gives them."""
+    """Return the figures of an allocator that the plugin reports, in one line."""
     limit = stats.get("bytes_limit")
     of = "" if limit is None else f" of {limit:,}"
-    said = f"{stats['bytes_in_use']:,}{of} bytes in use"
+    line = f"{stats['bytes_in_use']:,}{of} bytes in use"
     for name in ("peak_bytes_in_use", "largest_free_block_bytes", "num_allocs"):
         if stats.get(name) is not None:
-            said += f", {name} {stats[name]:,}"
-    return said
+            line += f", {name} {stats[name]:,}"
+    return line

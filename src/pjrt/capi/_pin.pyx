@@ -1,6 +1,6 @@
-"""Holding a scope open over more than one call: from before a call until what it gave is in the scope's list.
+"""Holding a scope open over more than one call: from before a call until its result is in the scope's list.
 
-Without that, another thread could close the client in between, and what the call gave would outlive it.
+Without that, another thread could close the client in between, and the result would outlive it.
 """
 
 cimport cython

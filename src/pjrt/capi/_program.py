@@ -1,7 +1,7 @@
-"""What a plugin is sent: a program that it can read.
+"""Programs in a version that the plugin can read.
 
-A program newer than the plugin's StableHLO is written at the plugin's version, as its attributes state it. That takes
-jaxlib; where it is not installed, and for what no portable artifact can be made of (another dialect), the program goes
+A program newer than the plugin's StableHLO is written at the plugin's version, which its attributes state. That needs
+jaxlib. Without it, and for a program of another dialect, of which no portable artifact can be made, the program is sent
 as it is, and the plugin judges.
 """
 
@@ -15,14 +15,15 @@ _VERSION = "stablehlo_current_version"
 
 
 def prepared(program: Program | str | bytes, attributes: Attributes) -> tuple[Program, PjrtError | None]:
-    """The program as the plugin with these attributes takes it.
+    """Return a program in the version of the plugin with these attributes.
 
     Returns:
-        The program, and the reason why it goes as it is although it should have been written anew, or ``None``.
+        The program, and the error that kept it from being written at the plugin's version, or ``None``.
 
     Raises:
-        InvalidArgumentError: it is no program, or a portable artifact that cannot be written at the plugin's version.
-        DataLossError: it is truncated or corrupt.
+        InvalidArgumentError: the argument is no program, or a portable artifact that cannot be written at the plugin's
+            version.
+        DataLossError: the program is truncated or corrupt.
     """
     from pjrt import stablehlo
 
@@ -41,7 +42,7 @@ def prepared(program: Program | str | bytes, attributes: Attributes) -> tuple[Pr
 
 
 def doubted(error: PjrtError, doubt: PjrtError | None) -> PjrtError:
-    """The error of a compilation, with what had been doubtful about its program before."""
+    """Return the error of a compilation, with a note where its program was sent as it is because of ``doubt``."""
     if doubt is not None:
         error.add_note(
             f"The program was sent as it is, because it could not be written at the plugin's StableHLO version: {doubt}"

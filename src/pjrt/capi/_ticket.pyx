@@ -8,7 +8,7 @@ cdef extern from "pjrt_support/ticket.h" nogil:
 
 
 cdef void *ticket_for(thing) except NULL:
-    """Return what a plugin is given in the place of an object, and keep the object until it is redeemed."""
+    """Return a ticket that stands for an object, and keep the object until the ticket is redeemed."""
     cdef void *ticket = pjrt_ticket_new(<void *>thing)
     if ticket == NULL:
         raise MemoryError("no memory to have a plugin call back")
@@ -21,6 +21,6 @@ cdef object redeem(void *ticket):
     cdef void *thing = pjrt_ticket_redeem(ticket)
     if thing == NULL:
         return None
-    found = <object>thing
-    Py_DECREF(found)
-    return found
+    owner = <object>thing
+    Py_DECREF(owner)
+    return owner

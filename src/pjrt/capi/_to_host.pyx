@@ -11,8 +11,8 @@ from pjrt.capi._values cimport NativeLayout, native_layout, whole
 
 import numpy as np
 
-from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.checks import expect, expect_out
+from pjrt.api.errors import InvalidArgumentError, PjrtError, ResourceExhaustedError, UnimplementedError
 from pjrt.api.future import Future
 from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
 
@@ -27,7 +27,7 @@ for _position in range(MOST_DIMENSIONS):
 
 
 cdef object read_array(Handle buffer, out, layout):
-    """``Buffer.to_host``: into ``out`` or a new array."""
+    """``Buffer.to_host``: copy into ``out`` or a new array."""
     shape = buffer.unpadded_shape if buffer.dynamic_dimensions else buffer.shape
     dtype = buffer.element_type.dtype
     if out is None:
@@ -44,7 +44,7 @@ def _new(shape, dtype):
     """Return a new array for a value of the device.
 
     Raises:
-        ResourceExhaustedError: There is no memory for it.
+        ResourceExhaustedError: the host has no memory for the array.
         UnimplementedError: numpy has no arrays of that many dimensions or elements.
     """
     try:
@@ -56,7 +56,7 @@ def _new(shape, dtype):
 
 
 cdef object _copy(Handle buffer, array, order):
-    """Starts the copy into an array whose memory is in one piece, in the order given (row-major for ``None``)."""
+    """Start the copy into an array whose memory is in one piece, in an order of dimensions (row-major for ``None``)."""
     cdef PJRT_Buffer_ToHostBuffer_Args args
     cdef PJRT_Buffer_MemoryLayout row_major
     cdef NativeLayout other
@@ -83,7 +83,7 @@ cdef object _copy(Handle buffer, array, order):
 
 
 class _Filler:
-    """Puts the value that arrived in its own memory into an array that lies in pieces."""
+    """A callback that copies a value from memory of its own into an array that lies in pieces."""
 
     def __init__(self, out):
         self.out = out
@@ -94,7 +94,7 @@ class _Filler:
 
 
 cdef object _order(layout, shape):
-    """The dense order that a host layout means; hosts have no tiles."""
+    """Return a host layout as a dense order of dimensions; hosts have no tiles."""
     if isinstance(expect_layout(layout), StridedLayout):
         if len(layout.byte_strides) != len(shape):
             raise InvalidArgumentError(
@@ -111,11 +111,11 @@ cdef object _order(layout, shape):
 
 
 cdef object _empty(shape, dtype, layout):
-    """A new array whose memory lies in a certain order of dimensions."""
+    """Return a new array whose memory lies in the order of dimensions of a layout."""
     order = _order(layout, shape)
     major_to_minor = order.minor_to_major[::-1]
-    lying = _new([shape[d] for d in major_to_minor], dtype)
-    array = lying.transpose(np.argsort(major_to_minor))
+    physical = _new([shape[d] for d in major_to_minor], dtype)
+    array = physical.transpose(np.argsort(major_to_minor))
     if isinstance(layout, StridedLayout) and array.size and array.strides != layout.byte_strides:
         raise InvalidArgumentError(
             f"the strides {layout.byte_strides} leave gaps or overlap; give an array as out instead"
@@ -137,7 +137,7 @@ cdef object copy_raw(Handle buffer, out, offset, size):
 
 
 cdef object copy_raw_later(Handle buffer, out, offset, size):
-    """``Buffer.copy_raw_to_host_future``: the plugin is told of the memory when the future has it."""
+    """``Buffer.copy_raw_to_host_future``: give the plugin the memory as soon as the future has it."""
     cdef PJRT_Buffer_CopyRawToHostFuture_Args args
     cdef _Destination destination = _Destination()
     expect(out, Future, "a future of the memory to copy to")
@@ -157,7 +157,7 @@ cdef object copy_raw_later(Handle buffer, out, offset, size):
 
 
 cdef class _Destination:
-    """Tells the plugin, once, where to copy to: the callback of the future of the memory, which it keeps."""
+    """A callback of the future of the memory: gives the memory to the plugin, once, and keeps it."""
 
     cdef void (*callback)(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args) noexcept nogil
     cdef void *data

@@ -8,9 +8,9 @@ from pjrt.capi._gen_abi cimport *
 import operator
 from collections.abc import Mapping
 
+from pjrt.api.checks import expect, expect_int
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError
-from pjrt.api.checks import expect, expect_int
 from pjrt.api.layout import StridedLayout, TiledLayout, expect_layout
 
 cdef object _LIMIT = 1 << 63
@@ -33,10 +33,10 @@ cdef class Block:
 
 cdef class NamedValues:
     def __init__(self, values, str what):
-        """Converts a mapping; the type of each value decides the type on the other side.
+        """Convert a mapping; the type of each value decides the type on the other side.
 
         Raises:
-            InvalidArgumentError: a value is of none of the five types, or an integer needs more than 64 bits.
+            InvalidArgumentError: a value has none of the five types, or an integer needs more than 64 bits.
         """
         self.size = len(expect(values, Mapping, f"{what} as a mapping of values by name"))
         self.block = Block.of(self.size * sizeof(PJRT_NamedValue))
@@ -93,10 +93,10 @@ def _int64(value, what, name):
 
 
 cdef dict read_named_values(const PJRT_NamedValue *values, size_t number, str what):
-    """Named values of the plugin as a dict; lists become tuples."""
+    """Return named values of the plugin as a dict; lists become tuples."""
     cdef const PJRT_NamedValue *value
     cdef size_t index
-    found = {}
+    by_name = {}
     for index in range(count(number, values, what)):
         value = &values[index]
         if value.struct_size < PJRT_NamedValue_STRUCT_SIZE:
@@ -104,8 +104,8 @@ cdef dict read_named_values(const PJRT_NamedValue *values, size_t number, str wh
                 f"the plugin gave {what} with a named value of {value.struct_size} bytes, expected "
                 f"{<size_t>PJRT_NamedValue_STRUCT_SIZE}; report it to its vendor"
             )
-        found[text(value.name, value.name_size, what)] = _read_value(value, what)
-    return found
+        by_name[text(value.name, value.name_size, what)] = _read_value(value, what)
+    return by_name
 
 
 cdef object _read_value(const PJRT_NamedValue *value, str what):
@@ -127,7 +127,7 @@ cdef class NativeLayout:
 
 
 cdef NativeLayout native_layout(layout):
-    """The struct for a layout; for ``None`` a null pointer, by which the plugin takes its default."""
+    """Return the struct for a layout; for ``None`` a null pointer, which stands for the plugin's default."""
     cdef NativeLayout native = NativeLayout.__new__(NativeLayout)
     if layout is None:
         return native
@@ -162,7 +162,7 @@ cdef int _fill_tiled(NativeLayout native, layout) except -1:
 
 
 cdef object read_layout(const PJRT_Buffer_MemoryLayout *layout):
-    """A layout that the plugin gave."""
+    """Return a layout of the plugin."""
     cdef size_t tile, position = 0
     if layout.type == PJRT_Buffer_MemoryLayout_Type_Strides:
         return StridedLayout(read_int64s(layout.strides.byte_strides, layout.strides.num_byte_strides, "a layout"))
@@ -179,7 +179,7 @@ cdef object read_layout(const PJRT_Buffer_MemoryLayout *layout):
 
 
 cdef Block int64_block(numbers):
-    """Whole numbers as an array of ``int64_t``."""
+    """Return whole numbers as an array of ``int64_t``."""
     cdef Block block = Block.of(len(numbers) * sizeof(int64_t))
     cdef size_t index = 0
     for number in numbers:
@@ -189,10 +189,10 @@ cdef Block int64_block(numbers):
 
 
 cdef int64_t whole(value, str what, int bits=64) except? -1:
-    """A whole number of so many bits.
+    """Return a value as a whole number of so many bits.
 
     Raises:
-        InvalidArgumentError: it is none, or needs more bits.
+        InvalidArgumentError: the value is no whole number, or needs more bits.
     """
     cdef object number = expect_int(value, what), limit = _LIMIT >> (64 - bits)
     if not -limit <= number < limit:
@@ -201,16 +201,16 @@ cdef int64_t whole(value, str what, int bits=64) except? -1:
 
 
 cdef tuple read_int64s(const int64_t *numbers, size_t number, str what):
-    """An array of ``int64_t`` of the plugin as a tuple."""
+    """Return an array of ``int64_t`` of the plugin as a tuple."""
     cdef size_t index
     return tuple([numbers[index] for index in range(count(number, numbers, what))])
 
 
 cdef tuple read_shape(const int64_t *numbers, size_t number, str what):
-    """Return the dimensions of an array that the plugin gave.
+    """Return the dimensions of an array of the plugin.
 
     Raises:
-        InternalError: No array has such dimensions: one is negative, or there are more elements than can be counted.
+        InternalError: no array has such dimensions: one is negative, or there are more elements than can be counted.
     """
     cdef tuple shape = read_int64s(numbers, number, what)
     cdef size_t index
@@ -225,10 +225,10 @@ cdef tuple read_shape(const int64_t *numbers, size_t number, str what):
 
 
 cdef object element_type(int number):
-    """The element type with a number of the plugin's.
+    """Return the element type with a number.
 
     Raises:
-        InternalError: there is no such type, or the plugin is newer than this package.
+        InternalError: no type has the number, or the plugin is newer than this package.
     """
     if 0 <= number < len(_ELEMENT_TYPES):
         return _ELEMENT_TYPES[number]
