@@ -2,7 +2,8 @@
 
 ``python tools/gen_coverage.py`` writes docs/coverage.md. With ``--check`` it writes nothing, and fails if the page is
 out of date. The page is made from the code: a call stands in a method (its class and name are the Python name), in a
-function whose docstring begins with the name, or beside a comment that says it.
+function whose docstring begins with the name, or beside a comment with the name. A plain getter is the property that it
+is assigned to.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ _SLOT = re.compile(r"SLOT_PJRT_(\w+)")
 _TABLE_CALL = re.compile(r"self\.table\.(PJRT_\w+)\(")
 _MARK = re.compile(r"  # ([A-Za-z_][\w.]*(?::? .*)?)$")
 _JOINED = re.compile(r"^class \w+\((\w+), (\w+)\):", re.M)
+_GETTER = re.compile(r"^ *(?:cdef Getter )?(\w+) = (?:Getter|Constant)\(\"(PJRT_\w+)\"")
 _DOCSTRING_NAME = re.compile(r'"""``([A-Z]\w+\.\w+)``')
 
 
@@ -98,10 +100,12 @@ def reached() -> dict[str, list[str]]:
 def _calls(text: str, public: dict[str, str]) -> list[tuple[str, str]]:
     """Return the calls of one module: the C function, and the Python name that it belongs to."""
     calls: list[tuple[str, str]] = []
-    core = function = documented = ""
+    core = face = function = documented = ""
     for line in text.splitlines():
         if match := _CLASS.match(line):
             core = match[1]
+        elif match := _JOINED.match(line):
+            face = match[2]
         elif match := _DEF.match(line):
             core = core if match[1] else ""
             function, documented = match[2], ""
@@ -112,6 +116,8 @@ def _calls(text: str, public: dict[str, str]) -> list[tuple[str, str]]:
             inside = f"{public[core]}.{function}" if core in public and not function.startswith("_") else documented
             if mark or inside:
                 calls.append((slot, mark[1] if mark else inside))
+        if match := _GETTER.search(line):
+            calls.append((match[2], mark[1] if mark else f"{face}.{match[1]}"))
     return calls
 
 

@@ -59,4 +59,4 @@ def test_help_shows_what_the_device_api_says(things: list[Any], index: int, face
 def test_what_a_core_says_of_itself_stays(things: list[Any]) -> None:
     text = inspect.getdoc(type(things[6]).is_deleted)
     assert text is not None
-    assert "also once its client was closed" in text
+    assert "or its client closed" in text

@@ -1,6 +1,7 @@
 from pjrt.capi._gen_abi cimport PJRT_Api, PJRT_Error, PJRT_Extension_Base
 
 ctypedef PJRT_Error *(*function_t)(void *args) noexcept nogil
+ctypedef void (*deleter_t)(void *owner) noexcept nogil
 
 
 cdef class Api:
@@ -18,18 +19,17 @@ cdef class Api:
     cdef object _payloads(self, PJRT_Error *error)
     cdef void _swallow(self, PJRT_Error *error) noexcept
     cdef function_t find(self, size_t slot) except NULL
+    cdef function_t find_in_extension(self, size_t slot) except? NULL
     cdef int call(self, size_t slot, void *args) except -1
-    cdef int call_extension(self, void *function, void *args, str name) except -1
     cdef int drop(self, size_t slot, void *handle) except -1
     cdef object take_error(self, PJRT_Error *error)
     cdef object read_error(self, PJRT_Error *error)
     cdef void destroy_error(self, PJRT_Error *error) noexcept
-    cdef void *extension(self, int kind, size_t needed, str name) except NULL
-    cdef void *extension_function(self, int kind, size_t at, str name) except? NULL
-    cdef bint has_extension(self, int kind)
+    cdef void *extension(self, int kind, size_t needed) except NULL
 
 
 cdef void start(void *args, size_t size) noexcept nogil
 cdef str text(const char *data, size_t size, str what)
 cdef bytes blob(const char *data, size_t size, str what)
+cdef bytes take_blob(const char *data, size_t size, str what, void *owner, deleter_t deleter)
 cdef size_t count(size_t number, const void *array, str what) except? 1

@@ -1,8 +1,8 @@
-"""One plugin's table of functions, and the one way to call any of them.
+"""One plugin's table of functions, and the funnel: the one way to call any of them.
 
 A call is: declare the argument struct, ``start`` it (zero it, stamp its size), fill it, ``Api.call`` the slot. The slot
-is checked to lie inside the plugin's table and not to be null; the error, if one comes back, is converted (code,
-message, payloads) and freed. The GIL is released around every call.
+is checked to lie inside the plugin's table, or inside the struct of its extension, and not to be null. An error that
+comes back is converted (code, message, payloads) and freed. The GIL is released around every call.
 """
 
 cimport cython
@@ -13,9 +13,11 @@ from libc.string cimport memset
 from pjrt.capi._gen_abi cimport *
 
 from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError, UnimplementedError
-from pjrt.capi._gen_functions import EXTENSIONS, FUNCTIONS
+from pjrt.capi._gen_functions import EXTENSION_FUNCTIONS, EXTENSIONS, FUNCTIONS
 
 cdef size_t _HEAD = SLOT_PJRT_Error_Destroy
+# A slot from here on is that of an extension's function: its upper bits are 1 + the kind of the extension.
+cdef size_t _FIRST_SLOT_OF_EXTENSIONS = <size_t>1 << 16
 cdef size_t _LONGEST_TEXT = 1 << 28
 cdef size_t _LARGEST_BLOB = 1 << 40
 cdef size_t _MOST_ITEMS = 1 << 24
@@ -32,9 +34,10 @@ cdef class Api:
 
     @staticmethod
     cdef Api of(const PJRT_Api *table, str path, object owner):
-        """A table that ``GetPjrtApi`` gave; refuses one that cannot be spoken to.
+        """Return the table that ``GetPjrtApi`` returned, checked; it and ``owner`` live as long as the process.
 
-        The table lives as long as the process; ``owner`` is kept alive with it.
+        Raises:
+            FailedPreconditionError: the table is null, too short, or of a version that this package does not speak.
         """
         cdef Api api = Api.__new__(Api)
         if table == NULL:
@@ -59,50 +62,50 @@ cdef class Api:
         return api
 
     def _check_version(self):
-        found = f"{self.major_version}.{self.minor_version}"
+        theirs = f"{self.major_version}.{self.minor_version}"
         ours = f"{PJRT_API_MAJOR}.{PJRT_API_MINOR}"
         if self.major_version != PJRT_API_MAJOR:
             raise FailedPreconditionError(
-                f"{self.path}: the plugin speaks PJRT C API {found}, this package {ours}; "
+                f"{self.path}: the plugin speaks PJRT C API {theirs}, this package {ours}; "
                 f"versions with different first numbers cannot talk: use a plugin of {PJRT_API_MAJOR}.x"
             )
         if self.minor_version < _OLDEST_MINOR:
             raise FailedPreconditionError(
-                f"{self.path}: the plugin speaks PJRT C API {found}; the oldest version this package speaks is "
+                f"{self.path}: the plugin speaks PJRT C API {theirs}; the oldest version this package speaks is "
                 f"{PJRT_API_MAJOR}.{_OLDEST_MINOR}: use a newer plugin"
             )
         if self.minor_version == _REARRANGED_MINOR:
             raise FailedPreconditionError(
-                f"{self.path}: the plugin speaks PJRT C API {found}, whose functions lie in an order that the next "
+                f"{self.path}: the plugin speaks PJRT C API {theirs}, whose functions lie in an order that the next "
                 "version took back: use a plugin of another version"
             )
 
     cdef size_t _expected_size(self) except? 0:
-        """How far the table of such a version goes: what lies behind it means something else, or nothing.
+        """Return how far the table of the plugin's version goes.
 
-        A version's minor number decides, not only the size: between 0.105 and 0.113 the last slots had other meanings.
+        The minor version decides, not only the table's size: between 0.105 and 0.113 the last slots had other meanings.
         """
-        cdef size_t known = sum(1 for _, since in FUNCTIONS if since is None or since <= self.minor_version)
-        return _HEAD + known * sizeof(void *)
+        cdef size_t number = sum(1 for _, since in FUNCTIONS if since is None or since <= self.minor_version)
+        return _HEAD + number * sizeof(void *)
 
     def _walk_extensions(self):
-        """The extensions by type: (address, size). The chain may hold unknown ones, and must not lead in a circle."""
+        """Return address and size of each extension by its type. The chain may hold unknown types, or be a circle."""
         cdef PJRT_Extension_Base *link = self.table.extension_start
-        found = {}
-        if self.minor_version < 45:  # an extension did not say its size before
-            return found
+        extensions = {}
+        if self.minor_version < 45:  # extensions had no size before
+            return extensions
         seen = set()
         while link != NULL and <size_t>link not in seen and len(seen) < 1000:
             seen.add(<size_t>link)
             if link.struct_size < sizeof(PJRT_Extension_Base):
                 break
-            found.setdefault(<int>link.type, (<size_t>link, <size_t>link.struct_size))
+            extensions.setdefault(<int>link.type, (<size_t>link, <size_t>link.struct_size))
             link = link.next
-        return found
+        return extensions
 
     @property
     def extensions(self):
-        """Return what each of the plugin's extensions is about, by name, in the order of its chain.
+        """The plugin's extensions by name, each with what it is about, in the order of the plugin's chain.
 
         One of a type that this package does not know goes by its number, as ``extension 25``.
         """
@@ -115,19 +118,21 @@ cdef class Api:
     def functions(self):
         """The names of the functions that the plugin's table has, in the table's order."""
         cdef size_t slot = _HEAD
-        found = []
+        names = []
         for name, _ in FUNCTIONS:
             if slot + sizeof(void *) <= self.readable and (<function_t *>(<const char *>self.table + slot))[0] != NULL:
-                found.append(name)
+                names.append(name)
             slot += sizeof(void *)
-        return tuple(found)
+        return tuple(names)
 
-    cdef bint has_extension(self, int kind):
-        return kind in self._extensions
+    cdef void *extension(self, int kind, size_t needed) except NULL:
+        """Return an extension's struct.
 
-    cdef void *extension(self, int kind, size_t needed, str name) except NULL:
-        """An extension's struct, if the plugin has it and it reaches as far as the function that is to be called."""
+        Raises:
+            UnimplementedError: the plugin does not have the extension, or one of less than ``needed`` bytes.
+        """
         entry = self._extensions.get(kind)
+        name = EXTENSIONS[kind][0]
         if entry is None:
             raise UnimplementedError(
                 f"{self.path}: the plugin has no {name} extension; see plugin.extensions for those it has"
@@ -140,20 +145,38 @@ cdef class Api:
             )
         return <void *><size_t>address
 
-    cdef void *extension_function(self, int kind, size_t at, str name) except? NULL:
-        """A function of an extension by where it lies in the struct, if the plugin's reaches that far; it may be null."""
-        cdef const char *extension = <const char *>self.extension(kind, at + sizeof(void *), name)
-        return (<void **>(extension + at))[0]
+    cdef function_t find_in_extension(self, size_t slot) except? NULL:
+        """Return the function of an extension, or null where the plugin leaves it out.
+
+        Raises:
+            UnimplementedError: the plugin does not have the extension, or an older one.
+        """
+        cdef size_t offset = slot % _FIRST_SLOT_OF_EXTENSIONS
+        cdef int kind = <int>(slot // _FIRST_SLOT_OF_EXTENSIONS) - 1
+        return (<function_t *>(<const char *>self.extension(kind, offset + sizeof(void *)) + offset))[0]
 
     cdef function_t find(self, size_t slot) except NULL:
+        """Return the function of a slot.
+
+        Raises:
+            UnimplementedError: the plugin does not have it.
+        """
         cdef function_t function = NULL
-        if slot + sizeof(void *) <= self.readable:
+        if slot >= _FIRST_SLOT_OF_EXTENSIONS:
+            function = self.find_in_extension(slot)
+        elif slot + sizeof(void *) <= self.readable:
             function = (<function_t *>(<const char *>self.table + slot))[0]
         if function == NULL:
             self._refuse(slot)
         return function
 
     def _refuse(self, size_t slot):
+        if slot >= _FIRST_SLOT_OF_EXTENSIONS:
+            kind = EXTENSIONS[slot // _FIRST_SLOT_OF_EXTENSIONS - 1][0]
+            position = (slot % _FIRST_SLOT_OF_EXTENSIONS - sizeof(PJRT_Extension_Base)) // sizeof(void *)
+            raise UnimplementedError(
+                f"{self.path}: the plugin leaves {EXTENSION_FUNCTIONS[kind][position]} out of its {kind} extension"
+            )
         name, since = FUNCTIONS[(slot - _HEAD) // sizeof(void *)]
         version = f"{self.major_version}.{self.minor_version}"
         if slot + sizeof(void *) <= self.readable:
@@ -166,7 +189,7 @@ cdef class Api:
         )
 
     cdef int call(self, size_t slot, void *args) except -1:
-        """The funnel. ``args`` was started and filled by the caller."""
+        """Call a function of the plugin with arguments that the caller started and filled."""
         cdef function_t function = self.find(slot)
         cdef PJRT_Error *error
         with nogil:
@@ -175,33 +198,22 @@ cdef class Api:
             raise self.take_error(error)
         return 0
 
-    cdef int call_extension(self, void *function, void *args, str name) except -1:
-        """The funnel for a function of an extension."""
-        cdef PJRT_Error *error
-        if function == NULL:
-            raise UnimplementedError(f"{self.path}: the plugin leaves {name} out of its extension")
-        with nogil:
-            error = (<function_t>function)(args)
-        if error != NULL:
-            raise self.take_error(error)
-        return 0
-
     cdef int drop(self, size_t slot, void *handle) except -1:
-        """Calls a destroy function; the argument structs of all of them are alike: the handle alone."""
+        """Call a destroy function of the table. The argument structs of all of them are alike: the handle alone."""
         cdef PJRT_Buffer_Destroy_Args args
         start(&args, PJRT_Buffer_Destroy_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>handle
         return self.call(slot, &args)
 
     cdef object take_error(self, PJRT_Error *error):
-        """The exception for an error, which is freed."""
+        """Return the exception for an error, and free the error."""
         try:
             return self.read_error(error)
         finally:
             self.destroy_error(error)
 
     cdef object read_error(self, PJRT_Error *error):
-        """The exception for an error, which stays the caller's."""
+        """Return the exception for an error, which stays the caller's."""
         cdef PJRT_Error_Message_Args message
         cdef PJRT_Error_GetCode_Args code
         start(&message, PJRT_Error_Message_Args_STRUCT_SIZE)
@@ -211,26 +223,26 @@ cdef class Api:
         code.code = PJRT_Error_Code_UNKNOWN
         code.error = error
         self._swallow(self.find(SLOT_PJRT_Error_GetCode)(&code))  # PjrtError.code
-        said = text(message.message, message.message_size, "the message of an error")
-        return PjrtError.of(code.code, said, self._payloads(error))
+        description = text(message.message, message.message_size, "the message of an error")
+        return PjrtError.of(code.code, description, self._payloads(error))
 
     cdef object _payloads(self, PJRT_Error *error):
         cdef PJRT_Error_ForEachPayload_Args args
-        found = {}
+        payloads = {}
         if SLOT_PJRT_Error_ForEachPayload + sizeof(void *) > self.readable:
-            return found
+            return payloads
         try:
             start(&args, PJRT_Error_ForEachPayload_Args_STRUCT_SIZE)
             args.error = error
             args.visitor = _visit_payload
-            args.user_arg = <void *>found
+            args.user_arg = <void *>payloads
             self._swallow(self.find(SLOT_PJRT_Error_ForEachPayload)(&args))  # PjrtError.payloads
         except UnimplementedError:
             pass
-        return found
+        return payloads
 
     cdef void _swallow(self, PJRT_Error *error) noexcept:
-        """An error about an error tells no more than the first one did."""
+        """Free an error about an error: the first one is the one to report."""
         if error != NULL:
             self.destroy_error(error)
 
@@ -243,47 +255,62 @@ cdef class Api:
 
 
 cdef void _visit_payload(
-    const char *key, size_t key_size, const char *value, size_t value_size, void *found
+    const char *key, size_t key_size, const char *value, size_t value_size, void *payloads
 ) noexcept with gil:
     # Called inside Error_ForEachPayload, in a thread that Python knows.
     try:
-        (<dict>found)[text(key, key_size, "the key of a payload")] = blob(value, value_size, "a payload")
+        (<dict>payloads)[text(key, key_size, "the key of a payload")] = blob(value, value_size, "a payload")
     except Exception:
         pass  # a payload that cannot be read is left out of the error that is being reported
 
 
 cdef void start(void *args, size_t size) noexcept nogil:
-    """Zeroes an argument struct and stamps its size."""
+    """Zero an argument struct and stamp its size."""
     memset(args, 0, size)
     (<size_t *>args)[0] = size
 
 
+cdef int _refuse_bytes(const char *data, size_t size, str what) except -1:
+    raise InternalError(
+        f"the plugin gave {what} as {size} bytes at {<size_t>data:#x}, which cannot be right; report it to the "
+        "plugin's vendor"
+    )
+
+
 cdef str text(const char *data, size_t size, str what):
-    """A string of the plugin; not UTF-8 is shown, not refused."""
+    """Return a string of the plugin. Bytes that are not UTF-8 are replaced, so that the rest can be read."""
     if size == 0:
         return ""
     if data == NULL or size > _LONGEST_TEXT:
-        raise InternalError(
-            f"the plugin gave {what} as {size} bytes at {<size_t>data:#x}, which cannot be right; report it to the "
-            "plugin's vendor"
-        )
+        _refuse_bytes(data, size, what)
     return PyUnicode_DecodeUTF8(data, size, "replace")
 
 
 cdef bytes blob(const char *data, size_t size, str what):
-    """A copy of bytes of the plugin."""
+    """Return a copy of bytes of the plugin."""
     if size == 0:
         return b""
     if data == NULL or size > _LARGEST_BLOB:
-        raise InternalError(
-            f"the plugin gave {what} as {size} bytes at {<size_t>data:#x}, which cannot be right; report it to the "
-            "plugin's vendor"
-        )
+        _refuse_bytes(data, size, what)
     return PyBytes_FromStringAndSize(data, size)
 
 
+cdef bytes take_blob(const char *data, size_t size, str what, void *owner, deleter_t deleter):
+    """Return a copy of bytes that the plugin made for the caller, and give them back to it by their deleter."""
+    try:
+        return blob(data, size, what)
+    finally:
+        if deleter != NULL:
+            with nogil:
+                deleter(owner)
+
+
 cdef size_t count(size_t number, const void *array, str what) except? 1:
-    """The length of an array of the plugin, if it can be one."""
+    """Return the length of an array of the plugin.
+
+    Raises:
+        InternalError: no array can be so long, or the array is null.
+    """
     if number and (array == NULL or number > _MOST_ITEMS):
         raise InternalError(
             f"the plugin gave {what} as {number} items at {<size_t>array:#x}, which cannot be right; report it to the "

@@ -10,8 +10,6 @@ cdef class BufferCore(Handle):
     cdef object _device
     cdef object _memory_space
 
-    cdef ClientScope owner(self)
-
 
 cdef class ExternalReferenceCore:
     cdef BufferCore buffer

@@ -1,4 +1,4 @@
-"""Buffers: what they are, their life, and copies of them on devices.
+"""Buffers: their properties, their life, and copies of them on devices.
 
 Copies to the host are in ``_to_host``, new buffers in ``_new_buffer``.
 """
@@ -7,35 +7,41 @@ cimport cython
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t
 
-from pjrt.capi._api cimport count, start
-from pjrt.capi._device cimport DeviceCore, MemorySpaceCore, device_at, memory_at, native_device, native_memory
+from pjrt.capi._api cimport start
+from pjrt.capi._device cimport DeviceCore, MemorySpaceCore, native_device, native_memory
 from pjrt.capi._event cimport lazy_future
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi._getter cimport Getter
 from pjrt.capi._layouts cimport buffer_layout
 from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
 from pjrt.capi._to_host cimport copy_raw, copy_raw_later, read_array
-from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, native_layout
-from pjrt.capi._values cimport read_shape, read_layout, whole
+from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout, read_layout, whole
 
 from pjrt.api.buffer import Buffer, ExternalReference
+from pjrt.api.checks import expect
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.checks import expect
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import expect_shape
 from pjrt.capi._documented import documented
 
 
+# Asked once, and kept in fields: a __dict__ would make every new buffer slower.
+cdef Getter _SHAPE = Getter("PJRT_Buffer_Dimensions")  # Buffer.shape
+cdef Getter _ELEMENT_TYPE = Getter("PJRT_Buffer_ElementType")  # Buffer.element_type
+cdef Getter _DEVICE = Getter("PJRT_Buffer_Device")  # Buffer.device
+cdef Getter _MEMORY_SPACE = Getter("PJRT_Buffer_Memory")  # Buffer.memory_space
+cdef Getter _POINTER = Getter("PJRT_Buffer_UnsafePointer")  # Buffer.unsafe_pointer
+cdef Getter _EXTERNAL_POINTER = Getter("PJRT_Buffer_OpaqueDeviceMemoryDataPointer")  # Buffer.external_reference
+
+
 @cython.no_gc_clear
 cdef class BufferCore(Handle):
-    """A ``PJRT_Buffer``. What never changes is asked once."""
-
-    cdef ClientScope owner(self):
-        return <ClientScope>self.scope
+    """A ``PJRT_Buffer``."""
 
     cdef int call(self, size_t slot, void *args) except -1:
-        """The funnel; a use after the buffer's end is said to be that, whatever the plugin calls it."""
+        """Call a function; a use after the buffer's end is reported as that, whatever the plugin calls it."""
         try:
             Handle.call(self, slot, args)
         except FailedPreconditionError:
@@ -49,7 +55,7 @@ cdef class BufferCore(Handle):
         return 0
 
     cdef int destroy(self, void *native) except -1:
-        """Gives counts back first that someone outside still has: closing a client ends those too."""
+        """Give back first the counts of external references that are still held: closing a client ends those, too."""
         cdef PJRT_Buffer_DecreaseExternalReferenceCount_Args args
         while self.references:
             self.references -= 1
@@ -66,27 +72,31 @@ cdef class BufferCore(Handle):
 
     @property
     def shape(self):
-        cdef PJRT_Buffer_Dimensions_Args args
         if self._shape is None:
-            start(&args, PJRT_Buffer_Dimensions_Args_STRUCT_SIZE)
-            args.buffer = <PJRT_Buffer *>self.use()
-            self.call(SLOT_PJRT_Buffer_Dimensions, &args)
-            self._shape = read_shape(args.dims, args.num_dims, "the dimensions of a buffer")
+            self._shape = _SHAPE.ask(self)
         return self._shape
 
     @property
     def element_type(self):
-        cdef PJRT_Buffer_ElementType_Args args
         if self._element_type is None:
-            start(&args, PJRT_Buffer_ElementType_Args_STRUCT_SIZE)
-            args.buffer = <PJRT_Buffer *>self.use()
-            self.call(SLOT_PJRT_Buffer_ElementType, &args)
-            self._element_type = element_type(args.type)
+            self._element_type = _ELEMENT_TYPE.ask(self)
         return self._element_type
 
     @property
+    def device(self):
+        if self._device is None:
+            self._device = _DEVICE.ask(self)
+        return self._device
+
+    @property
+    def memory_space(self):
+        if self._memory_space is None:
+            self._memory_space = _MEMORY_SPACE.ask(self)
+        return self._memory_space
+
+    @property
     def layout(self):
-        """The layout; of a plugin that leaves ``PJRT_Buffer_GetMemoryLayout`` out, by its Layouts extension."""
+        """The layout; from the Layouts extension where the plugin leaves ``PJRT_Buffer_GetMemoryLayout`` out."""
         cdef PJRT_Buffer_GetMemoryLayout_Args args
         if self._layout is None:
             start(&args, PJRT_Buffer_GetMemoryLayout_Args_STRUCT_SIZE)
@@ -98,65 +108,11 @@ cdef class BufferCore(Handle):
                 self._layout = buffer_layout(self)
         return self._layout
 
-    @property
-    def dynamic_dimensions(self):
-        cdef PJRT_Buffer_DynamicDimensionIndices_Args args
-        cdef size_t index
-        start(&args, PJRT_Buffer_DynamicDimensionIndices_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.use()
-        self.call(SLOT_PJRT_Buffer_DynamicDimensionIndices, &args)
-        number = count(args.num_dynamic_dims, args.dynamic_dim_indices, "the dynamic dimensions of a buffer")
-        return tuple([args.dynamic_dim_indices[index] for index in range(number)])
-
-    @property
-    def unpadded_shape(self):
-        cdef PJRT_Buffer_UnpaddedDimensions_Args args
-        start(&args, PJRT_Buffer_UnpaddedDimensions_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.use()
-        self.call(SLOT_PJRT_Buffer_UnpaddedDimensions, &args)
-        return read_shape(args.unpadded_dims, args.num_dims, "the dimensions of a buffer")
-
-    @property
-    def on_device_size(self):
-        cdef PJRT_Buffer_OnDeviceSizeInBytes_Args args
-        start(&args, PJRT_Buffer_OnDeviceSizeInBytes_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.use()
-        self.call(SLOT_PJRT_Buffer_OnDeviceSizeInBytes, &args)
-        return args.on_device_size_in_bytes
-
-    @property
-    def device(self):
-        cdef PJRT_Buffer_Device_Args args
-        if self._device is None:
-            start(&args, PJRT_Buffer_Device_Args_STRUCT_SIZE)
-            args.buffer = <PJRT_Buffer *>self.use()
-            self.call(SLOT_PJRT_Buffer_Device, &args)
-            self._device = device_at(self.owner(), args.device)
-        return self._device
-
-    @property
-    def memory_space(self):
-        cdef PJRT_Buffer_Memory_Args args
-        if self._memory_space is None:
-            start(&args, PJRT_Buffer_Memory_Args_STRUCT_SIZE)
-            args.buffer = <PJRT_Buffer *>self.use()
-            self.call(SLOT_PJRT_Buffer_Memory, &args)
-            self._memory_space = memory_at(self.owner(), args.memory)
-        return self._memory_space
-
-    @property
-    def is_on_cpu(self):
-        cdef PJRT_Buffer_IsOnCpu_Args args
-        start(&args, PJRT_Buffer_IsOnCpu_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.use()
-        self.call(SLOT_PJRT_Buffer_IsOnCpu, &args)
-        return bool(args.is_on_cpu)
-
     # Its life.
 
     @property
     def is_deleted(self):
-        """Whether it was deleted or donated; also once its client was closed."""
+        """Whether the buffer was deleted or donated, or its client closed."""
         cdef PJRT_Buffer_IsDeleted_Args args
         if self.native == NULL or self.scope.closed:
             return True
@@ -175,7 +131,7 @@ cdef class BufferCore(Handle):
 
     def ready(self):
         cdef PJRT_Buffer_ReadyEvent_Args args
-        if self.is_deleted:  # asked first, because plugins tell it by an event with an error of their own choice
+        if self.is_deleted:  # asked first: plugins would report it by an event with any error
             self.use()
             raise FailedPreconditionError("the buffer was deleted or donated; it cannot be waited for")
         start(&args, PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE)
@@ -210,18 +166,18 @@ cdef class BufferCore(Handle):
         cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_Buffer_CopyToDevice_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
-        args.dst_device = native_device(self.owner(), device)
+        args.dst_device = native_device(<ClientScope>self.scope, device)
         self.call(SLOT_PJRT_Buffer_CopyToDevice, &args)  # Buffer.copy_to
-        return new_buffer(self.owner(), args.dst_buffer)
+        return new_buffer(<ClientScope>self.scope, args.dst_buffer)
 
     def _copy_to_memory(self, memory_space):
         cdef PJRT_Buffer_CopyToMemory_Args args
         cdef Pin pin = Pin.of(self.scope)
         start(&args, PJRT_Buffer_CopyToMemory_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
-        args.dst_memory = native_memory(self.owner(), memory_space)
+        args.dst_memory = native_memory(<ClientScope>self.scope, memory_space)
         self.call(SLOT_PJRT_Buffer_CopyToMemory, &args)  # Buffer.copy_to
-        return new_buffer(self.owner(), args.dst_buffer)
+        return new_buffer(<ClientScope>self.scope, args.dst_buffer)
 
     def bitcast(self, element_type, shape, layout=None):
         cdef PJRT_Buffer_Bitcast_Args args
@@ -235,7 +191,7 @@ cdef class BufferCore(Handle):
         args.num_dims = len(shape)
         args.device_layout = native.pointer
         self.call(SLOT_PJRT_Buffer_Bitcast, &args)
-        return new_buffer(self.owner(), args.out_buffer)
+        return new_buffer(<ClientScope>self.scope, args.out_buffer)
 
     def donate_with_control_dependency(self, dependency):
         cdef PJRT_Buffer_DonateWithControlDependency_Args args
@@ -244,7 +200,7 @@ cdef class BufferCore(Handle):
         start(&args, PJRT_Buffer_DonateWithControlDependency_Args_STRUCT_SIZE)
         args.buffer = <PJRT_Buffer *>self.use()
         self.call(SLOT_PJRT_Buffer_DonateWithControlDependency, &args)
-        donated = new_buffer(self.owner(), args.out_buffer)
+        donated = new_buffer(<ClientScope>self.scope, args.out_buffer)
         promise = _Dependency()
         (<_Dependency>promise).callback = args.dependency_ready_callback
         (<_Dependency>promise).data = args.callback_data
@@ -253,7 +209,6 @@ cdef class BufferCore(Handle):
 
     def external_reference(self):
         cdef PJRT_Buffer_IncreaseExternalReferenceCount_Args increase
-        cdef PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args pointer
         start(&increase, PJRT_Buffer_IncreaseExternalReferenceCount_Args_STRUCT_SIZE)
         increase.buffer = <PJRT_Buffer *>self.use()
         self.call(SLOT_PJRT_Buffer_IncreaseExternalReferenceCount, &increase)
@@ -261,18 +216,11 @@ cdef class BufferCore(Handle):
         (<ExternalReferenceCore>reference).buffer = self
         (<ExternalReferenceCore>reference).held = True
         self.references += 1
-        start(&pointer, PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args_STRUCT_SIZE)
-        pointer.buffer = <PJRT_Buffer *>self.use()
-        self.call(SLOT_PJRT_Buffer_OpaqueDeviceMemoryDataPointer, &pointer)
-        (<ExternalReferenceCore>reference).address = <size_t>pointer.device_memory_ptr
+        (<ExternalReferenceCore>reference).address = _EXTERNAL_POINTER.ask(self)
         return reference
 
     def unsafe_pointer(self):
-        cdef PJRT_Buffer_UnsafePointer_Args args
-        start(&args, PJRT_Buffer_UnsafePointer_Args_STRUCT_SIZE)
-        args.buffer = <PJRT_Buffer *>self.use()
-        self.call(SLOT_PJRT_Buffer_UnsafePointer, &args)
-        return args.buffer_pointer
+        return _POINTER.ask(self)
 
     def raw(self):
         from pjrt.capi._raw_buffer import raw_alias
@@ -280,15 +228,11 @@ cdef class BufferCore(Handle):
         return raw_alias(self)
 
     def wait_until_ready_on_stream(self, stream):
-        cdef PJRT_Stream_Extension *extension
         cdef PJRT_Wait_Until_Buffer_Ready_On_Stream_Args args
-        extension = <PJRT_Stream_Extension *>self.scope.api.extension(
-            PJRT_Extension_Type_Stream, PJRT_Stream_Extension_STRUCT_SIZE, "Stream"
-        )
         start(&args, PJRT_Wait_Until_Buffer_Ready_On_Stream_Args_STRUCT_SIZE)
         args.stream = whole(stream, "a stream as a whole number")
         args.buffer = <PJRT_Buffer *>self.use()
-        self.call_extension(<void *>extension.wait_stream, &args, "PJRT_Wait_Until_Buffer_Ready_On_Stream")
+        self.call(SLOT_PJRT_Wait_Until_Buffer_Ready_On_Stream, &args)
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         from pjrt.capi._dlpack import to_capsule
@@ -316,6 +260,11 @@ class PluginBuffer(BufferCore, Buffer):
     """An array on a device of a plugin (``PJRT_Buffer``)."""
 
     __slots__ = ()
+
+    dynamic_dimensions = Getter("PJRT_Buffer_DynamicDimensionIndices")
+    unpadded_shape = Getter("PJRT_Buffer_UnpaddedDimensions")
+    on_device_size = Getter("PJRT_Buffer_OnDeviceSizeInBytes")
+    is_on_cpu = Getter("PJRT_Buffer_IsOnCpu")
 
 
 @cython.no_gc_clear
@@ -345,13 +294,13 @@ cdef class ExternalReferenceCore:
 
 @documented
 class PluginExternalReference(ExternalReferenceCore, ExternalReference):
-    """Memory of a plugin's buffer in the hands of someone outside of it."""
+    """A count that keeps the memory of a plugin's buffer for code outside of this package."""
 
     __slots__ = ()
 
 
 cdef class _Dependency:
-    """Tells the plugin, once, that the dependency of a donation is done: the callback of the dependency's future."""
+    """A callback of the dependency of a donation: reports to the plugin, once, that it is done."""
 
     cdef void (*callback)(PJRT_Buffer_DonateWithControlDependency_Callback_Args *args) noexcept nogil
     cdef void *data
@@ -377,7 +326,7 @@ cdef tuple _NO_ARGUMENTS = ()
 
 
 cdef object new_buffer(ClientScope scope, PJRT_Buffer *native):
-    """A buffer that the plugin made; it is the caller's, and now this object's."""
+    """Return a buffer that the plugin made, and take it over."""
     if native == NULL:
         raise InternalError("the plugin gave no buffer where one was expected; report it to its vendor")
     cdef BufferCore buffer = <BufferCore>(<object (*)(PyTypeObject *, object, PyObject *)>_BUFFER_TYPE.tp_new)(

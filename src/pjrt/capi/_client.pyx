@@ -1,10 +1,10 @@
-"""Clients: the devices of a plugin and all that is made on them."""
+"""Clients: the devices of a plugin, programs, buffers and the host's memory."""
 
 cimport cython
 from libc.stdint cimport int64_t
 
-from pjrt.capi._api cimport Api, count, start, text
-from pjrt.capi._device cimport device_at, devices_in, memories_in
+from pjrt.capi._api cimport Api, start
+from pjrt.capi._device cimport new_device, new_memory_space
 from pjrt.capi._executable cimport ExecutableCore
 from pjrt.capi._execute_options cimport new_context
 from pjrt.capi._gen_abi cimport *
@@ -21,98 +21,33 @@ from pjrt.capi._values cimport Block, NamedValues, whole
 
 import weakref
 
+from pjrt.api.checks import expect_all, expect_bytes, expect_sequence
 from pjrt.api.client import Client
-from pjrt.api.process_info import ProcessInfo
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
-from pjrt.api.checks import expect, expect_all, expect_bytes, expect_sequence
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.process_info import ProcessInfo
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.capi._capabilities import of_devices
 from pjrt.capi._documented import documented
-from pjrt.capi._ffi_handler import address_of
 from pjrt.capi._gate import close_at_exit
+from pjrt.capi._getter import Constant, Getter, read_constants
 from pjrt.capi._out_of_memory import explained
 from pjrt.capi._program import doubted, prepared
-
-# What a custom call's platform is called where it is not the client's own name.
-_FFI_PLATFORMS = {"cuda": "CUDA", "rocm": "ROCM", "cpu": "Host"}
 
 
 @cython.no_gc_clear
 cdef class ClientCore(ClientScope):
     """A ``PJRT_Client``."""
 
-    cdef readonly str platform_name
-    cdef readonly str platform_version
     cdef readonly object attributes
-    cdef readonly tuple devices
-    cdef readonly tuple addressable_devices
-    cdef tuple _memory_spaces
     cdef object _store
     cdef object _topology
     cdef dict _mapped
 
-    # What it is.
-
     @property
     def library(self):
         return self.api.path
-
-    def _read(self):
-        cdef PJRT_Client_PlatformName_Args name
-        cdef PJRT_Client_PlatformVersion_Args version
-        cdef PJRT_Client_Devices_Args all_devices
-        cdef PJRT_Client_AddressableDevices_Args ours
-        self._mapped = {}
-        start(&name, PJRT_Client_PlatformName_Args_STRUCT_SIZE)
-        name.client = self.native
-        self.call(SLOT_PJRT_Client_PlatformName, &name)  # Client.platform_name
-        self.platform = self.platform_name = text(name.platform_name, name.platform_name_size, "the name of a platform")
-        start(&version, PJRT_Client_PlatformVersion_Args_STRUCT_SIZE)
-        version.client = self.native
-        self.call(SLOT_PJRT_Client_PlatformVersion, &version)  # Client.platform_version
-        self.platform_version = text(
-            version.platform_version, version.platform_version_size, "the version of a platform"
-        )
-        start(&all_devices, PJRT_Client_Devices_Args_STRUCT_SIZE)
-        all_devices.client = self.native
-        self.call(SLOT_PJRT_Client_Devices, &all_devices)  # Client.devices
-        self.devices = devices_in(
-            self, <PJRT_Device **>all_devices.devices, all_devices.num_devices, "the devices of a client"
-        )
-        start(&ours, PJRT_Client_AddressableDevices_Args_STRUCT_SIZE)
-        ours.client = self.native
-        self.call(SLOT_PJRT_Client_AddressableDevices, &ours)  # Client.addressable_devices
-        self.addressable_devices = devices_in(
-            self,
-            <PJRT_Device **>ours.addressable_devices,
-            ours.num_addressable_devices,
-            "the addressable devices of a client",
-        )
-
-    @property
-    def process_index(self):
-        cdef PJRT_Client_ProcessIndex_Args args
-        start(&args, PJRT_Client_ProcessIndex_Args_STRUCT_SIZE)
-        args.client = self.native
-        self.call(SLOT_PJRT_Client_ProcessIndex, &args)
-        return args.process_index
-
-    @property
-    def memory_spaces(self):
-        cdef PJRT_Client_AddressableMemories_Args args
-        if self._memory_spaces is None:
-            start(&args, PJRT_Client_AddressableMemories_Args_STRUCT_SIZE)
-            args.client = self.native
-            self.call(SLOT_PJRT_Client_AddressableMemories, &args)
-            self._memory_spaces = memories_in(
-                self,
-                <PJRT_Memory **>args.addressable_memories,
-                args.num_addressable_memories,
-                "the memories of a client",
-            )
-        return self._memory_spaces
 
     @property
     def topology(self):
@@ -120,7 +55,7 @@ cdef class ClientCore(ClientScope):
         topology = None if self._topology is None else self._topology()
         if topology is None:
             start(&args, PJRT_Client_TopologyDescription_Args_STRUCT_SIZE)
-            args.client = self.native
+            args.client = <PJRT_Client *>self.native
             self.call(SLOT_PJRT_Client_TopologyDescription, &args)
             topology = client_topology(self, args.topology, self.attributes)
             self._topology = weakref.ref(topology)  # not kept: it keeps the client
@@ -129,24 +64,24 @@ cdef class ClientCore(ClientScope):
     def lookup_device(self, device_id):
         cdef PJRT_Client_LookupDevice_Args args
         start(&args, PJRT_Client_LookupDevice_Args_STRUCT_SIZE)
-        args.client = self.native
+        args.client = <PJRT_Client *>self.native
         args.id = <int>whole(device_id, "the id of a device as a whole number", 32)
         try:
             self.call(SLOT_PJRT_Client_LookupDevice, &args)
-        except InvalidArgumentError as error:  # XLA's word for it
+        except InvalidArgumentError as error:  # the code that XLA's plugins choose
             raise NotFoundError(error.message) from error
-        return device_at(self, args.device)
+        return self.device_at(args.device)
 
     def lookup_addressable_device(self, local_hardware_id):
         cdef PJRT_Client_LookupAddressableDevice_Args args
         start(&args, PJRT_Client_LookupAddressableDevice_Args_STRUCT_SIZE)
-        args.client = self.native
+        args.client = <PJRT_Client *>self.native
         args.local_hardware_id = <int>whole(local_hardware_id, "the number of local hardware as a whole number", 32)
         try:
             self.call(SLOT_PJRT_Client_LookupAddressableDevice, &args)
         except InvalidArgumentError as error:
             raise NotFoundError(error.message) from error
-        return device_at(self, args.addressable_device)
+        return self.device_at(args.addressable_device)
 
     def default_device_assignment(self, num_replicas, num_partitions):
         cdef PJRT_Client_DefaultDeviceAssignment_Args args
@@ -158,7 +93,7 @@ cdef class ClientCore(ClientScope):
             )
         cdef Block ids = Block.of(num_replicas * num_partitions * sizeof(int))
         start(&args, PJRT_Client_DefaultDeviceAssignment_Args_STRUCT_SIZE)
-        args.client = self.native
+        args.client = <PJRT_Client *>self.native
         args.num_replicas = num_replicas
         args.num_partitions = num_partitions
         args.default_assignment_size = num_replicas * num_partitions
@@ -168,7 +103,7 @@ cdef class ClientCore(ClientScope):
         return DeviceAssignment(tuple(rows))
 
     def default_layout(self, element_type, shape):
-        return client_layout(self, self.native, element_type, shape)
+        return client_layout(self, element_type, shape)
 
     def runtime_abi_version(self):
         from pjrt.capi._abi_version import runtime_version
@@ -193,7 +128,7 @@ cdef class ClientCore(ClientScope):
         native.format = format_name
         native.format_size = len(format_name)
         start(&args, PJRT_Client_Compile_Args_STRUCT_SIZE)
-        args.client = self.native
+        args.client = <PJRT_Client *>self.native
         args.program = &native
         args.compile_options = serialized
         args.compile_options_size = len(serialized)
@@ -212,7 +147,7 @@ cdef class ClientCore(ClientScope):
                 f"a client loads executables of its own plugin, found {executable!r}; use deserialize for bytes"
             )
         start(&args, PJRT_Client_Load_Args_STRUCT_SIZE)
-        args.client = self.native
+        args.client = <PJRT_Client *>self.native
         args.executable = <PJRT_Executable *>(<ExecutableCore>executable).use()
         if options is not None:
             args.compile_options = serialized
@@ -226,7 +161,7 @@ cdef class ClientCore(ClientScope):
         cdef bytes data = expect_bytes(serialized, "a serialized executable as bytes")
         cdef bytes overridden = b"" if options is None else CompileOptions.of(options).to_proto()
         start(&args, PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE)
-        args.client = self.native
+        args.client = <PJRT_Client *>self.native
         args.serialized_executable = data
         args.serialized_executable_size = len(data)
         if options is not None:
@@ -241,14 +176,8 @@ cdef class ClientCore(ClientScope):
     # Buffers.
 
     def buffer_from_host(
-        self,
-        array,
-        *,
-        device=None,
-        memory_space=None,
-        layout=None,
-        semantics=HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
-        on_done_with_host_buffer=None
+        self, array, *, device=None, memory_space=None, layout=None,
+        semantics=HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL, on_done_with_host_buffer=None
     ):
         return from_host(self, array, device, memory_space, layout, semantics, on_done_with_host_buffer)
 
@@ -280,7 +209,7 @@ cdef class ClientCore(ClientScope):
         cdef PJRT_Client_DmaMap_Args args
         cdef HostMemory held = HostMemory.of(memory, False, "the memory to map")
         start(&args, PJRT_Client_DmaMap_Args_STRUCT_SIZE)
-        args.client = self.native
+        args.client = <PJRT_Client *>self.native
         args.data = held.at(0, held.view.len)
         args.size = held.view.len
         self.call(SLOT_PJRT_Client_DmaMap, &args)
@@ -290,7 +219,7 @@ cdef class ClientCore(ClientScope):
         cdef PJRT_Client_DmaUnmap_Args args
         cdef HostMemory held = HostMemory.of(memory, False, "the memory to unmap")
         start(&args, PJRT_Client_DmaUnmap_Args_STRUCT_SIZE)
-        args.client = self.native
+        args.client = <PJRT_Client *>self.native
         args.data = held.at(0, held.view.len)
         self.call(SLOT_PJRT_Client_DmaUnmap, &args)
         self._mapped.pop(<size_t>args.data, None)
@@ -299,14 +228,14 @@ cdef class ClientCore(ClientScope):
 
     def update_global_process_info(self, processes):
         cdef PJRT_Client_UpdateGlobalProcessInfo_Args args
-        cdef list infos_given = expect_all(processes, ProcessInfo, "a pjrt.ProcessInfo")
-        cdef size_t number = len(infos_given), index
+        cdef list of_processes = expect_all(processes, ProcessInfo, "a pjrt.ProcessInfo")
+        cdef size_t number = len(of_processes), index
         cdef Block infos = Block.of(number * sizeof(PJRT_ProcessInfo))
         cdef PJRT_ProcessInfo *info = <PJRT_ProcessInfo *>infos.data
         cdef bytes message
         keep = []
         for index in range(number):
-            process = infos_given[index]
+            process = of_processes[index]
             message = b"" if process.error is None else process.error.message.encode()
             keep.append(message)
             start(&info[index], PJRT_ProcessInfo_STRUCT_SIZE)
@@ -317,7 +246,7 @@ cdef class ClientCore(ClientScope):
             info[index].error_message = message
             info[index].error_message_size = len(message)
         start(&args, PJRT_Client_UpdateGlobalProcessInfo_Args_STRUCT_SIZE)
-        args.client = self.native
+        args.client = <PJRT_Client *>self.native
         args.process_infos = info
         args.num_process_infos = number
         self.call(SLOT_PJRT_Client_UpdateGlobalProcessInfo, &args)
@@ -351,38 +280,14 @@ cdef class ClientCore(ClientScope):
     # Functions of the host inside programs.
 
     def register_ffi_handler(self, name, handler, *, traits=0):
-        cdef PJRT_FFI_Register_Handler_Args args
-        cdef bytes target = expect(name, str, "the name of a custom call's target as a str").encode()
-        cdef bytes platform = _FFI_PLATFORMS.get(self.platform_name, self.platform_name).encode()
-        cdef PJRT_FFI_Extension *extension = <PJRT_FFI_Extension *>self.api.extension(
-            PJRT_Extension_Type_FFI, PJRT_FFI_Extension_STRUCT_SIZE, "FFI"
-        )
-        address = address_of(handler, traits, self.platform_name)
-        start(&args, PJRT_FFI_Register_Handler_Args_STRUCT_SIZE)
-        args.target_name = target
-        args.target_name_size = len(target)
-        args.handler = <void *><size_t>address
-        args.platform_name = platform
-        args.platform_name_size = len(platform)
-        args.traits = <PJRT_FFI_Handler_TraitsBits><int>whole(traits, "the traits of an FFI handler", 32)
-        self.call_extension(<void *>extension.register_handler, &args, "PJRT_FFI_Register_Handler")
+        from pjrt.capi._ffi import register_handler
+
+        register_handler(self, name, handler, traits)
 
     def register_ffi_type(self, name):
-        cdef PJRT_FFI_Type_Register_Args args
-        cdef PJRT_FFI_Type_Info info
-        cdef bytes encoded = expect(name, str, "the name of an FFI type as a str").encode()
-        cdef PJRT_FFI_Extension *extension = <PJRT_FFI_Extension *>self.api.extension(
-            PJRT_Extension_Type_FFI, sizeof(PJRT_Extension_Base) + sizeof(void *), "FFI"
-        )
-        info.deleter = NULL
-        info.serialize = NULL
-        info.deserialize = NULL
-        start(&args, PJRT_FFI_Type_Register_Args_STRUCT_SIZE)
-        args.type_name = encoded
-        args.type_name_size = len(encoded)
-        args.type_info = &info
-        self.call_extension(<void *>extension.type_register, &args, "PJRT_FFI_Type_Register")
-        return args.type_id
+        from pjrt.capi._ffi import register_type
+
+        return register_type(self, name)
 
     # Its end.
 
@@ -400,29 +305,42 @@ cdef class ClientCore(ClientScope):
             self._notify_closed()
 
     def _destroy(self):
-        cdef PJRT_Client *native = self.native
+        cdef void *native = self.native
         self.native = NULL
         if native != NULL:
             self.api.drop(SLOT_PJRT_Client_Destroy, native)  # Client.close
             self._mapped = {}
 
     def _close_at_exit(self):
-        """Ends the client while Python still works; one that another thread is inside of is left as it is."""
+        """Close the client while Python still works, unless a call of another thread is under way in it."""
         if not self.in_flight:
             self.close()
 
     def __dealloc__(self):
-        cdef PJRT_Client *native = self.native
+        cdef void *native = self.native
         self.native = NULL
         if native != NULL:
             self.api.drop(SLOT_PJRT_Client_Destroy, native)  # Client: when it is dropped
 
+    cdef object device_at(self, PJRT_Device *native):
+        device = self.devices_by_address.get(<size_t>native)
+        if device is None:  # two threads may make one: the first of them counts
+            device = self.devices_by_address.setdefault(<size_t>native, new_device(self, native))
+        return device
+
+    cdef object memory_at(self, PJRT_Memory *native):
+        memory = self.memories_by_address.get(<size_t>native)
+        if memory is None:
+            memory = self.memories_by_address.setdefault(<size_t>native, new_memory_space(self, native))
+        return memory
+
     cdef object explain(self, error):
-        return explained(error, self.addressable_devices or (), self.options)
+        # From the __dict__: where reading the devices failed, reading them again would fail again, and be explained.
+        return explained(error, self.__dict__.get("addressable_devices", ()), self.options)
 
 
 cdef tuple _row(int *ids, int replica, int num_partitions):
-    """The device ids of one replica."""
+    """Return the device ids of one replica."""
     cdef int index
     return tuple([ids[replica * num_partitions + index] for index in range(num_partitions)])
 
@@ -431,7 +349,12 @@ cdef tuple _row(int *ids, int replica, int num_partitions):
 class PluginClient(ClientCore, Client):
     """The devices of a plugin (``PJRT_Client``)."""
 
-    __slots__ = ()
+    platform_name = Constant("PJRT_Client_PlatformName")
+    platform_version = Constant("PJRT_Client_PlatformVersion")
+    process_index = Getter("PJRT_Client_ProcessIndex")
+    devices = Constant("PJRT_Client_Devices")
+    addressable_devices = Constant("PJRT_Client_AddressableDevices")
+    memory_spaces = Constant("PJRT_Client_AddressableMemories")
 
     @property
     def capabilities(self):
@@ -453,7 +376,7 @@ class PluginClient(ClientCore, Client):
 
 
 cdef object create_client(Api api, read_attributes, store, options):
-    """``Plugin.client``: a client with the options as named values, and the plugin's attributes as they are then."""
+    """``Plugin.client``: create a client, with the plugin's attributes as they are once it exists."""
     cdef PJRT_Client_Create_Args args
     cdef NamedValues values = NamedValues(options, "the options of a client")
     client = PluginClient()
@@ -467,7 +390,9 @@ cdef object create_client(Api api, read_attributes, store, options):
     offer_store(&args, store)
     api.call(SLOT_PJRT_Client_Create, &args)
     core.native = args.client
+    core._mapped = {}
     core.attributes = read_attributes()
-    core._read()
+    read_constants(client, "platform_name", "platform_version", "devices", "addressable_devices")
+    core.platform = client.platform_name
     close_at_exit.add(client)
     return client

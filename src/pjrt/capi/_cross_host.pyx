@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from pjrt.capi._api cimport blob, count, start
+from pjrt.capi._api cimport blob, count, deleter_t, function_t, start
 from pjrt.capi._buffer cimport BufferCore, new_buffer
 from pjrt.capi._device cimport native_device
 from pjrt.capi._event cimport lazy_future
@@ -14,24 +14,15 @@ from pjrt.capi._scope cimport ClientScope, Scope
 from pjrt.capi._ticket cimport redeem, ticket_for
 from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout
 
-from pjrt.api.cross_host import CrossHostReceive
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError, UnimplementedError
 from pjrt.api.checks import expect
+from pjrt.api.cross_host import CrossHostReceive
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
 from pjrt.api.future import Future, Promise
 from pjrt.capi._documented import documented
 
-# The first generation of the extension had the two functions with descriptors only.
-cdef size_t _FIRST_SIZE = PJRT_CrossHostTransfers_Extension_STRUCT_SIZE - 2 * sizeof(void *)
-
-
-cdef PJRT_CrossHostTransfers_Extension *_extension(Scope scope, size_t size) except NULL:
-    return <PJRT_CrossHostTransfers_Extension *>scope.api.extension(
-        PJRT_Extension_Type_CrossHostTransfers, size, "CrossHostTransfers"
-    )
-
 
 cdef class _Shapes:
-    """Shapes as the extension takes them: one array for each property."""
+    """Shapes in the form of the extension: one array for each property."""
 
     cdef size_t number
     cdef Block sizes
@@ -70,9 +61,6 @@ def send_buffers(ClientScope client, buffers, destinations, keys):
     cdef Block events = Block.of(number * sizeof(void *))
     cdef Block ids = int64_block(destinations)
     cdef Block tags = int64_block(keys)
-    cdef PJRT_CrossHostTransfers_Extension *extension = _extension(
-        client, PJRT_CrossHostTransfers_Extension_STRUCT_SIZE
-    )
     _check_lengths(number, destinations, keys)
     for index in range(number):
         buffer = buffers[index]
@@ -81,17 +69,13 @@ def send_buffers(ClientScope client, buffers, destinations, keys):
         (<void **>natives.data)[index] = (<BufferCore>buffer).use()
         (<void **>events.data)[index] = NULL
     start(&args, PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args_STRUCT_SIZE)
-    args.client = client.native
+    args.client = <PJRT_Client *>client.native
     args.num_buffers = number
     args.buffers = <PJRT_Buffer **>natives.data
     args.dst_global_device_ids = <int64_t *>ids.data
     args.transfer_keys = <int64_t *>tags.data
     args.send_events = <PJRT_Event **>events.data
-    client.call_extension(
-        <void *>extension.PJRT_Transfers_PJRT_Client_CrossHostSendBuffers,
-        &args,
-        "PJRT_Transfers_PJRT_Client_CrossHostSendBuffers",
-    )
+    client.call(SLOT_PJRT_Transfers_PJRT_Client_CrossHostSendBuffers, &args)
     return [lazy_future(client, (<PJRT_Event **>events.data)[index], None) for index in range(number)]
 
 
@@ -103,12 +87,9 @@ def receive_buffers(ClientScope client, specs, device, sources, keys):
     cdef Block buffers = Block.of(shapes.number * sizeof(void *))
     cdef Block ids = int64_block(sources)
     cdef Block tags = int64_block(keys)
-    cdef PJRT_CrossHostTransfers_Extension *extension = _extension(
-        client, PJRT_CrossHostTransfers_Extension_STRUCT_SIZE
-    )
     _check_lengths(shapes.number, sources, keys)
     start(&args, PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args_STRUCT_SIZE)
-    args.client = client.native
+    args.client = <PJRT_Client *>client.native
     args.num_shapes = shapes.number
     args.shape_num_dims = <size_t *>shapes.sizes.data
     args.num_dims = <const int64_t **>shapes.dims.data
@@ -118,11 +99,7 @@ def receive_buffers(ClientScope client, specs, device, sources, keys):
     args.src_global_device_ids = <int64_t *>ids.data
     args.transfer_keys = <int64_t *>tags.data
     args.buffers = <PJRT_Buffer **>buffers.data
-    client.call_extension(
-        <void *>extension.PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers,
-        &args,
-        "PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers",
-    )
+    client.call(SLOT_PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers, &args)
     return [new_buffer(client, (<PJRT_Buffer **>buffers.data)[index]) for index in range(shapes.number)]
 
 
@@ -133,11 +110,11 @@ def _check_lengths(number, devices, keys):
         )
 
 
-# The first generation: the receiver hands out descriptors, which the caller brings to the sender.
+# The first generation of the extension: the receiver makes descriptors, which the caller brings to the sender.
 
 
 cdef class ReceiveCore:
-    """Buffers that wait for a sender who was told their descriptors."""
+    """Buffers that wait for a sender who has their descriptors."""
 
     cdef ClientScope scope
     cdef readonly tuple buffers
@@ -161,13 +138,12 @@ cdef class ReceiveCore:
             raise OutOfRangeError(f"there is no buffer {index} among {len(self.buffers)}")
         if notifier == NULL:
             raise FailedPreconditionError(
-                "a transfer can be cancelled when its descriptors are there, and they are not yet"
+                "a transfer can be cancelled once its descriptors are available; wait for receive.descriptors first"
             )
         descriptor = self.promise.future.result()[index]
         data, size = descriptor, len(descriptor)
         done = Promise()
-        told = (self.scope, done)
-        canceled_arg = ticket_for(told)
+        canceled_arg = ticket_for((self.scope, done))
         with nogil:
             notifier(data, size, PJRT_Error_Code_CANCELLED, text_data, text_size, _on_canceled, canceled_arg, argument)
         return done.future
@@ -186,12 +162,11 @@ def make_receive_buffers(ClientScope client, specs, device):
     cdef _Shapes shapes = _Shapes(specs)
     cdef size_t index
     cdef Block buffers = Block.of(shapes.number * sizeof(void *))
-    cdef PJRT_CrossHostTransfers_Extension *extension = _extension(client, _FIRST_SIZE)
     receive = PluginCrossHostReceive()
     (<ReceiveCore>receive).scope = client
     (<ReceiveCore>receive).promise = Promise()
     start(&args, PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args_STRUCT_SIZE)
-    args.client = client.native
+    args.client = <PJRT_Client *>client.native
     args.num_shapes = shapes.number
     args.shape_num_dims = <size_t *>shapes.sizes.data
     args.num_dims = <const int64_t **>shapes.dims.data
@@ -202,11 +177,7 @@ def make_receive_buffers(ClientScope client, specs, device):
     args.notifier.notifier = _on_descriptors
     args.buffers = <PJRT_Buffer **>buffers.data
     try:
-        client.call_extension(
-            <void *>extension.PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers,
-            &args,
-            "PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers",
-        )
+        client.call(SLOT_PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers, &args)
     except BaseException:
         redeem(args.notifier.user_arg)
         raise
@@ -260,10 +231,10 @@ cdef void _on_canceled(PJRT_Error *error, void *user_arg) noexcept nogil:
 
 cdef void _settle(PJRT_Error *error, void *user_arg) noexcept with gil:
     """Complete the promise of the scope and promise that a ticket stands for."""
-    told = redeem(user_arg)
-    if told is None:
+    waiting = redeem(user_arg)
+    if waiting is None:
         return
-    scope, promise = told[:2]
+    scope, promise = waiting[:2]
     if error != NULL:
         promise.set_error((<Scope>scope).api.take_error(error))
     else:
@@ -276,7 +247,7 @@ cdef struct descriptor_t:
 
 
 cdef class _DescriptorSetter:
-    """Hands the plugin the descriptor when the caller's future has it. It is the callback of that future."""
+    """A callback of the future of a descriptor: hands the descriptor to the plugin."""
 
     cdef Scope scope
     cdef PJRT_Event *event
@@ -305,15 +276,10 @@ def send_buffer(BufferCore buffer, descriptor):
     """``Buffer.copy_to_remote_device``."""
     cdef PJRT_Event_Create_Args created
     cdef PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args args
-    cdef PJRT_CrossHostTransfers_Extension *extension = _extension(buffer.scope, _FIRST_SIZE)
+    cdef function_t send = buffer.scope.api.find(SLOT_PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice)
     cdef descriptor_t *slot
     cdef _DescriptorSetter setter = _DescriptorSetter()
-    expect(descriptor, Future, "a future of what the receiver's descriptors said")
-    if extension.PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice == NULL:
-        raise UnimplementedError(
-            f"{buffer.scope.api.path}: the plugin leaves PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice out of its "
-            "extension"
-        )
+    expect(descriptor, Future, "a future of one of the receiver's descriptors")
     start(&args, PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args_STRUCT_SIZE)
     args.buffer = <PJRT_Buffer *>buffer.use()
     start(&created, PJRT_Event_Create_Args_STRUCT_SIZE)
@@ -322,7 +288,6 @@ def send_buffer(BufferCore buffer, descriptor):
     slot.data = NULL
     slot.size = 0
     done = Promise()
-    told = (buffer.scope, done, buffer)
     args.event = created.event
     args.serialized_descriptor = &slot.data
     args.serialized_descriptor_size = &slot.size
@@ -330,9 +295,9 @@ def send_buffer(BufferCore buffer, descriptor):
     args.descriptor_destructor = _free_descriptor
     buffer.hold()
     try:
-        args.on_done.user_arg = ticket_for(told)
+        args.on_done.user_arg = ticket_for((buffer.scope, done, buffer))
         with nogil:
-            extension.PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice(&args)
+            (<deleter_t>send)(&args)  # it returns no error: on_done is called with it
     finally:
         buffer.let_go()
     setter.scope = buffer.scope

@@ -1,4 +1,4 @@
-"""DLPack: memory of buffers shared with other array libraries, in both directions."""
+"""DLPack: memory shared between buffers and arrays of other libraries, in both directions."""
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -9,10 +9,10 @@ from pjrt.capi._buffer cimport BufferCore
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._scope cimport ClientScope
 
-from pjrt.api.placement import default_device
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
 from pjrt.api.layout import TiledLayout
+from pjrt.api.placement import default_device
 from pjrt.api.shape_spec import ShapeSpec
 
 cdef extern from "pjrt_support/dlpack.h" nogil:
@@ -84,16 +84,16 @@ def device_of(BufferCore buffer):
     """``Buffer.__dlpack_device__``."""
     if buffer.is_on_cpu:
         return DLPACK_CPU, 0
-    kind = _DEVICE_TYPES.get(buffer.owner().platform)
+    kind = _DEVICE_TYPES.get((<ClientScope>buffer.scope).platform)
     if kind is None:
         raise UnimplementedError(
-            f"DLPack has no name for memory of '{buffer.owner().platform}'; copy with numpy.asarray(buffer)"
+            f"DLPack has no name for memory of '{buffer.client.platform_name}'; copy with numpy.asarray(buffer)"
         )
     return kind, buffer.device.local_hardware_id
 
 
 def to_capsule(BufferCore buffer, stream, max_version, dl_device, copy):
-    """``Buffer.__dlpack__``: a capsule that keeps the buffer and its memory."""
+    """``Buffer.__dlpack__``: return a capsule that keeps the buffer and its memory."""
     place = device_of(buffer)
     if dl_device is not None and tuple(dl_device) != place:
         raise BufferError(f"the buffer is on DLPack's device {place}, not on {dl_device}; copy it there first")
@@ -150,7 +150,7 @@ cdef object _versioned(BufferCore buffer, owner, place, strides):
 
 
 cdef int _fill(dlpack_tensor *tensor, BufferCore buffer, owner, place, strides) except -1:
-    """The tensor; shape and strides lie in one piece of memory of their own."""
+    """Fill in the tensor; shape and strides lie in one piece of memory of their own."""
     cdef int rank = len(buffer.shape), index
     tensor.shape = <int64_t *>malloc((2 * rank or 1) * sizeof(int64_t))
     if tensor.shape == NULL:
@@ -192,7 +192,7 @@ cdef void _drop_owner(void *owner) noexcept with gil:
 
 
 cdef void _drop_capsule(object capsule) noexcept:
-    """A capsule that nobody took: its memory is given back here."""
+    """Give back the memory of a capsule that was never used."""
     if PyCapsule_IsValid(capsule, _PLAIN):
         _delete_plain(<dlpack_managed *>PyCapsule_GetPointer(capsule, _PLAIN))
     elif PyCapsule_IsValid(capsule, _VERSIONED):
@@ -200,7 +200,7 @@ cdef void _drop_capsule(object capsule) noexcept:
 
 
 def _strides(shape, layout):
-    """The strides in elements of a dense layout.
+    """Return the strides in elements of a dense layout.
 
     Raises:
         UnimplementedError: the layout is tiled, or strided.
@@ -209,8 +209,8 @@ def _strides(shape, layout):
         raise UnimplementedError(f"DLPack cannot express the layout {layout}; copy with numpy.asarray(buffer)")
     if sorted(layout.minor_to_major) != list(range(len(shape))):
         raise InternalError(
-            f"the plugin gave the layout {layout} for a buffer of {len(shape)} dimensions, which cannot be right; report "
-            "it to the plugin's vendor"
+            f"the plugin gave the layout {layout} for a buffer of {len(shape)} dimensions, which cannot be right; "
+            "report it to the plugin's vendor"
         )
     strides, step = [0] * len(shape), 1
     for dimension in layout.minor_to_major:
@@ -220,7 +220,7 @@ def _strides(shape, layout):
 
 
 def from_source(ClientScope client, source, device):
-    """``Client.buffer_from_dlpack``: a view of the other library's memory, given back when the buffer is gone."""
+    """``Client.buffer_from_dlpack``: return a view of another library's memory, given back when the buffer is gone."""
     try:
         kind, number = source.__dlpack_device__()
     except AttributeError as error:
@@ -236,11 +236,11 @@ def from_source(ClientScope client, source, device):
         )
     stream = place.stream_for_external_ready_events() if expected != DLPACK_CPU else None
     capsule = source.__dlpack__() if stream is None else source.__dlpack__(stream=stream)
-    return _view(client, _Taken(capsule), place, stream)
+    return _view(client, _Import(capsule), place, stream)
 
 
-cdef object _view(ClientScope client, _Taken taken, place, stream):
-    cdef dlpack_tensor *tensor = taken.tensor
+cdef object _view(ClientScope client, _Import memory, place, stream):
+    cdef dlpack_tensor *tensor = memory.tensor
     cdef int index
     kind = _OF_TYPE.get((tensor.type_code, tensor.type_bits))
     if kind is None or tensor.type_lanes != 1:
@@ -251,12 +251,12 @@ cdef object _view(ClientScope client, _Taken taken, place, stream):
     strides = None if tensor.strides == NULL else [tensor.strides[index] for index in range(tensor.ndim)]
     spec = ShapeSpec(shape, kind, _dense_order(shape, strides))
     return client.create_view_of_device_buffer(
-        <size_t>tensor.data + tensor.byte_offset, spec, device=place, on_delete=taken.give_back, stream=stream
+        <size_t>tensor.data + tensor.byte_offset, spec, device=place, on_delete=memory.give_back, stream=stream
     )
 
 
 def _dense_order(shape, strides):
-    """The layout of dense strides; ``None`` for row-major.
+    """Return the layout of dense strides; ``None`` for row-major.
 
     Raises:
         UnimplementedError: the strides leave gaps or overlap.
@@ -275,8 +275,8 @@ def _dense_order(shape, strides):
     return None if layout.is_row_major else layout
 
 
-cdef class _Taken:
-    """A capsule that was taken: its deleter is called once, when the buffer is gone or was never made."""
+cdef class _Import:
+    """The memory of a used capsule. Its deleter is called once: when the buffer is gone, or could not be made."""
 
     cdef dlpack_managed *managed
     cdef dlpack_versioned *versioned
@@ -295,7 +295,7 @@ cdef class _Taken:
             raise InvalidArgumentError(f"expected an unused DLPack capsule, found {capsule!r}")
 
     def give_back(self):
-        """Calls the deleter, once."""
+        """Call the deleter, once."""
         cdef dlpack_managed *managed = self.managed
         cdef dlpack_versioned *versioned = self.versioned
         self.managed, self.versioned = NULL, NULL

@@ -120,7 +120,7 @@ cdef class Event:
         if ticket == NULL:
             pjrt_wait_release(wait)
             raise MemoryError("no memory to wait for an event")
-        pjrt_wait_acquire(wait)  # whoever redeems the ticket releases it
+        pjrt_wait_acquire(wait)  # released with the redeemed ticket
         start(&args, PJRT_Event_OnReady_Args_STRUCT_SIZE)
         args.event = self.native
         args.callback = _on_ready

@@ -4,8 +4,6 @@ from pjrt.capi._scope cimport Handle, Scope
 
 cdef class ExecutableCore(Handle):
     cdef readonly str platform_name
-    cdef object _name
-    cdef object _num_outputs
 
 
 cdef object new_executable(Scope scope, str platform, PJRT_Executable *native)

@@ -1,13 +1,14 @@
-"""Executables: what can be known of a compiled program without running it."""
+"""Executables: compiled programs, loaded nowhere."""
 
 cimport cython
 from libc.stdint cimport int64_t
 
-from pjrt.capi._api cimport blob, count, start, text
+from pjrt.capi._api cimport blob, count, deleter_t, function_t, start, text
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi._getter cimport Constant, Getter
 from pjrt.capi._layouts cimport output_layouts, parameter_layouts
 from pjrt.capi._scope cimport Handle, Scope
-from pjrt.capi._values cimport Block, element_type, read_named_values, read_shape
+from pjrt.capi._values cimport Block, read_shape
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InternalError
@@ -16,65 +17,15 @@ from pjrt.api.program import Program
 from pjrt.capi._documented import documented
 
 cdef size_t _LARGEST_PROGRAM = <size_t>1 << 36
+cdef Getter _COST_ANALYSIS = Getter("PJRT_Executable_GetCostAnalysis")  # Executable.cost_analysis
+cdef Getter _SERIALIZED = Getter("PJRT_Executable_Serialize")  # Executable.serialize
+cdef Getter _FINGERPRINT = Getter("PJRT_Executable_Fingerprint", binary=True)  # Executable.fingerprint
+cdef Getter _COMPILE_OPTIONS = Getter("PJRT_Executable_GetCompileOptions")  # Executable.compile_options
 
 
 @cython.no_gc_clear
 cdef class ExecutableCore(Handle):
     """A ``PJRT_Executable``."""
-
-    @property
-    def name(self):
-        cdef PJRT_Executable_Name_Args args
-        if self._name is None:
-            start(&args, PJRT_Executable_Name_Args_STRUCT_SIZE)
-            args.executable = <PJRT_Executable *>self.use()
-            self.call(SLOT_PJRT_Executable_Name, &args)
-            self._name = text(args.executable_name, args.executable_name_size, "the name of an executable")
-        return self._name
-
-    @property
-    def num_replicas(self):
-        cdef PJRT_Executable_NumReplicas_Args args
-        start(&args, PJRT_Executable_NumReplicas_Args_STRUCT_SIZE)
-        args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Executable_NumReplicas, &args)
-        return args.num_replicas
-
-    @property
-    def num_partitions(self):
-        cdef PJRT_Executable_NumPartitions_Args args
-        start(&args, PJRT_Executable_NumPartitions_Args_STRUCT_SIZE)
-        args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Executable_NumPartitions, &args)
-        return args.num_partitions
-
-    @property
-    def num_outputs(self):
-        cdef PJRT_Executable_NumOutputs_Args args
-        if self._num_outputs is None:
-            start(&args, PJRT_Executable_NumOutputs_Args_STRUCT_SIZE)
-            args.executable = <PJRT_Executable *>self.use()
-            self.call(SLOT_PJRT_Executable_NumOutputs, &args)
-            self._num_outputs = count(args.num_outputs, &args, "the results of an executable")
-        return self._num_outputs
-
-    @property
-    def size_of_generated_code(self):
-        cdef PJRT_Executable_SizeOfGeneratedCodeInBytes_Args args
-        start(&args, PJRT_Executable_SizeOfGeneratedCodeInBytes_Args_STRUCT_SIZE)
-        args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Executable_SizeOfGeneratedCodeInBytes, &args)
-        return args.size_in_bytes
-
-    @property
-    def output_element_types(self):
-        cdef PJRT_Executable_OutputElementTypes_Args args
-        cdef size_t index
-        start(&args, PJRT_Executable_OutputElementTypes_Args_STRUCT_SIZE)
-        args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Executable_OutputElementTypes, &args)
-        number = count(args.num_output_types, args.output_types, "the types of the results")
-        return tuple([element_type(args.output_types[index]) for index in range(number)])
 
     @property
     def output_shapes(self):
@@ -116,39 +67,21 @@ cdef class ExecutableCore(Handle):
     @property
     def output_shardings(self):
         cdef PJRT_Shardings_PJRT_Executable_OutputShardings_Args args
-        cdef PJRT_Shardings_Extension *extension = <PJRT_Shardings_Extension *>self.scope.api.extension(
-            PJRT_Extension_Type_Shardings, PJRT_Shardings_Extension_STRUCT_SIZE, "Shardings"
-        )
         start(&args, PJRT_Shardings_PJRT_Executable_OutputShardings_Args_STRUCT_SIZE)
         args.executable = <PJRT_Executable *>self.use()
-        self.call_extension(
-            <void *>extension.PJRT_Shardings_PJRT_Executable_OutputShardings,
-            &args,
-            "PJRT_Shardings_PJRT_Executable_OutputShardings",
-        )
+        self.call(SLOT_PJRT_Shardings_PJRT_Executable_OutputShardings, &args)
         return _blobs(args.shardings, args.sharding_sizes, args.num_outputs, "the shardings of the results")
 
     @property
     def parameter_shardings(self):
         cdef PJRT_Shardings_PJRT_Executable_ParameterShardings_Args args
-        cdef PJRT_Shardings_Extension *extension = <PJRT_Shardings_Extension *>self.scope.api.extension(
-            PJRT_Extension_Type_Shardings, PJRT_Shardings_Extension_STRUCT_SIZE, "Shardings"
-        )
         start(&args, PJRT_Shardings_PJRT_Executable_ParameterShardings_Args_STRUCT_SIZE)
         args.executable = <PJRT_Executable *>self.use()
-        self.call_extension(
-            <void *>extension.PJRT_Shardings_PJRT_Executable_ParameterShardings,
-            &args,
-            "PJRT_Shardings_PJRT_Executable_ParameterShardings",
-        )
+        self.call(SLOT_PJRT_Shardings_PJRT_Executable_ParameterShardings, &args)
         return _blobs(args.shardings, args.sharding_sizes, args.num_parameters, "the shardings of the parameters")
 
     def cost_analysis(self):
-        cdef PJRT_Executable_GetCostAnalysis_Args args
-        start(&args, PJRT_Executable_GetCostAnalysis_Args_STRUCT_SIZE)
-        args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Executable_GetCostAnalysis, &args)
-        return read_named_values(args.properties, args.num_properties, "the cost analysis")
+        return _COST_ANALYSIS.ask(self)
 
     def memory_stats(self):
         cdef PJRT_Executable_GetCompiledMemoryStats_Args a
@@ -174,7 +107,6 @@ cdef class ExecutableCore(Handle):
         )
 
     def optimized_program(self):
-        """Asked twice, as the plugin wants it: for the size, then for the bytes."""
         cdef PJRT_Executable_OptimizedProgram_Args args
         cdef PJRT_Program program
         cdef Block code
@@ -182,6 +114,7 @@ cdef class ExecutableCore(Handle):
         start(&program, PJRT_Program_STRUCT_SIZE)
         args.executable = <PJRT_Executable *>self.use()
         args.program = &program
+        # Asked twice: without memory for the code the plugin gives its size, then it fills the memory.
         self.call(SLOT_PJRT_Executable_OptimizedProgram, &args)
         if program.code_size > _LARGEST_PROGRAM:
             raise InternalError(
@@ -196,35 +129,13 @@ cdef class ExecutableCore(Handle):
         )
 
     def serialize(self):
-        cdef PJRT_Executable_Serialize_Args args
-        start(&args, PJRT_Executable_Serialize_Args_STRUCT_SIZE)
-        args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Executable_Serialize, &args)
-        try:
-            return blob(args.serialized_bytes, args.serialized_bytes_size, "a serialized executable")
-        finally:
-            if args.serialized_executable_deleter != NULL:
-                with nogil:
-                    args.serialized_executable_deleter(args.serialized_executable)
+        return _SERIALIZED.ask(self)
 
     def fingerprint(self):
-        cdef PJRT_Executable_Fingerprint_Args args
-        start(&args, PJRT_Executable_Fingerprint_Args_STRUCT_SIZE)
-        args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Executable_Fingerprint, &args)
-        return blob(args.executable_fingerprint, args.executable_fingerprint_size, "a fingerprint")
+        return _FINGERPRINT.ask(self)
 
     def compile_options(self):
-        cdef PJRT_Executable_GetCompileOptions_Args args
-        start(&args, PJRT_Executable_GetCompileOptions_Args_STRUCT_SIZE)
-        args.executable = <PJRT_Executable *>self.use()
-        self.call(SLOT_PJRT_Executable_GetCompileOptions, &args)
-        try:
-            return CompileOptions.from_proto(blob(args.serialized_bytes, args.serialized_bytes_size, "compile options"))
-        finally:
-            if args.serialized_compile_options_deleter != NULL:
-                with nogil:
-                    args.serialized_compile_options_deleter(args.serialized_compile_options)
+        return CompileOptions.from_proto(_COMPILE_OPTIONS.ask(self))
 
     def abi_version(self):
         from pjrt.capi._abi_version import executable_version
@@ -239,15 +150,12 @@ cdef class ExecutableCore(Handle):
     def metadata(self):
         cdef PJRT_ExecutableMetadata_GetExecutableMetadata_Args args
         cdef PJRT_ExecutableMetadata_DestroySerializedMetadata_Args destroy
-        cdef PJRT_ExecutableMetadata_Extension *extension
-        extension = <PJRT_ExecutableMetadata_Extension *>self.scope.api.extension(
-            PJRT_Extension_Type_ExecutableMetadata, PJRT_ExecutableMetadata_Extension_STRUCT_SIZE, "ExecutableMetadata"
+        cdef function_t free = self.scope.api.find_in_extension(
+            SLOT_PJRT_ExecutableMetadata_DestroySerializedMetadata
         )
         args.executable = <PJRT_Executable *>self.use()
         args.metadata = NULL
-        self.call_extension(
-            <void *>extension.get_executable_metadata, &args, "PJRT_ExecutableMetadata_GetExecutableMetadata"
-        )
+        self.call(SLOT_PJRT_ExecutableMetadata_GetExecutableMetadata, &args)
         if args.metadata == NULL:
             return b""
         try:
@@ -258,9 +166,9 @@ cdef class ExecutableCore(Handle):
             )
         finally:
             destroy.metadata = args.metadata
-            if extension.destroy_serialized_metadata != NULL:
+            if free != NULL:
                 with nogil:
-                    extension.destroy_serialized_metadata(&destroy)
+                    (<deleter_t>free)(&destroy)
 
     def __repr__(self):
         if self.native == NULL or self.scope.closed:
@@ -272,11 +180,16 @@ cdef class ExecutableCore(Handle):
 class PluginExecutable(ExecutableCore, Executable):
     """A compiled program of a plugin, loaded nowhere (``PJRT_Executable``)."""
 
-    __slots__ = ()
+    name = Constant("PJRT_Executable_Name")
+    num_replicas = Getter("PJRT_Executable_NumReplicas")
+    num_partitions = Getter("PJRT_Executable_NumPartitions")
+    num_outputs = Constant("PJRT_Executable_NumOutputs")
+    size_of_generated_code = Getter("PJRT_Executable_SizeOfGeneratedCodeInBytes")
+    output_element_types = Getter("PJRT_Executable_OutputElementTypes")
 
 
 cdef object new_executable(Scope scope, str platform, PJRT_Executable *native):
-    """An executable that the plugin made; it is the caller's, and now this object's."""
+    """Return an executable that the plugin made, and take it over."""
     if native == NULL:
         raise InternalError("the plugin gave no executable where one was expected; report it to its vendor")
     executable = PluginExecutable()
@@ -292,7 +205,7 @@ cdef tuple _texts(const char *const *array, const size_t *sizes, size_t number, 
 
 
 cdef object _blobs(const char *const *array, const size_t *sizes, size_t number, str what):
-    """Serialized protos; ``None`` where the plugin knows none."""
+    """Return serialized protos; ``None`` where the plugin has none."""
     cdef size_t index
     if array == NULL:
         return None

@@ -1,4 +1,4 @@
-"""Execute options as the plugin wants them: callbacks of the host inside programs, donation, contexts, tasks."""
+"""Execute options for a call: callbacks of the host inside programs, donation, contexts, tasks."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -19,11 +19,12 @@ import logging
 import numpy as np
 
 from pjrt.api.author_errors import from_author
+from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.execute_options import ExecuteContext, ExecuteOptions
-from pjrt.api.checks import expect, expect_int
 from pjrt.api.transfer import CopyToDeviceStream
 from pjrt.capi._documented import documented
+from pjrt.capi._getter import Getter
 
 _log = logging.getLogger("pjrt")
 
@@ -32,7 +33,7 @@ _log = logging.getLogger("pjrt")
 cdef class ExecuteCall:
     """The options of one execution, with the memory they point to.
 
-    ``outlives`` says that something in them is used until the execution is complete, not only during the call.
+    ``outlives`` is set where the plugin uses something in them until the execution is complete, not only in the call.
     """
 
     def __dealloc__(self):
@@ -41,7 +42,7 @@ cdef class ExecuteCall:
 
 
 cdef ExecuteCall execute_call(ClientScope scope, options, size_t num_devices):
-    """The options for a call; ``None`` are the defaults."""
+    """Return the options for a call; ``None`` stands for the defaults."""
     cdef ExecuteCall call = ExecuteCall.__new__(ExecuteCall)
     cdef bytes location
     start(&call.options, PJRT_ExecuteOptions_STRUCT_SIZE)
@@ -74,7 +75,7 @@ cdef ExecuteCall execute_call(ClientScope scope, options, size_t num_devices):
 
 
 cdef int _add_context(ExecuteCall call, ClientScope scope, context) except -1:
-    """The context must live until the execution is complete, closed or not."""
+    """Add a context, and hold it until the execution is complete, even if it is closed meanwhile."""
     if not isinstance(context, ContextCore) or (<ContextCore>context).scope is not scope:
         raise InvalidArgumentError(
             f"{context!r} is no execute context of this client; make one with client.create_execute_context()"
@@ -101,7 +102,7 @@ cdef int _add_tasks(ExecuteCall call, incarnations) except -1:
 
 
 cdef size_t _width(callbacks, size_t num_devices, str what) except? 1:
-    """How many callbacks each device has: the same number for all."""
+    """Return the number of callbacks of each device, which is the same for all."""
     if <size_t>len(callbacks) != num_devices or len({len(row) for row in callbacks}) != 1:
         raise InvalidArgumentError(
             f"{what} are one sequence a device, all of one length; the execution has {num_devices} devices, "
@@ -118,11 +119,11 @@ cdef int _add_send_callbacks(ExecuteCall call, callbacks, size_t num_devices) ex
     for row in range(num_devices):
         (<PJRT_SendCallbackInfo **>rows.data)[row] = info
         for column in range(width):
-            given = callbacks[row][column]
-            info.channel_id = given.channel_id
-            info.user_arg = <void *>given.callback
+            send = callbacks[row][column]
+            info.channel_id = send.channel_id
+            info.user_arg = <void *>send.callback
             info.send_callback = _on_send
-            call.keep.append(given.callback)
+            call.keep.append(send.callback)
             info += 1
     call.keep += [rows, infos]
     call.options.send_callbacks = <PJRT_SendCallbackInfo **>rows.data
@@ -167,12 +168,12 @@ cdef int _add_recv_callbacks(ExecuteCall call, ClientScope scope, callbacks, siz
     for row in range(num_devices):
         (<PJRT_RecvCallbackInfo **>rows.data)[row] = info
         for column in range(width):
-            given = callbacks[row][column]
-            taker = (scope, given.callback)
-            info.channel_id = given.channel_id
-            info.user_arg = <void *>taker
+            recv = callbacks[row][column]
+            scope_and_callback = (scope, recv.callback)
+            info.channel_id = recv.channel_id
+            info.user_arg = <void *>scope_and_callback
             info.recv_callback = _on_recv
-            call.keep.append(taker)
+            call.keep.append(scope_and_callback)
             info += 1
     call.keep += [rows, infos]
     call.options.recv_callbacks = <PJRT_RecvCallbackInfo **>rows.data
@@ -206,12 +207,12 @@ cdef int _add_hlo_output_callbacks(ExecuteCall call, callbacks) except -1:
     cdef Block infos = Block.of(number * sizeof(PJRT_HloOutputCallbackInfo))
     cdef PJRT_HloOutputCallbackInfo *info = <PJRT_HloOutputCallbackInfo *>infos.data
     for index in range(number):
-        given = callbacks[index]
-        info[index].user_arg = <void *>given.callback
+        output = callbacks[index]
+        info[index].user_arg = <void *>output.callback
         info[index].callback = _on_hlo_output
-        info[index].callback_id = given.callback_id
-        info[index].num_operands = given.num_operands
-        call.keep.append(given.callback)
+        info[index].callback_id = output.callback_id
+        info[index].num_operands = output.num_operands
+        call.keep.append(output.callback)
     call.keep.append(infos)
     call.options.hlo_output_callbacks = info
     call.options.num_hlo_output_callbacks = number
@@ -254,46 +255,21 @@ cdef void _give_output(
         array = np.frombuffer(PyBytes_FromStringAndSize(<const char *>data, size), dtype).reshape(shape)
         (<object>user_arg)(replica, partition, array, operand)
     except BaseException:
-        _log.exception("the taker of an intermediate value raised; the exception goes no further")
+        _log.exception("the callback of an intermediate value raised; the exception goes no further")
 
 
 @cython.no_gc_clear
 cdef class StreamCore(Handle):
     """A ``PJRT_CopyToDeviceStream``; freed when it is dropped."""
 
-    @property
-    def total_bytes(self):
-        cdef PJRT_CopyToDeviceStream_TotalBytes_Args args
-        start(&args, PJRT_CopyToDeviceStream_TotalBytes_Args_STRUCT_SIZE)
-        args.stream = <PJRT_CopyToDeviceStream *>self.use()
-        self.call(SLOT_PJRT_CopyToDeviceStream_TotalBytes, &args)
-        return args.total_bytes
-
-    @property
-    def granule_size(self):
-        cdef PJRT_CopyToDeviceStream_GranuleSize_Args args
-        start(&args, PJRT_CopyToDeviceStream_GranuleSize_Args_STRUCT_SIZE)
-        args.stream = <PJRT_CopyToDeviceStream *>self.use()
-        self.call(SLOT_PJRT_CopyToDeviceStream_GranuleSize, &args)
-        return args.granule_size_in_bytes
-
-    @property
-    def current_bytes(self):
-        cdef PJRT_CopyToDeviceStream_CurrentBytes_Args args
-        start(&args, PJRT_CopyToDeviceStream_CurrentBytes_Args_STRUCT_SIZE)
-        args.stream = <PJRT_CopyToDeviceStream *>self.use()
-        self.call(SLOT_PJRT_CopyToDeviceStream_CurrentBytes, &args)
-        return args.current_bytes
-
     def add_chunk(self, data):
-        """The chunk is a copy that the plugin frees when it has used it."""
         cdef PJRT_CopyToDeviceStream_AddChunk_Args args
         cdef PJRT_Chunk chunk
         cdef HostMemory memory = HostMemory.of(data, False, "a chunk")
         start(&args, PJRT_CopyToDeviceStream_AddChunk_Args_STRUCT_SIZE)
         args.stream = <PJRT_CopyToDeviceStream *>self.use()
         chunk.size = memory.view.len
-        chunk.data = malloc(chunk.size or 1)
+        chunk.data = malloc(chunk.size or 1)  # a copy, which the plugin frees when it has used it
         chunk.deleter = _free_chunk
         chunk.deleter_arg = NULL
         if chunk.data == NULL:
@@ -310,9 +286,13 @@ cdef void _free_chunk(void *data, void *deleter_arg) noexcept nogil:
 
 @documented
 class PluginCopyToDeviceStream(StreamCore, CopyToDeviceStream):
-    """Takes chunks for a program of a plugin that receives from the host."""
+    """A stream of chunks to a program of a plugin that receives from the host (``PJRT_CopyToDeviceStream``)."""
 
     __slots__ = ()
+
+    total_bytes = Getter("PJRT_CopyToDeviceStream_TotalBytes")
+    granule_size = Getter("PJRT_CopyToDeviceStream_GranuleSize")
+    current_bytes = Getter("PJRT_CopyToDeviceStream_CurrentBytes")
 
 
 @cython.no_gc_clear
@@ -321,14 +301,11 @@ cdef class ContextCore(Handle):
 
     def add_user_data(self, type_id, address):
         cdef PJRT_FFI_UserData_Add_Args args
-        cdef PJRT_FFI_Extension *extension = <PJRT_FFI_Extension *>self.scope.api.extension(
-            PJRT_Extension_Type_FFI, sizeof(PJRT_Extension_Base) + 2 * sizeof(void *), "FFI"
-        )
         start(&args, PJRT_FFI_UserData_Add_Args_STRUCT_SIZE)
         args.context = <PJRT_ExecuteContext *>self.use()
         args.user_data.type_id = whole(type_id, "the id of an FFI type as a whole number")
         args.user_data.data = <void *><size_t>expect_int(address, "the address of user data as a whole number")
-        self.call_extension(<void *>extension.user_data_add, &args, "PJRT_FFI_UserData_Add")
+        self.call(SLOT_PJRT_FFI_UserData_Add, &args)
 
     def close(self):
         self.free()
@@ -336,7 +313,7 @@ cdef class ContextCore(Handle):
 
 @documented
 class PluginExecuteContext(ContextCore, ExecuteContext):
-    """What handlers inside a program of a plugin are handed."""
+    """The context of executions of a plugin, with the user data for its handlers (``PJRT_ExecuteContext``)."""
 
     __slots__ = ()
 

@@ -1,33 +1,38 @@
-"""Loaded executables and their execution: the hot path of this room."""
+"""Loaded executables and their execution: the hot path of this package."""
 
 cimport cython
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from pjrt.capi._api cimport blob, count, start
+from pjrt.capi._api cimport count, start
 from pjrt.capi._buffer cimport BufferCore, new_buffer
-from pjrt.capi._device cimport devices_in, native_device
+from pjrt.capi._device cimport native_device
 from pjrt.capi._event cimport eager_future, lazy_future
 from pjrt.capi._executable cimport new_executable
 from pjrt.capi._execute_options cimport ExecuteCall, execute_call
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi._getter cimport Getter
 from pjrt.capi._pin cimport Pin
 from pjrt.capi._scope cimport ClientScope, Handle
 from pjrt.capi._values cimport Block
 
+from pjrt.api.checks import expect, expect_sequence, unexpected
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.checks import expect, expect_sequence, unexpected
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.capi._documented import documented
 
 cdef enum:
     FEW = 32  # pointers that fit the stack; more are allocated
 
+cdef Getter _DEVICES = Getter("PJRT_LoadedExecutable_AddressableDevices")  # LoadedExecutable.addressable_devices
+cdef Getter _ASSIGNMENT = Getter("PJRT_LoadedExecutable_GetDeviceAssignment")  # LoadedExecutable.device_assignment
+cdef Getter _FINGERPRINT = Getter("PJRT_LoadedExecutable_Fingerprint", binary=True)  # LoadedExecutable.fingerprint
+
 
 @cython.no_gc_clear
 cdef class LoadedExecutableCore(Handle):
-    """A ``PJRT_LoadedExecutable``; what does not need the devices is asked of its ``executable``."""
+    """A ``PJRT_LoadedExecutable``; what does not depend on the devices, its ``executable`` answers."""
 
     @property
     def client(self):
@@ -45,22 +50,13 @@ cdef class LoadedExecutableCore(Handle):
 
     @property
     def addressable_devices(self):
-        cdef PJRT_LoadedExecutable_AddressableDevices_Args args
         if self._devices is None:
-            start(&args, PJRT_LoadedExecutable_AddressableDevices_Args_STRUCT_SIZE)
-            args.executable = <PJRT_LoadedExecutable *>self.use()
-            self.call(SLOT_PJRT_LoadedExecutable_AddressableDevices, &args)
-            self._devices = devices_in(
-                <ClientScope>self.scope,
-                <PJRT_Device **>args.addressable_devices,
-                args.num_addressable_devices,
-                "the devices of an executable",
-            )
+            self._devices = _DEVICES.ask(self)
         return self._devices
 
     @property
     def addressable_device_logical_ids(self):
-        """Of a plugin older than the function, from the device assignment."""
+        """The place of each addressable device; for a plugin without the function, from the device assignment."""
         cdef PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args args
         cdef size_t index
         start(&args, PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args_STRUCT_SIZE)
@@ -80,34 +76,19 @@ cdef class LoadedExecutableCore(Handle):
 
     @property
     def device_assignment(self):
-        cdef PJRT_LoadedExecutable_GetDeviceAssignment_Args args
-        start(&args, PJRT_LoadedExecutable_GetDeviceAssignment_Args_STRUCT_SIZE)
-        args.executable = <PJRT_LoadedExecutable *>self.use()
-        self.call(SLOT_PJRT_LoadedExecutable_GetDeviceAssignment, &args)
-        try:
-            return DeviceAssignment.from_proto(
-                blob(args.serialized_bytes, args.serialized_bytes_size, "a device assignment")
-            )
-        finally:
-            if args.serialized_device_assignment_deleter != NULL:
-                with nogil:
-                    args.serialized_device_assignment_deleter(args.serialized_device_assignment)
+        return DeviceAssignment.from_proto(_ASSIGNMENT.ask(self))
 
     def fingerprint(self):
-        """The executable's; of a plugin that only has ``PJRT_LoadedExecutable_Fingerprint``, that one."""
-        cdef PJRT_LoadedExecutable_Fingerprint_Args args
+        """Return the executable's fingerprint; for an older plugin that of ``PJRT_LoadedExecutable_Fingerprint``."""
         try:
             return self.executable.fingerprint()
         except UnimplementedError:
-            start(&args, PJRT_LoadedExecutable_Fingerprint_Args_STRUCT_SIZE)
-            args.executable = <PJRT_LoadedExecutable *>self.use()
-            self.call(SLOT_PJRT_LoadedExecutable_Fingerprint, &args)
-            return blob(args.executable_fingerprint, args.executable_fingerprint_size, "a fingerprint")
+            return _FINGERPRINT.ask(self)
 
     # Running it.
 
     def __call__(self, *arguments):
-        """The short form for one device, without detours where all arguments are buffers already."""
+        """Run on one device. Where all arguments are buffers already, nothing else is done before the call."""
         for argument in arguments:
             if not isinstance(argument, BufferCore):
                 return LoadedExecutable.__call__(self, *arguments)
@@ -141,7 +122,7 @@ cdef class LoadedExecutableCore(Handle):
         return self.run([_row(arguments)], device, options, returned_futures)[0]
 
     cdef list run(self, list arguments, device, options, futures):
-        """One call of the plugin's: ``arguments`` are lists of our own, which keep the buffers alive during it."""
+        """Execute on all devices in one call. ``arguments`` are new lists, which keep the buffers alive meanwhile."""
         cdef PJRT_LoadedExecutable_Execute_Args args
         cdef Pin pin = Pin.of(self.scope)
         cdef ClientScope scope = <ClientScope>self.scope
@@ -180,7 +161,7 @@ cdef class LoadedExecutableCore(Handle):
         size_t num_devices,
         size_t num_args
     ) except -1:
-        """The pointers: the argument lists, the output lists, the events; the arguments; room for the outputs."""
+        """Fill in the pointers: argument lists, output lists, events; then the arguments, and room for the outputs."""
         cdef PJRT_Buffer ***argument_lists = <PJRT_Buffer ***>pointers
         cdef PJRT_Buffer ***output_lists = argument_lists + num_devices
         cdef PJRT_Buffer **next_pointer = <PJRT_Buffer **>(pointers + 3 * num_devices)
@@ -246,7 +227,7 @@ cdef class LoadedExecutableCore(Handle):
 
     @property
     def is_deleted(self):
-        """Whether it was deleted; also once its client was closed."""
+        """Whether the executable was deleted, or its client closed."""
         cdef PJRT_LoadedExecutable_IsDeleted_Args args
         if self.native == NULL or self.scope.closed:
             return True
@@ -270,12 +251,12 @@ cdef class LoadedExecutableCore(Handle):
 
 
 cdef list _row(arguments):
-    """A list of our own, of the arguments for one device."""
+    """Return the arguments for one device as a new list."""
     return list(expect_sequence(arguments, "the arguments as a list of buffers"))
 
 
-def _asked(name):
-    """A property or method that is the executable's own."""
+def _of_executable(name):
+    """Return a property that reads a property, or binds a method, of ``executable``."""
     return property(lambda self: getattr(self.executable, name), doc=getattr(LoadedExecutable, name).__doc__)
 
 
@@ -285,42 +266,44 @@ class PluginLoadedExecutable(LoadedExecutableCore, LoadedExecutable):
 
     __slots__ = ()
 
-    name = _asked("name")
-    num_replicas = _asked("num_replicas")
-    num_partitions = _asked("num_partitions")
-    num_outputs = _asked("num_outputs")
-    size_of_generated_code = _asked("size_of_generated_code")
-    output_element_types = _asked("output_element_types")
-    output_shapes = _asked("output_shapes")
-    output_memory_kinds = _asked("output_memory_kinds")
-    parameter_memory_kinds = _asked("parameter_memory_kinds")
-    output_layouts = _asked("output_layouts")
-    parameter_layouts = _asked("parameter_layouts")
-    output_shardings = _asked("output_shardings")
-    parameter_shardings = _asked("parameter_shardings")
-    cost_analysis = _asked("cost_analysis")
-    memory_stats = _asked("memory_stats")
-    optimized_program = _asked("optimized_program")
-    serialize = _asked("serialize")
-    compile_options = _asked("compile_options")
-    abi_version = _asked("abi_version")
-    metadata = _asked("metadata")
+    name = _of_executable("name")
+    num_replicas = _of_executable("num_replicas")
+    num_partitions = _of_executable("num_partitions")
+    num_outputs = _of_executable("num_outputs")
+    size_of_generated_code = _of_executable("size_of_generated_code")
+    output_element_types = _of_executable("output_element_types")
+    output_shapes = _of_executable("output_shapes")
+    output_memory_kinds = _of_executable("output_memory_kinds")
+    parameter_memory_kinds = _of_executable("parameter_memory_kinds")
+    output_layouts = _of_executable("output_layouts")
+    parameter_layouts = _of_executable("parameter_layouts")
+    output_shardings = _of_executable("output_shardings")
+    parameter_shardings = _of_executable("parameter_shardings")
+    cost_analysis = _of_executable("cost_analysis")
+    memory_stats = _of_executable("memory_stats")
+    optimized_program = _of_executable("optimized_program")
+    serialize = _of_executable("serialize")
+    compile_options = _of_executable("compile_options")
+    abi_version = _of_executable("abi_version")
+    metadata = _of_executable("metadata")
 
 
 cdef object new_loaded_executable(ClientScope scope, PJRT_LoadedExecutable *native):
-    """A loaded executable that the plugin made; it is the caller's, and now this object's."""
+    """Return a loaded executable that the plugin made, and take it over."""
     if native == NULL:
         raise InternalError("the plugin gave no executable where one was expected; report it to its vendor")
     executable = PluginLoadedExecutable()
     (<LoadedExecutableCore>executable).open(
         scope, native, SLOT_PJRT_LoadedExecutable_Destroy  # LoadedExecutable: when it is dropped
     )
-    (<LoadedExecutableCore>executable).outputs = executable.executable.num_outputs
+    (<LoadedExecutableCore>executable).outputs = count(
+        executable.executable.num_outputs, native, "the number of an executable's results"
+    )
     return executable
 
 
 cdef object _explained(error, list arguments):
-    """The error of an execution: of an argument after its end it is said to be that, whatever the plugin calls it."""
+    """Return the error of an execution; a deleted argument is reported as that, whatever the plugin calls it."""
     if isinstance(error, FailedPreconditionError):
         return error
     for device, row in enumerate(arguments):

@@ -1,4 +1,4 @@
-"""New buffers: from the host's memory, without a value, failed, as an alias to be, over memory of the device."""
+"""New buffers: from the host's memory, uninitialized, failed, as an alias, over memory of the device."""
 
 from cpython.buffer cimport PyBUF_STRIDES, Py_buffer, PyBuffer_IsContiguous, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, intptr_t
@@ -19,12 +19,12 @@ import logging
 import numpy as np
 
 from pjrt.api.alias_fulfillment import AliasFulfillment
-from pjrt.api.placement import choose_place
-from pjrt.api.placement import default_device
+from pjrt.api.checks import expect, expect_array, expect_callable, expect_int, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
-from pjrt.api.checks import expect, expect_array, expect_callable, expect_int, unexpected
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.placement import choose_place
+from pjrt.api.placement import default_device
 from pjrt.api.shape_spec import expect_spec
 from pjrt.capi._documented import documented
 
@@ -46,7 +46,7 @@ cdef object from_host(ClientScope scope, array, device, memory_space, layout, se
     if number is None:
         number, source = _convert(source)
     start(&args, PJRT_Client_BufferFromHostBuffer_Args_STRUCT_SIZE)
-    args.client = scope.native
+    args.client = <PJRT_Client *>scope.native
     _place(scope, device, memory_space, &args.device, &args.memory)
     if layout is not None:
         native = native_layout(layout)
@@ -80,7 +80,7 @@ cdef object from_host(ClientScope scope, array, device, memory_space, layout, se
 
 
 def _convert(source):
-    """The type of a dtype not seen before; arrays in the other byte order are turned."""
+    """Return the element type of a dtype that is new here, and the array, converted to this machine's byte order."""
     kind = ElementType.of(source.dtype)
     if not source.dtype.isnative:
         return int(kind), source.astype(source.dtype.newbyteorder("="))
@@ -94,7 +94,7 @@ def _tell_when_done(future, on_done):
 
 
 cdef int _place(ClientScope scope, device, memory_space, PJRT_Device **native, PJRT_Memory **memory) except -1:
-    """Where a buffer goes: the memory wins with the plugin, so one of the two is enough."""
+    """Fill in the place of a new buffer: one of the two is enough, because the memory counts before the device."""
     if device is not None and memory_space is not None:
         choose_place(scope, device, memory_space)
     if memory_space is not None:
@@ -115,7 +115,7 @@ cdef object uninitialized(ClientScope scope, spec, memory_space):
     cdef Block dims = int64_block(expect_spec(spec).shape)
     cdef NativeLayout layout = native_layout(spec.layout)
     start(&args, PJRT_Client_CreateUninitializedBuffer_Args_STRUCT_SIZE)
-    args.client = scope.native
+    args.client = <PJRT_Client *>scope.native
     args.shape_dims = <int64_t *>dims.data
     args.shape_num_dims = len(spec.shape)
     args.shape_element_type = <PJRT_Buffer_Type><int>spec.element_type
@@ -134,7 +134,7 @@ cdef object of_error(ClientScope scope, error, spec, memory_space):
     cdef NamedValues payload = payload_values(expect(error, PjrtError, "an error as pjrt.PjrtError"))
     cdef bytes message = error.message.encode()
     start(&args, PJRT_Client_CreateErrorBuffer_Args_STRUCT_SIZE)
-    args.client = scope.native
+    args.client = <PJRT_Client *>scope.native
     args.error_code = <PJRT_Error_Code><int>error.code
     args.error_message = message
     args.error_message_size = len(message)
@@ -150,13 +150,13 @@ cdef object of_error(ClientScope scope, error, spec, memory_space):
 
 
 cdef tuple alias(ClientScope scope, spec, memory_space):
-    """``Client.create_alias_buffer``: the buffer, and the means to say of which it is an alias."""
+    """``Client.create_alias_buffer``: return the buffer, and the object that decides which buffer it is an alias of."""
     cdef PJRT_Client_CreateAliasBuffer_Args args
     cdef Pin pin = Pin.of(scope)
     cdef Block dims = int64_block(expect_spec(spec).shape)
     cdef NativeLayout layout = native_layout(spec.layout)
     start(&args, PJRT_Client_CreateAliasBuffer_Args_STRUCT_SIZE)
-    args.client = scope.native
+    args.client = <PJRT_Client *>scope.native
     args.memory = native_memory(scope, _memory_or_default(scope, memory_space))
     args.shape_dims = <int64_t *>dims.data
     args.shape_num_dims = len(spec.shape)
@@ -169,7 +169,7 @@ cdef tuple alias(ClientScope scope, spec, memory_space):
 
 
 cdef class FulfillmentCore(Handle):
-    """A ``PJRT_FulfillAliasBufferCallback``: spent by its one use, and used at the latest when it is dropped."""
+    """A ``PJRT_FulfillAliasBufferCallback``: used once, at the latest when it is dropped."""
 
     def fulfill(self, buffer):
         if not isinstance(buffer, BufferCore) or (<BufferCore>buffer).scope is not self.scope:
@@ -197,7 +197,7 @@ cdef class FulfillmentCore(Handle):
         cdef PJRT_Client_FulfillAliasBuffer_Args args
         cdef bytes message = b"" if error is None else error.message.encode()
         start(&args, PJRT_Client_FulfillAliasBuffer_Args_STRUCT_SIZE)
-        args.client = (<ClientScope>self.scope).native
+        args.client = <PJRT_Client *>(<ClientScope>self.scope).native
         args.buffer = NULL if buffer is None else <PJRT_Buffer *>(<BufferCore>buffer).use()
         args.status_code = <PJRT_Error_Code>(0 if error is None else <int>error.code)
         args.error_message = message
@@ -209,14 +209,14 @@ cdef class FulfillmentCore(Handle):
         self._fulfill(
             <size_t>native,
             None,
-            FailedPreconditionError("the alias was dropped before it was said what it is an alias of"),
+            FailedPreconditionError("the alias was dropped before it was fulfilled"),
         )
         return 0
 
 
 @documented
 class PluginAliasFulfillment(FulfillmentCore, AliasFulfillment):
-    """Says what an alias buffer of a plugin is an alias of."""
+    """The one way to fulfill an alias buffer of a plugin."""
 
     __slots__ = ()
 
@@ -231,7 +231,7 @@ cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_spac
     if on_delete is not None:
         expect_callable(on_delete, "a function, or None, as on_delete")
     start(&args, PJRT_Client_CreateViewOfDeviceBuffer_Args_STRUCT_SIZE)
-    args.client = scope.native
+    args.client = <PJRT_Client *>scope.native
     args.device_buffer_ptr = <void *><size_t>expect_int(pointer, "the address of memory as a whole number")
     args.dims = <int64_t *>dims.data
     args.num_dims = len(spec.shape)
@@ -252,7 +252,7 @@ cdef object view_of_device(ClientScope scope, pointer, spec, device, memory_spac
 
 
 cdef void _on_delete(void *pointer, void *user_arg) noexcept nogil:
-    # Any thread. Where the gate is shut, the owner is not told: the process is ending.
+    # Any thread. Where the gate is shut, the owner is not called: the process is ending.
     if gate_enter():
         _tell(user_arg)
         gate_leave()

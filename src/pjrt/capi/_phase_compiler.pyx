@@ -2,26 +2,19 @@
 
 cimport cython
 
-from pjrt.capi._api cimport blob, count, start, text
+from pjrt.capi._api cimport blob, count, deleter_t, function_t, start, text
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._scope cimport Handle, Scope, free_scope
+from pjrt.capi._scope cimport Handle, free_scope
 from pjrt.capi._topology cimport TopologyCore
 from pjrt.capi._values cimport Block
 
+from pjrt.api.checks import expect_all
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
-from pjrt.api.checks import expect_all
 from pjrt.api.phase_compiler import PartialProgram, PhaseCompiler, check_phases
 from pjrt.api.program import Program
 from pjrt.capi._documented import documented
 from pjrt.capi._program import doubted, prepared
-
-
-cdef PJRT_PhaseCompile_Extension *_extension(Scope scope) except NULL:
-    # As a whole: an older one gives buffers without a way to free them.
-    return <PJRT_PhaseCompile_Extension *>scope.api.extension(
-        PJRT_Extension_Type_PhaseCompile, PJRT_PhaseCompile_Extension_STRUCT_SIZE, "PhaseCompile"
-    )
 
 
 @cython.no_gc_clear
@@ -38,11 +31,7 @@ cdef class PhaseCompilerCore(Handle):
         if self._phase_names is None:
             start(&args, PJRT_PhaseCompile_Get_PhaseNames_Args_STRUCT_SIZE)
             args.phase_compiler = <PJRT_PhaseCompiler *>self.use()
-            self.call_extension(
-                <void *>_extension(self.scope).phase_compile_get_phase_names,
-                &args,
-                "PJRT_PhaseCompile_Get_PhaseNames",
-            )
+            self.call(SLOT_PJRT_PhaseCompile_Get_PhaseNames, &args)
             try:
                 count(args.num_phase_names, args.phase_names_sizes, "the names of the phases")
                 number = count(args.num_phase_names, args.phase_names, "the names of the phases")
@@ -94,12 +83,10 @@ cdef class PhaseCompilerCore(Handle):
         args.num_phases_to_run = len(phases)
         args.compile_options = options
         args.compile_options_size = len(options)
-        args.topology = <PJRT_TopologyDescription *>self.topology.handle.use()
+        args.topology = <PJRT_TopologyDescription *>self.topology.use()
         self.topology.handle.hold()
         try:
-            self.call_extension(
-                <void *>_extension(self.scope).phase_compile_run_phases, &args, "PJRT_PhaseCompile_Run_Phase"
-            )
+            self.call(SLOT_PJRT_PhaseCompile_Run_Phase, &args)
         finally:
             self.topology.handle.let_go()
         try:
@@ -114,26 +101,26 @@ cdef class PhaseCompilerCore(Handle):
 
     cdef int _free(self, const char **buffers, const size_t *sizes, size_t number) except -1:
         cdef PJRT_PhaseCompile_C_Buffers_Destroy_Args args
-        cdef PJRT_PhaseCompile_Extension *extension = _extension(self.scope)
-        if extension.phase_compile_c_buffers_destroy == NULL or (buffers == NULL and sizes == NULL):
+        cdef function_t free = self.scope.api.find_in_extension(SLOT_PJRT_PhaseCompile_C_Buffers_Destroy)
+        if free == NULL or (buffers == NULL and sizes == NULL):
             return 0
         start(&args, PJRT_PhaseCompile_C_Buffers_Destroy_Args_STRUCT_SIZE)
         args.char_buffers = buffers
         args.char_buffer_sizes = sizes
         args.num_char_buffers = number
         with nogil:
-            extension.phase_compile_c_buffers_destroy(&args)
+            (<deleter_t>free)(&args)
         return 0
 
     cdef int destroy(self, void *native) except -1:
         cdef PJRT_PhaseCompile_Destroy_Compiler_Args args
-        cdef PJRT_PhaseCompile_Extension *extension = _extension(self.scope)
-        if extension.phase_compile_destroy_compiler == NULL:
+        cdef function_t free = self.scope.api.find_in_extension(SLOT_PJRT_PhaseCompile_Destroy_Compiler)
+        if free == NULL:
             return 0
         start(&args, PJRT_PhaseCompile_Destroy_Compiler_Args_STRUCT_SIZE)
         args.phase_compiler = <PJRT_PhaseCompiler *>native
         with nogil:
-            extension.phase_compile_destroy_compiler(&args)
+            (<deleter_t>free)(&args)
         return 0
 
 
@@ -153,17 +140,17 @@ cdef class _Strings:
 
     @staticmethod
     cdef _Strings of(list strings):
-        cdef _Strings made = _Strings.__new__(_Strings)
+        cdef _Strings arrays = _Strings.__new__(_Strings)
         cdef bytes string
         cdef size_t index = 0
-        made.keep = strings
-        made.data = Block.of(len(strings) * sizeof(char *))
-        made.sizes = Block.of(len(strings) * sizeof(size_t))
+        arrays.keep = strings
+        arrays.data = Block.of(len(strings) * sizeof(char *))
+        arrays.sizes = Block.of(len(strings) * sizeof(size_t))
         for string in strings:
-            (<const char **>made.data.data)[index] = string
-            (<size_t *>made.sizes.data)[index] = len(string)
+            (<const char **>arrays.data.data)[index] = string
+            (<size_t *>arrays.sizes.data)[index] = len(string)
             index += 1
-        return made
+        return arrays
 
 
 def _part(serialized):
@@ -176,11 +163,10 @@ def _part(serialized):
 def phase_compiler(TopologyCore topology):
     """``TopologyDescription.phase_compiler``."""
     cdef PJRT_PhaseCompile_Get_Compiler_Args args
-    cdef PJRT_PhaseCompile_Extension *extension = _extension(topology.scope)
+    # The whole extension is needed: an older one makes buffers, and has no function to free them.
+    topology.scope.api.extension(PJRT_Extension_Type_PhaseCompile, PJRT_PhaseCompile_Extension_STRUCT_SIZE)
     start(&args, PJRT_PhaseCompile_Get_Compiler_Args_STRUCT_SIZE)
-    topology.handle.call_extension(
-        <void *>extension.phase_compile_get_compiler, &args, "PJRT_PhaseCompile_Get_Compiler"
-    )
+    topology.call(SLOT_PJRT_PhaseCompile_Get_Compiler, &args)
     if args.phase_compiler == NULL:
         raise InternalError("the plugin gave no phase compiler where one was expected; report it to its vendor")
     compiler = PluginPhaseCompiler()

@@ -1,4 +1,4 @@
-"""The Profiler extension: recording what a plugin does. It has a table of functions and errors of its own."""
+"""The Profiler extension: traces of a plugin's work. It has a table of functions and errors of its own."""
 
 cimport cython
 from libc.stdint cimport uint8_t
@@ -28,7 +28,7 @@ cdef class ProfilerCore:
     cdef PLUGIN_Profiler *native
 
     cdef int call(self, void *function, void *args, str name) except -1:
-        """The funnel of this table: errors are converted and freed."""
+        """Call a function of this table; an error is converted and freed, as by ``Api.call``."""
         cdef PLUGIN_Profiler_Error *error
         if function == NULL:
             raise UnimplementedError(f"{self.scope.api.path}: the plugin leaves {name} out of its profiler")
@@ -86,11 +86,11 @@ cdef class ProfilerCore:
         self.call(<void *>self.table.stop, &args, "PLUGIN_Profiler_Stop")
 
     def collect(self):
-        """Asked twice, as the plugin wants it: for the size, then for the bytes."""
         cdef PLUGIN_Profiler_CollectData_Args args
         cdef Block trace
         start(&args, PLUGIN_Profiler_CollectData_Args_STRUCT_SIZE)
         args.profiler = self.use()
+        # Asked twice: without a buffer the plugin gives the size, then it fills the buffer.
         self.call(<void *>self.table.collect_data, &args, "PLUGIN_Profiler_CollectData")
         if args.buffer_size_in_bytes > _LARGEST_TRACE:
             raise InternalError(f"the plugin gave a trace of {args.buffer_size_in_bytes} bytes, which cannot be right")
@@ -116,7 +116,7 @@ class PluginProfiler(ProfilerCore, Profiler):
 def new_profiler(Scope scope, options):
     """``Plugin.profiler``."""
     cdef PJRT_Profiler_Extension *extension = <PJRT_Profiler_Extension *>scope.api.extension(
-        PJRT_Extension_Type_Profiler, sizeof(PJRT_Extension_Base) + sizeof(void *), "Profiler"
+        PJRT_Extension_Type_Profiler, sizeof(PJRT_Extension_Base) + sizeof(void *)
     )
     if extension.profiler_api == NULL or extension.profiler_api.struct_size < PLUGIN_Profiler_Api_STRUCT_SIZE:
         raise UnimplementedError(

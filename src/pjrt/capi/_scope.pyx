@@ -1,4 +1,4 @@
-"""Who owns what: native handles, and the scope (a client, a topology or a plugin) that they live in.
+"""Who owns what: native objects, and the scope (a client, a topology or a plugin) that they live in.
 
 A handle is freed with its Python object, or by hand, or when its scope is closed, whichever comes first; the scope
 keeps a list of its handles for that. Scopes outlive their handles because each handle holds its scope, and nothing is
@@ -9,6 +9,7 @@ cimport cython
 from cpython.ref cimport PyObject
 
 from pjrt.capi._api cimport Api
+from pjrt.capi._gen_abi cimport PJRT_Device, PJRT_Memory
 
 import threading
 
@@ -17,12 +18,27 @@ from pjrt.api.errors import FailedPreconditionError, ResourceExhaustedError
 cdef double _SLICE_SECONDS = 0.5
 
 
+cdef class Native:
+    """An object of the plugin, as what calls are made on."""
+
+    cdef void *use(self) except? NULL:
+        """Return the pointer for a call."""
+        return self.native
+
+    cdef int call(self, size_t slot, void *args) except -1:
+        """Call a function of the plugin for as long as the object may be used."""
+        raise NotImplementedError
+
+    cdef Scope home(self):
+        """Return the scope that the object lives in."""
+        raise NotImplementedError
+
+
 @cython.no_gc_clear
-cdef class Scope:
+cdef class Scope(Native):
     """The owner of handles; the scopes of a topology and of a plugin are never closed."""
 
     cdef int call(self, size_t slot, void *args) except -1:
-        """The funnel, for as long as the scope is open."""
         self.enter()
         try:
             self.api.call(slot, args)
@@ -32,16 +48,8 @@ cdef class Scope:
             self.leave()
         return 0
 
-    cdef int call_extension(self, void *function, void *args, str name) except -1:
-        """The funnel for a function of an extension."""
-        self.enter()
-        try:
-            self.api.call_extension(function, args, name)
-        except ResourceExhaustedError as error:
-            raise self.explain(error) from None
-        finally:
-            self.leave()
-        return 0
+    cdef Scope home(self):
+        return self
 
     cdef int enter(self) except -1:
         if self.closed:
@@ -58,13 +66,14 @@ cdef class Scope:
             lock.release()
 
     cdef object explain(self, error):
-        """An error with what this scope can add to it."""
+        """Return an error with what this scope can add to it."""
         return error
 
     cdef int close_handles(self) except -1:
-        """Refuses new calls, waits for those under way, then frees all handles.
+        """Refuse new calls, wait for those under way, then free all handles.
 
-        An error of the plugin's while freeing one does not keep the others from being freed; the first is raised.
+        Raises:
+            PjrtError: freeing a handle failed. The others were freed all the same, and this is the first error.
         """
         cdef Handle handle
         self.closed = True
@@ -90,22 +99,40 @@ cdef class Scope:
 
 @cython.no_gc_clear
 cdef class ClientScope(Scope):
-    """The scope of a client, with what its devices and memories are found by."""
+    """The scope of a client, with its devices and memories by their address."""
 
     def __cinit__(self):
         self.devices_by_address = {}
         self.memories_by_address = {}
 
+    cdef object device_at(self, PJRT_Device *native):
+        """Return the device behind a pointer of the plugin: the same object each time."""
+        raise NotImplementedError
+
+    cdef object memory_at(self, PJRT_Memory *native):
+        """Return the memory space behind a pointer of the plugin: the same object each time."""
+        raise NotImplementedError
+
+
+cdef class Borrowed(Native):
+    """An object that the plugin owns, and frees with its client or topology."""
+
+    cdef int call(self, size_t slot, void *args) except -1:
+        return self.scope.call(slot, args)
+
+    cdef Scope home(self):
+        return self.scope
+
 
 @cython.no_gc_clear
-cdef class Handle:
+cdef class Handle(Native):
     """A native object that is to be freed, once.
 
     ``no_gc_clear`` keeps the scope until the handle is freed even where both are in one garbage cycle.
     """
 
     cdef int open(self, Scope scope, void *native, size_t destroy_slot) except -1:
-        """Takes a native object over."""
+        """Take a native object over. ``destroy_slot`` is 0 where its owner frees it, or ``destroy`` is overridden."""
         self.scope = scope
         self.native = native
         self.destroy_slot = destroy_slot
@@ -113,8 +140,8 @@ cdef class Handle:
         return 0
 
     def __del__(self):
-        # A finalizer, which runs while the object is whole. When ``__dealloc__`` runs the members of subclasses are gone
-        # already, and dropping them may have let another thread in, which would find a dying object in the scope's list.
+        # A finalizer, which runs while the object is whole. When __dealloc__ runs, the members of subclasses are gone.
+        # Dropping them may have let another thread in, which would find a dying object in the scope's list.
         if self.native != NULL:
             self.free()
 
@@ -122,7 +149,10 @@ cdef class Handle:
         if self.native != NULL:  # it was opened after its finalizer had run
             self.free()
 
-    cdef void *use(self) except NULL:
+    cdef Scope home(self):
+        return self.scope
+
+    cdef void *use(self) except? NULL:
         if self.native == NULL:
             raise FailedPreconditionError(
                 f"this {type(self).__name__} was closed, or its client was; it cannot be used any more"
@@ -130,21 +160,10 @@ cdef class Handle:
         return self.native
 
     cdef int call(self, size_t slot, void *args) except -1:
-        """The funnel, during which the handle is not freed."""
+        # As Scope.call, and the handle is not freed meanwhile. Both are written out: this is the hot path.
         self.hold()
         try:
             self.scope.api.call(slot, args)
-        except ResourceExhaustedError as error:
-            raise self.scope.explain(error) from None
-        finally:
-            self.let_go()
-        return 0
-
-    cdef int call_extension(self, void *function, void *args, str name) except -1:
-        """The funnel for a function of an extension, during which the handle is not freed."""
-        self.hold()
-        try:
-            self.scope.api.call_extension(function, args, name)
         except ResourceExhaustedError as error:
             raise self.scope.explain(error) from None
         finally:
@@ -167,7 +186,7 @@ cdef class Handle:
         return 0
 
     cdef int free(self) except -1:
-        """Frees the native object, or has the last call under way free it. May be called again."""
+        """Free the native object, or have the last call under way free it. May be called again."""
         cdef void *native = self.native
         if native == NULL:
             return 0
@@ -184,7 +203,7 @@ cdef class Handle:
         return 0
 
     cdef int destroy(self, void *native) except -1:
-        """How it is freed; the destroy functions of the table are all alike. Without one, it is its owner's to free."""
+        """Free the native object; the destroy functions of the table are all alike."""
         if self.destroy_slot:
             self.scope.api.drop(self.destroy_slot, native)
         return 0
@@ -208,7 +227,7 @@ cdef class Handle:
 
 
 cdef Scope free_scope(Scope scope):
-    """A scope that nobody closes, for what outlives a client or a topology."""
+    """Return a scope that is never closed, for what outlives a client or a topology."""
     cdef Scope free = Scope.__new__(Scope)
     free.api = scope.api
     return free

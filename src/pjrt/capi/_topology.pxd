@@ -1,14 +1,12 @@
 from pjrt.capi._gen_abi cimport PJRT_TopologyDescription
-from pjrt.capi._scope cimport Handle, Scope
+from pjrt.capi._scope cimport Handle, Native, Scope
 
 
-cdef class TopologyCore:
+cdef class TopologyCore(Native):
     cdef Scope scope
     cdef Handle handle
     cdef object attributes_of_plugin
-    cdef readonly str platform_name
     cdef tuple _descriptions
-    cdef dict _attributes
 
 
 cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, object attributes)

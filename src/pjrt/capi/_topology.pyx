@@ -1,40 +1,47 @@
-"""Topologies: described devices, and compiling for them where they are not."""
+"""Topologies: descriptions of devices that need not be on this machine, and compiling for them."""
 
 from libc.stdint cimport int64_t
 
-from pjrt.capi._api cimport blob, count, start, text
-from pjrt.capi._device cimport description_at
+from pjrt.capi._api cimport count, deleter_t, start, take_blob
+from pjrt.capi._device cimport new_description
 from pjrt.capi._executable cimport new_executable
 from pjrt.capi._gen_abi cimport *
+from pjrt.capi._getter cimport Constant, Getter
 from pjrt.capi._layouts cimport topology_layout
-from pjrt.capi._scope cimport ClientScope, Handle, Scope, free_scope
-from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, read_named_values, whole
+from pjrt.capi._scope cimport ClientScope, Handle, Native, Scope, free_scope
+from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, native_layout, whole
 
 from pjrt.api.capability import Feature
+from pjrt.api.checks import expect, expect_bytes
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
-from pjrt.api.checks import expect, expect_bytes
 from pjrt.api.shape_spec import expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi._capabilities import of_devices
 from pjrt.capi._documented import documented
+from pjrt.capi._getter import read_constants
 from pjrt.capi._program import doubted, prepared
 
 
-cdef class TopologyCore:
-    """A ``PJRT_TopologyDescription``: our own, or a client's, which is not ours to free."""
+cdef Getter _FINGERPRINT = Getter("PJRT_TopologyDescription_Fingerprint")  # TopologyDescription.fingerprint
+cdef Getter _SERIALIZED = Getter("PJRT_TopologyDescription_Serialize")  # TopologyDescription.serialize
+
+
+cdef class TopologyCore(Native):
+    """A ``PJRT_TopologyDescription``: one of its own, or a client's, which the client frees."""
+
+    cdef void *use(self) except? NULL:
+        return self.handle.use()
+
+    cdef int call(self, size_t slot, void *args) except -1:
+        return self.handle.call(slot, args)
+
+    cdef Scope home(self):
+        return self.scope
 
     @property
     def library(self):
         return self.scope.api.path
-
-    @property
-    def platform_version(self):
-        cdef PJRT_TopologyDescription_PlatformVersion_Args args
-        start(&args, PJRT_TopologyDescription_PlatformVersion_Args_STRUCT_SIZE)
-        args.topology = <PJRT_TopologyDescription *>self.handle.use()
-        self.handle.call(SLOT_PJRT_TopologyDescription_PlatformVersion, &args)
-        return text(args.platform_version, args.platform_version_size, "the version of a platform")
 
     @property
     def device_descriptions(self):
@@ -42,23 +49,13 @@ cdef class TopologyCore:
         cdef size_t index
         if self._descriptions is None:
             start(&args, PJRT_TopologyDescription_GetDeviceDescriptions_Args_STRUCT_SIZE)
-            args.topology = <PJRT_TopologyDescription *>self.handle.use()
-            self.handle.call(SLOT_PJRT_TopologyDescription_GetDeviceDescriptions, &args)
+            args.topology = <PJRT_TopologyDescription *>self.use()
+            self.call(SLOT_PJRT_TopologyDescription_GetDeviceDescriptions, &args)
             number = count(args.num_descriptions, args.descriptions, "the devices of a topology")
             self._descriptions = tuple(
-                [description_at(self.scope, args.descriptions[index]) for index in range(number)]
+                [new_description(self.scope, args.descriptions[index]) for index in range(number)]
             )
         return self._descriptions
-
-    @property
-    def attributes(self):
-        cdef PJRT_TopologyDescription_Attributes_Args args
-        if self._attributes is None:
-            start(&args, PJRT_TopologyDescription_Attributes_Args_STRUCT_SIZE)
-            args.topology = <PJRT_TopologyDescription *>self.handle.use()
-            self.handle.call(SLOT_PJRT_TopologyDescription_Attributes, &args)
-            self._attributes = read_named_values(args.attributes, args.num_attributes, "the attributes of a topology")
-        return self._attributes
 
     def compile(self, program, options=None, *, client=None):
         cdef PJRT_Compile_Args args
@@ -75,7 +72,7 @@ cdef class TopologyCore:
         native.format = format_name
         native.format_size = len(format_name)
         start(&args, PJRT_Compile_Args_STRUCT_SIZE)
-        args.topology = <PJRT_TopologyDescription *>self.handle.use()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.program = &native
         args.compile_options = serialized_options
         args.compile_options_size = len(serialized_options)
@@ -84,10 +81,10 @@ cdef class TopologyCore:
                 raise InvalidArgumentError(
                     f"compiling can be tuned on a client of the same plugin only, found {client!r}"
                 )
-            args.client = (<ClientScope>client).native
+            args.client = <PJRT_Client *>(<ClientScope>client).native
             (<ClientScope>client).enter()
         try:
-            self.handle.call(SLOT_PJRT_Compile, &args)
+            self.call(SLOT_PJRT_Compile, &args)
         except PjrtError as error:
             raise doubted(error, doubt)
         finally:
@@ -96,26 +93,13 @@ cdef class TopologyCore:
         return new_executable(free_scope(self.scope), self.platform_name, args.executable)
 
     def serialize(self):
-        cdef PJRT_TopologyDescription_Serialize_Args args
-        start(&args, PJRT_TopologyDescription_Serialize_Args_STRUCT_SIZE)
-        args.topology = <PJRT_TopologyDescription *>self.handle.use()
-        self.handle.call(SLOT_PJRT_TopologyDescription_Serialize, &args)
-        try:
-            return blob(args.serialized_bytes, args.serialized_bytes_size, "a serialized topology")
-        finally:
-            if args.serialized_topology_deleter != NULL:
-                with nogil:
-                    args.serialized_topology_deleter(args.serialized_topology)
+        return _SERIALIZED.ask(self)
 
     def deserialize(self, serialized):
         return deserialize_topology(self.scope, serialized, self.attributes_of_plugin)
 
     def fingerprint(self):
-        cdef PJRT_TopologyDescription_Fingerprint_Args args
-        start(&args, PJRT_TopologyDescription_Fingerprint_Args_STRUCT_SIZE)
-        args.topology = <PJRT_TopologyDescription *>self.handle.use()
-        self.handle.call(SLOT_PJRT_TopologyDescription_Fingerprint, &args)
-        return args.fingerprint
+        return _FINGERPRINT.ask(self)
 
     def phase_compiler(self):
         from pjrt.capi._phase_compiler import phase_compiler
@@ -134,36 +118,27 @@ cdef class TopologyCore:
         return multi_slice(self, num_slices)
 
     def default_layout(self, element_type, shape):
-        return topology_layout(self.scope, <PJRT_TopologyDescription *>self.handle.use(), element_type, shape)
-
-    @property
-    def memory_space_kind_ids(self):
-        cdef PJRT_TopologyDescription_GetMemorySpaceKindIds_Args args
-        cdef size_t index
-        start(&args, PJRT_TopologyDescription_GetMemorySpaceKindIds_Args_STRUCT_SIZE)
-        args.topology = <PJRT_TopologyDescription *>self.handle.use()
-        self.handle.call(SLOT_PJRT_TopologyDescription_GetMemorySpaceKindIds, &args)
-        number = count(args.num_memory_space_kind_ids, args.memory_space_kind_ids, "the kinds of memory of a topology")
-        return tuple([args.memory_space_kind_ids[index] for index in range(number)])
+        return topology_layout(self, element_type, shape)
 
     def make_canonical_shape(self, element_type, shape, layout=None, *, memory_space_kind_id):
         cdef PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args args
         cdef Block dims = int64_block(expect_shape(shape))
         cdef NativeLayout native = native_layout(layout)
         start(&args, PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args_STRUCT_SIZE)
-        args.topology = <PJRT_TopologyDescription *>self.handle.use()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.memory_space_kind_id = <int>whole(memory_space_kind_id, "the number of a kind of memory", 32)
         args.dims = <int64_t *>dims.data
         args.num_dims = len(shape)
         args.element_type = <PJRT_Buffer_Type><int>ElementType.of(element_type)
         args.layout = native.pointer
-        self.handle.call(SLOT_PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace, &args)
-        try:
-            return blob(args.serialized_shape, args.serialized_shape_size, "a serialized shape")
-        finally:
-            if args.serialized_shape_deleter != NULL:
-                with nogil:
-                    args.serialized_shape_deleter(args.serialized_shape)
+        self.call(SLOT_PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace, &args)
+        return take_blob(
+            args.serialized_shape,
+            args.serialized_shape_size,
+            "a serialized shape",
+            <void *>args.serialized_shape,
+            <deleter_t>args.serialized_shape_deleter,
+        )
 
     def __repr__(self):
         if self.handle.native == NULL or self.scope.closed:
@@ -175,7 +150,10 @@ cdef class TopologyCore:
 class PluginTopology(TopologyCore, TopologyDescription):
     """A topology of a plugin (``PJRT_TopologyDescription``)."""
 
-    __slots__ = ()
+    platform_name = Constant("PJRT_TopologyDescription_PlatformName")
+    platform_version = Getter("PJRT_TopologyDescription_PlatformVersion")
+    attributes = Constant("PJRT_TopologyDescription_Attributes")
+    memory_space_kind_ids = Getter("PJRT_TopologyDescription_GetMemorySpaceKindIds")
 
     @property
     def capabilities(self):
@@ -195,21 +173,17 @@ class PluginTopology(TopologyCore, TopologyDescription):
 
 
 cdef class _DescribedBy(Scope):
-    """The scope of the descriptions of a topology of our own: it keeps the topology for them."""
+    """The scope of the descriptions of a topology without a client: it keeps the topology for them."""
 
     cdef Handle topology
 
 
 cdef object _new(Scope scope, Handle handle, attributes):
-    cdef PJRT_TopologyDescription_PlatformName_Args args
     cdef TopologyCore topology = <TopologyCore>PluginTopology()
     topology.scope = scope
     topology.handle = handle
     topology.attributes_of_plugin = attributes
-    start(&args, PJRT_TopologyDescription_PlatformName_Args_STRUCT_SIZE)
-    args.topology = <PJRT_TopologyDescription *>handle.use()
-    handle.call(SLOT_PJRT_TopologyDescription_PlatformName, &args)  # TopologyDescription.platform_name
-    topology.platform_name = text(args.platform_name, args.platform_name_size, "the name of a platform")
+    read_constants(topology, "platform_name")
     return topology
 
 
@@ -222,12 +196,12 @@ cdef Handle _handle(Scope scope, PJRT_TopologyDescription *native, size_t destro
 
 
 cdef object client_topology(Scope scope, PJRT_TopologyDescription *native, attributes):
-    """The topology of a client: the client's to free."""
+    """Return the topology of a client, which the client frees."""
     return _new(scope, _handle(scope, native, 0), attributes)
 
 
 cdef object own_topology(Scope scope, PJRT_TopologyDescription *native, attributes):
-    """A topology of our own."""
+    """Return a topology that the plugin made for the caller, and take it over."""
     cdef _DescribedBy described = _DescribedBy.__new__(_DescribedBy)
     described.api = scope.api
     described.topology = _handle(

@@ -1,17 +1,18 @@
-"""The TpuTopology extension: what a TPU topology is made of."""
+"""The TpuTopology extension: chips, cores, processes and slices of TPU topologies."""
 
 from libc.stdint cimport int32_t
 
 from pjrt.capi._api cimport start
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._scope cimport free_scope
+from pjrt.capi._scope cimport Native, free_scope
 from pjrt.capi._topology cimport TopologyCore, own_topology
 from pjrt.capi._values cimport Block, whole
 
-from pjrt.api.errors import InternalError, InvalidArgumentError
 from pjrt.api.checks import expect_int, expect_sequence
+from pjrt.api.errors import InternalError, InvalidArgumentError
 from pjrt.api.tpu_topology import TpuTopology
 from pjrt.capi._documented import documented
+from pjrt.capi._getter import Getter
 
 cdef enum:
     _MOST_DIMENSIONS = 8
@@ -34,18 +35,16 @@ cdef class _Int32s:
             self.data[<size_t>index] = _int32(number, what)
 
 
-cdef class TpuTopologyCore:
-    """The questions to a topology of a plugin. The argument structs of many of them are alike."""
+cdef class TpuTopologyCore(Native):
+    """The TPU's side of a topology."""
 
     cdef TopologyCore topology
 
-    cdef int _call(self, size_t at, void *args, str name) except -1:
-        return self.topology.handle.call_extension(
-            self.topology.scope.api.extension_function(PJRT_Extension_Type_TpuTopology, at, "TpuTopology"), args, name
-        )
+    cdef void *use(self) except? NULL:
+        return self.topology.use()
 
-    cdef const PJRT_TopologyDescription *_native(self) except NULL:
-        return <PJRT_TopologyDescription *>self.topology.handle.use()
+    cdef int call(self, size_t slot, void *args) except -1:
+        return self.topology.call(slot, args)
 
     # libtpu ends the process where a chip or device is asked for that is not there, or bounds have another dimension.
 
@@ -61,76 +60,29 @@ cdef class TpuTopologyCore:
             raise InvalidArgumentError(f"expected {what} in {len(self.chip_bounds)} dimensions, found {tuple(numbers)}")
         return bounds
 
-    # How much there is: structs of a topology and a number.
+    # Places. The structs of the three extents are alike.
 
-    cdef int32_t _number(self, size_t at, str name) except? -1:
-        cdef PJRT_TpuTopology_ChipCount_Args args
-        start(&args, PJRT_TpuTopology_ChipCount_Args_STRUCT_SIZE)
-        args.topology = self._native()
-        self._call(at, &args, name)
-        return args.chip_count
-
-    @property
-    def chip_count(self):
-        return self._number(AT_TpuTopology_chip_count, "PJRT_TpuTopology_ChipCount")
-
-    @property
-    def core_count(self):
-        return self._number(AT_TpuTopology_core_count, "PJRT_TpuTopology_CoreCount")
-
-    @property
-    def device_count(self):
-        return self._number(AT_TpuTopology_logical_device_count, "PJRT_TpuTopology_LogiDeviceCount")
-
-    @property
-    def process_count(self):
-        return self._number(AT_TpuTopology_process_count, "PJRT_TpuTopology_ProcessCount")
-
-    @property
-    def chips_per_process(self):
-        return self._number(AT_TpuTopology_chips_per_process, "PJRT_TpuTopology_ChipsPerProcess")
-
-    @property
-    def cores_per_chip(self):
-        return self._number(AT_TpuTopology_core_count_per_chip, "PJRT_TpuTopology_CoreCountPerChip")
-
-    @property
-    def cores_per_process(self):
-        return self._number(AT_TpuTopology_core_count_per_process, "PJRT_TpuTopology_CoreCountPerProcess")
-
-    @property
-    def devices_per_chip(self):
-        return self._number(AT_TpuTopology_logical_device_count_per_chip, "PJRT_TpuTopology_LogiDeviceCountPerChip")
-
-    @property
-    def devices_per_process(self):
-        return self._number(
-            AT_TpuTopology_logical_device_count_per_process, "PJRT_TpuTopology_LogiDeviceCountPerProcess"
-        )
-
-    # Where it is: extents, whose structs are alike, and places.
-
-    cdef tuple _extents(self, size_t at, str name):
+    cdef tuple _extents(self, size_t slot):
         cdef PJRT_TpuTopology_ChipBounds_Args args
         cdef int32_t[_MOST_DIMENSIONS] extents
         start(&args, PJRT_TpuTopology_ChipBounds_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.chip_bounds_max_dims = _MOST_DIMENSIONS
         args.chip_bounds = extents
-        self._call(at, &args, name)
+        self.call(slot, &args)
         return _filled(extents, args.chip_bounds_num_dims, _MOST_DIMENSIONS, "the extents of a topology")
 
     @property
     def chip_bounds(self):
-        return self._extents(AT_TpuTopology_chip_bounds, "PJRT_TpuTopology_ChipBounds")
+        return self._extents(SLOT_PJRT_TpuTopology_ChipBounds)
 
     @property
     def process_bounds(self):
-        return self._extents(AT_TpuTopology_process_bounds, "PJRT_TpuTopology_ProcessBounds")
+        return self._extents(SLOT_PJRT_TpuTopology_ProcessBounds)
 
     @property
     def chips_per_process_bounds(self):
-        return self._extents(AT_TpuTopology_chips_per_process_bounds, "PJRT_TpuTopology_ChipsPerProcessBounds")
+        return self._extents(SLOT_PJRT_TpuTopology_ChipsPerProcessBounds)
 
     @property
     def process_ids(self):
@@ -138,21 +90,21 @@ cdef class TpuTopologyCore:
         cdef size_t room = max(self.process_count, 0)
         cdef Block ids = Block.of(room * sizeof(int32_t))
         start(&args, PJRT_TpuTopology_ProcessIds_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.max_process_ids = room
         args.process_ids = <int32_t *>ids.data
-        self._call(AT_TpuTopology_process_ids, &args, "PJRT_TpuTopology_ProcessIds")
+        self.call(SLOT_PJRT_TpuTopology_ProcessIds, &args)
         return _filled(args.process_ids, args.num_process_ids, room, "the processes of a topology")
 
     def process_coords(self, process_id):
         cdef PJRT_TpuTopology_ProcessCoordFromId_Args args
         cdef int32_t[_MOST_DIMENSIONS] coords
         start(&args, PJRT_TpuTopology_ProcessCoordFromId_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.process_id = _int32(process_id, "the number of a process")
         args.coords_max_dims = _MOST_DIMENSIONS
         args.coords = coords
-        self._call(AT_TpuTopology_process_coord_from_id, &args, "PJRT_TpuTopology_ProcessCoordFromId")
+        self.call(SLOT_PJRT_TpuTopology_ProcessCoordFromId, &args)
         return _filled(coords, args.coords_num_dims, _MOST_DIMENSIONS, "the coordinates of a process")
 
     def devices_of_process(self, process_id):
@@ -160,82 +112,63 @@ cdef class TpuTopologyCore:
         cdef size_t room = max(self.devices_per_process, 0)
         cdef Block ids = Block.of(room * sizeof(int32_t))
         start(&args, PJRT_TpuTopology_LogiDeviceIdsOnProcess_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.process_id = _int32(process_id, "the number of a process")
         args.max_logical_device_ids = room
         args.logical_device_of_default_type_ids = <int32_t *>ids.data
-        self._call(AT_TpuTopology_logical_device_ids_on_process, &args, "PJRT_TpuTopology_LogiDeviceIdsOnProcess")
+        self.call(SLOT_PJRT_TpuTopology_LogiDeviceIdsOnProcess, &args)
         return _filled(<int32_t *>ids.data, args.num_logical_device_ids, room, "the devices of a process")
 
     def chip_at(self, coords):
         cdef PJRT_TpuTopology_ChipIdFromCoord_Args args
         cdef _Int32s place = _Int32s(coords, "coordinates")
         start(&args, PJRT_TpuTopology_ChipIdFromCoord_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.coords = place.data
         args.coords_num_dims = place.size
-        self._call(AT_TpuTopology_chip_id_from_coord, &args, "PJRT_TpuTopology_ChipIdFromCoord")
+        self.call(SLOT_PJRT_TpuTopology_ChipIdFromCoord, &args)
         return args.chip_id
 
     def process_of_chip(self, chip_id):
         cdef PJRT_TpuTopology_ProcIdAndIdxOnProcForChip_Args args
         start(&args, PJRT_TpuTopology_ProcIdAndIdxOnProcForChip_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.chip_id = self._chip(chip_id)
-        self._call(
-            AT_TpuTopology_proc_id_and_idx_on_proc_for_chip, &args, "PJRT_TpuTopology_ProcIdAndIdxOnProcForChip"
-        )
+        self.call(SLOT_PJRT_TpuTopology_ProcIdAndIdxOnProcForChip, &args)
         return args.process_id, args.index_on_process
 
     def device_at(self, chip_coords, index_on_chip=0):
         cdef PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx_Args args
         cdef _Int32s place = _Int32s(chip_coords, "coordinates")
         start(&args, PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.chip_coords = place.data
         args.chip_coords_num_dims = place.size
         args.logical_device_index_on_chip = _within(index_on_chip, self.devices_per_chip, "a place on a chip")
-        self._call(
-            AT_TpuTopology_logical_device_id_from_chip_coord_and_idx,
-            &args,
-            "PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx",
-        )
+        self.call(SLOT_PJRT_TpuTopology_LogiDeviceIdFromChipCoordAndIdx, &args)
         return args.logical_device_of_default_type_id
 
     def place_of_device(self, device_id):
         cdef PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice_Args args
         cdef int32_t[_MOST_DIMENSIONS] coords
         start(&args, PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.device_id = self._device(device_id)
         args.chip_coords_max_dims = _MOST_DIMENSIONS
         args.chip_coords = coords
-        self._call(
-            AT_TpuTopology_chip_coord_and_idx_for_logi_device, &args, "PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice"
-        )
+        self.call(SLOT_PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice, &args)
         place = _filled(coords, args.chip_coords_num_dims, _MOST_DIMENSIONS, "the coordinates of a chip")
         return place, args.device_index_on_chip
 
     def process_of_device(self, device_id):
         cdef PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice_Args args
         start(&args, PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.device_id = self._device(device_id)
-        self._call(
-            AT_TpuTopology_proc_id_and_idx_on_proc_for_logi_device,
-            &args,
-            "PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice",
-        )
+        self.call(SLOT_PJRT_TpuTopology_ProcIdAndIdxOnProcForLogiDevice, &args)
         return args.process_id, args.index_on_process
 
-    # How it is joined: structs of a topology and a truth value are alike.
-
-    cdef bint _flag(self, size_t at, str name) except? -1:
-        cdef PJRT_TpuTopology_IsSubsliceTopology_Args args
-        start(&args, PJRT_TpuTopology_IsSubsliceTopology_Args_STRUCT_SIZE)
-        args.topology = self._native()
-        self._call(at, &args, name)
-        return args.is_subslice_topology
+    # Links.
 
     @property
     def routing_strategy(self):
@@ -243,48 +176,34 @@ cdef class TpuTopologyCore:
         cdef char[_LONGEST_NAME] name
         name[0] = 0
         start(&args, PJRT_TpuTopology_GetRoutingStrategy_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.routing_strategy = name
         args.routing_strategy_len = _LONGEST_NAME
-        self._call(AT_TpuTopology_get_routing_strategy, &args, "PJRT_TpuTopology_GetRoutingStrategy")
+        self.call(SLOT_PJRT_TpuTopology_GetRoutingStrategy, &args)
         return name[:_LONGEST_NAME].split(b"\0", 1)[0].decode(errors="replace")
-
-    @property
-    def is_enhanced_barrier_enabled(self):
-        return self._flag(AT_TpuTopology_is_enhanced_barrier_enabled, "PJRT_TpuTopology_IsEnhancedBarrierEnabled")
-
-    @property
-    def has_limited_ici_connectivity(self):
-        return self._flag(AT_TpuTopology_has_limited_ici_connectivity, "PJRT_TpuTopology_HasLimitedIciConnectivity")
 
     def is_reachable_over_limited_ici(self, source_chip_id, destination_chip_id):
         cdef PJRT_TpuTopology_IsReachableOverLimitedIci_Args args
         start(&args, PJRT_TpuTopology_IsReachableOverLimitedIci_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.source_chip_id = self._chip(source_chip_id)
         args.dest_chip_id = self._chip(destination_chip_id)
-        self._call(
-            AT_TpuTopology_is_reachable_over_limited_ici, &args, "PJRT_TpuTopology_IsReachableOverLimitedIci"
-        )
+        self.call(SLOT_PJRT_TpuTopology_IsReachableOverLimitedIci, &args)
         return bool(args.is_reachable_over_limited_ici)
 
-    # Parts of it.
-
-    @property
-    def is_subslice(self):
-        return self._flag(AT_TpuTopology_is_subslice_topology, "PJRT_TpuTopology_IsSubsliceTopology")
+    # Parts.
 
     def subslice(self, chips_per_host_bounds, host_bounds):
         cdef PJRT_TpuTopology_Subslice_Args args
         cdef _Int32s chips = self._bounds(chips_per_host_bounds, "numbers of chips")
         cdef _Int32s hosts = self._bounds(host_bounds, "numbers of hosts")
         start(&args, PJRT_TpuTopology_Subslice_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.chips_per_host_bounds = chips.data
         args.chips_per_host_bounds_num_dims = chips.size
         args.host_bounds = hosts.data
         args.host_bounds_num_dims = hosts.size
-        self._call(AT_TpuTopology_subslice, &args, "PJRT_TpuTopology_Subslice")
+        self.call(SLOT_PJRT_TpuTopology_Subslice, &args)
         return own_topology(free_scope(self.topology.scope), args.subslice_topology, self.topology.attributes_of_plugin)
 
     def device_in_subslice(self, subslice, origin, device_id):
@@ -296,24 +215,20 @@ cdef class TpuTopologyCore:
         part = <TopologyCore>subslice
         self._check_inside(part.tpu.chip_bounds, origin, device_id)
         start(&args, PJRT_TpuTopology_SubsliceDeviceIdFromFullDeviceId_Args_STRUCT_SIZE)
-        args.client_topology = self._native()
-        args.subslice_topology = <PJRT_TopologyDescription *>part.handle.use()
+        args.client_topology = <PJRT_TopologyDescription *>self.use()
+        args.subslice_topology = <PJRT_TopologyDescription *>part.use()
         args.subslice_origin = place.data
         args.subslice_origin_dim_num = place.size
         args.full_device_id = self._device(device_id)
         part.handle.hold()
         try:
-            self._call(
-                AT_TpuTopology_subslice_device_id_from_full_device_id,
-                &args,
-                "PJRT_TpuTopology_SubsliceDeviceIdFromFullDeviceId",
-            )
+            self.call(SLOT_PJRT_TpuTopology_SubsliceDeviceIdFromFullDeviceId, &args)
         finally:
             part.handle.let_go()
         return args.subslice_device_id
 
     def _check_inside(self, bounds, origin, device_id):
-        """Refuse a device outside of a part, for which libtpu ends the process."""
+        """Refuse a device outside of a part: libtpu would end the process."""
         chip, _ = self.place_of_device(device_id)
         if len(origin) != len(bounds) or not all(
             0 <= place - first < size for place, first, size in zip(chip, origin, bounds)
@@ -327,10 +242,10 @@ cdef class TpuTopologyCore:
         cdef PJRT_TpuTopology_ReplaceHostBounds_Args args
         cdef _Int32s hosts = self._bounds(host_bounds, "numbers of hosts")
         start(&args, PJRT_TpuTopology_ReplaceHostBounds_Args_STRUCT_SIZE)
-        args.topology = self._native()
+        args.topology = <PJRT_TopologyDescription *>self.use()
         args.host_bounds = hosts.data
         args.host_bounds_dim_num = hosts.size
-        self._call(AT_TpuTopology_replace_host_bounds, &args, "PJRT_TpuTopology_ReplaceHostBounds")
+        self.call(SLOT_PJRT_TpuTopology_ReplaceHostBounds, &args)
         return own_topology(free_scope(self.topology.scope), args.new_topology, self.topology.attributes_of_plugin)
 
 
@@ -339,6 +254,19 @@ class PluginTpuTopology(TpuTopologyCore, TpuTopology):
     """The chips, cores and processes of a plugin's TPU topology."""
 
     __slots__ = ()
+
+    chip_count = Getter("PJRT_TpuTopology_ChipCount")
+    core_count = Getter("PJRT_TpuTopology_CoreCount")
+    device_count = Getter("PJRT_TpuTopology_LogiDeviceCount")
+    process_count = Getter("PJRT_TpuTopology_ProcessCount")
+    chips_per_process = Getter("PJRT_TpuTopology_ChipsPerProcess")
+    cores_per_chip = Getter("PJRT_TpuTopology_CoreCountPerChip")
+    cores_per_process = Getter("PJRT_TpuTopology_CoreCountPerProcess")
+    devices_per_chip = Getter("PJRT_TpuTopology_LogiDeviceCountPerChip")
+    devices_per_process = Getter("PJRT_TpuTopology_LogiDeviceCountPerProcess")
+    is_subslice = Getter("PJRT_TpuTopology_IsSubsliceTopology")
+    is_enhanced_barrier_enabled = Getter("PJRT_TpuTopology_IsEnhancedBarrierEnabled")
+    has_limited_ici_connectivity = Getter("PJRT_TpuTopology_HasLimitedIciConnectivity")
 
 
 cdef int32_t _int32(value, str what) except? -1:
@@ -352,7 +280,7 @@ cdef int32_t _within(value, number, str what) except? -1:
 
 
 cdef tuple _filled(const int32_t *numbers, size_t number, size_t room, str what):
-    """Return what the plugin wrote into memory of ours."""
+    """Return the numbers that the plugin wrote into an array of ``room`` numbers."""
     cdef size_t index
     if number > room:
         raise InternalError(f"the plugin gave {what} as {number} numbers in room for {room}; report it to its vendor")
@@ -361,7 +289,7 @@ cdef tuple _filled(const int32_t *numbers, size_t number, size_t room, str what)
 
 def tpu_topology(TopologyCore topology):
     """``TopologyDescription.tpu``."""
-    topology.scope.api.extension(PJRT_Extension_Type_TpuTopology, sizeof(PJRT_Extension_Base), "TpuTopology")
+    topology.scope.api.extension(PJRT_Extension_Type_TpuTopology, sizeof(PJRT_Extension_Base))
     described = PluginTpuTopology()
     (<TpuTopologyCore>described).topology = topology
     return described

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 
 from pjrt.capi._api cimport start
 from pjrt.capi._buffer cimport new_buffer
-from pjrt.capi._device cimport device_at, native_memory
+from pjrt.capi._device cimport native_memory
 from pjrt.capi._event cimport eager_future
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi._memory cimport HostMemory
@@ -15,33 +15,18 @@ from pjrt.capi._values cimport Block, NamedValues, NativeLayout, int64_block, na
 
 import numpy as np
 
-from pjrt.api.placement import default_device
+from pjrt.api.checks import expect, expect_array
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
-from pjrt.api.checks import expect, expect_array
+from pjrt.api.placement import default_device
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 from pjrt.capi._documented import documented
+from pjrt.capi._getter import Getter
 
 
 @cython.no_gc_clear
 cdef class TransferManagerCore(Handle):
     """A ``PJRT_AsyncHostToDeviceTransferManager``."""
-
-    @property
-    def device(self):
-        cdef PJRT_AsyncHostToDeviceTransferManager_Device_Args args
-        start(&args, PJRT_AsyncHostToDeviceTransferManager_Device_Args_STRUCT_SIZE)
-        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_Device, &args)
-        return device_at(<ClientScope>self.scope, args.device_out)
-
-    @property
-    def buffer_count(self):
-        cdef PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args args
-        start(&args, PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args_STRUCT_SIZE)
-        args.transfer_manager = <PJRT_AsyncHostToDeviceTransferManager *>self.use()
-        self.call(SLOT_PJRT_AsyncHostToDeviceTransferManager_BufferCount, &args)
-        return args.buffer_count
 
     def buffer_size(self, index):
         cdef PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args args
@@ -75,8 +60,8 @@ cdef class TransferManagerCore(Handle):
 
     def transfer_literal(self, index, array):
         cdef PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args args
-        given = expect_array(array)
-        source = np.ascontiguousarray(given).reshape(given.shape)
+        whole_array = expect_array(array)
+        source = np.ascontiguousarray(whole_array).reshape(whole_array.shape)  # the former makes scalars vectors
         cdef HostMemory memory = HostMemory.of(source, False, "the array of a transfer")
         cdef Block dims = int64_block(source.shape)
         start(&args, PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args_STRUCT_SIZE)
@@ -115,9 +100,12 @@ cdef class TransferManagerCore(Handle):
 
 @documented
 class PluginTransferManager(TransferManagerCore, AsyncHostToDeviceTransferManager):
-    """Fills new buffers of a plugin piece by piece."""
+    """A manager of transfers that fill new buffers piece by piece (``PJRT_AsyncHostToDeviceTransferManager``)."""
 
     __slots__ = ()
+
+    device = Getter("PJRT_AsyncHostToDeviceTransferManager_Device")
+    buffer_count = Getter("PJRT_AsyncHostToDeviceTransferManager_BufferCount")
 
 
 cdef object transfer_manager(ClientScope scope, specs, memory_space):
@@ -138,7 +126,7 @@ cdef object transfer_manager(ClientScope scope, specs, memory_space):
         _fill_shape(&(<PJRT_ShapeSpec *>shapes.data)[index], <int64_t *>dims.data, spec)
         (<PJRT_Buffer_MemoryLayout **>layouts.data)[index] = layout.pointer
     start(&args, PJRT_Client_CreateBuffersForAsyncHostToDevice_Args_STRUCT_SIZE)
-    args.client = scope.native
+    args.client = <PJRT_Client *>scope.native
     args.shape_specs = <PJRT_ShapeSpec *>shapes.data
     args.num_shape_specs = number
     if any(spec.layout is not None for spec in specs):

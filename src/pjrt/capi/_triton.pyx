@@ -8,13 +8,10 @@ from pjrt.capi._scope cimport Scope
 
 
 def compile_triton(Scope scope, module, arch_name, num_warps, num_ctas, num_stages):
-    """``Plugin.compile_triton``: the assembly, the bytes of shared memory, the path of the binary."""
+    """``Plugin.compile_triton``: return the assembly, the bytes of shared memory, and the path of the binary."""
     cdef PJRT_Triton_Compile_Args args
     cdef bytes code = module.encode() if isinstance(module, str) else bytes(module)
     cdef bytes arch = arch_name.encode()
-    cdef PJRT_Triton_Extension *extension = <PJRT_Triton_Extension *>scope.api.extension(
-        PJRT_Extension_Type_Triton, PJRT_Triton_Extension_STRUCT_SIZE, "Triton"
-    )
     start(&args, PJRT_Triton_Compile_Args_STRUCT_SIZE)
     args.module = code
     args.module_size = len(code)
@@ -23,7 +20,7 @@ def compile_triton(Scope scope, module, arch_name, num_warps, num_ctas, num_stag
     args.num_warps = num_warps
     args.num_ctas = num_ctas
     args.num_stages = num_stages
-    scope.call_extension(<void *>extension.compile, &args, "PJRT_Triton_Compile")
+    scope.call(SLOT_PJRT_Triton_Compile, &args)
     try:
         assembly = blob(args.out_asm, args.out_asm_size, "the assembly of a kernel")
         return assembly, args.out_smem_bytes, text(args.out_path, args.out_path_size, "the path of a kernel")

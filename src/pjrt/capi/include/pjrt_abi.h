@@ -1,4 +1,4 @@
-/* The PJRT C ABI at 0.116, stated once and in our own words. Everything that touches one of its structs is compiled
+/* The PJRT C ABI, stated once and in our own words. Everything that touches one of its structs is compiled
  * against this header; a test holds it against a table of measured facts, field by field.
  *
  * Rules that hold everywhere:
@@ -6,12 +6,13 @@
  *    side must be neither read nor written, for plugin and caller may be of different versions;
  *  - a function returns null on success, or an error that belongs to the caller;
  *  - strings are pointer and size, not zero-terminated;
- *  - a field marked "out" is written by the function; pointers in it live as long as the handle asked, unless said
- *    otherwise. */
+ *  - a field marked "out" is written by the function; pointers in it live as long as the handle of the call, unless a
+ *    comment says otherwise. */
 #ifndef PJRT_ABI_H_
 #define PJRT_ABI_H_
 
 #include "pjrt_abi/extensions.h"
 #include "pjrt_abi/table.h"
+#include "pjrt_abi/_gen_sizes.h"
 
 #endif  /* PJRT_ABI_H_ */

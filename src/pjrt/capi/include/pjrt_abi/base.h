@@ -6,11 +6,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The number of bytes up to the end of the last field: what a caller stamps into struct_size.
- * The compiler may pad the struct behind it; the padding does not count. */
-#define PJRT_ABI_SIZE(type, last_field) \
-  enum { type##_STRUCT_SIZE = offsetof(type, last_field) + sizeof(((type *)0)->last_field) }
-
 #define PJRT_API_MAJOR 0
 #define PJRT_API_MINOR 116
 
@@ -38,15 +33,15 @@ typedef struct PJRT_SerializedExecutable PJRT_SerializedExecutable;
 typedef struct PJRT_SerializedTopology PJRT_SerializedTopology;
 typedef struct PJRT_TopologyDescription PJRT_TopologyDescription;
 
-/* Every kind of extension known at 0.116, by name and with what it is about: Plugin.extensions shows both. */
+/* Every kind of extension that this package knows, by name and with what it is about: Plugin.extensions shows both. */
 typedef enum {
-  PJRT_Extension_Type_Gpu_Custom_Call = 0,  /* functions of CUDA and ROCm as custom calls; FFI took its place */
-  PJRT_Extension_Type_Profiler = 1,  /* recording what the plugin does */
-  PJRT_Extension_Type_Custom_Partitioner = 2,  /* the caller's say in how custom calls are divided among devices */
+  PJRT_Extension_Type_Gpu_Custom_Call = 0,  /* functions of CUDA and ROCm as custom calls; FFI replaces it */
+  PJRT_Extension_Type_Profiler = 1,  /* traces of the plugin's work */
+  PJRT_Extension_Type_Custom_Partitioner = 2,  /* how custom calls are divided among devices, by functions of the caller */
   PJRT_Extension_Type_Stream = 3,  /* waiting for buffers on a device's own streams */
   PJRT_Extension_Type_Layouts = 4,  /* how arrays lie in the memory of devices */
   PJRT_Extension_Type_FFI = 5,  /* the caller's functions as custom calls of programs */
-  PJRT_Extension_Type_MemoryDescriptions = 6,  /* the memories of devices that need not be here */
+  PJRT_Extension_Type_MemoryDescriptions = 6,  /* the memories of devices that need not be on this machine */
   PJRT_Extension_Type_Triton = 7,  /* compiling kernels that are given as Triton IR */
   PJRT_Extension_Type_RawBuffer = 8,  /* the bytes of buffers, without type and shape */
   PJRT_Extension_Type_PhaseCompile = 9,  /* compiling phase by phase */
@@ -54,10 +49,10 @@ typedef enum {
   PJRT_Extension_Type_Unknown = 11,  /* nothing; for tests of readers */
   PJRT_Extension_Type_CrossHostTransfers = 12,  /* buffers sent from one process's device to another's */
   PJRT_Extension_Type_ExecutableMetadata = 13,  /* the vendor's facts about an executable */
-  PJRT_Extension_Type_Callback = 14,  /* a call when a slice of TPUs fails, or before the process is ended */
+  PJRT_Extension_Type_Callback = 14,  /* a callback for when a slice of TPUs fails, or before the process ends */
   PJRT_Extension_Type_HostAllocator = 15,  /* aligned host memory for a client's transfers; experimental */
   PJRT_Extension_Type_TpuTopology = 16,  /* chips, cores, processes and slices of TPU topologies */
-  PJRT_Extension_Type_TpuExecutable = 17,  /* what serialized TPU executables hold, and the TPU compiler's settings */
+  PJRT_Extension_Type_TpuExecutable = 17,  /* the contents of serialized TPU executables, and the TPU compiler's settings */
   PJRT_Extension_Type_Megascale = 18,  /* TPU slices joined by a data center's network */
   PJRT_Extension_Type_Shardings = 19,  /* how parameters and results are divided among devices */
   PJRT_Extension_Type_AbiVersion = 20,  /* whether a serialized executable fits a runtime */
@@ -74,7 +69,6 @@ typedef struct PJRT_Extension_Base {
   PJRT_Extension_Type type;
   struct PJRT_Extension_Base *next;
 } PJRT_Extension_Base;
-PJRT_ABI_SIZE(PJRT_Extension_Base, next);
 
 /* The version of the interface that the plugin was compiled against. */
 typedef struct PJRT_Api_Version {
@@ -83,7 +77,6 @@ typedef struct PJRT_Api_Version {
   int major_version;
   int minor_version;
 } PJRT_Api_Version;
-PJRT_ABI_SIZE(PJRT_Api_Version, minor_version);
 
 /* Every error that a function returns belongs to the caller, who frees it with this one. Null is
  * allowed. */
@@ -92,7 +85,6 @@ typedef struct PJRT_Error_Destroy_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Error *error;
 } PJRT_Error_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_Error_Destroy_Args, error);
 
 /* The text is not zero-terminated and lives as long as the error. */
 typedef struct PJRT_Error_Message_Args {
@@ -102,7 +94,6 @@ typedef struct PJRT_Error_Message_Args {
   const char *message;  /* out */
   size_t message_size;  /* out */
 } PJRT_Error_Message_Args;
-PJRT_ABI_SIZE(PJRT_Error_Message_Args, message_size);
 
 /* The codes of absl::Status, number by number. */
 typedef enum {
@@ -139,7 +130,6 @@ typedef struct PJRT_Error_FunctionTable {
   PJRT_Error_Code (*get_code)(const PJRT_Error *error);
   void (*for_each_payload)(const PJRT_Error *error, PJRT_Error_PayloadVisitor visitor, void *user_arg);
 } PJRT_Error_FunctionTable;
-PJRT_ABI_SIZE(PJRT_Error_FunctionTable, for_each_payload);
 
 /* Opaque before 0.114: read the table only where the maker is known to set it. */
 struct PJRT_Error {
@@ -152,7 +142,6 @@ typedef struct PJRT_Error_GetCode_Args {
   const PJRT_Error *error;
   PJRT_Error_Code code;  /* out */
 } PJRT_Error_GetCode_Args;
-PJRT_ABI_SIZE(PJRT_Error_GetCode_Args, code);
 
 /* Calls the visitor once for each payload; key and value live only during that call. */
 typedef struct PJRT_Error_ForEachPayload_Args {
@@ -162,7 +151,6 @@ typedef struct PJRT_Error_ForEachPayload_Args {
   PJRT_Error_PayloadVisitor visitor;
   void *user_arg;
 } PJRT_Error_ForEachPayload_Args;
-PJRT_ABI_SIZE(PJRT_Error_ForEachPayload_Args, user_arg);
 
 /* Given to callbacks by the plugin, so that they can make an error of the plugin's own kind. The
  * message is copied. */
@@ -194,14 +182,12 @@ typedef struct PJRT_NamedValue {
   };
   size_t value_size;
 } PJRT_NamedValue;
-PJRT_ABI_SIZE(PJRT_NamedValue, value_size);
 
 /* One-time set-up, before any other function but those of errors. */
 typedef struct PJRT_Plugin_Initialize_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
 } PJRT_Plugin_Initialize_Args;
-PJRT_ABI_SIZE(PJRT_Plugin_Initialize_Args, extension_start);
 
 /* The array and everything in it lives as long as the process. */
 typedef struct PJRT_Plugin_Attributes_Args {
@@ -210,6 +196,5 @@ typedef struct PJRT_Plugin_Attributes_Args {
   const PJRT_NamedValue *attributes;  /* out */
   size_t num_attributes;  /* out */
 } PJRT_Plugin_Attributes_Args;
-PJRT_ABI_SIZE(PJRT_Plugin_Attributes_Args, num_attributes);
 
 #endif  /* PJRT_ABI_BASE_H_ */

@@ -18,9 +18,8 @@ typedef struct PJRT_Client_CreateUninitializedBuffer_Args {
   PJRT_Memory *memory;
   PJRT_Buffer *buffer;  /* out */
 } PJRT_Client_CreateUninitializedBuffer_Args;
-PJRT_ABI_SIZE(PJRT_Client_CreateUninitializedBuffer_Args, buffer);
 
-/* A buffer that is never filled: who waits for it gets the error. */
+/* A buffer that is never filled: waiting for it ends with the error. */
 typedef struct PJRT_Client_CreateErrorBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -37,7 +36,6 @@ typedef struct PJRT_Client_CreateErrorBuffer_Args {
   const PJRT_NamedValue *payload;
   size_t num_payload;
 } PJRT_Client_CreateErrorBuffer_Args;
-PJRT_ABI_SIZE(PJRT_Client_CreateErrorBuffer_Args, num_payload);
 
 /* A buffer without memory yet; the callback handle is spent by PJRT_Client_FulfillAliasBuffer,
  * exactly once. */
@@ -53,9 +51,8 @@ typedef struct PJRT_Client_CreateAliasBuffer_Args {
   PJRT_Buffer *alias_buffer;  /* out */
   PJRT_FulfillAliasBufferCallback *fulfill_alias_buffer_cb;  /* out */
 } PJRT_Client_CreateAliasBuffer_Args;
-PJRT_ABI_SIZE(PJRT_Client_CreateAliasBuffer_Args, fulfill_alias_buffer_cb);
 
-/* With status OK the alias becomes the buffer given; with another it fails with that error. */
+/* With status OK the alias stands for the buffer; with any other status it fails with that error. */
 typedef struct PJRT_Client_FulfillAliasBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -66,10 +63,9 @@ typedef struct PJRT_Client_FulfillAliasBuffer_Args {
   size_t error_message_size;
   PJRT_FulfillAliasBufferCallback *fulfill_alias_buffer_cb;
 } PJRT_Client_FulfillAliasBuffer_Args;
-PJRT_ABI_SIZE(PJRT_Client_FulfillAliasBuffer_Args, fulfill_alias_buffer_cb);
 
-/* The event tells when the host memory may be changed or freed, by the semantics asked for.
- * memory wins over device where both are set. Null byte_strides mean dense row-major. */
+/* The event is ready when the host memory may be changed or freed, which depends on host_buffer_semantics. Where
+ * both are set, memory counts and device does not. Null byte_strides mean dense row-major. */
 typedef struct PJRT_Client_BufferFromHostBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -87,10 +83,9 @@ typedef struct PJRT_Client_BufferFromHostBuffer_Args {
   PJRT_Event *done_with_host_buffer;  /* out */
   PJRT_Buffer *buffer;  /* out */
 } PJRT_Client_BufferFromHostBuffer_Args;
-PJRT_ABI_SIZE(PJRT_Client_BufferFromHostBuffer_Args, buffer);
 
-/* A buffer over device memory that it does not own; the callback runs once when the view is done
- * with it. */
+/* A buffer over device memory that it does not own. The callback runs once, when the buffer does not use the memory
+ * any more. */
 typedef struct PJRT_Client_CreateViewOfDeviceBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -107,15 +102,13 @@ typedef struct PJRT_Client_CreateViewOfDeviceBuffer_Args {
   PJRT_Buffer *buffer;  /* out */
   PJRT_Memory *memory;
 } PJRT_Client_CreateViewOfDeviceBuffer_Args;
-PJRT_ABI_SIZE(PJRT_Client_CreateViewOfDeviceBuffer_Args, memory);
 
-/* Deletes the buffer if that is still to do, and frees the handle. */
+/* Deletes the buffer if it is not deleted yet, and frees the handle. */
 typedef struct PJRT_Buffer_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
 } PJRT_Buffer_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_Destroy_Args, buffer);
 
 typedef struct PJRT_Buffer_ElementType_Args {
   size_t struct_size;
@@ -123,7 +116,6 @@ typedef struct PJRT_Buffer_ElementType_Args {
   PJRT_Buffer *buffer;
   PJRT_Buffer_Type type;  /* out */
 } PJRT_Buffer_ElementType_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_ElementType_Args, type);
 
 typedef struct PJRT_Buffer_Dimensions_Args {
   size_t struct_size;
@@ -132,7 +124,6 @@ typedef struct PJRT_Buffer_Dimensions_Args {
   const int64_t *dims;  /* out */
   size_t num_dims;  /* out */
 } PJRT_Buffer_Dimensions_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_Dimensions_Args, num_dims);
 
 typedef struct PJRT_Buffer_UnpaddedDimensions_Args {
   size_t struct_size;
@@ -141,7 +132,6 @@ typedef struct PJRT_Buffer_UnpaddedDimensions_Args {
   const int64_t *unpadded_dims;  /* out */
   size_t num_dims;  /* out */
 } PJRT_Buffer_UnpaddedDimensions_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_UnpaddedDimensions_Args, num_dims);
 
 typedef struct PJRT_Buffer_DynamicDimensionIndices_Args {
   size_t struct_size;
@@ -150,7 +140,6 @@ typedef struct PJRT_Buffer_DynamicDimensionIndices_Args {
   const size_t *dynamic_dim_indices;  /* out */
   size_t num_dynamic_dims;  /* out */
 } PJRT_Buffer_DynamicDimensionIndices_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_DynamicDimensionIndices_Args, num_dynamic_dims);
 
 typedef struct PJRT_Buffer_GetMemoryLayout_Args {
   size_t struct_size;
@@ -158,7 +147,6 @@ typedef struct PJRT_Buffer_GetMemoryLayout_Args {
   PJRT_Buffer *buffer;
   PJRT_Buffer_MemoryLayout layout;  /* out */
 } PJRT_Buffer_GetMemoryLayout_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_GetMemoryLayout_Args, layout);
 
 /* With dst null the plugin only writes dst_size. A null host_layout means the layout that the
  * source has on its device. */
@@ -171,7 +159,6 @@ typedef struct PJRT_Buffer_ToHostBuffer_Args {
   size_t dst_size;
   PJRT_Event *event;  /* out */
 } PJRT_Buffer_ToHostBuffer_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_ToHostBuffer_Args, event);
 
 typedef struct PJRT_Buffer_OnDeviceSizeInBytes_Args {
   size_t struct_size;
@@ -179,15 +166,13 @@ typedef struct PJRT_Buffer_OnDeviceSizeInBytes_Args {
   PJRT_Buffer *buffer;
   size_t on_device_size_in_bytes;  /* out */
 } PJRT_Buffer_OnDeviceSizeInBytes_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_OnDeviceSizeInBytes_Args, on_device_size_in_bytes);
 
-/* Lets go of the device memory; the handle stays. */
+/* Releases the device memory; the handle stays. */
 typedef struct PJRT_Buffer_Delete_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
 } PJRT_Buffer_Delete_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_Delete_Args, buffer);
 
 typedef struct PJRT_Buffer_IsDeleted_Args {
   size_t struct_size;
@@ -195,7 +180,6 @@ typedef struct PJRT_Buffer_IsDeleted_Args {
   PJRT_Buffer *buffer;
   bool is_deleted;  /* out */
 } PJRT_Buffer_IsDeleted_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_IsDeleted_Args, is_deleted);
 
 /* Raw bytes of the device layout; dst must live until the event is ready. */
 typedef struct PJRT_Buffer_CopyRawToHost_Args {
@@ -207,7 +191,6 @@ typedef struct PJRT_Buffer_CopyRawToHost_Args {
   int64_t transfer_size;
   PJRT_Event *event;  /* out */
 } PJRT_Buffer_CopyRawToHost_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_CopyRawToHost_Args, event);
 
 typedef struct PJRT_Buffer_CopyRawToHostFuture_Callback_Args {
   size_t struct_size;
@@ -217,10 +200,9 @@ typedef struct PJRT_Buffer_CopyRawToHostFuture_Callback_Args {
   size_t error_message_size;
   void *dst;
 } PJRT_Buffer_CopyRawToHostFuture_Callback_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_CopyRawToHostFuture_Callback_Args, dst);
 
-/* As CopyRawToHost, but the destination is named later, by calling future_ready_callback once,
- * with callback_data and dst or an error. */
+/* As CopyRawToHost, but the caller gives the destination later: it calls future_ready_callback once, with
+ * callback_data and dst or an error. */
 typedef struct PJRT_Buffer_CopyRawToHostFuture_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -231,7 +213,6 @@ typedef struct PJRT_Buffer_CopyRawToHostFuture_Args {
   void *callback_data;  /* out */
   void (*future_ready_callback)(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args);  /* out */
 } PJRT_Buffer_CopyRawToHostFuture_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_CopyRawToHostFuture_Args, future_ready_callback);
 
 typedef struct PJRT_Buffer_CopyToDevice_Args {
   size_t struct_size;
@@ -240,7 +221,6 @@ typedef struct PJRT_Buffer_CopyToDevice_Args {
   PJRT_Device *dst_device;
   PJRT_Buffer *dst_buffer;  /* out */
 } PJRT_Buffer_CopyToDevice_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_CopyToDevice_Args, dst_buffer);
 
 typedef struct PJRT_Buffer_CopyToMemory_Args {
   size_t struct_size;
@@ -249,7 +229,6 @@ typedef struct PJRT_Buffer_CopyToMemory_Args {
   PJRT_Memory *dst_memory;
   PJRT_Buffer *dst_buffer;  /* out */
 } PJRT_Buffer_CopyToMemory_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_CopyToMemory_Args, dst_buffer);
 
 typedef struct PJRT_Buffer_Bitcast_Args {
   size_t struct_size;
@@ -261,7 +240,6 @@ typedef struct PJRT_Buffer_Bitcast_Args {
   PJRT_Buffer_MemoryLayout *device_layout;
   PJRT_Buffer *out_buffer;  /* out */
 } PJRT_Buffer_Bitcast_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_Bitcast_Args, out_buffer);
 
 typedef struct PJRT_Buffer_IsOnCpu_Args {
   size_t struct_size;
@@ -269,7 +247,6 @@ typedef struct PJRT_Buffer_IsOnCpu_Args {
   PJRT_Buffer *buffer;
   bool is_on_cpu;  /* out */
 } PJRT_Buffer_IsOnCpu_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_IsOnCpu_Args, is_on_cpu);
 
 typedef struct PJRT_Buffer_Device_Args {
   size_t struct_size;
@@ -277,7 +254,6 @@ typedef struct PJRT_Buffer_Device_Args {
   PJRT_Buffer *buffer;
   PJRT_Device *device;  /* out */
 } PJRT_Buffer_Device_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_Device_Args, device);
 
 typedef struct PJRT_Buffer_Memory_Args {
   size_t struct_size;
@@ -285,7 +261,6 @@ typedef struct PJRT_Buffer_Memory_Args {
   PJRT_Buffer *buffer;
   PJRT_Memory *memory;  /* out */
 } PJRT_Buffer_Memory_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_Memory_Args, memory);
 
 /* A new event for each call; it belongs to the caller. */
 typedef struct PJRT_Buffer_ReadyEvent_Args {
@@ -294,7 +269,6 @@ typedef struct PJRT_Buffer_ReadyEvent_Args {
   PJRT_Buffer *buffer;
   PJRT_Event *event;  /* out */
 } PJRT_Buffer_ReadyEvent_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_ReadyEvent_Args, event);
 
 typedef struct PJRT_Buffer_UnsafePointer_Args {
   size_t struct_size;
@@ -302,7 +276,6 @@ typedef struct PJRT_Buffer_UnsafePointer_Args {
   PJRT_Buffer *buffer;
   uintptr_t buffer_pointer;  /* out */
 } PJRT_Buffer_UnsafePointer_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_UnsafePointer_Args, buffer_pointer);
 
 /* While the count is above zero the memory behind the pointer stays. */
 typedef struct PJRT_Buffer_IncreaseExternalReferenceCount_Args {
@@ -310,14 +283,12 @@ typedef struct PJRT_Buffer_IncreaseExternalReferenceCount_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
 } PJRT_Buffer_IncreaseExternalReferenceCount_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_IncreaseExternalReferenceCount_Args, buffer);
 
 typedef struct PJRT_Buffer_DecreaseExternalReferenceCount_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
 } PJRT_Buffer_DecreaseExternalReferenceCount_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_DecreaseExternalReferenceCount_Args, buffer);
 
 typedef struct PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args {
   size_t struct_size;
@@ -325,7 +296,6 @@ typedef struct PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args {
   PJRT_Buffer *buffer;
   void *device_memory_ptr;  /* out */
 } PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args, device_memory_ptr);
 
 typedef struct PJRT_Buffer_DonateWithControlDependency_Callback_Args {
   size_t struct_size;
@@ -334,7 +304,6 @@ typedef struct PJRT_Buffer_DonateWithControlDependency_Callback_Args {
   const char *error_message;
   size_t error_message_size;
 } PJRT_Buffer_DonateWithControlDependency_Callback_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_DonateWithControlDependency_Callback_Args, error_message_size);
 
 /* The new buffer becomes ready after the old one and after the caller has called
  * dependency_ready_callback once. */
@@ -346,6 +315,5 @@ typedef struct PJRT_Buffer_DonateWithControlDependency_Args {
   void (*dependency_ready_callback)(PJRT_Buffer_DonateWithControlDependency_Callback_Args *args);  /* out */
   PJRT_Buffer *out_buffer;  /* out */
 } PJRT_Buffer_DonateWithControlDependency_Args;
-PJRT_ABI_SIZE(PJRT_Buffer_DonateWithControlDependency_Args, out_buffer);
 
 #endif  /* PJRT_ABI_BUFFER_H_ */

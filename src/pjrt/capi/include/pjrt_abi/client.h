@@ -21,7 +21,6 @@ typedef struct PJRT_KeyValueGetCallback_Args {
   size_t value_size;  /* out */
   PJRT_KeyValueGetCallback_ValueDeleter value_deleter_callback;  /* out */
 } PJRT_KeyValueGetCallback_Args;
-PJRT_ABI_SIZE(PJRT_KeyValueGetCallback_Args, value_deleter_callback);
 
 typedef PJRT_Error *(*PJRT_KeyValueGetCallback)(PJRT_KeyValueGetCallback_Args *args);
 
@@ -39,7 +38,6 @@ typedef struct PJRT_KeyValueTryGetCallback_Args {
   size_t value_size;  /* out */
   PJRT_KeyValueTryGetCallback_ValueDeleter value_deleter_callback;  /* out */
 } PJRT_KeyValueTryGetCallback_Args;
-PJRT_ABI_SIZE(PJRT_KeyValueTryGetCallback_Args, value_deleter_callback);
 
 typedef PJRT_Error *(*PJRT_KeyValueTryGetCallback)(PJRT_KeyValueTryGetCallback_Args *args);
 
@@ -54,7 +52,6 @@ typedef struct PJRT_KeyValuePutCallback_Args {
   PJRT_CallbackError *callback_error;
   void *user_arg;
 } PJRT_KeyValuePutCallback_Args;
-PJRT_ABI_SIZE(PJRT_KeyValuePutCallback_Args, user_arg);
 
 typedef PJRT_Error *(*PJRT_KeyValuePutCallback)(PJRT_KeyValuePutCallback_Args *args);
 
@@ -73,15 +70,13 @@ typedef struct PJRT_Client_Create_Args {
   PJRT_KeyValueTryGetCallback kv_try_get_callback;
   void *kv_try_get_user_arg;
 } PJRT_Client_Create_Args;
-PJRT_ABI_SIZE(PJRT_Client_Create_Args, kv_try_get_user_arg);
 
-/* Everything that the client owns (devices, memories, its topology) goes with it. */
+/* Everything that the client owns (devices, memories, its topology) is freed with it. */
 typedef struct PJRT_Client_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Client *client;
 } PJRT_Client_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_Client_Destroy_Args, client);
 
 typedef struct PJRT_Client_PlatformName_Args {
   size_t struct_size;
@@ -90,7 +85,6 @@ typedef struct PJRT_Client_PlatformName_Args {
   const char *platform_name;  /* out */
   size_t platform_name_size;  /* out */
 } PJRT_Client_PlatformName_Args;
-PJRT_ABI_SIZE(PJRT_Client_PlatformName_Args, platform_name_size);
 
 typedef struct PJRT_Client_ProcessIndex_Args {
   size_t struct_size;
@@ -98,7 +92,6 @@ typedef struct PJRT_Client_ProcessIndex_Args {
   PJRT_Client *client;
   int process_index;  /* out */
 } PJRT_Client_ProcessIndex_Args;
-PJRT_ABI_SIZE(PJRT_Client_ProcessIndex_Args, process_index);
 
 typedef struct PJRT_Client_PlatformVersion_Args {
   size_t struct_size;
@@ -107,7 +100,6 @@ typedef struct PJRT_Client_PlatformVersion_Args {
   const char *platform_version;  /* out */
   size_t platform_version_size;  /* out */
 } PJRT_Client_PlatformVersion_Args;
-PJRT_ABI_SIZE(PJRT_Client_PlatformVersion_Args, platform_version_size);
 
 /* The topology is owned by the client: the caller must not destroy it. */
 typedef struct PJRT_Client_TopologyDescription_Args {
@@ -116,7 +108,6 @@ typedef struct PJRT_Client_TopologyDescription_Args {
   PJRT_Client *client;
   PJRT_TopologyDescription *topology;  /* out */
 } PJRT_Client_TopologyDescription_Args;
-PJRT_ABI_SIZE(PJRT_Client_TopologyDescription_Args, topology);
 
 /* All devices of all processes. Array and devices are owned by the client. */
 typedef struct PJRT_Client_Devices_Args {
@@ -126,9 +117,8 @@ typedef struct PJRT_Client_Devices_Args {
   PJRT_Device *const *devices;  /* out */
   size_t num_devices;  /* out */
 } PJRT_Client_Devices_Args;
-PJRT_ABI_SIZE(PJRT_Client_Devices_Args, num_devices);
 
-/* The devices this process can give work to. Array and devices are owned by the client. */
+/* The devices on which this process can run programs. Array and devices are owned by the client. */
 typedef struct PJRT_Client_AddressableDevices_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -136,7 +126,6 @@ typedef struct PJRT_Client_AddressableDevices_Args {
   PJRT_Device *const *addressable_devices;  /* out */
   size_t num_addressable_devices;  /* out */
 } PJRT_Client_AddressableDevices_Args;
-PJRT_ABI_SIZE(PJRT_Client_AddressableDevices_Args, num_addressable_devices);
 
 typedef struct PJRT_Client_LookupDevice_Args {
   size_t struct_size;
@@ -145,7 +134,6 @@ typedef struct PJRT_Client_LookupDevice_Args {
   int id;
   PJRT_Device *device;  /* out */
 } PJRT_Client_LookupDevice_Args;
-PJRT_ABI_SIZE(PJRT_Client_LookupDevice_Args, device);
 
 typedef struct PJRT_Client_LookupAddressableDevice_Args {
   size_t struct_size;
@@ -154,7 +142,6 @@ typedef struct PJRT_Client_LookupAddressableDevice_Args {
   int local_hardware_id;
   PJRT_Device *addressable_device;  /* out */
 } PJRT_Client_LookupAddressableDevice_Args;
-PJRT_ABI_SIZE(PJRT_Client_LookupAddressableDevice_Args, addressable_device);
 
 typedef enum {
   PJRT_ProcessState_kUnspecified = 0,
@@ -164,7 +151,7 @@ typedef enum {
   PJRT_ProcessState_kError = 4,
 } PJRT_ProcessState;
 
-/* What one process of the job is known to be doing. */
+/* The state of one process of the job. */
 typedef struct PJRT_ProcessInfo {
   size_t struct_size;
   int task_id;
@@ -174,7 +161,6 @@ typedef struct PJRT_ProcessInfo {
   const char *error_message;
   size_t error_message_size;
 } PJRT_ProcessInfo;
-PJRT_ABI_SIZE(PJRT_ProcessInfo, error_message_size);
 
 typedef struct PJRT_Client_UpdateGlobalProcessInfo_Args {
   size_t struct_size;
@@ -183,7 +169,6 @@ typedef struct PJRT_Client_UpdateGlobalProcessInfo_Args {
   PJRT_ProcessInfo *process_infos;
   size_t num_process_infos;
 } PJRT_Client_UpdateGlobalProcessInfo_Args;
-PJRT_ABI_SIZE(PJRT_Client_UpdateGlobalProcessInfo_Args, num_process_infos);
 
 typedef struct PJRT_Client_AddressableMemories_Args {
   size_t struct_size;
@@ -192,7 +177,6 @@ typedef struct PJRT_Client_AddressableMemories_Args {
   PJRT_Memory *const *addressable_memories;  /* out */
   size_t num_addressable_memories;  /* out */
 } PJRT_Client_AddressableMemories_Args;
-PJRT_ABI_SIZE(PJRT_Client_AddressableMemories_Args, num_addressable_memories);
 
 /* A program and its format: "mlir" (text, bytecode or portable artifact), "hlo" or
  * "hlo_with_config" (protos). */
@@ -204,7 +188,6 @@ typedef struct PJRT_Program {
   const char *format;
   size_t format_size;
 } PJRT_Program;
-PJRT_ABI_SIZE(PJRT_Program, format_size);
 
 /* Program and options (a serialized CompileOptionsProto) may be freed after the call. The result
  * belongs to the caller. */
@@ -217,7 +200,6 @@ typedef struct PJRT_Client_Compile_Args {
   size_t compile_options_size;
   PJRT_LoadedExecutable *executable;  /* out */
 } PJRT_Client_Compile_Args;
-PJRT_ABI_SIZE(PJRT_Client_Compile_Args, executable);
 
 /* Makes an Executable runnable on this client. */
 typedef struct PJRT_Client_Load_Args {
@@ -229,7 +211,6 @@ typedef struct PJRT_Client_Load_Args {
   size_t compile_options_size;
   PJRT_LoadedExecutable *loaded_executable;  /* out */
 } PJRT_Client_Load_Args;
-PJRT_ABI_SIZE(PJRT_Client_Load_Args, loaded_executable);
 
 /* Fills the array of the caller, which must hold num_replicas x num_partitions device ids. */
 typedef struct PJRT_Client_DefaultDeviceAssignment_Args {
@@ -241,7 +222,6 @@ typedef struct PJRT_Client_DefaultDeviceAssignment_Args {
   size_t default_assignment_size;
   int *default_assignment;
 } PJRT_Client_DefaultDeviceAssignment_Args;
-PJRT_ABI_SIZE(PJRT_Client_DefaultDeviceAssignment_Args, default_assignment);
 
 /* Registers host memory for direct transfers until it is unmapped. */
 typedef struct PJRT_Client_DmaMap_Args {
@@ -251,7 +231,6 @@ typedef struct PJRT_Client_DmaMap_Args {
   void *data;
   size_t size;
 } PJRT_Client_DmaMap_Args;
-PJRT_ABI_SIZE(PJRT_Client_DmaMap_Args, size);
 
 typedef struct PJRT_Client_DmaUnmap_Args {
   size_t struct_size;
@@ -259,6 +238,5 @@ typedef struct PJRT_Client_DmaUnmap_Args {
   PJRT_Client *client;
   void *data;
 } PJRT_Client_DmaUnmap_Args;
-PJRT_ABI_SIZE(PJRT_Client_DmaUnmap_Args, data);
 
 #endif  /* PJRT_ABI_CLIENT_H_ */

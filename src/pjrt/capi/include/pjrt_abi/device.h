@@ -5,8 +5,8 @@
 
 #include "base.h"
 
-/* Since 0.114 a memory carries its own functions: data that the caller hangs on it, by key,
- * freed with the destructor. */
+/* Since 0.114 a memory carries its own functions, for data that the caller attaches to it: by key, freed with the
+ * destructor. */
 typedef struct PJRT_Memory_FunctionTable {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -14,7 +14,6 @@ typedef struct PJRT_Memory_FunctionTable {
   void * (*get_user_data)(struct PJRT_Memory *memory, const void *key);
   void (*set_user_data)(struct PJRT_Memory *memory, const void *key, void *data, void (*dtor)(void *));
 } PJRT_Memory_FunctionTable;
-PJRT_ABI_SIZE(PJRT_Memory_FunctionTable, set_user_data);
 
 /* Opaque before 0.114. Owned by the client. */
 struct PJRT_Memory {
@@ -27,7 +26,6 @@ typedef struct PJRT_DeviceDescription_Id_Args {
   PJRT_DeviceDescription *device_description;
   int id;  /* out */
 } PJRT_DeviceDescription_Id_Args;
-PJRT_ABI_SIZE(PJRT_DeviceDescription_Id_Args, id);
 
 typedef struct PJRT_DeviceDescription_ProcessIndex_Args {
   size_t struct_size;
@@ -35,7 +33,6 @@ typedef struct PJRT_DeviceDescription_ProcessIndex_Args {
   PJRT_DeviceDescription *device_description;
   int process_index;  /* out */
 } PJRT_DeviceDescription_ProcessIndex_Args;
-PJRT_ABI_SIZE(PJRT_DeviceDescription_ProcessIndex_Args, process_index);
 
 typedef struct PJRT_DeviceDescription_Attributes_Args {
   size_t struct_size;
@@ -44,7 +41,6 @@ typedef struct PJRT_DeviceDescription_Attributes_Args {
   size_t num_attributes;  /* out */
   const PJRT_NamedValue *attributes;  /* out */
 } PJRT_DeviceDescription_Attributes_Args;
-PJRT_ABI_SIZE(PJRT_DeviceDescription_Attributes_Args, attributes);
 
 typedef struct PJRT_DeviceDescription_Kind_Args {
   size_t struct_size;
@@ -53,7 +49,6 @@ typedef struct PJRT_DeviceDescription_Kind_Args {
   const char *device_kind;  /* out */
   size_t device_kind_size;  /* out */
 } PJRT_DeviceDescription_Kind_Args;
-PJRT_ABI_SIZE(PJRT_DeviceDescription_Kind_Args, device_kind_size);
 
 typedef struct PJRT_DeviceDescription_DebugString_Args {
   size_t struct_size;
@@ -62,7 +57,6 @@ typedef struct PJRT_DeviceDescription_DebugString_Args {
   const char *debug_string;  /* out */
   size_t debug_string_size;  /* out */
 } PJRT_DeviceDescription_DebugString_Args;
-PJRT_ABI_SIZE(PJRT_DeviceDescription_DebugString_Args, debug_string_size);
 
 typedef struct PJRT_DeviceDescription_ToString_Args {
   size_t struct_size;
@@ -71,7 +65,6 @@ typedef struct PJRT_DeviceDescription_ToString_Args {
   const char *to_string;  /* out */
   size_t to_string_size;  /* out */
 } PJRT_DeviceDescription_ToString_Args;
-PJRT_ABI_SIZE(PJRT_DeviceDescription_ToString_Args, to_string_size);
 
 typedef struct PJRT_Device_GetDescription_Args {
   size_t struct_size;
@@ -79,7 +72,6 @@ typedef struct PJRT_Device_GetDescription_Args {
   PJRT_Device *device;
   PJRT_DeviceDescription *device_description;  /* out */
 } PJRT_Device_GetDescription_Args;
-PJRT_ABI_SIZE(PJRT_Device_GetDescription_Args, device_description);
 
 typedef struct PJRT_Device_IsAddressable_Args {
   size_t struct_size;
@@ -87,7 +79,6 @@ typedef struct PJRT_Device_IsAddressable_Args {
   PJRT_Device *device;
   bool is_addressable;  /* out */
 } PJRT_Device_IsAddressable_Args;
-PJRT_ABI_SIZE(PJRT_Device_IsAddressable_Args, is_addressable);
 
 typedef struct PJRT_Device_LocalHardwareId_Args {
   size_t struct_size;
@@ -95,7 +86,6 @@ typedef struct PJRT_Device_LocalHardwareId_Args {
   PJRT_Device *device;
   int local_hardware_id;  /* out */
 } PJRT_Device_LocalHardwareId_Args;
-PJRT_ABI_SIZE(PJRT_Device_LocalHardwareId_Args, local_hardware_id);
 
 typedef struct PJRT_Device_AddressableMemories_Args {
   size_t struct_size;
@@ -104,7 +94,6 @@ typedef struct PJRT_Device_AddressableMemories_Args {
   PJRT_Memory *const *memories;  /* out */
   size_t num_memories;  /* out */
 } PJRT_Device_AddressableMemories_Args;
-PJRT_ABI_SIZE(PJRT_Device_AddressableMemories_Args, num_memories);
 
 typedef struct PJRT_Device_DefaultMemory_Args {
   size_t struct_size;
@@ -112,7 +101,6 @@ typedef struct PJRT_Device_DefaultMemory_Args {
   PJRT_Device *device;
   PJRT_Memory *memory;  /* out */
 } PJRT_Device_DefaultMemory_Args;
-PJRT_ABI_SIZE(PJRT_Device_DefaultMemory_Args, memory);
 
 /* A value is meaningful where its _is_set is true; bytes_in_use always is. */
 typedef struct PJRT_Device_MemoryStats_Args {
@@ -143,16 +131,14 @@ typedef struct PJRT_Device_MemoryStats_Args {
   int64_t peak_allocated_bytes;  /* out */
   bool peak_allocated_bytes_is_set;  /* out */
 } PJRT_Device_MemoryStats_Args;
-PJRT_ABI_SIZE(PJRT_Device_MemoryStats_Args, peak_allocated_bytes_is_set);
 
 typedef struct PJRT_Device_ClearMemoryStats_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Device *device;
 } PJRT_Device_ClearMemoryStats_Args;
-PJRT_ABI_SIZE(PJRT_Device_ClearMemoryStats_Args, device);
 
-/* Makes the execution with that launch id fail; poisoned tells whether it came in time. */
+/* Makes the execution with that launch id fail; poisoned is set where the call came in time. */
 typedef struct PJRT_Device_PoisonExecution_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -165,7 +151,6 @@ typedef struct PJRT_Device_PoisonExecution_Args {
   const PJRT_NamedValue *payload;
   size_t num_payload;
 } PJRT_Device_PoisonExecution_Args;
-PJRT_ABI_SIZE(PJRT_Device_PoisonExecution_Args, num_payload);
 
 /* The array lives until the caller calls attributes_deleter on device_attributes. */
 typedef struct PJRT_Device_GetAttributes_Args {
@@ -177,7 +162,6 @@ typedef struct PJRT_Device_GetAttributes_Args {
   PJRT_Device_Attributes *device_attributes;  /* out */
   void (*attributes_deleter)(PJRT_Device_Attributes *device_attributes);  /* out */
 } PJRT_Device_GetAttributes_Args;
-PJRT_ABI_SIZE(PJRT_Device_GetAttributes_Args, attributes_deleter);
 
 typedef struct PJRT_Device_CreateAsyncTrackingEvent_Args {
   size_t struct_size;
@@ -187,14 +171,12 @@ typedef struct PJRT_Device_CreateAsyncTrackingEvent_Args {
   size_t description_size;
   PJRT_AsyncTrackingEvent *event;  /* out */
 } PJRT_Device_CreateAsyncTrackingEvent_Args;
-PJRT_ABI_SIZE(PJRT_Device_CreateAsyncTrackingEvent_Args, event);
 
 typedef struct PJRT_AsyncTrackingEvent_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_AsyncTrackingEvent *event;
 } PJRT_AsyncTrackingEvent_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_AsyncTrackingEvent_Destroy_Args, event);
 
 typedef struct PJRT_Memory_Id_Args {
   size_t struct_size;
@@ -202,7 +184,6 @@ typedef struct PJRT_Memory_Id_Args {
   PJRT_Memory *memory;
   int id;  /* out */
 } PJRT_Memory_Id_Args;
-PJRT_ABI_SIZE(PJRT_Memory_Id_Args, id);
 
 typedef struct PJRT_Memory_Kind_Args {
   size_t struct_size;
@@ -211,7 +192,6 @@ typedef struct PJRT_Memory_Kind_Args {
   const char *kind;  /* out */
   size_t kind_size;  /* out */
 } PJRT_Memory_Kind_Args;
-PJRT_ABI_SIZE(PJRT_Memory_Kind_Args, kind_size);
 
 typedef struct PJRT_Memory_Kind_Id_Args {
   size_t struct_size;
@@ -219,7 +199,6 @@ typedef struct PJRT_Memory_Kind_Id_Args {
   PJRT_Memory *memory;
   int kind_id;  /* out */
 } PJRT_Memory_Kind_Id_Args;
-PJRT_ABI_SIZE(PJRT_Memory_Kind_Id_Args, kind_id);
 
 typedef struct PJRT_Memory_DebugString_Args {
   size_t struct_size;
@@ -228,7 +207,6 @@ typedef struct PJRT_Memory_DebugString_Args {
   const char *debug_string;  /* out */
   size_t debug_string_size;  /* out */
 } PJRT_Memory_DebugString_Args;
-PJRT_ABI_SIZE(PJRT_Memory_DebugString_Args, debug_string_size);
 
 typedef struct PJRT_Memory_ToString_Args {
   size_t struct_size;
@@ -237,7 +215,6 @@ typedef struct PJRT_Memory_ToString_Args {
   const char *to_string;  /* out */
   size_t to_string_size;  /* out */
 } PJRT_Memory_ToString_Args;
-PJRT_ABI_SIZE(PJRT_Memory_ToString_Args, to_string_size);
 
 typedef struct PJRT_Memory_AddressableByDevices_Args {
   size_t struct_size;
@@ -246,6 +223,5 @@ typedef struct PJRT_Memory_AddressableByDevices_Args {
   PJRT_Device *const *devices;  /* out */
   size_t num_devices;  /* out */
 } PJRT_Memory_AddressableByDevices_Args;
-PJRT_ABI_SIZE(PJRT_Memory_AddressableByDevices_Args, num_devices);
 
 #endif  /* PJRT_ABI_DEVICE_H_ */

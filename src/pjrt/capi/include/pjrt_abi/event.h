@@ -1,16 +1,15 @@
-/* Events: the completion of something asynchronous. Whoever receives one destroys it. */
+/* Events: the completion of something asynchronous. The receiver of an event destroys it. */
 #ifndef PJRT_ABI_EVENT_H_
 #define PJRT_ABI_EVENT_H_
 
 #include "base.h"
 
-/* Frees an event; a callback registered on it still arrives. Null is allowed. */
+/* Frees an event; a callback registered on it is still called. Null is allowed. */
 typedef struct PJRT_Event_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Event *event;
 } PJRT_Event_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_Event_Destroy_Args, event);
 
 typedef struct PJRT_Event_IsReady_Args {
   size_t struct_size;
@@ -18,7 +17,6 @@ typedef struct PJRT_Event_IsReady_Args {
   PJRT_Event *event;
   bool is_ready;  /* out */
 } PJRT_Event_IsReady_Args;
-PJRT_ABI_SIZE(PJRT_Event_IsReady_Args, is_ready);
 
 /* The error of a ready event, anew for each call: each belongs to the caller. */
 typedef struct PJRT_Event_Error_Args {
@@ -26,7 +24,6 @@ typedef struct PJRT_Event_Error_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Event *event;
 } PJRT_Event_Error_Args;
-PJRT_ABI_SIZE(PJRT_Event_Error_Args, event);
 
 /* Blocks until the event is ready and returns its error, which belongs to the caller. */
 typedef struct PJRT_Event_Await_Args {
@@ -34,7 +31,6 @@ typedef struct PJRT_Event_Await_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Event *event;
 } PJRT_Event_Await_Args;
-PJRT_ABI_SIZE(PJRT_Event_Await_Args, event);
 
 /* Owns the error, which is null on success. */
 typedef void (*PJRT_Event_OnReadyCallback)(PJRT_Error *error, void *user_arg);
@@ -48,7 +44,6 @@ typedef struct PJRT_Event_OnReady_Args {
   PJRT_Event_OnReadyCallback callback;
   void *user_arg;
 } PJRT_Event_OnReady_Args;
-PJRT_ABI_SIZE(PJRT_Event_OnReady_Args, user_arg);
 
 /* An event of the plugin that the caller sets with PJRT_Event_Set. */
 typedef struct PJRT_Event_Create_Args {
@@ -56,7 +51,6 @@ typedef struct PJRT_Event_Create_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Event *event;  /* out */
 } PJRT_Event_Create_Args;
-PJRT_ABI_SIZE(PJRT_Event_Create_Args, event);
 
 /* The message may be freed when the call returns. */
 typedef struct PJRT_Event_Set_Args {
@@ -67,6 +61,5 @@ typedef struct PJRT_Event_Set_Args {
   const char *error_message;
   size_t error_message_size;
 } PJRT_Event_Set_Args;
-PJRT_ABI_SIZE(PJRT_Event_Set_Args, error_message_size);
 
 #endif  /* PJRT_ABI_EVENT_H_ */

@@ -10,28 +10,24 @@ typedef struct PJRT_ExecuteContext_Create_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_ExecuteContext *context;  /* out */
 } PJRT_ExecuteContext_Create_Args;
-PJRT_ABI_SIZE(PJRT_ExecuteContext_Create_Args, context);
 
 typedef struct PJRT_ExecuteContext_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_ExecuteContext *context;
 } PJRT_ExecuteContext_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_ExecuteContext_Destroy_Args, context);
 
 typedef struct PJRT_Executable_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Executable *executable;
 } PJRT_Executable_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_Executable_Destroy_Args, executable);
 
 typedef struct PJRT_LoadedExecutable_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_LoadedExecutable *executable;
 } PJRT_LoadedExecutable_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_LoadedExecutable_Destroy_Args, executable);
 
 /* The Executable belongs to the caller. */
 typedef struct PJRT_LoadedExecutable_GetExecutable_Args {
@@ -40,7 +36,6 @@ typedef struct PJRT_LoadedExecutable_GetExecutable_Args {
   PJRT_LoadedExecutable *loaded_executable;
   PJRT_Executable *executable;  /* out */
 } PJRT_LoadedExecutable_GetExecutable_Args;
-PJRT_ABI_SIZE(PJRT_LoadedExecutable_GetExecutable_Args, executable);
 
 /* A serialized DeviceAssignmentProto, alive until the caller calls the deleter. */
 typedef struct PJRT_LoadedExecutable_GetDeviceAssignment_Args {
@@ -52,7 +47,6 @@ typedef struct PJRT_LoadedExecutable_GetDeviceAssignment_Args {
   PJRT_DeviceAssignmentSerialized *serialized_device_assignment;  /* out */
   void (*serialized_device_assignment_deleter)(PJRT_DeviceAssignmentSerialized *da);  /* out */
 } PJRT_LoadedExecutable_GetDeviceAssignment_Args;
-PJRT_ABI_SIZE(PJRT_LoadedExecutable_GetDeviceAssignment_Args, serialized_device_assignment_deleter);
 
 typedef struct PJRT_Executable_Name_Args {
   size_t struct_size;
@@ -61,7 +55,6 @@ typedef struct PJRT_Executable_Name_Args {
   const char *executable_name;  /* out */
   size_t executable_name_size;  /* out */
 } PJRT_Executable_Name_Args;
-PJRT_ABI_SIZE(PJRT_Executable_Name_Args, executable_name_size);
 
 typedef struct PJRT_Executable_NumReplicas_Args {
   size_t struct_size;
@@ -69,7 +62,6 @@ typedef struct PJRT_Executable_NumReplicas_Args {
   PJRT_Executable *executable;
   size_t num_replicas;  /* out */
 } PJRT_Executable_NumReplicas_Args;
-PJRT_ABI_SIZE(PJRT_Executable_NumReplicas_Args, num_replicas);
 
 typedef struct PJRT_Executable_NumPartitions_Args {
   size_t struct_size;
@@ -77,7 +69,6 @@ typedef struct PJRT_Executable_NumPartitions_Args {
   PJRT_Executable *executable;
   size_t num_partitions;  /* out */
 } PJRT_Executable_NumPartitions_Args;
-PJRT_ABI_SIZE(PJRT_Executable_NumPartitions_Args, num_partitions);
 
 typedef struct PJRT_LogicalDeviceIds {
   int replica;
@@ -91,7 +82,6 @@ typedef struct PJRT_LoadedExecutable_AddressableDevices_Args {
   PJRT_Device *const *addressable_devices;  /* out */
   size_t num_addressable_devices;  /* out */
 } PJRT_LoadedExecutable_AddressableDevices_Args;
-PJRT_ABI_SIZE(PJRT_LoadedExecutable_AddressableDevices_Args, num_addressable_devices);
 
 typedef struct PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args {
   size_t struct_size;
@@ -100,7 +90,6 @@ typedef struct PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args {
   PJRT_LogicalDeviceIds *addressable_device_logical_ids;  /* out */
   size_t num_addressable_device_logical_ids;  /* out */
 } PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args;
-PJRT_ABI_SIZE(PJRT_LoadedExecutable_AddressableDeviceLogicalIds_Args, num_addressable_device_logical_ids);
 
 /* Asked twice: with code null the plugin writes code_size, then it fills the code that the
  * caller allocated. */
@@ -110,14 +99,12 @@ typedef struct PJRT_Executable_OptimizedProgram_Args {
   PJRT_Executable *executable;
   PJRT_Program *program;
 } PJRT_Executable_OptimizedProgram_Args;
-PJRT_ABI_SIZE(PJRT_Executable_OptimizedProgram_Args, program);
 
 typedef struct PJRT_LoadedExecutable_Delete_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_LoadedExecutable *executable;
 } PJRT_LoadedExecutable_Delete_Args;
-PJRT_ABI_SIZE(PJRT_LoadedExecutable_Delete_Args, executable);
 
 typedef struct PJRT_LoadedExecutable_IsDeleted_Args {
   size_t struct_size;
@@ -125,7 +112,6 @@ typedef struct PJRT_LoadedExecutable_IsDeleted_Args {
   PJRT_LoadedExecutable *executable;
   bool is_deleted;  /* out */
 } PJRT_LoadedExecutable_IsDeleted_Args;
-PJRT_ABI_SIZE(PJRT_LoadedExecutable_IsDeleted_Args, is_deleted);
 
 /* Owns the chunk: calls its deleter when done with it. Null on success, else an error made with
  * *callback_error. */
@@ -182,7 +168,6 @@ typedef struct PJRT_ExecuteOptions {
   PJRT_HloOutputCallbackInfo *hlo_output_callbacks;
   size_t num_hlo_output_callbacks;
 } PJRT_ExecuteOptions;
-PJRT_ABI_SIZE(PJRT_ExecuteOptions, num_hlo_output_callbacks);
 
 /* argument_lists[device][argument]; the caller allocates output_lists[device][output] and, where
  * wanted, device_complete_events[device]. With execute_device set, num_devices is 1 and the
@@ -199,7 +184,6 @@ typedef struct PJRT_LoadedExecutable_Execute_Args {
   PJRT_Event **device_complete_events;
   PJRT_Device *execute_device;
 } PJRT_LoadedExecutable_Execute_Args;
-PJRT_ABI_SIZE(PJRT_LoadedExecutable_Execute_Args, execute_device);
 
 typedef struct PJRT_Executable_NumOutputs_Args {
   size_t struct_size;
@@ -207,7 +191,6 @@ typedef struct PJRT_Executable_NumOutputs_Args {
   PJRT_Executable *executable;
   size_t num_outputs;  /* out */
 } PJRT_Executable_NumOutputs_Args;
-PJRT_ABI_SIZE(PJRT_Executable_NumOutputs_Args, num_outputs);
 
 typedef struct PJRT_Executable_SizeOfGeneratedCodeInBytes_Args {
   size_t struct_size;
@@ -215,7 +198,6 @@ typedef struct PJRT_Executable_SizeOfGeneratedCodeInBytes_Args {
   PJRT_Executable *executable;
   int64_t size_in_bytes;  /* out */
 } PJRT_Executable_SizeOfGeneratedCodeInBytes_Args;
-PJRT_ABI_SIZE(PJRT_Executable_SizeOfGeneratedCodeInBytes_Args, size_in_bytes);
 
 typedef struct PJRT_Executable_Fingerprint_Args {
   size_t struct_size;
@@ -224,7 +206,6 @@ typedef struct PJRT_Executable_Fingerprint_Args {
   const char *executable_fingerprint;  /* out */
   size_t executable_fingerprint_size;  /* out */
 } PJRT_Executable_Fingerprint_Args;
-PJRT_ABI_SIZE(PJRT_Executable_Fingerprint_Args, executable_fingerprint_size);
 
 typedef struct PJRT_Executable_GetCostAnalysis_Args {
   size_t struct_size;
@@ -233,7 +214,6 @@ typedef struct PJRT_Executable_GetCostAnalysis_Args {
   size_t num_properties;  /* out */
   const PJRT_NamedValue *properties;  /* out */
 } PJRT_Executable_GetCostAnalysis_Args;
-PJRT_ABI_SIZE(PJRT_Executable_GetCostAnalysis_Args, properties);
 
 typedef struct PJRT_Executable_GetCompiledMemoryStats_Args {
   size_t struct_size;
@@ -255,7 +235,6 @@ typedef struct PJRT_Executable_GetCompiledMemoryStats_Args {
   int64_t indefinite_allocations;  /* out */
   int64_t peak_unpadded_heap_bytes;  /* out */
 } PJRT_Executable_GetCompiledMemoryStats_Args;
-PJRT_ABI_SIZE(PJRT_Executable_GetCompiledMemoryStats_Args, peak_unpadded_heap_bytes);
 
 typedef struct PJRT_Executable_OutputElementTypes_Args {
   size_t struct_size;
@@ -264,7 +243,6 @@ typedef struct PJRT_Executable_OutputElementTypes_Args {
   PJRT_Buffer_Type *output_types;  /* out */
   size_t num_output_types;  /* out */
 } PJRT_Executable_OutputElementTypes_Args;
-PJRT_ABI_SIZE(PJRT_Executable_OutputElementTypes_Args, num_output_types);
 
 /* dims holds the sizes of all outputs in a row, dim_sizes the rank of each. */
 typedef struct PJRT_Executable_OutputDimensions_Args {
@@ -275,7 +253,6 @@ typedef struct PJRT_Executable_OutputDimensions_Args {
   const int64_t *dims;  /* out */
   const size_t *dim_sizes;  /* out */
 } PJRT_Executable_OutputDimensions_Args;
-PJRT_ABI_SIZE(PJRT_Executable_OutputDimensions_Args, dim_sizes);
 
 typedef struct PJRT_Executable_ParameterMemoryKinds_Args {
   size_t struct_size;
@@ -285,7 +262,6 @@ typedef struct PJRT_Executable_ParameterMemoryKinds_Args {
   const char *const *memory_kinds;  /* out */
   const size_t *memory_kind_sizes;  /* out */
 } PJRT_Executable_ParameterMemoryKinds_Args;
-PJRT_ABI_SIZE(PJRT_Executable_ParameterMemoryKinds_Args, memory_kind_sizes);
 
 typedef struct PJRT_Executable_OutputMemoryKinds_Args {
   size_t struct_size;
@@ -295,7 +271,6 @@ typedef struct PJRT_Executable_OutputMemoryKinds_Args {
   const char *const *memory_kinds;  /* out */
   const size_t *memory_kind_sizes;  /* out */
 } PJRT_Executable_OutputMemoryKinds_Args;
-PJRT_ABI_SIZE(PJRT_Executable_OutputMemoryKinds_Args, memory_kind_sizes);
 
 /* The bytes live until the caller calls the deleter. */
 typedef struct PJRT_Executable_Serialize_Args {
@@ -307,7 +282,6 @@ typedef struct PJRT_Executable_Serialize_Args {
   PJRT_SerializedExecutable *serialized_executable;  /* out */
   void (*serialized_executable_deleter)(PJRT_SerializedExecutable *exec);  /* out */
 } PJRT_Executable_Serialize_Args;
-PJRT_ABI_SIZE(PJRT_Executable_Serialize_Args, serialized_executable_deleter);
 
 /* A serialized CompileOptionsProto, alive until the caller calls the deleter. */
 typedef struct PJRT_Executable_GetCompileOptions_Args {
@@ -319,7 +293,6 @@ typedef struct PJRT_Executable_GetCompileOptions_Args {
   PJRT_SerializedCompileOptions *serialized_compile_options;  /* out */
   void (*serialized_compile_options_deleter)(PJRT_SerializedCompileOptions *options);  /* out */
 } PJRT_Executable_GetCompileOptions_Args;
-PJRT_ABI_SIZE(PJRT_Executable_GetCompileOptions_Args, serialized_compile_options_deleter);
 
 typedef struct PJRT_LoadOptions {
   size_t struct_size;
@@ -327,7 +300,6 @@ typedef struct PJRT_LoadOptions {
   size_t computation_origin_size;
   PJRT_MultiSlice_Config *multi_slice_config;
 } PJRT_LoadOptions;
-PJRT_ABI_SIZE(PJRT_LoadOptions, multi_slice_config);
 
 /* The bytes may be freed after the call. */
 typedef struct PJRT_Executable_DeserializeAndLoad_Args {
@@ -341,7 +313,6 @@ typedef struct PJRT_Executable_DeserializeAndLoad_Args {
   size_t overridden_serialized_compile_options_size;
   PJRT_LoadOptions *load_options;
 } PJRT_Executable_DeserializeAndLoad_Args;
-PJRT_ABI_SIZE(PJRT_Executable_DeserializeAndLoad_Args, load_options);
 
 typedef struct PJRT_LoadedExecutable_Fingerprint_Args {
   size_t struct_size;
@@ -350,6 +321,5 @@ typedef struct PJRT_LoadedExecutable_Fingerprint_Args {
   const char *executable_fingerprint;  /* out */
   size_t executable_fingerprint_size;  /* out */
 } PJRT_LoadedExecutable_Fingerprint_Args;
-PJRT_ABI_SIZE(PJRT_LoadedExecutable_Fingerprint_Args, executable_fingerprint_size);
 
 #endif  /* PJRT_ABI_EXECUTABLE_H_ */

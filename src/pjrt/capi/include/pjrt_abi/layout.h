@@ -42,7 +42,7 @@ typedef enum {
   PJRT_Buffer_Type_F6E3M2FN = 33,
 } PJRT_Buffer_Type;
 
-/* How long the host memory given to a new buffer must stay as it is. */
+/* How long the host memory of a new buffer must stay unchanged. */
 typedef enum {
   PJRT_HostBufferSemantics_kImmutableOnlyDuringCall = 0,
   PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes = 1,
@@ -61,7 +61,6 @@ typedef struct PJRT_Buffer_MemoryLayout_Tiled {
   const size_t *tile_dim_sizes;
   size_t num_tiles;
 } PJRT_Buffer_MemoryLayout_Tiled;
-PJRT_ABI_SIZE(PJRT_Buffer_MemoryLayout_Tiled, num_tiles);
 
 /* Bytes from one element to the next along each dimension. */
 typedef struct PJRT_Buffer_MemoryLayout_Strides {
@@ -70,7 +69,6 @@ typedef struct PJRT_Buffer_MemoryLayout_Strides {
   const int64_t *byte_strides;
   size_t num_byte_strides;
 } PJRT_Buffer_MemoryLayout_Strides;
-PJRT_ABI_SIZE(PJRT_Buffer_MemoryLayout_Strides, num_byte_strides);
 
 typedef enum {
   PJRT_Buffer_MemoryLayout_Type_Tiled = 0,
@@ -86,7 +84,6 @@ typedef struct PJRT_Buffer_MemoryLayout {
   };
   PJRT_Buffer_MemoryLayout_Type type;
 } PJRT_Buffer_MemoryLayout;
-PJRT_ABI_SIZE(PJRT_Buffer_MemoryLayout, type);
 
 typedef struct PJRT_ShapeSpec {
   size_t struct_size;
@@ -95,6 +92,5 @@ typedef struct PJRT_ShapeSpec {
   size_t num_dims;
   PJRT_Buffer_Type element_type;
 } PJRT_ShapeSpec;
-PJRT_ABI_SIZE(PJRT_ShapeSpec, element_type);
 
 #endif  /* PJRT_ABI_LAYOUT_H_ */

@@ -1,6 +1,5 @@
-/* PJRT_Api: the table of functions that GetPjrtApi returns. It lives as long as the process.
- * struct_size tells how much of it a plugin has: a slot behind that must not be read, and any
- * slot may be null. */
+/* PJRT_Api: the table of functions that GetPjrtApi returns. It lives as long as the process. struct_size is the
+ * size of the plugin's own table: a slot behind its end must not be read. Any slot may be null. */
 #ifndef PJRT_ABI_TABLE_H_
 #define PJRT_ABI_TABLE_H_
 
@@ -124,7 +123,7 @@ typedef struct PJRT_Api {
 
   PJRT_Error *(*PJRT_Compile)(PJRT_Compile_Args *args);
 
-  /* The functions of later versions, in the order in which they came; the comment is the minor version that brought each. */
+  /* The functions of later versions, in the order in which they were added; the comment is the minor version that added each. */
   PJRT_Error *(*PJRT_Executable_OutputElementTypes)(PJRT_Executable_OutputElementTypes_Args *args);  /* 29 */
   PJRT_Error *(*PJRT_Executable_OutputDimensions)(PJRT_Executable_OutputDimensions_Args *args);  /* 29 */
   PJRT_Error *(*PJRT_Buffer_CopyToMemory)(PJRT_Buffer_CopyToMemory_Args *args);  /* 32 */
@@ -174,7 +173,6 @@ typedef struct PJRT_Api {
   PJRT_Error *(*PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace)(PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args *args);  /* 114 */
   PJRT_Error *(*PJRT_TopologyDescription_GetMemorySpaceKindIds)(PJRT_TopologyDescription_GetMemorySpaceKindIds_Args *args);  /* 114 */
 } PJRT_Api;
-PJRT_ABI_SIZE(PJRT_Api, PJRT_TopologyDescription_GetMemorySpaceKindIds);
 
 /* The one symbol that a plugin exports. */
 const PJRT_Api *GetPjrtApi(void);

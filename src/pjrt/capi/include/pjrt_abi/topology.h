@@ -1,10 +1,10 @@
-/* Topologies: devices that need not be here, and compiling for them. */
+/* Topologies: descriptions of devices that need not be on this machine, and compiling for them. */
 #ifndef PJRT_ABI_TOPOLOGY_H_
 #define PJRT_ABI_TOPOLOGY_H_
 
 #include "client.h"
 
-/* Describes devices that need not be here. The topology belongs to the caller. */
+/* Describes devices that need not be on this machine. The topology belongs to the caller. */
 typedef struct PJRT_TopologyDescription_Create_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -14,7 +14,6 @@ typedef struct PJRT_TopologyDescription_Create_Args {
   size_t num_options;
   PJRT_TopologyDescription *topology;  /* out */
 } PJRT_TopologyDescription_Create_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_Create_Args, topology);
 
 /* Only for topologies that the caller made. */
 typedef struct PJRT_TopologyDescription_Destroy_Args {
@@ -22,7 +21,6 @@ typedef struct PJRT_TopologyDescription_Destroy_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_TopologyDescription *topology;
 } PJRT_TopologyDescription_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_Destroy_Args, topology);
 
 typedef struct PJRT_TopologyDescription_PlatformVersion_Args {
   size_t struct_size;
@@ -31,7 +29,6 @@ typedef struct PJRT_TopologyDescription_PlatformVersion_Args {
   const char *platform_version;  /* out */
   size_t platform_version_size;  /* out */
 } PJRT_TopologyDescription_PlatformVersion_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_PlatformVersion_Args, platform_version_size);
 
 typedef struct PJRT_TopologyDescription_PlatformName_Args {
   size_t struct_size;
@@ -40,7 +37,6 @@ typedef struct PJRT_TopologyDescription_PlatformName_Args {
   const char *platform_name;  /* out */
   size_t platform_name_size;  /* out */
 } PJRT_TopologyDescription_PlatformName_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_PlatformName_Args, platform_name_size);
 
 typedef struct PJRT_TopologyDescription_GetDeviceDescriptions_Args {
   size_t struct_size;
@@ -49,7 +45,6 @@ typedef struct PJRT_TopologyDescription_GetDeviceDescriptions_Args {
   PJRT_DeviceDescription *const *descriptions;  /* out */
   size_t num_descriptions;  /* out */
 } PJRT_TopologyDescription_GetDeviceDescriptions_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_GetDeviceDescriptions_Args, num_descriptions);
 
 typedef struct PJRT_TopologyDescription_Serialize_Args {
   size_t struct_size;
@@ -60,7 +55,6 @@ typedef struct PJRT_TopologyDescription_Serialize_Args {
   PJRT_SerializedTopology *serialized_topology;  /* out */
   void (*serialized_topology_deleter)(PJRT_SerializedTopology *serialized_topology);  /* out */
 } PJRT_TopologyDescription_Serialize_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_Serialize_Args, serialized_topology_deleter);
 
 typedef struct PJRT_TopologyDescription_Deserialize_Args {
   size_t struct_size;
@@ -69,7 +63,6 @@ typedef struct PJRT_TopologyDescription_Deserialize_Args {
   size_t serialized_topology_size;
   PJRT_TopologyDescription *topology;  /* out */
 } PJRT_TopologyDescription_Deserialize_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_Deserialize_Args, topology);
 
 typedef struct PJRT_TopologyDescription_Attributes_Args {
   size_t struct_size;
@@ -78,7 +71,6 @@ typedef struct PJRT_TopologyDescription_Attributes_Args {
   const PJRT_NamedValue *attributes;  /* out */
   size_t num_attributes;  /* out */
 } PJRT_TopologyDescription_Attributes_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_Attributes_Args, num_attributes);
 
 typedef struct PJRT_TopologyDescription_Fingerprint_Args {
   size_t struct_size;
@@ -86,7 +78,6 @@ typedef struct PJRT_TopologyDescription_Fingerprint_Args {
   const PJRT_TopologyDescription *topology;
   uint64_t fingerprint;  /* out */
 } PJRT_TopologyDescription_Fingerprint_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_Fingerprint_Args, fingerprint);
 
 typedef struct PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args {
   size_t struct_size;
@@ -101,7 +92,6 @@ typedef struct PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args {
   size_t serialized_shape_size;  /* out */
   void (*serialized_shape_deleter)(const char *);  /* out */
 } PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args, serialized_shape_deleter);
 
 typedef struct PJRT_TopologyDescription_GetMemorySpaceKindIds_Args {
   size_t struct_size;
@@ -110,7 +100,6 @@ typedef struct PJRT_TopologyDescription_GetMemorySpaceKindIds_Args {
   const int *memory_space_kind_ids;  /* out */
   size_t num_memory_space_kind_ids;  /* out */
 } PJRT_TopologyDescription_GetMemorySpaceKindIds_Args;
-PJRT_ABI_SIZE(PJRT_TopologyDescription_GetMemorySpaceKindIds_Args, num_memory_space_kind_ids);
 
 /* Compiles ahead of time. client may be null. The Executable belongs to the caller. */
 typedef struct PJRT_Compile_Args {
@@ -123,6 +112,5 @@ typedef struct PJRT_Compile_Args {
   PJRT_Client *client;
   PJRT_Executable *executable;  /* out */
 } PJRT_Compile_Args;
-PJRT_ABI_SIZE(PJRT_Compile_Args, executable);
 
 #endif  /* PJRT_ABI_TOPOLOGY_H_ */

@@ -10,7 +10,6 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_Destroy_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_AsyncHostToDeviceTransferManager *transfer_manager;
 } PJRT_AsyncHostToDeviceTransferManager_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_AsyncHostToDeviceTransferManager_Destroy_Args, transfer_manager);
 
 /* The data must stay unchanged until the event is ready. */
 typedef struct PJRT_AsyncHostToDeviceTransferManager_TransferData_Args {
@@ -24,7 +23,6 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_TransferData_Args {
   bool is_last_transfer;
   PJRT_Event *done_with_h2d_transfer;  /* out */
 } PJRT_AsyncHostToDeviceTransferManager_TransferData_Args;
-PJRT_ABI_SIZE(PJRT_AsyncHostToDeviceTransferManager_TransferData_Args, done_with_h2d_transfer);
 
 /* The buffer belongs to the caller, and becomes ready when its last transfer ends. */
 typedef struct PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args {
@@ -34,7 +32,6 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args {
   int buffer_index;
   PJRT_Buffer *buffer_out;  /* out */
 } PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args;
-PJRT_ABI_SIZE(PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer_Args, buffer_out);
 
 typedef struct PJRT_AsyncHostToDeviceTransferManager_Device_Args {
   size_t struct_size;
@@ -42,7 +39,6 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_Device_Args {
   PJRT_AsyncHostToDeviceTransferManager *transfer_manager;
   PJRT_Device *device_out;  /* out */
 } PJRT_AsyncHostToDeviceTransferManager_Device_Args;
-PJRT_ABI_SIZE(PJRT_AsyncHostToDeviceTransferManager_Device_Args, device_out);
 
 typedef struct PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args {
   size_t struct_size;
@@ -50,7 +46,6 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args {
   PJRT_AsyncHostToDeviceTransferManager *transfer_manager;
   size_t buffer_count;  /* out */
 } PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args;
-PJRT_ABI_SIZE(PJRT_AsyncHostToDeviceTransferManager_BufferCount_Args, buffer_count);
 
 typedef struct PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args {
   size_t struct_size;
@@ -59,7 +54,6 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args {
   int buffer_index;
   size_t buffer_size;  /* out */
 } PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args;
-PJRT_ABI_SIZE(PJRT_AsyncHostToDeviceTransferManager_BufferSize_Args, buffer_size);
 
 typedef struct PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args {
   size_t struct_size;
@@ -70,7 +64,6 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args {
   const char *error_message;
   size_t error_message_size;
 } PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args;
-PJRT_ABI_SIZE(PJRT_AsyncHostToDeviceTransferManager_SetBufferError_Args, error_message_size);
 
 typedef struct PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args {
   size_t struct_size;
@@ -79,7 +72,6 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args {
   const PJRT_NamedValue *transfer_metadata;
   size_t num_metadata;
 } PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args;
-PJRT_ABI_SIZE(PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args, num_metadata);
 
 typedef struct PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args {
   size_t struct_size;
@@ -93,7 +85,6 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args {
   PJRT_Buffer_MemoryLayout *shape_layout;
   PJRT_Event *done_with_h2d_transfer;  /* out */
 } PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args;
-PJRT_ABI_SIZE(PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args, done_with_h2d_transfer);
 
 typedef struct PJRT_Client_CreateBuffersForAsyncHostToDevice_Args {
   size_t struct_size;
@@ -106,10 +97,8 @@ typedef struct PJRT_Client_CreateBuffersForAsyncHostToDevice_Args {
   PJRT_Memory *memory;
   PJRT_AsyncHostToDeviceTransferManager *transfer_manager;  /* out */
 } PJRT_Client_CreateBuffersForAsyncHostToDevice_Args;
-PJRT_ABI_SIZE(PJRT_Client_CreateBuffersForAsyncHostToDevice_Args, transfer_manager);
 
-/* A piece of memory with its owner's deleter, called exactly once by whoever holds the chunk
- * last. */
+/* A piece of memory with its owner's deleter. The last holder of the chunk calls it, exactly once. */
 typedef struct PJRT_Chunk {
   void *data;
   size_t size;
@@ -122,7 +111,6 @@ typedef struct PJRT_CopyToDeviceStream_Destroy_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_CopyToDeviceStream *stream;
 } PJRT_CopyToDeviceStream_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_CopyToDeviceStream_Destroy_Args, stream);
 
 /* The stream takes the chunk and calls its deleter. */
 typedef struct PJRT_CopyToDeviceStream_AddChunk_Args {
@@ -132,7 +120,6 @@ typedef struct PJRT_CopyToDeviceStream_AddChunk_Args {
   PJRT_Chunk *chunk;
   PJRT_Event *transfer_complete;  /* out */
 } PJRT_CopyToDeviceStream_AddChunk_Args;
-PJRT_ABI_SIZE(PJRT_CopyToDeviceStream_AddChunk_Args, transfer_complete);
 
 typedef struct PJRT_CopyToDeviceStream_TotalBytes_Args {
   size_t struct_size;
@@ -140,7 +127,6 @@ typedef struct PJRT_CopyToDeviceStream_TotalBytes_Args {
   PJRT_CopyToDeviceStream *stream;
   int64_t total_bytes;  /* out */
 } PJRT_CopyToDeviceStream_TotalBytes_Args;
-PJRT_ABI_SIZE(PJRT_CopyToDeviceStream_TotalBytes_Args, total_bytes);
 
 typedef struct PJRT_CopyToDeviceStream_GranuleSize_Args {
   size_t struct_size;
@@ -148,7 +134,6 @@ typedef struct PJRT_CopyToDeviceStream_GranuleSize_Args {
   PJRT_CopyToDeviceStream *stream;
   int64_t granule_size_in_bytes;  /* out */
 } PJRT_CopyToDeviceStream_GranuleSize_Args;
-PJRT_ABI_SIZE(PJRT_CopyToDeviceStream_GranuleSize_Args, granule_size_in_bytes);
 
 typedef struct PJRT_CopyToDeviceStream_CurrentBytes_Args {
   size_t struct_size;
@@ -156,6 +141,5 @@ typedef struct PJRT_CopyToDeviceStream_CurrentBytes_Args {
   PJRT_CopyToDeviceStream *stream;
   int64_t current_bytes;  /* out */
 } PJRT_CopyToDeviceStream_CurrentBytes_Args;
-PJRT_ABI_SIZE(PJRT_CopyToDeviceStream_CurrentBytes_Args, current_bytes);
 
 #endif  /* PJRT_ABI_TRANSFER_H_ */

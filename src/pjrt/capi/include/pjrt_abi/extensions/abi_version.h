@@ -14,36 +14,31 @@ typedef struct PJRT_Client_RuntimeAbiVersion_Args {
   PJRT_Client *client;
   PJRT_RuntimeAbiVersion *abi_version;
 } PJRT_Client_RuntimeAbiVersion_Args;
-PJRT_ABI_SIZE(PJRT_Client_RuntimeAbiVersion_Args, abi_version);
 
 typedef struct PJRT_Executable_GetAbiVersion_Args {
   size_t struct_size;
   PJRT_Executable *executable;
   PJRT_ExecutableAbiVersion *abi_version;
 } PJRT_Executable_GetAbiVersion_Args;
-PJRT_ABI_SIZE(PJRT_Executable_GetAbiVersion_Args, abi_version);
 
 typedef struct PJRT_RuntimeAbiVersion_Destroy_Args {
   size_t struct_size;
   PJRT_RuntimeAbiVersion *abi_version;
 } PJRT_RuntimeAbiVersion_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_RuntimeAbiVersion_Destroy_Args, abi_version);
 
-/* Null where they fit, otherwise an error that says why not. */
+/* Null where they fit, otherwise an error with the reason. */
 typedef struct PJRT_RuntimeAbiVersion_IsCompatibleWithRuntime_Args {
   size_t struct_size;
   const PJRT_RuntimeAbiVersion *abi_version;
   const PJRT_RuntimeAbiVersion *other_abi_version;
 } PJRT_RuntimeAbiVersion_IsCompatibleWithRuntime_Args;
-PJRT_ABI_SIZE(PJRT_RuntimeAbiVersion_IsCompatibleWithRuntime_Args, other_abi_version);
 
-/* Null where they fit, otherwise an error that says why not. */
+/* Null where they fit, otherwise an error with the reason. */
 typedef struct PJRT_RuntimeAbiVersion_IsCompatibleWithExecutable_Args {
   size_t struct_size;
   const PJRT_RuntimeAbiVersion *abi_version;
   const PJRT_ExecutableAbiVersion *executable_abi_version;
 } PJRT_RuntimeAbiVersion_IsCompatibleWithExecutable_Args;
-PJRT_ABI_SIZE(PJRT_RuntimeAbiVersion_IsCompatibleWithExecutable_Args, executable_abi_version);
 
 /* The bytes live until the caller calls the deleter on the holder. */
 typedef struct PJRT_RuntimeAbiVersion_ToProto_Args {
@@ -54,14 +49,12 @@ typedef struct PJRT_RuntimeAbiVersion_ToProto_Args {
   PJRT_AbiVersion_SerializedProto *serialized_proto_holder;
   void (*serialized_proto_deleter)(PJRT_AbiVersion_SerializedProto *holder);
 } PJRT_RuntimeAbiVersion_ToProto_Args;
-PJRT_ABI_SIZE(PJRT_RuntimeAbiVersion_ToProto_Args, serialized_proto_deleter);
 
 typedef struct PJRT_RuntimeAbiVersion_PlatformId_Args {
   size_t struct_size;
   const PJRT_RuntimeAbiVersion *abi_version;
   size_t platform_id;
 } PJRT_RuntimeAbiVersion_PlatformId_Args;
-PJRT_ABI_SIZE(PJRT_RuntimeAbiVersion_PlatformId_Args, platform_id);
 
 typedef struct PJRT_RuntimeAbiVersion_FromProto_Args {
   size_t struct_size;
@@ -69,13 +62,11 @@ typedef struct PJRT_RuntimeAbiVersion_FromProto_Args {
   size_t serialized_proto_size;
   PJRT_RuntimeAbiVersion *abi_version;
 } PJRT_RuntimeAbiVersion_FromProto_Args;
-PJRT_ABI_SIZE(PJRT_RuntimeAbiVersion_FromProto_Args, abi_version);
 
 typedef struct PJRT_ExecutableAbiVersion_Destroy_Args {
   size_t struct_size;
   PJRT_ExecutableAbiVersion *abi_version;
 } PJRT_ExecutableAbiVersion_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_ExecutableAbiVersion_Destroy_Args, abi_version);
 
 /* The bytes live until the caller calls the deleter on the holder. */
 typedef struct PJRT_ExecutableAbiVersion_ToProto_Args {
@@ -86,14 +77,12 @@ typedef struct PJRT_ExecutableAbiVersion_ToProto_Args {
   PJRT_AbiVersion_SerializedProto *serialized_proto_holder;
   void (*serialized_proto_deleter)(PJRT_AbiVersion_SerializedProto *holder);
 } PJRT_ExecutableAbiVersion_ToProto_Args;
-PJRT_ABI_SIZE(PJRT_ExecutableAbiVersion_ToProto_Args, serialized_proto_deleter);
 
 typedef struct PJRT_ExecutableAbiVersion_PlatformId_Args {
   size_t struct_size;
   const PJRT_ExecutableAbiVersion *abi_version;
   size_t platform_id;
 } PJRT_ExecutableAbiVersion_PlatformId_Args;
-PJRT_ABI_SIZE(PJRT_ExecutableAbiVersion_PlatformId_Args, platform_id);
 
 typedef struct PJRT_ExecutableAbiVersion_FromProto_Args {
   size_t struct_size;
@@ -101,7 +90,6 @@ typedef struct PJRT_ExecutableAbiVersion_FromProto_Args {
   size_t serialized_proto_size;
   PJRT_ExecutableAbiVersion *abi_version;
 } PJRT_ExecutableAbiVersion_FromProto_Args;
-PJRT_ABI_SIZE(PJRT_ExecutableAbiVersion_FromProto_Args, abi_version);
 
 typedef struct PJRT_AbiVersion_Extension {
   PJRT_Extension_Base base;
@@ -118,6 +106,5 @@ typedef struct PJRT_AbiVersion_Extension {
   PJRT_Error *(*runtime_abi_version_from_proto)(PJRT_RuntimeAbiVersion_FromProto_Args *args);
   PJRT_Error *(*executable_abi_version_from_proto)(PJRT_ExecutableAbiVersion_FromProto_Args *args);
 } PJRT_AbiVersion_Extension;
-PJRT_ABI_SIZE(PJRT_AbiVersion_Extension, executable_abi_version_from_proto);
 
 #endif  /* PJRT_ABI_EXTENSIONS_ABI_VERSION_H_ */

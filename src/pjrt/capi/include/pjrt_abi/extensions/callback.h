@@ -11,8 +11,8 @@ typedef enum {
   PJRT_Callback_Type_Prefatal = 2,
 } PJRT_Callback_Type;
 
-/* Why a slice of TPUs failed: while its network was set up, because a worker does not answer, because a worker
- * restarts again and again, because a test wanted it, or because the driver of a chip said so. */
+/* Why a slice of TPUs failed: its network could not be set up, a worker does not answer, a worker restarts again
+ * and again, a test asked for it, or the driver of a chip reported it. */
 typedef enum {
   PJRT_Callback_Tpu_SliceFailureType_Unknown = 0,
   PJRT_Callback_Tpu_SliceFailureType_InitError = 1,
@@ -26,16 +26,14 @@ typedef struct PJRT_Callback_Tpu_SliceBuilderArgs {
   size_t struct_size;
   PJRT_Callback_Tpu_SliceFailureType failure_type;
 } PJRT_Callback_Tpu_SliceBuilderArgs;
-PJRT_ABI_SIZE(PJRT_Callback_Tpu_SliceBuilderArgs, failure_type);
 
-/* Comes before the plugin ends the process. */
+/* The callback runs before the plugin ends the process. */
 typedef struct PJRT_Callback_PrefatalArgs {
   size_t struct_size;
   PJRT_Error_Code error_code;
   const char *error_message;
   size_t error_message_size;
 } PJRT_Callback_PrefatalArgs;
-PJRT_ABI_SIZE(PJRT_Callback_PrefatalArgs, error_message_size);
 
 typedef void (*PJRT_Callback_Function)(void *args, void *user_arg);
 
@@ -46,7 +44,6 @@ typedef struct PJRT_Callback_RegisterCallback_Args {
   PJRT_Callback_Function callback;
   void *user_arg;
 } PJRT_Callback_RegisterCallback_Args;
-PJRT_ABI_SIZE(PJRT_Callback_RegisterCallback_Args, user_arg);
 
 /* Calls all callbacks of a type before it returns. */
 typedef struct PJRT_Callback_InvokeCallback_Args {
@@ -55,13 +52,11 @@ typedef struct PJRT_Callback_InvokeCallback_Args {
   PJRT_Callback_Type type;
   void *args;
 } PJRT_Callback_InvokeCallback_Args;
-PJRT_ABI_SIZE(PJRT_Callback_InvokeCallback_Args, args);
 
 typedef struct PJRT_Callback_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*register_callback)(PJRT_Callback_RegisterCallback_Args *args);
   PJRT_Error *(*invoke_callback)(PJRT_Callback_InvokeCallback_Args *args);
 } PJRT_Callback_Extension;
-PJRT_ABI_SIZE(PJRT_Callback_Extension, invoke_callback);
 
 #endif  /* PJRT_ABI_EXTENSIONS_CALLBACK_H_ */

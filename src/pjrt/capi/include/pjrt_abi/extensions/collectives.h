@@ -1,5 +1,5 @@
-/* Collectives: operations between hosts on their own memory, outside of programs. The Megascale extension makes what they
- * start from. The structs have no extension_start. */
+/* Collectives: operations between hosts on their own memory, outside of programs. The Megascale extension makes the
+ * PJRT_Collectives object. The structs have no extension_start. */
 #ifndef PJRT_ABI_EXTENSIONS_COLLECTIVES_H_
 #define PJRT_ABI_EXTENSIONS_COLLECTIVES_H_
 
@@ -26,7 +26,6 @@ typedef struct PJRT_Collectives_Destroy_Args {
   size_t struct_size;
   PJRT_Collectives *collectives;
 } PJRT_Collectives_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_Collectives_Destroy_Args, collectives);
 
 /* One communicator for each rank of this process. The array lives until the deleter is called; each communicator is the
  * caller's, and outlives it. clique_ids may be null. */
@@ -45,15 +44,13 @@ typedef struct PJRT_Collectives_CreateCommunicators_Args {
   PJRT_Collectives_Communicators *communicators_holder;  /* out */
   void (*communicators_holder_deleter)(PJRT_Collectives_Communicators *holder);  /* out */
 } PJRT_Collectives_CreateCommunicators_Args;
-PJRT_ABI_SIZE(PJRT_Collectives_CreateCommunicators_Args, communicators_holder_deleter);
 
 typedef struct PJRT_Collectives_Communicator_Destroy_Args {
   size_t struct_size;
   PJRT_Collectives_Communicator *communicator;
 } PJRT_Collectives_Communicator_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_Collectives_Communicator_Destroy_Args, communicator);
 
-/* Which meeting of the participants an operation belongs to, and how long they wait for each other. It has no struct_size. */
+/* The rendezvous of an operation's participants, and how long they wait for each other. It has no struct_size. */
 typedef struct PJRT_Collectives_CpuExecutor {
   int64_t run_id;
   int64_t *global_device_ids;
@@ -63,9 +60,8 @@ typedef struct PJRT_Collectives_CpuExecutor {
   int64_t op_id;
   int64_t timeout_in_ns;
 } PJRT_Collectives_CpuExecutor;
-PJRT_ABI_SIZE(PJRT_Collectives_CpuExecutor, timeout_in_ns);
 
-/* The operations are over when their event is set, which belongs to the caller. */
+/* An operation is complete when its event is set. The event belongs to the caller. */
 typedef struct PJRT_Collectives_Communicator_AllReduce_Args {
   size_t struct_size;
   PJRT_Collectives_Communicator *communicator;
@@ -79,7 +75,6 @@ typedef struct PJRT_Collectives_Communicator_AllReduce_Args {
   PJRT_Collectives_CpuExecutor *cpu_executor;
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_AllReduce_Args;
-PJRT_ABI_SIZE(PJRT_Collectives_Communicator_AllReduce_Args, event);
 
 typedef struct PJRT_Collectives_Communicator_ReduceScatter_Args {
   size_t struct_size;
@@ -94,7 +89,6 @@ typedef struct PJRT_Collectives_Communicator_ReduceScatter_Args {
   PJRT_Collectives_CpuExecutor *cpu_executor;
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_ReduceScatter_Args;
-PJRT_ABI_SIZE(PJRT_Collectives_Communicator_ReduceScatter_Args, event);
 
 typedef struct PJRT_Collectives_Communicator_AllGather_Args {
   size_t struct_size;
@@ -108,7 +102,6 @@ typedef struct PJRT_Collectives_Communicator_AllGather_Args {
   PJRT_Collectives_CpuExecutor *cpu_executor;
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_AllGather_Args;
-PJRT_ABI_SIZE(PJRT_Collectives_Communicator_AllGather_Args, event);
 
 typedef struct PJRT_Collectives_Communicator_CollectivePermute_Args {
   size_t struct_size;
@@ -126,7 +119,6 @@ typedef struct PJRT_Collectives_Communicator_CollectivePermute_Args {
   PJRT_Collectives_CpuExecutor *cpu_executor;
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_CollectivePermute_Args;
-PJRT_ABI_SIZE(PJRT_Collectives_Communicator_CollectivePermute_Args, event);
 
 typedef struct PJRT_Collectives_Communicator_AllToAll_Args {
   size_t struct_size;
@@ -142,7 +134,6 @@ typedef struct PJRT_Collectives_Communicator_AllToAll_Args {
   PJRT_Collectives_CpuExecutor *cpu_executor;
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_AllToAll_Args;
-PJRT_ABI_SIZE(PJRT_Collectives_Communicator_AllToAll_Args, event);
 
 typedef struct PJRT_Collectives_Communicator_ToString_Args {
   size_t struct_size;
@@ -152,7 +143,6 @@ typedef struct PJRT_Collectives_Communicator_ToString_Args {
   PJRT_Collectives_ToString_Holder *str_holder;  /* out */
   void (*str_holder_deleter)(PJRT_Collectives_ToString_Holder *holder);  /* out */
 } PJRT_Collectives_Communicator_ToString_Args;
-PJRT_ABI_SIZE(PJRT_Collectives_Communicator_ToString_Args, str_holder_deleter);
 
 typedef struct PJRT_Collectives_Extension {
   PJRT_Extension_Base base;
@@ -166,6 +156,5 @@ typedef struct PJRT_Collectives_Extension {
   PJRT_Error *(*communicator_all_to_all)(PJRT_Collectives_Communicator_AllToAll_Args *args);
   PJRT_Error *(*communicator_to_string)(PJRT_Collectives_Communicator_ToString_Args *args);
 } PJRT_Collectives_Extension;
-PJRT_ABI_SIZE(PJRT_Collectives_Extension, communicator_to_string);
 
 #endif  /* PJRT_ABI_EXTENSIONS_COLLECTIVES_H_ */

@@ -16,7 +16,6 @@ typedef struct PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args {
   const int64_t *transfer_keys;
   PJRT_Event **send_events;
 } PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args;
-PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args, send_events);
 
 /* All arrays have num_shapes entries; num_dims holds the dimensions of each shape, shape_num_dims how many. */
 typedef struct PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args {
@@ -33,17 +32,16 @@ typedef struct PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args {
   const int64_t *transfer_keys;
   PJRT_Buffer **buffers;
 } PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args;
-PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args, buffers);
 
 typedef void (*PJRT_Transfers_CrossHostOnCanceledCallback)(PJRT_Error *error, void *user_arg);
 
-/* Lets the receiver call the transfer off; the reason travels to the sender. */
+/* Lets the receiver cancel the transfer; the sender gets the reason. */
 typedef void (*PJRT_Transfers_CrossHostSendCancelNotifier)(
     const char *serialized_descriptor, size_t serialized_descriptor_size, PJRT_Error_Code reason,
     const char *error_message, size_t error_message_size,
     PJRT_Transfers_CrossHostOnCanceledCallback on_canceled, void *on_canceled_user_arg, void *user_arg);
 
-/* Called once when the receiving buffers have descriptors, or with the error that came instead. */
+/* Called once, when the receiving buffers have descriptors, or with an error. */
 typedef void (*PJRT_Transfers_CrossHostRecvNotifier)(
     PJRT_Error *error, const char **serialized_descriptors, size_t *descriptors_sizes,
     size_t num_descriptors, void *user_arg, PJRT_Transfers_CrossHostSendCancelNotifier cancel_notifier,
@@ -68,7 +66,6 @@ typedef struct PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args {
   PJRT_Buffer **buffers;
   size_t num_buffers;  /* out */
 } PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args;
-PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args, num_buffers);
 
 typedef void (*PJRT_Transfers_CrossHostRemoteSendCallback)(PJRT_Error *error, bool sends_were_enqueued, void *user_arg);
 
@@ -79,7 +76,8 @@ typedef struct PJRT_Transfers_CrossHostRemoteSendCallbackInfo {
 
 typedef void (*PJRT_Transfers_DescriptorDestructor)(char **descriptor_data, size_t *descriptor_size);
 
-/* The event tells when the descriptor is there; the plugin destroys it, and gives the descriptor back by the destructor. */
+/* The event is set when the descriptor is available. The plugin destroys the event, and frees the descriptor by the
+ * destructor. */
 typedef struct PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -90,7 +88,6 @@ typedef struct PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args {
   PJRT_Transfers_CrossHostRemoteSendCallbackInfo on_done;
   PJRT_Transfers_DescriptorDestructor descriptor_destructor;
 } PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args;
-PJRT_ABI_SIZE(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, descriptor_destructor);
 
 typedef struct PJRT_CrossHostTransfers_Extension {
   PJRT_Extension_Base base;
@@ -102,6 +99,5 @@ typedef struct PJRT_CrossHostTransfers_Extension {
   PJRT_Error *(*PJRT_Transfers_PJRT_Client_CrossHostSendBuffers)(
       PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args *args);
 } PJRT_CrossHostTransfers_Extension;
-PJRT_ABI_SIZE(PJRT_CrossHostTransfers_Extension, PJRT_Transfers_PJRT_Client_CrossHostSendBuffers);
 
 #endif  /* PJRT_ABI_EXTENSIONS_CROSS_HOST_TRANSFERS_H_ */

@@ -24,6 +24,5 @@ typedef struct PJRT_ExecutableMetadata_Extension {
   PJRT_Error *(*get_executable_metadata)(PJRT_ExecutableMetadata_GetExecutableMetadata_Args *args);
   void (*destroy_serialized_metadata)(PJRT_ExecutableMetadata_DestroySerializedMetadata_Args *args);
 } PJRT_ExecutableMetadata_Extension;
-PJRT_ABI_SIZE(PJRT_ExecutableMetadata_Extension, destroy_serialized_metadata);
 
 #endif  /* PJRT_ABI_EXTENSIONS_EXECUTABLE_METADATA_H_ */

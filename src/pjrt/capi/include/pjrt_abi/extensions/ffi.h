@@ -25,7 +25,6 @@ typedef struct PJRT_FFI_Type_Register_Args {
   int64_t type_id;
   PJRT_FFI_Type_Info *type_info;
 } PJRT_FFI_Type_Register_Args;
-PJRT_ABI_SIZE(PJRT_FFI_Type_Register_Args, type_info);
 
 typedef struct PJRT_FFI_UserData {
   int64_t type_id;
@@ -39,7 +38,6 @@ typedef struct PJRT_FFI_UserData_Add_Args {
   PJRT_ExecuteContext *context;
   PJRT_FFI_UserData user_data;
 } PJRT_FFI_UserData_Add_Args;
-PJRT_ABI_SIZE(PJRT_FFI_UserData_Add_Args, user_data);
 
 typedef struct PJRT_FFI_Register_Handler_Args {
   size_t struct_size;
@@ -50,7 +48,6 @@ typedef struct PJRT_FFI_Register_Handler_Args {
   size_t platform_name_size;
   PJRT_FFI_Handler_TraitsBits traits;
 } PJRT_FFI_Register_Handler_Args;
-PJRT_ABI_SIZE(PJRT_FFI_Register_Handler_Args, traits);
 
 typedef struct PJRT_FFI_Extension {
   PJRT_Extension_Base base;
@@ -58,6 +55,5 @@ typedef struct PJRT_FFI_Extension {
   PJRT_Error *(*user_data_add)(PJRT_FFI_UserData_Add_Args *args);
   PJRT_Error *(*register_handler)(PJRT_FFI_Register_Handler_Args *args);
 } PJRT_FFI_Extension;
-PJRT_ABI_SIZE(PJRT_FFI_Extension, register_handler);
 
 #endif  /* PJRT_ABI_EXTENSIONS_FFI_H_ */

@@ -1,4 +1,4 @@
-/* HostAllocator: host memory that a client's transfers like. HostMemoryAllocator took its place. */
+/* HostAllocator: host memory that suits a client's transfers. HostMemoryAllocator replaces it. */
 #ifndef PJRT_ABI_EXTENSIONS_HOST_ALLOCATOR_H_
 #define PJRT_ABI_EXTENSIONS_HOST_ALLOCATOR_H_
 
@@ -10,7 +10,6 @@ typedef struct PJRT_HostAllocator_GetPreferredAlignment_Args {
   PJRT_Client *client;
   size_t preferred_alignment;  /* out */
 } PJRT_HostAllocator_GetPreferredAlignment_Args;
-PJRT_ABI_SIZE(PJRT_HostAllocator_GetPreferredAlignment_Args, preferred_alignment);
 
 typedef struct PJRT_HostAllocator_Allocate_Args {
   size_t struct_size;
@@ -20,7 +19,6 @@ typedef struct PJRT_HostAllocator_Allocate_Args {
   size_t alignment;
   void *ptr;  /* out */
 } PJRT_HostAllocator_Allocate_Args;
-PJRT_ABI_SIZE(PJRT_HostAllocator_Allocate_Args, ptr);
 
 typedef struct PJRT_HostAllocator_Free_Args {
   size_t struct_size;
@@ -28,7 +26,6 @@ typedef struct PJRT_HostAllocator_Free_Args {
   PJRT_Client *client;
   void *ptr;
 } PJRT_HostAllocator_Free_Args;
-PJRT_ABI_SIZE(PJRT_HostAllocator_Free_Args, ptr);
 
 typedef struct PJRT_HostAllocator_Extension {
   PJRT_Extension_Base base;
@@ -36,6 +33,5 @@ typedef struct PJRT_HostAllocator_Extension {
   PJRT_Error *(*allocate)(PJRT_HostAllocator_Allocate_Args *args);
   PJRT_Error *(*free)(PJRT_HostAllocator_Free_Args *args);
 } PJRT_HostAllocator_Extension;
-PJRT_ABI_SIZE(PJRT_HostAllocator_Extension, free);
 
 #endif  /* PJRT_ABI_EXTENSIONS_HOST_ALLOCATOR_H_ */

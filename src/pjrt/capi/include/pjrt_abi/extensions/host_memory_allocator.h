@@ -1,4 +1,4 @@
-/* HostMemoryAllocator: host memory that a client's transfers like, of a NUMA node if the caller names one. */
+/* HostMemoryAllocator: host memory that suits a client's transfers, of a NUMA node if the caller names one. */
 #ifndef PJRT_ABI_EXTENSIONS_HOST_MEMORY_ALLOCATOR_H_
 #define PJRT_ABI_EXTENSIONS_HOST_MEMORY_ALLOCATOR_H_
 
@@ -15,12 +15,10 @@ typedef struct PJRT_HostMemoryAllocator_Allocate_Args {
   void (*deleter)(void *ptr, void *arg);  /* out */
   void *deleter_arg;  /* out */
 } PJRT_HostMemoryAllocator_Allocate_Args;
-PJRT_ABI_SIZE(PJRT_HostMemoryAllocator_Allocate_Args, deleter_arg);
 
 typedef struct PJRT_HostMemoryAllocator_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*allocate)(PJRT_HostMemoryAllocator_Allocate_Args *args);
 } PJRT_HostMemoryAllocator_Extension;
-PJRT_ABI_SIZE(PJRT_HostMemoryAllocator_Extension, allocate);
 
 #endif  /* PJRT_ABI_EXTENSIONS_HOST_MEMORY_ALLOCATOR_H_ */

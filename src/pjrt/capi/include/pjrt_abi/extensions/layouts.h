@@ -12,7 +12,6 @@ typedef struct PJRT_Layouts_MemoryLayout_Destroy_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Layouts_MemoryLayout *layout;
 } PJRT_Layouts_MemoryLayout_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_Layouts_MemoryLayout_Destroy_Args, layout);
 
 /* The text (XLA's spelling, as in {1,0:T(8,128)}) lives until the caller calls the deleter. */
 typedef struct PJRT_Layouts_MemoryLayout_Serialize_Args {
@@ -24,7 +23,6 @@ typedef struct PJRT_Layouts_MemoryLayout_Serialize_Args {
   PJRT_Layouts_SerializedLayout *serialized_layout;
   void (*serialized_layout_deleter)(PJRT_Layouts_SerializedLayout *serialized_layout);
 } PJRT_Layouts_MemoryLayout_Serialize_Args;
-PJRT_ABI_SIZE(PJRT_Layouts_MemoryLayout_Serialize_Args, serialized_layout_deleter);
 
 typedef struct PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args {
   size_t struct_size;
@@ -35,7 +33,6 @@ typedef struct PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args {
   size_t num_dims;
   PJRT_Layouts_MemoryLayout *layout;
 } PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args;
-PJRT_ABI_SIZE(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args, layout);
 
 typedef struct PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args {
   size_t struct_size;
@@ -43,7 +40,6 @@ typedef struct PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args {
   PJRT_Buffer *buffer;
   PJRT_Layouts_MemoryLayout *layout;
 } PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args;
-PJRT_ABI_SIZE(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args, layout);
 
 typedef struct PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args {
   size_t struct_size;
@@ -54,7 +50,6 @@ typedef struct PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args {
   size_t num_dims;
   PJRT_Layouts_MemoryLayout *layout;
 } PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args;
-PJRT_ABI_SIZE(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args, layout);
 
 /* The array lives as long as the executable; the layouts in it belong to the plugin. */
 typedef struct PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args {
@@ -64,7 +59,6 @@ typedef struct PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args {
   size_t num_outputs;
   PJRT_Layouts_MemoryLayout **layouts;
 } PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args;
-PJRT_ABI_SIZE(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args, layouts);
 
 typedef struct PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args {
   size_t struct_size;
@@ -73,7 +67,6 @@ typedef struct PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args {
   size_t num_parameters;
   PJRT_Layouts_MemoryLayout **layouts;
 } PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args;
-PJRT_ABI_SIZE(PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args, layouts);
 
 typedef struct PJRT_Layouts_Extension {
   PJRT_Extension_Base base;
@@ -85,6 +78,5 @@ typedef struct PJRT_Layouts_Extension {
   PJRT_Error *(*PJRT_Layouts_PJRT_Executable_GetOutputLayouts)(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args *args);
   PJRT_Error *(*PJRT_Layouts_PJRT_Executable_GetParameterLayouts)(PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args *args);
 } PJRT_Layouts_Extension;
-PJRT_ABI_SIZE(PJRT_Layouts_Extension, PJRT_Layouts_PJRT_Executable_GetParameterLayouts);
 
 #endif  /* PJRT_ABI_EXTENSIONS_LAYOUTS_H_ */

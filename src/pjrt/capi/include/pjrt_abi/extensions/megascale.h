@@ -17,31 +17,28 @@ typedef struct PJRT_Megascale_CreateClientContextFromPjRtClient_Args {
   PJRT_Client *client;
   PJRT_Megascale_ClientContext *client_context;  /* out */
 } PJRT_Megascale_CreateClientContextFromPjRtClient_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_CreateClientContextFromPjRtClient_Args, client_context);
 
 typedef struct PJRT_Megascale_CreateDefaultClientContext_Args {
   size_t struct_size;
   PJRT_Megascale_ClientContext *client_context;  /* out */
 } PJRT_Megascale_CreateDefaultClientContext_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_CreateDefaultClientContext_Args, client_context);
 
 typedef struct PJRT_Megascale_DeleteClientContext_Args {
   size_t struct_size;
   PJRT_Megascale_ClientContext *client_context;
 } PJRT_Megascale_DeleteClientContext_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_DeleteClientContext_Args, client_context);
 
-/* So many slices of a topology, for compiling where none of them is. The configuration belongs to the caller. */
+/* A number of slices of a topology, for compiling on a machine without them. The configuration belongs to the
+ * caller. */
 typedef struct PJRT_Megascale_CreateAoTConfig_Args {
   size_t struct_size;
   const PJRT_TopologyDescription *topology;
   int32_t num_slices;
   PJRT_MultiSlice_Config *multi_slice_config;  /* out */
 } PJRT_Megascale_CreateAoTConfig_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_CreateAoTConfig_Args, multi_slice_config);
 
-/* The same where they are: with the addresses of all (a serialized EndpointAddresses) and the network between them (a
- * serialized DCNTopology). */
+/* The same on the machines of the slices: with the addresses of all (a serialized EndpointAddresses) and the
+ * network between them (a serialized DCNTopology). */
 typedef struct PJRT_Megascale_CreateMultiSliceConfig_Args {
   size_t struct_size;
   const PJRT_TopologyDescription *topology;
@@ -55,14 +52,12 @@ typedef struct PJRT_Megascale_CreateMultiSliceConfig_Args {
   PJRT_Megascale_ClientContext *client_context;
   PJRT_MultiSlice_Config *multi_slice_config;  /* out */
 } PJRT_Megascale_CreateMultiSliceConfig_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_CreateMultiSliceConfig_Args, multi_slice_config);
 
-/* Only the first two fields are public. Plugins of 0.116 want 32 bytes here: do not call it. */
+/* Only the first two fields are public. Plugins of 0.116 expect 32 bytes here: do not call it. */
 typedef struct PJRT_Megascale_ClientContext_Initialize_Args {
   size_t struct_size;
   PJRT_Megascale_ClientContext *client_context;
 } PJRT_Megascale_ClientContext_Initialize_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ClientContext_Initialize_Args, client_context);
 
 typedef struct PJRT_Megascale_ClientContext_UnblockPendingWork_Args {
   size_t struct_size;
@@ -70,16 +65,14 @@ typedef struct PJRT_Megascale_ClientContext_UnblockPendingWork_Args {
   int32_t launch_id;
   int64_t expire_after_ms;
 } PJRT_Megascale_ClientContext_UnblockPendingWork_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ClientContext_UnblockPendingWork_Args, expire_after_ms);
 
 typedef struct PJRT_Megascale_ClientContext_MegascalePort_Args {
   size_t struct_size;
   PJRT_Megascale_ClientContext *client_context;
   int32_t port;  /* out */
 } PJRT_Megascale_ClientContext_MegascalePort_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ClientContext_MegascalePort_Args, port);
 
-/* Arrays of addresses and, where they are not null, of slices and of places in a slice. It has no struct_size. */
+/* Arrays of addresses and, where they are not null, of slices and of positions in a slice. It has no struct_size. */
 typedef struct PJRT_Megascale_ProcessesInfo {
   const char **addresses;
   size_t *address_sizes;
@@ -90,7 +83,6 @@ typedef struct PJRT_Megascale_ProcessesInfo {
   size_t num_per_slice_indexes;
   int32_t num_devices_per_process;
 } PJRT_Megascale_ProcessesInfo;
-PJRT_ABI_SIZE(PJRT_Megascale_ProcessesInfo, num_devices_per_process);
 
 typedef struct PJRT_Megascale_CreateMegascaleCollectives_Args {
   size_t struct_size;
@@ -100,7 +92,6 @@ typedef struct PJRT_Megascale_CreateMegascaleCollectives_Args {
   size_t dcn_topology_size;
   PJRT_Collectives *collectives;  /* out */
 } PJRT_Megascale_CreateMegascaleCollectives_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_CreateMegascaleCollectives_Args, collectives);
 
 /* A device of a slice has one number among the devices of all slices. */
 typedef struct PJRT_Megascale_DeviceId_To_MegascaleId_Args {
@@ -109,7 +100,6 @@ typedef struct PJRT_Megascale_DeviceId_To_MegascaleId_Args {
   int32_t per_slice_device_id;
   int64_t megascale_id;  /* out */
 } PJRT_Megascale_DeviceId_To_MegascaleId_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_DeviceId_To_MegascaleId_Args, megascale_id);
 
 typedef struct PJRT_Megascale_MegascaleId_To_DeviceId_Args {
   size_t struct_size;
@@ -117,7 +107,6 @@ typedef struct PJRT_Megascale_MegascaleId_To_DeviceId_Args {
   int32_t slice_id;  /* out */
   int32_t per_slice_device_id;  /* out */
 } PJRT_Megascale_MegascaleId_To_DeviceId_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_MegascaleId_To_DeviceId_Args, per_slice_device_id);
 
 typedef void (*PJRT_Megascale_ErrorHandler)(
     const char *serialized_error, size_t serialized_error_size, void *user_data);
@@ -129,14 +118,12 @@ typedef struct PJRT_Megascale_RegisterErrorHandler_Args {
   PJRT_Megascale_ErrorHandler handler;
   void *user_data;
 } PJRT_Megascale_RegisterErrorHandler_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_RegisterErrorHandler_Args, user_data);
 
 typedef struct PJRT_Megascale_UnregisterErrorHandler_Args {
   size_t struct_size;
   const char *handler_name;
   size_t handler_name_size;
 } PJRT_Megascale_UnregisterErrorHandler_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_UnregisterErrorHandler_Args, handler_name_size);
 
 /* Gathers the errors of all workers, and finds which of them came first. */
 typedef struct PJRT_Megascale_ErrorAggregator_Create_Args {
@@ -145,19 +132,16 @@ typedef struct PJRT_Megascale_ErrorAggregator_Create_Args {
   size_t app_type_size;
   PJRT_Megascale_ErrorAggregator *aggregator;  /* out */
 } PJRT_Megascale_ErrorAggregator_Create_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ErrorAggregator_Create_Args, aggregator);
 
 typedef struct PJRT_Megascale_ErrorAggregator_Delete_Args {
   size_t struct_size;
   PJRT_Megascale_ErrorAggregator *aggregator;
 } PJRT_Megascale_ErrorAggregator_Delete_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ErrorAggregator_Delete_Args, aggregator);
 
 typedef struct PJRT_Megascale_ErrorDigest_Delete_Args {
   size_t struct_size;
   PJRT_Megascale_ErrorDigest *digest;
 } PJRT_Megascale_ErrorDigest_Delete_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ErrorDigest_Delete_Args, digest);
 
 typedef struct PJRT_Megascale_ErrorAggregator_AddError_Args {
   size_t struct_size;
@@ -167,35 +151,30 @@ typedef struct PJRT_Megascale_ErrorAggregator_AddError_Args {
   const char *serialized_error;
   size_t serialized_error_size;
 } PJRT_Megascale_ErrorAggregator_AddError_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ErrorAggregator_AddError_Args, serialized_error_size);
 
 typedef struct PJRT_Megascale_ErrorAggregator_ProcessAndShutdown_Args {
   size_t struct_size;
   PJRT_Megascale_ErrorAggregator *aggregator;
   PJRT_Megascale_ErrorDigest *digest;  /* out */
 } PJRT_Megascale_ErrorAggregator_ProcessAndShutdown_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ErrorAggregator_ProcessAndShutdown_Args, digest);
 
 typedef struct PJRT_Megascale_ErrorAggregator_LogErrorDigest_Args {
   size_t struct_size;
   PJRT_Megascale_ErrorAggregator *aggregator;
   PJRT_Megascale_ErrorDigest *digest;
 } PJRT_Megascale_ErrorAggregator_LogErrorDigest_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ErrorAggregator_LogErrorDigest_Args, digest);
 
 typedef struct PJRT_Megascale_ErrorAggregator_Size_Args {
   size_t struct_size;
   PJRT_Megascale_ErrorAggregator *aggregator;
   size_t size;  /* out */
 } PJRT_Megascale_ErrorAggregator_Size_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ErrorAggregator_Size_Args, size);
 
 typedef struct PJRT_Megascale_ErrorAggregator_Active_Args {
   size_t struct_size;
   PJRT_Megascale_ErrorAggregator *aggregator;
   bool active;  /* out */
 } PJRT_Megascale_ErrorAggregator_Active_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_ErrorAggregator_Active_Args, active);
 
 /* The arrays of addresses live until the deleter is called. */
 typedef struct PJRT_Megascale_GetInterfaceAddressesHelper_Args {
@@ -214,7 +193,6 @@ typedef struct PJRT_Megascale_GetInterfaceAddressesHelper_Args {
   PJRT_Megascale_SerializedAddresses *addresses;  /* out */
   void (*addresses_deleter)(PJRT_Megascale_SerializedAddresses *addresses);  /* out */
 } PJRT_Megascale_GetInterfaceAddressesHelper_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_GetInterfaceAddressesHelper_Args, addresses_deleter);
 
 /* The error lives until the deleter is called. */
 typedef struct PJRT_Megascale_GetOrCreateRuntimeError_Args {
@@ -233,9 +211,9 @@ typedef struct PJRT_Megascale_GetOrCreateRuntimeError_Args {
   PJRT_Megascale_SerializedError *error;  /* out */
   void (*error_deleter)(PJRT_Megascale_SerializedError *error);  /* out */
 } PJRT_Megascale_GetOrCreateRuntimeError_Args;
-PJRT_ABI_SIZE(PJRT_Megascale_GetOrCreateRuntimeError_Args, error_deleter);
 
-/* The functions of multi-slice configurations moved to the MultiSlice extension: here they are null in newer plugins. */
+/* The functions of multi-slice configurations have moved to the MultiSlice extension: here they are null in newer
+ * plugins. */
 typedef struct PJRT_Megascale_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*create_client_context_from_pjrt_client)(PJRT_Megascale_CreateClientContextFromPjRtClient_Args *args);
@@ -267,6 +245,5 @@ typedef struct PJRT_Megascale_Extension {
   PJRT_Error *(*get_interface_addresses_helper)(PJRT_Megascale_GetInterfaceAddressesHelper_Args *args);
   PJRT_Error *(*get_or_create_runtime_error)(PJRT_Megascale_GetOrCreateRuntimeError_Args *args);
 } PJRT_Megascale_Extension;
-PJRT_ABI_SIZE(PJRT_Megascale_Extension, get_or_create_runtime_error);
 
 #endif  /* PJRT_ABI_EXTENSIONS_MEGASCALE_H_ */

@@ -1,5 +1,5 @@
-/* MemoryDescriptions: the memories of a device that need not be here. Everything is owned by the
- * device description. */
+/* MemoryDescriptions: the memories of a device that need not be on this machine. Everything is owned by the device
+ * description. */
 #ifndef PJRT_ABI_EXTENSIONS_MEMORY_DESCRIPTIONS_H_
 #define PJRT_ABI_EXTENSIONS_MEMORY_DESCRIPTIONS_H_
 
@@ -16,7 +16,6 @@ typedef struct PJRT_DeviceDescription_MemoryDescriptions_Args {
   size_t num_memory_descriptions;
   size_t default_memory_index;
 } PJRT_DeviceDescription_MemoryDescriptions_Args;
-PJRT_ABI_SIZE(PJRT_DeviceDescription_MemoryDescriptions_Args, default_memory_index);
 
 typedef struct PJRT_MemoryDescription_Kind_Args {
   size_t struct_size;
@@ -26,13 +25,11 @@ typedef struct PJRT_MemoryDescription_Kind_Args {
   size_t kind_size;
   int kind_id;
 } PJRT_MemoryDescription_Kind_Args;
-PJRT_ABI_SIZE(PJRT_MemoryDescription_Kind_Args, kind_id);
 
 typedef struct PJRT_MemoryDescriptions_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*PJRT_DeviceDescription_MemoryDescriptions)(PJRT_DeviceDescription_MemoryDescriptions_Args *args);
   PJRT_Error *(*PJRT_MemoryDescription_Kind)(PJRT_MemoryDescription_Kind_Args *args);
 } PJRT_MemoryDescriptions_Extension;
-PJRT_ABI_SIZE(PJRT_MemoryDescriptions_Extension, PJRT_MemoryDescription_Kind);
 
 #endif  /* PJRT_ABI_EXTENSIONS_MEMORY_DESCRIPTIONS_H_ */

@@ -11,21 +11,18 @@ typedef struct PJRT_MultiSlice_Config_Destroy_Args {
   size_t struct_size;
   PJRT_MultiSlice_Config *config;
 } PJRT_MultiSlice_Config_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_MultiSlice_Config_Destroy_Args, config);
 
 typedef struct PJRT_MultiSlice_Config_NumSlices_Args {
   size_t struct_size;
   PJRT_MultiSlice_Config *config;
   int32_t num_slices;  /* out */
 } PJRT_MultiSlice_Config_NumSlices_Args;
-PJRT_ABI_SIZE(PJRT_MultiSlice_Config_NumSlices_Args, num_slices);
 
 typedef struct PJRT_MultiSlice_Config_SliceId_Args {
   size_t struct_size;
   PJRT_MultiSlice_Config *config;
   int32_t slice_id;  /* out */
 } PJRT_MultiSlice_Config_SliceId_Args;
-PJRT_ABI_SIZE(PJRT_MultiSlice_Config_SliceId_Args, slice_id);
 
 /* Two arrays side by side: slices, and how many devices each has. They live until the deleter is called. */
 typedef struct PJRT_MultiSlice_Config_NumDevicesPerSlice_Args {
@@ -37,7 +34,6 @@ typedef struct PJRT_MultiSlice_Config_NumDevicesPerSlice_Args {
   PJRT_MultiSlice_NumDevicesPerSlice *devices_per_slice_map;  /* out */
   void (*devices_per_slice_map_deleter)(PJRT_MultiSlice_NumDevicesPerSlice *map);  /* out */
 } PJRT_MultiSlice_Config_NumDevicesPerSlice_Args;
-PJRT_ABI_SIZE(PJRT_MultiSlice_Config_NumDevicesPerSlice_Args, devices_per_slice_map_deleter);
 
 /* The bytes live until the deleter is called: what compile options take as serialized_multi_slice_config. */
 typedef struct PJRT_MultiSlice_Config_Serialize_Args {
@@ -48,7 +44,6 @@ typedef struct PJRT_MultiSlice_Config_Serialize_Args {
   PJRT_MultiSlice_SerializedConfig *serialized_config;  /* out */
   void (*serialized_config_deleter)(PJRT_MultiSlice_SerializedConfig *config);  /* out */
 } PJRT_MultiSlice_Config_Serialize_Args;
-PJRT_ABI_SIZE(PJRT_MultiSlice_Config_Serialize_Args, serialized_config_deleter);
 
 typedef struct PJRT_MultiSlice_Extension {
   PJRT_Extension_Base base;
@@ -58,6 +53,5 @@ typedef struct PJRT_MultiSlice_Extension {
   PJRT_Error *(*config_num_devices_per_slice)(PJRT_MultiSlice_Config_NumDevicesPerSlice_Args *args);
   PJRT_Error *(*config_serialize)(PJRT_MultiSlice_Config_Serialize_Args *args);
 } PJRT_MultiSlice_Extension;
-PJRT_ABI_SIZE(PJRT_MultiSlice_Extension, config_serialize);
 
 #endif  /* PJRT_ABI_EXTENSIONS_MULTI_SLICE_H_ */

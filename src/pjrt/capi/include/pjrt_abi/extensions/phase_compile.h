@@ -1,6 +1,6 @@
-/* PhaseCompile: compiling one phase after the other. What lies between two phases is a list of serialized
- * xla.PjRtPartialProgramProto: {1 code, 2 format, 3 the phase that made it, 4 the phases that may read it, 5 version,
- * 6 name}. */
+/* PhaseCompile: compiling one phase after the other. Input and output of a phase are lists of serialized
+ * xla.PjRtPartialProgramProto: {1 code, 2 format, 3 the phase that made it, 4 the phases that may read it, 5
+ * version, 6 name}. */
 #ifndef PJRT_ABI_EXTENSIONS_PHASE_COMPILE_H_
 #define PJRT_ABI_EXTENSIONS_PHASE_COMPILE_H_
 
@@ -14,16 +14,14 @@ typedef struct PJRT_PhaseCompile_Get_Compiler_Args {
   PJRT_Extension_Base *extension_start;
   const PJRT_PhaseCompiler *phase_compiler;  /* out */
 } PJRT_PhaseCompile_Get_Compiler_Args;
-PJRT_ABI_SIZE(PJRT_PhaseCompile_Get_Compiler_Args, phase_compiler);
 
 typedef struct PJRT_PhaseCompile_Destroy_Compiler_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   const PJRT_PhaseCompiler *phase_compiler;
 } PJRT_PhaseCompile_Destroy_Compiler_Args;
-PJRT_ABI_SIZE(PJRT_PhaseCompile_Destroy_Compiler_Args, phase_compiler);
 
-/* Runs phases in the order given, each on what the one before it gave. The results are the caller's to free with
+/* Runs phases in the given order, each on the output of the one before it. The caller frees the results with
  * phase_compile_c_buffers_destroy. */
 typedef struct PJRT_PhaseCompile_Run_Phase_Args {
   size_t struct_size;
@@ -42,9 +40,8 @@ typedef struct PJRT_PhaseCompile_Run_Phase_Args {
   const size_t *output_programs_sizes;  /* out */
   size_t num_output_programs;  /* out */
 } PJRT_PhaseCompile_Run_Phase_Args;
-PJRT_ABI_SIZE(PJRT_PhaseCompile_Run_Phase_Args, num_output_programs);
 
-/* The names are the caller's to free with phase_compile_c_buffers_destroy. */
+/* The caller frees the names with phase_compile_c_buffers_destroy. */
 typedef struct PJRT_PhaseCompile_Get_PhaseNames_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
@@ -53,7 +50,6 @@ typedef struct PJRT_PhaseCompile_Get_PhaseNames_Args {
   const size_t *phase_names_sizes;  /* out */
   size_t num_phase_names;  /* out */
 } PJRT_PhaseCompile_Get_PhaseNames_Args;
-PJRT_ABI_SIZE(PJRT_PhaseCompile_Get_PhaseNames_Args, num_phase_names);
 
 typedef struct PJRT_PhaseCompile_C_Buffers_Destroy_Args {
   size_t struct_size;
@@ -62,9 +58,9 @@ typedef struct PJRT_PhaseCompile_C_Buffers_Destroy_Args {
   const size_t *char_buffer_sizes;
   size_t num_char_buffers;
 } PJRT_PhaseCompile_C_Buffers_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_PhaseCompile_C_Buffers_Destroy_Args, num_char_buffers);
 
-/* The first form of this extension ended with phase_compile_get_phase_names, and left the buffers to nobody. */
+/* The first form of this extension ended with phase_compile_get_phase_names, and had no function to free the
+ * buffers. */
 typedef struct PJRT_PhaseCompile_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*phase_compile_get_compiler)(PJRT_PhaseCompile_Get_Compiler_Args *args);
@@ -73,6 +69,5 @@ typedef struct PJRT_PhaseCompile_Extension {
   PJRT_Error *(*phase_compile_get_phase_names)(PJRT_PhaseCompile_Get_PhaseNames_Args *args);
   void (*phase_compile_c_buffers_destroy)(PJRT_PhaseCompile_C_Buffers_Destroy_Args *args);
 } PJRT_PhaseCompile_Extension;
-PJRT_ABI_SIZE(PJRT_PhaseCompile_Extension, phase_compile_c_buffers_destroy);
 
 #endif  /* PJRT_ABI_EXTENSIONS_PHASE_COMPILE_H_ */

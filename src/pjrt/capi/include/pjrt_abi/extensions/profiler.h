@@ -12,7 +12,6 @@ typedef struct PLUGIN_Profiler_Error_Destroy_Args {
   void *priv;
   PLUGIN_Profiler_Error *error;
 } PLUGIN_Profiler_Error_Destroy_Args;
-PJRT_ABI_SIZE(PLUGIN_Profiler_Error_Destroy_Args, error);
 
 typedef struct PLUGIN_Profiler_Error_Message_Args {
   size_t struct_size;
@@ -21,7 +20,6 @@ typedef struct PLUGIN_Profiler_Error_Message_Args {
   const char *message;  /* out */
   size_t message_size;  /* out */
 } PLUGIN_Profiler_Error_Message_Args;
-PJRT_ABI_SIZE(PLUGIN_Profiler_Error_Message_Args, message_size);
 
 typedef struct PLUGIN_Profiler_Error_GetCode_Args {
   size_t struct_size;
@@ -29,7 +27,6 @@ typedef struct PLUGIN_Profiler_Error_GetCode_Args {
   const PLUGIN_Profiler_Error *error;
   int code;  /* out */
 } PLUGIN_Profiler_Error_GetCode_Args;
-PJRT_ABI_SIZE(PLUGIN_Profiler_Error_GetCode_Args, code);
 
 /* options is a serialized ProfileOptions proto. The profiler belongs to the caller. */
 typedef struct PLUGIN_Profiler_Create_Args {
@@ -38,14 +35,12 @@ typedef struct PLUGIN_Profiler_Create_Args {
   size_t options_size;
   PLUGIN_Profiler *profiler;  /* out */
 } PLUGIN_Profiler_Create_Args;
-PJRT_ABI_SIZE(PLUGIN_Profiler_Create_Args, profiler);
 
 /* The argument of destroy, start and stop alike. */
 typedef struct PLUGIN_Profiler_Destroy_Args {
   size_t struct_size;
   PLUGIN_Profiler *profiler;
 } PLUGIN_Profiler_Destroy_Args;
-PJRT_ABI_SIZE(PLUGIN_Profiler_Destroy_Args, profiler);
 
 typedef PLUGIN_Profiler_Destroy_Args PLUGIN_Profiler_Start_Args;
 typedef PLUGIN_Profiler_Destroy_Args PLUGIN_Profiler_Stop_Args;
@@ -57,7 +52,6 @@ typedef struct PLUGIN_Profiler_CollectData_Args {
   uint8_t *buffer;
   size_t buffer_size_in_bytes;  /* out */
 } PLUGIN_Profiler_CollectData_Args;
-PJRT_ABI_SIZE(PLUGIN_Profiler_CollectData_Args, buffer_size_in_bytes);
 
 typedef struct PLUGIN_Profiler_Api {
   size_t struct_size;
@@ -71,7 +65,6 @@ typedef struct PLUGIN_Profiler_Api {
   PLUGIN_Profiler_Error *(*stop)(PLUGIN_Profiler_Stop_Args *args);
   PLUGIN_Profiler_Error *(*collect_data)(PLUGIN_Profiler_CollectData_Args *args);
 } PLUGIN_Profiler_Api;
-PJRT_ABI_SIZE(PLUGIN_Profiler_Api, collect_data);
 
 /* profiler_api may be null where the struct extends an argument struct, and only there is the context id valid. */
 typedef struct PJRT_Profiler_Extension {
@@ -79,6 +72,5 @@ typedef struct PJRT_Profiler_Extension {
   PLUGIN_Profiler_Api *profiler_api;
   int64_t traceme_context_id;
 } PJRT_Profiler_Extension;
-PJRT_ABI_SIZE(PJRT_Profiler_Extension, traceme_context_id);
 
 #endif  /* PJRT_ABI_EXTENSIONS_PROFILER_H_ */

@@ -13,14 +13,12 @@ typedef struct PJRT_RawBuffer_CreateRawAliasOfBuffer_Args {
   PJRT_Buffer *buffer;
   PJRT_RawBuffer *raw_buffer;
 } PJRT_RawBuffer_CreateRawAliasOfBuffer_Args;
-PJRT_ABI_SIZE(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args, raw_buffer);
 
 typedef struct PJRT_RawBuffer_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_RawBuffer *buffer;
 } PJRT_RawBuffer_Destroy_Args;
-PJRT_ABI_SIZE(PJRT_RawBuffer_Destroy_Args, buffer);
 
 typedef struct PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args {
   size_t struct_size;
@@ -28,7 +26,6 @@ typedef struct PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args {
   PJRT_RawBuffer *buffer;
   size_t on_device_size_in_bytes;
 } PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args;
-PJRT_ABI_SIZE(PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args, on_device_size_in_bytes);
 
 typedef struct PJRT_RawBuffer_GetMemorySpace_Args {
   size_t struct_size;
@@ -36,7 +33,6 @@ typedef struct PJRT_RawBuffer_GetMemorySpace_Args {
   PJRT_RawBuffer *buffer;
   PJRT_Memory *memory_space;
 } PJRT_RawBuffer_GetMemorySpace_Args;
-PJRT_ABI_SIZE(PJRT_RawBuffer_GetMemorySpace_Args, memory_space);
 
 /* The source must stay unchanged until the event is ready. */
 typedef struct PJRT_RawBuffer_CopyRawHostToDevice_Args {
@@ -48,7 +44,6 @@ typedef struct PJRT_RawBuffer_CopyRawHostToDevice_Args {
   int64_t transfer_size;
   PJRT_Event *event;
 } PJRT_RawBuffer_CopyRawHostToDevice_Args;
-PJRT_ABI_SIZE(PJRT_RawBuffer_CopyRawHostToDevice_Args, event);
 
 /* The destination must live until the event is ready. */
 typedef struct PJRT_RawBuffer_CopyRawDeviceToHost_Args {
@@ -60,7 +55,6 @@ typedef struct PJRT_RawBuffer_CopyRawDeviceToHost_Args {
   int64_t transfer_size;
   PJRT_Event *event;
 } PJRT_RawBuffer_CopyRawDeviceToHost_Args;
-PJRT_ABI_SIZE(PJRT_RawBuffer_CopyRawDeviceToHost_Args, event);
 
 /* Null where the memory is not visible to the host. */
 typedef struct PJRT_RawBuffer_GetHostPointer_Args {
@@ -69,7 +63,6 @@ typedef struct PJRT_RawBuffer_GetHostPointer_Args {
   PJRT_RawBuffer *buffer;
   void *host_pointer;
 } PJRT_RawBuffer_GetHostPointer_Args;
-PJRT_ABI_SIZE(PJRT_RawBuffer_GetHostPointer_Args, host_pointer);
 
 typedef struct PJRT_RawBuffer_Extension {
   PJRT_Extension_Base base;
@@ -81,6 +74,5 @@ typedef struct PJRT_RawBuffer_Extension {
   PJRT_Error *(*PJRT_RawBuffer_CopyRawDeviceToHost)(PJRT_RawBuffer_CopyRawDeviceToHost_Args *args);
   PJRT_Error *(*PJRT_RawBuffer_GetHostPointer)(PJRT_RawBuffer_GetHostPointer_Args *args);
 } PJRT_RawBuffer_Extension;
-PJRT_ABI_SIZE(PJRT_RawBuffer_Extension, PJRT_RawBuffer_GetHostPointer);
 
 #endif  /* PJRT_ABI_EXTENSIONS_RAW_BUFFER_H_ */

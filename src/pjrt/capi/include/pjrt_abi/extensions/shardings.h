@@ -1,5 +1,5 @@
-/* Shardings: how a compiled program spreads its parameters and results. The arrays (serialized
- * OpSharding protos) are owned by the executable and null where the plugin knows none. */
+/* Shardings: how a compiled program spreads its parameters and results. The arrays (serialized OpSharding protos)
+ * are owned by the executable, and null where the plugin has none. */
 #ifndef PJRT_ABI_EXTENSIONS_SHARDINGS_H_
 #define PJRT_ABI_EXTENSIONS_SHARDINGS_H_
 
@@ -13,7 +13,6 @@ typedef struct PJRT_Shardings_PJRT_Executable_ParameterShardings_Args {
   const char *const *shardings;
   const size_t *sharding_sizes;
 } PJRT_Shardings_PJRT_Executable_ParameterShardings_Args;
-PJRT_ABI_SIZE(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, sharding_sizes);
 
 typedef struct PJRT_Shardings_PJRT_Executable_OutputShardings_Args {
   size_t struct_size;
@@ -23,13 +22,11 @@ typedef struct PJRT_Shardings_PJRT_Executable_OutputShardings_Args {
   const char *const *shardings;
   const size_t *sharding_sizes;
 } PJRT_Shardings_PJRT_Executable_OutputShardings_Args;
-PJRT_ABI_SIZE(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, sharding_sizes);
 
 typedef struct PJRT_Shardings_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*PJRT_Shardings_PJRT_Executable_ParameterShardings)(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args *args);
   PJRT_Error *(*PJRT_Shardings_PJRT_Executable_OutputShardings)(PJRT_Shardings_PJRT_Executable_OutputShardings_Args *args);
 } PJRT_Shardings_Extension;
-PJRT_ABI_SIZE(PJRT_Shardings_Extension, PJRT_Shardings_PJRT_Executable_OutputShardings);
 
 #endif  /* PJRT_ABI_EXTENSIONS_SHARDINGS_H_ */

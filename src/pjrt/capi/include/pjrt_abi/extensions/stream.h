@@ -9,20 +9,17 @@ typedef struct PJRT_Get_Stream_For_External_Ready_Events_Args {
   PJRT_Device *device;
   intptr_t stream;
 } PJRT_Get_Stream_For_External_Ready_Events_Args;
-PJRT_ABI_SIZE(PJRT_Get_Stream_For_External_Ready_Events_Args, stream);
 
 typedef struct PJRT_Wait_Until_Buffer_Ready_On_Stream_Args {
   size_t struct_size;
   intptr_t stream;
   PJRT_Buffer *buffer;
 } PJRT_Wait_Until_Buffer_Ready_On_Stream_Args;
-PJRT_ABI_SIZE(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args, buffer);
 
 typedef struct PJRT_Stream_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*get_stream)(PJRT_Get_Stream_For_External_Ready_Events_Args *args);
   PJRT_Error *(*wait_stream)(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args *args);
 } PJRT_Stream_Extension;
-PJRT_ABI_SIZE(PJRT_Stream_Extension, wait_stream);
 
 #endif  /* PJRT_ABI_EXTENSIONS_STREAM_H_ */

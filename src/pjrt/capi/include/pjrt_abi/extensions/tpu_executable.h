@@ -1,5 +1,5 @@
-/* TpuExecutable: what a serialized TPU executable holds, and the settings of the TPU compiler. Results live until the
- * caller calls the deleter on the pointer that comes with them. */
+/* TpuExecutable: the contents of serialized TPU executables, and the settings of the TPU compiler. Results live
+ * until the caller calls the deleter on the pointer that comes with them. */
 #ifndef PJRT_ABI_EXTENSIONS_TPU_EXECUTABLE_H_
 #define PJRT_ABI_EXTENSIONS_TPU_EXECUTABLE_H_
 
@@ -12,7 +12,7 @@ typedef struct PJRT_TpuExecutable_CostAnalysisResult PJRT_TpuExecutable_CostAnal
 typedef struct PJRT_TpuExecutable_CompilationEnvironments PJRT_TpuExecutable_CompilationEnvironments;
 typedef struct PJRT_TpuExecutable_FieldValue PJRT_TpuExecutable_FieldValue;
 
-/* What the executable was compiled for, serialized. */
+/* The serialized target that the executable was compiled for. */
 typedef struct PJRT_TpuExecutable_GetTargetArguments_Args {
   size_t struct_size;
   const char *serialized_executable;
@@ -22,7 +22,6 @@ typedef struct PJRT_TpuExecutable_GetTargetArguments_Args {
   PJRT_TpuExecutable_TargetArguments *target_arguments_ptr;  /* out */
   void (*target_arguments_deleter)(PJRT_TpuExecutable_TargetArguments *args);  /* out */
 } PJRT_TpuExecutable_GetTargetArguments_Args;
-PJRT_ABI_SIZE(PJRT_TpuExecutable_GetTargetArguments_Args, target_arguments_deleter);
 
 /* A serialized xla.HloModuleProtoWithConfig. */
 typedef struct PJRT_TpuExecutable_GetHloModuleWithConfig_Args {
@@ -34,7 +33,6 @@ typedef struct PJRT_TpuExecutable_GetHloModuleWithConfig_Args {
   PJRT_TpuExecutable_HloModuleWithConfig *hlo_module_with_config_ptr;  /* out */
   void (*hlo_module_with_config_deleter)(PJRT_TpuExecutable_HloModuleWithConfig *module);  /* out */
 } PJRT_TpuExecutable_GetHloModuleWithConfig_Args;
-PJRT_ABI_SIZE(PJRT_TpuExecutable_GetHloModuleWithConfig_Args, hlo_module_with_config_deleter);
 
 /* A serialized xla.CompiledMemoryStatsProto. */
 typedef struct PJRT_TpuExecutable_GetCompiledMemoryStats_Args {
@@ -46,7 +44,6 @@ typedef struct PJRT_TpuExecutable_GetCompiledMemoryStats_Args {
   PJRT_TpuExecutable_CompiledMemoryStats *compiled_memory_stats_ptr;  /* out */
   void (*compiled_memory_stats_deleter)(PJRT_TpuExecutable_CompiledMemoryStats *stats);  /* out */
 } PJRT_TpuExecutable_GetCompiledMemoryStats_Args;
-PJRT_ABI_SIZE(PJRT_TpuExecutable_GetCompiledMemoryStats_Args, compiled_memory_stats_deleter);
 
 /* Takes the target arguments and the modules (each a serialized xla.HloModuleProtoWithConfig) of executables. */
 typedef struct PJRT_TpuExecutable_RunHloCostAnalysis_Args {
@@ -61,9 +58,8 @@ typedef struct PJRT_TpuExecutable_RunHloCostAnalysis_Args {
   PJRT_TpuExecutable_CostAnalysisResult *analysis_results_ptr;  /* out */
   void (*analysis_results_deleter)(PJRT_TpuExecutable_CostAnalysisResult *results);  /* out */
 } PJRT_TpuExecutable_RunHloCostAnalysis_Args;
-PJRT_ABI_SIZE(PJRT_TpuExecutable_RunHloCostAnalysis_Args, analysis_results_deleter);
 
-/* A serialized xla.CompilationEnvironmentsProto goes in and comes out with the settings of the TPU compiler in it. */
+/* Adds the settings of the TPU compiler to a serialized xla.CompilationEnvironmentsProto. */
 typedef struct PJRT_TpuExecutable_SetTpuCompilationEnv_Args {
   size_t struct_size;
   const char *serialized_compilation_environments;
@@ -73,7 +69,6 @@ typedef struct PJRT_TpuExecutable_SetTpuCompilationEnv_Args {
   PJRT_TpuExecutable_CompilationEnvironments *result_compilation_environments_ptr;  /* out */
   void (*result_compilation_environments_deleter)(PJRT_TpuExecutable_CompilationEnvironments *envs);  /* out */
 } PJRT_TpuExecutable_SetTpuCompilationEnv_Args;
-PJRT_ABI_SIZE(PJRT_TpuExecutable_SetTpuCompilationEnv_Args, result_compilation_environments_deleter);
 
 typedef struct PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args {
   size_t struct_size;
@@ -86,7 +81,6 @@ typedef struct PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args {
   PJRT_TpuExecutable_FieldValue *field_value_ptr;  /* out */
   void (*field_value_deleter)(PJRT_TpuExecutable_FieldValue *value);  /* out */
 } PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args;
-PJRT_ABI_SIZE(PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args, field_value_deleter);
 
 /* Whether an error of a run only follows from an error elsewhere. */
 typedef struct PJRT_TpuExecutable_IsTpuPredeterminedError_Args {
@@ -95,10 +89,9 @@ typedef struct PJRT_TpuExecutable_IsTpuPredeterminedError_Args {
   size_t serialized_status_size;
   bool is_predetermined;  /* out */
 } PJRT_TpuExecutable_IsTpuPredeterminedError_Args;
-PJRT_ABI_SIZE(PJRT_TpuExecutable_IsTpuPredeterminedError_Args, is_predetermined);
 
-/* get_core_program_abi_version is null in newer plugins. A plugin of 0.116 has one function more, behind the last,
- * whose arguments no public header states: PJRT_TpuExecutable_IsTpuCancellationPlaceholderError. */
+/* get_core_program_abi_version is null in newer plugins. A plugin of 0.116 has one more function at the end, whose
+ * arguments no public header states: PJRT_TpuExecutable_IsTpuCancellationPlaceholderError. */
 typedef struct PJRT_TpuExecutable_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*get_target_arguments)(PJRT_TpuExecutable_GetTargetArguments_Args *args);
@@ -111,6 +104,5 @@ typedef struct PJRT_TpuExecutable_Extension {
       PJRT_TpuExecutable_GetTpuCompilationEnvFieldAsString_Args *args);
   PJRT_Error *(*is_tpu_predetermined_error)(PJRT_TpuExecutable_IsTpuPredeterminedError_Args *args);
 } PJRT_TpuExecutable_Extension;
-PJRT_ABI_SIZE(PJRT_TpuExecutable_Extension, is_tpu_predetermined_error);
 
 #endif  /* PJRT_ABI_EXTENSIONS_TPU_EXECUTABLE_H_ */

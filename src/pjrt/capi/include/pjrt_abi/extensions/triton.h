@@ -20,12 +20,10 @@ typedef struct PJRT_Triton_Compile_Args {
   const char *out_path;
   size_t out_path_size;
 } PJRT_Triton_Compile_Args;
-PJRT_ABI_SIZE(PJRT_Triton_Compile_Args, out_path_size);
 
 typedef struct PJRT_Triton_Extension {
   PJRT_Extension_Base base;
   PJRT_Error *(*compile)(PJRT_Triton_Compile_Args *args);
 } PJRT_Triton_Extension;
-PJRT_ABI_SIZE(PJRT_Triton_Extension, compile);
 
 #endif  /* PJRT_ABI_EXTENSIONS_TRITON_H_ */

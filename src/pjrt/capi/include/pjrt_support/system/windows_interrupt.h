@@ -6,8 +6,8 @@
 
 #include "windows.h"
 
-/* Ctrl-C: the system calls all handlers on a thread of its own, the last one first, until one says that it was the one.
- * Ours never does, so that Python's comes next. */
+/* Ctrl-C: the system calls all handlers on a thread of its own, the last one first, until one reports that it handled
+ * the signal. Ours never does, so that Python's comes next. */
 static HANDLE pjrt_interrupt_seen;
 
 static BOOL WINAPI pjrt_on_interrupt(DWORD kind) {
