@@ -123,7 +123,7 @@ def test_dimensions_that_no_array_has(run: Callable[[str, str], list[str]], rule
         """,
     )
     expected = {
-        "negative_dimensions": "INTERNAL: the plugin gave the answer of PJRT_Buffer_Dimensions as (4, -1), which cannot",
+        "negative_dimensions": "INTERNAL: the plugin gave the answer of PJRT_Buffer_Dimensions as (4, -1), which can",
         "endless_dimensions": "INTERNAL: the plugin gave the answer of PJRT_Buffer_Dimensions as (1099511627776, 1099",
         "huge_dimensions": "RESOURCE_EXHAUSTED: no memory of the host for an array of float32[36028797018963968]",
     }
