@@ -68,9 +68,17 @@ def test_serialization(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
 
 def test_serialization_of_a_program_for_many_devices(client: pjrt.Client, programs: Any) -> None:
     options = pjrt.CompileOptions(num_replicas=4)
-    again = client.deserialize(client.compile(programs.all_reduce, options).serialize(), options)
-    rows = again.execute([[client.buffer_from_host(X, device=d)] for d in client.devices])
-    assert np.asarray(rows[3][0]).tolist() == [0, 4, 8, 12]
+    blob = client.compile(programs.all_reduce, options).serialize()
+    for again in (client.deserialize(blob, options), client.deserialize(blob)):
+        rows = again.execute([[client.buffer_from_host(X, device=d)] for d in client.devices])
+        assert np.asarray(rows[3][0]).tolist() == [0, 4, 8, 12]
+    with pytest.raises(pjrt.InvalidArgumentError, match="is for 4 replicas × 1 partitions, the options are for 2"):
+        client.deserialize(blob, pjrt.CompileOptions(num_replicas=2))
+
+
+def test_bytes_of_xla_alone(client: pjrt.Client, add: pjrt.LoadedExecutable) -> None:
+    code = add.executable.jaxlib_executable.serialize()  # type: ignore[attr-defined]
+    assert np.asarray(client.deserialize(code)(X, X)[0]).tolist() == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 50, 2000])

@@ -22,7 +22,6 @@ from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
-from pjrt.api.partitioning import Partitioning
 from pjrt.api.placement import choose_place
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
@@ -128,8 +127,8 @@ class XlaClient(Client):
         return self.deserialize(executable.serialize(), executable.compile_options() if options is None else options)
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None = None) -> LoadedExecutable:
-        options = CompileOptions.of(options).completed(Partitioning())
-        return self._loaded(deserialize(self._runtime, serialized, options), options, serialized)
+        executable = deserialize(self._runtime, serialized, None if options is None else CompileOptions.of(options))
+        return self._loaded(executable, executable.compile_options(), serialized)
 
     def _loaded(self, executable: XlaExecutable, options: CompileOptions, code: bytes) -> LoadedExecutable:
         if options.compile_portable_executable:

@@ -13,7 +13,7 @@ from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _jaxlib, custom_calls
 from pjrt.devices.xla._jaxlib import converted, status_of
-from pjrt.devices.xla.executable import XlaExecutable
+from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
 from pjrt.devices.xla.random_bits import with_unsigned_random_bits
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.stablehlo import read, to_module
@@ -57,28 +57,54 @@ def compile_program(
     return _executable(compiled, assignment, options)
 
 
-def deserialize(runtime: Runtime, serialized: bytes, options: CompileOptions) -> XlaExecutable:
+def deserialize(runtime: Runtime, serialized: bytes, options: CompileOptions | None) -> XlaExecutable:
     """Return the executable that ``serialize`` gave, on the devices that the options name.
 
+    Args:
+        runtime: the runtime of the client.
+        serialized: the bytes, of this package or of XLA.
+        options: the compile options; ``None`` takes those that the executable was compiled with.
+
     Raises:
-        InvalidArgumentError: the bytes are no executable of this version of XLA.
+        InvalidArgumentError: the bytes are not an executable of this version of XLA, or it is for other numbers of
+            replicas and partitions than the options say.
         NotFoundError: the executable calls an FFI handler that is not registered.
     """
     serialized = expect_bytes(serialized, "a serialized executable as bytes")
+    code, compiled_with = _unwrapped(serialized)
+    options = compiled_with if options is None else options.completed(compiled_with.partitioning)
+    if serialized is not code and (counts := _counts(options)) != _counts(compiled_with):
+        raise InvalidArgumentError(
+            f"the serialized executable is for {compiled_with.partitioning}, the options are for {counts[0]} replicas "
+            f"× {counts[1]} partitions; compile the program again"
+        )
     assignment, devices = _assigned(runtime, options)
-    custom_calls.register_handlers(serialized)
+    custom_calls.register_handlers(code)
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
-        compiled = runtime.jaxlib_client.deserialize_executable(serialized, devices, jaxlib_options)
+        compiled = runtime.jaxlib_client.deserialize_executable(code, devices, jaxlib_options)
     except Exception as error:
-        code, message = status_of(error)
-        if code is StatusCode.NOT_FOUND:
+        status, message = status_of(error)
+        if status is StatusCode.NOT_FOUND:
             raise converted(error) from error
         raise InvalidArgumentError(
             "expected an executable that was serialized by this version of XLA for the CPU, found "
-            f"{len(serialized)} bytes that it cannot load: {message}" + ("" if code is None else f" ({code.name})")
+            f"{len(serialized)} bytes that it cannot load: {message}" + ("" if status is None else f" ({status.name})")
         ) from error
     return _executable(compiled, assignment, options)
+
+
+def _unwrapped(serialized: bytes) -> tuple[bytes, CompileOptions]:
+    """Return XLA's bytes and the compile options; XLA's bytes alone are for one device."""
+    if not serialized.startswith(SERIALIZED):
+        return serialized, _DEFAULT
+    begin = len(SERIALIZED) + 8
+    end = begin + int.from_bytes(serialized[len(SERIALIZED) : begin], "little")
+    return serialized[end:], CompileOptions.from_proto(serialized[begin:end]).completed(Partitioning())
+
+
+def _counts(options: CompileOptions) -> tuple[int, int]:
+    return options.partitioning.num_replicas, options.partitioning.num_partitions
 
 
 def _executable(compiled: Any, assignment: DeviceAssignment, options: CompileOptions) -> XlaExecutable:

@@ -21,6 +21,10 @@ T = TypeVar("T")
 
 PLATFORM = "cpu"
 
+SERIALIZED = b"pjrt.cpu executable 1\n"
+"""The beginning of a serialized executable. The size of the compile options follows, in eight bytes, then the options,
+then the bytes of XLA, which ends the process if it loads them for another number of devices."""
+
 
 class ProgramShape(NamedTuple):
     """The parameters and results of a program on one device."""
@@ -155,8 +159,9 @@ class XlaExecutable(Executable):
         return text
 
     def serialize(self) -> bytes:
-        serialized: bytes = _answer(self.jaxlib_executable.serialize)
-        return serialized
+        code: bytes = _answer(self.jaxlib_executable.serialize)
+        options = self._options.to_proto()
+        return SERIALIZED + len(options).to_bytes(8, "little") + options + code
 
     def fingerprint(self) -> bytes:
         fingerprint: bytes | str | None = self.jaxlib_executable.fingerprint
