@@ -20,6 +20,7 @@ FLOORS = {
     "host_memory": 2,
     "stablehlo": 2,
     "host": 3,
+    "ifrt": 3,
     "devices": 4,
     "capi": 5,
     "artifacts": 6,

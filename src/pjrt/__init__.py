@@ -59,7 +59,7 @@ from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStre
 from pjrt.plugins.registry import client, load_plugin, topology
 
 if TYPE_CHECKING:
-    from pjrt import frameworks, host, plugins, stablehlo
+    from pjrt import frameworks, host, ifrt, plugins, stablehlo
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
@@ -149,6 +149,7 @@ __all__ = [
     "export",
     "frameworks",
     "host",
+    "ifrt",
     "load_executable",
     "load_plugin",
     "plugins",
@@ -166,6 +167,7 @@ _LAZY = {
     "export": "pjrt.capi.export",
     "frameworks": "pjrt",
     "host": "pjrt",
+    "ifrt": "pjrt",
     "load_executable": "pjrt.artifacts.saved_executable",
     "plugins": "pjrt",
     "save_executable": "pjrt.artifacts.saved_executable",

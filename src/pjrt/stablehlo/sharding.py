@@ -95,6 +95,22 @@ class Sharding:
         kinds = (_UNREDUCED, _REPLICATED) if last else (_UNREDUCED,)
         return _serialized(tile_assignment_dimensions=(*self.tiles, count, *last), last_tile_dims=kinds, **tiled)
 
+    def to_text(self) -> str:
+        """Return GSPMD's spelling of the sharding, such as ``{devices=[2,2]0,1,2,3}``.
+
+        Raises:
+            UnimplementedError: the value is a sum.
+        """
+        if self.is_replicated:
+            return "{replicated}"
+        if self.terms:
+            raise UnimplementedError("a sharding with terms of a sum has no spelling that all of XLA's versions read")
+        copies = len(self.places) // math.prod(self.tiles)
+        order = sorted(range(len(self.places)), key=self.places.__getitem__)
+        dimensions = ",".join(map(str, self.tiles if copies == 1 else (*self.tiles, copies)))
+        last = "" if copies == 1 else " last_tile_dim_replicate"
+        return f"{{devices=[{dimensions}]{','.join(map(str, order))}{last}}}"
+
     @staticmethod
     def from_proto(serialized: bytes) -> Sharding:
         """Return the sharding that a serialized ``xla.OpSharding`` holds.

@@ -1,0 +1,305 @@
+"""Arrays spread over devices (``xla::ifrt::Array``)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pjrt.api.buffer import Buffer
+from pjrt.api.device import Device
+from pjrt.api.element_type import AnyDType, ElementType
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.api.future import Future
+from pjrt.api.layout import Layout
+from pjrt.api.shape_spec import expect_shape, format_shape
+from pjrt.ifrt.hlo_sharding import HloSharding
+from pjrt.ifrt.index_domain import IndexDomain
+from pjrt.ifrt.sharding import Shape, Sharding, SingleDeviceSharding
+
+if TYPE_CHECKING:
+    from pjrt.ifrt.client import Client
+
+
+class ArrayCopySemantics(enum.Enum):
+    """What happens to the memory of an operation's input (``xla::ifrt::ArrayCopySemantics``)."""
+
+    ALWAYS_COPY = "always_copy"
+    """The output has memory of its own."""
+    REUSE_INPUT = "reuse_input"
+    """The output may share the input's memory; deleting one deletes what they share."""
+    DONATE_INPUT = "donate_input"
+    """The output may take the input's memory; the input is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An array without its data (``xla::ifrt::ArraySpec``).
+
+    Attributes:
+        shape: the shape of the whole array.
+        element_type: the type of its elements; a numpy dtype is taken too.
+        sharding: the devices and the part of each.
+        layout: the layout of each shard; ``None`` is the devices' default.
+    """
+
+    shape: Shape
+    element_type: ElementType
+    sharding: Sharding
+    layout: Layout | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", expect_shape(self.shape))
+        object.__setattr__(self, "element_type", ElementType.of(self.element_type))
+
+    def __str__(self) -> str:
+        return f"{format_shape(self.element_type, self.shape)} with {self.sharding!r}"
+
+
+class Shard(NamedTuple):
+    """One device's part of an array.
+
+    Attributes:
+        device: the device.
+        domain: the indices of the whole array that it has.
+        buffer: the values; a short tile of an uneven sharding is padded at its end.
+    """
+
+    device: Device
+    domain: IndexDomain
+    buffer: Buffer
+
+
+class Array:
+    """An array whose parts are buffers on the devices of its sharding.
+
+    Clients make arrays, with ``make_array`` and others. The values may come later: ``ready`` tells when all are there,
+    and fails with the error of a shard that failed. Arrays are immutable and may be used by several threads.
+    """
+
+    __slots__ = ("__weakref__", "_buffers", "_client", "_deleted", "spec")
+
+    def __init__(self, client: Client, spec: ArraySpec, buffers: Sequence[Buffer]) -> None:
+        self.spec = spec
+        self._client = client
+        self._buffers = tuple(buffers)
+        self._deleted = False
+
+    @property
+    def client(self) -> Client:
+        """The client that the array belongs to."""
+        return self._client
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the whole array."""
+        return self.spec.shape
+
+    @property
+    def element_type(self) -> ElementType:
+        """The type of the elements."""
+        return self.spec.element_type
+
+    @property
+    def dtype(self) -> AnyDType:
+        """The numpy dtype of the elements."""
+        return self.spec.element_type.dtype
+
+    @property
+    def sharding(self) -> Sharding:
+        """The devices and the part of each."""
+        return self.spec.sharding
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """The buffer of each addressable device, in the sharding's order.
+
+        Raises:
+            FailedPreconditionError: the array was deleted or donated.
+        """
+        if self._deleted:
+            raise FailedPreconditionError(f"the array {self.spec} was deleted or donated")
+        return self._buffers
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of each shard."""
+        if not self.buffers:
+            raise InvalidArgumentError(f"the array {self.spec} has no shard in this process")
+        return self.buffers[0].layout
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """The shards of this process, in the sharding's order."""
+        domains = self.sharding.index_domains(self.shape)
+        devices = self.sharding.devices.addressable_devices
+        return tuple(map(Shard, devices, domains, self.buffers))
+
+    def ready(self) -> Future[None]:
+        """Return a future that is done when all shards have their values (``GetReadyFuture``)."""
+        return Future.all([buffer.ready() for buffer in self.buffers])
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the array was deleted or donated."""
+        return self._deleted or any(buffer.is_deleted for buffer in self._buffers)
+
+    def delete(self) -> None:
+        """Free the memory of all shards (``Delete``); work that uses it ends first. May be called again."""
+        self._deleted = True
+        for buffer in self._buffers:
+            buffer.delete()
+
+    def to_host(self) -> Future[np.ndarray[Any, Any]]:
+        """Return a future of the whole array on the host (``CopyToHostBuffer``).
+
+        An array that one shard has whole is not copied where the device's memory is the host's.
+
+        Raises:
+            InvalidArgumentError: other processes have shards that no shard here has too.
+            UnimplementedError: the sharding does not know the places of its shards.
+            FailedPreconditionError: the array was deleted or donated.
+        """
+        sharding, shards = self.sharding, self.shards
+        whole = next((s for s in shards if s.domain.shape == self.shape and not is_sum(sharding)), None)
+        if whole is not None and whole.buffer.shape == self.shape:
+            return whole.buffer.to_host()
+        if not sharding.devices.is_fully_addressable:
+            raise InvalidArgumentError(
+                f"the array {self.spec} has shards in other processes; read array.shards, or reshard it"
+            )
+        distinct = list({_key(sharding, i, s): s for i, s in enumerate(shards)}.values())
+        parts = [shard.buffer.to_host() for shard in distinct]
+        shape, dtype = self.shape, self.dtype
+
+        def assemble(_: None) -> np.ndarray[Any, Any]:
+            array = np.zeros(shape, dtype) if is_sum(sharding) else np.empty(shape, dtype)
+            for shard, part in zip(distinct, parts, strict=True):
+                tile = part.result()[tuple(slice(0, size) for size in shard.domain.shape)]
+                if is_sum(sharding):
+                    array[shard.domain.slices] += tile
+                else:
+                    array[shard.domain.slices] = tile
+            return array
+
+        return Future.all(parts).then(assemble)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        """Return the whole array as a numpy array; wait for it."""
+        array = self.to_host().result()
+        if dtype is not None and array.dtype != np.dtype(dtype):
+            if copy is False:
+                raise ValueError(f"an array of {array.dtype} cannot become {np.dtype(dtype)} without a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def disassemble(self, semantics: ArrayCopySemantics = ArrayCopySemantics.REUSE_INPUT) -> list[Array]:
+        """Return the shards of this process as arrays of one device each (``DisassembleIntoSingleDeviceArrays``).
+
+        A short tile of an uneven sharding is copied, without its padding.
+        """
+        parts = self.sharding.disassemble(self.shape)
+        arrays = []
+        for buffer, (shape, sharding) in zip(self.taken(semantics), parts, strict=True):
+            if buffer.shape != shape:
+                buffer = self._client.reshaped(buffer, shape)
+            arrays.append(Array(self._client, ArraySpec(shape, self.element_type, sharding), [buffer]))
+        return arrays
+
+    def fully_replicated_shard(self, semantics: ArrayCopySemantics = ArrayCopySemantics.REUSE_INPUT) -> Array:
+        """Return a shard of a replicated array as an array of one device (``FullyReplicatedShard``).
+
+        Raises:
+            InvalidArgumentError: the array is not fully replicated.
+        """
+        if not self.sharding.is_fully_replicated:
+            raise InvalidArgumentError(f"expected a fully replicated array, found {self.spec}")
+        buffer = self.taken(semantics)[0]
+        sharding = SingleDeviceSharding(self.sharding.devices.addressable_devices[0], self.sharding.memory_kind)
+        return Array(self._client, ArraySpec(self.shape, self.element_type, sharding), [buffer])
+
+    def donate(self, kept: Collection[Buffer] = ()) -> None:
+        """Delete the array as an operation that takes its memory does; buffers in ``kept`` live on elsewhere."""
+        self._deleted = True
+        for buffer in self._buffers:
+            if not any(buffer is other for other in kept):
+                buffer.delete()
+
+    def taken(self, semantics: ArrayCopySemantics) -> tuple[Buffer, ...]:
+        """Return the shards' buffers as the output of an operation has them; a donated array loses its own."""
+        buffers = self.buffers
+        if semantics is ArrayCopySemantics.ALWAYS_COPY:
+            return tuple(buffer.copy_to(buffer.memory_space) for buffer in buffers)
+        if semantics is ArrayCopySemantics.DONATE_INPUT:
+            self._deleted = True
+        return buffers
+
+    def __repr__(self) -> str:
+        state = " deleted" if self.is_deleted else ""
+        return f"<Array {self.spec}{state}>"
+
+
+class Tuple:
+    """Several values as one (``xla::ifrt::Tuple``).
+
+    Args:
+        values: arrays and tuples.
+    """
+
+    __slots__ = ("__weakref__", "values")
+
+    def __init__(self, values: Sequence[Value]) -> None:
+        self.values = tuple(values)
+
+    @property
+    def arity(self) -> int:
+        """The number of values (``Arity``)."""
+        return len(self.values)
+
+    def ready(self) -> Future[None]:
+        """Return a future that is done when all values are ready."""
+        return Future.all([value.ready() for value in self.values])
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether one of the values was deleted."""
+        return any(value.is_deleted for value in self.values)
+
+    def delete(self) -> None:
+        """Delete all values; may be called again."""
+        for value in self.values:
+            value.delete()
+
+    def unpack(self) -> tuple[Value, ...]:
+        """Return the values (``Unpack``)."""
+        return self.values
+
+    def __repr__(self) -> str:
+        return f"<Tuple of {len(self.values)} values>"
+
+
+Value = Array | Tuple
+"""What IFRT's operations take and return (``xla::ifrt::Value``)."""
+
+
+def is_sum(sharding: Sharding) -> bool:
+    """Whether the shards are terms of a sum (``unreduced``)."""
+    return isinstance(sharding, HloSharding) and bool(sharding.tiling.terms)
+
+
+def padded(array: np.ndarray[Any, Any], shape: Shape) -> np.ndarray[Any, Any]:
+    """Return an array with zeros at its end up to a shape; the array itself if it has that shape."""
+    if array.shape == shape:
+        return array
+    whole = np.zeros(shape, array.dtype)
+    whole[tuple(slice(0, size) for size in array.shape)] = array
+    return whole
+
+
+def _key(sharding: Sharding, number: int, shard: Shard) -> Any:
+    """Return a value that is equal for shards of equal contents."""
+    term = sharding.tiling.terms[number] if isinstance(sharding, HloSharding) and sharding.tiling.terms else 0
+    return shard.domain, term

@@ -1,0 +1,425 @@
+"""The IFRT client: arrays over the devices of a PJRT client (``xla::ifrt::Client``)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+import pjrt.api.client
+from pjrt.api.buffer import Buffer
+from pjrt.api.checks import expect, expect_all
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.device import Device
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.future import Future
+from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.layout import Layout
+from pjrt.api.program import Program
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, padded
+from pjrt.ifrt.device_list import DeviceList
+from pjrt.ifrt.hlo_sharding import HloSharding
+from pjrt.ifrt.loaded_executable import LoadedExecutable
+from pjrt.ifrt.remap_plan import RemapPlan
+from pjrt.ifrt.reshard import Resharder
+from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
+from pjrt.stablehlo.partitioning import with_partitioning
+
+
+class Client:
+    """Global arrays and programs on them, over any client of the uniform device API.
+
+    Args:
+        client: the client whose devices are used; it stays the caller's, who closes it.
+
+    Raises:
+        InvalidArgumentError: the argument is not a ``pjrt.Client``.
+    """
+
+    __slots__ = ("__weakref__", "_resharder", "pjrt_client")
+
+    runtime_type = "pjrt_ifrt"
+    """The runtime below (``runtime_type``)."""
+
+    def __init__(self, client: pjrt.api.client.Client) -> None:
+        self.pjrt_client = expect(client, pjrt.api.client.Client, "a pjrt.Client, such as pjrt.client('cpu')")
+        self._resharder = Resharder(self)
+
+    # Devices.
+
+    @property
+    def devices(self) -> DeviceList:
+        """All devices, also those of other processes."""
+        return DeviceList(self.pjrt_client.devices)
+
+    @property
+    def addressable_devices(self) -> DeviceList:
+        """The devices of this process."""
+        return DeviceList(self.pjrt_client.addressable_devices)
+
+    @property
+    def process_index(self) -> int:
+        """The number of this process in its job."""
+        return self.pjrt_client.process_index
+
+    @property
+    def platform_name(self) -> str:
+        """The platform's name."""
+        return self.pjrt_client.platform_name
+
+    @property
+    def platform_version(self) -> str:
+        """The platform's version, human-readable."""
+        return self.pjrt_client.platform_version
+
+    def lookup_device(self, device_id: int) -> Device:
+        """Return the device with a global id.
+
+        Raises:
+            NotFoundError: the client has no such device.
+        """
+        return self.pjrt_client.lookup_device(device_id)
+
+    def make_device_list(self, devices: Iterable[Device]) -> DeviceList:
+        """Return a list of this client's devices (``MakeDeviceList``).
+
+        Raises:
+            InvalidArgumentError: a device belongs to another client.
+        """
+        made = DeviceList(devices)
+        self._check_devices(made)
+        return made
+
+    def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
+        """Return the devices that a program runs on by default (``GetDefaultDeviceAssignment``)."""
+        return self.pjrt_client.default_device_assignment(num_replicas, num_partitions)
+
+    # Arrays from the host.
+
+    def make_array(
+        self,
+        value: Any,
+        sharding: Sharding | None = None,
+        *,
+        semantics: HostBufferSemantics = HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
+        on_done_with_host_buffer: Callable[[], object] | None = None,
+    ) -> Array:
+        """Put a whole array from the host on devices (``MakeArrayFromHostBuffer``).
+
+        Args:
+            value: a numpy array of any strides, or what ``numpy.asarray`` makes one of.
+            sharding: the devices and the part of each; by default the first addressable device has all of it.
+            semantics: what the devices may assume about the array's memory.
+            on_done_with_host_buffer: called once, when no device needs the memory any more.
+
+        Raises:
+            InvalidArgumentError: the sharding is not for arrays of this shape, or names devices of another client.
+            UnimplementedError: the sharding does not know the places of its shards.
+        """
+        array = np.asarray(value)
+        spec = ArraySpec(array.shape, ElementType.of(array.dtype), sharding or self._default_sharding())
+        domains = spec.sharding.index_domains(array.shape)
+        return self._put(spec, [array[domain.slices] for domain in domains], semantics, on_done_with_host_buffer)
+
+    def make_array_from_host_buffer_shards(
+        self,
+        spec: ArraySpec,
+        shards: Sequence[Any],
+        *,
+        semantics: HostBufferSemantics = HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
+        on_done_with_host_buffer: Callable[[], object] | None = None,
+    ) -> Array:
+        """Put an array on devices, each shard from an array of its own (``MakeArraysFromHostBufferShards``).
+
+        Args:
+            spec: the array.
+            shards: a numpy array for each addressable device, in the sharding's order.
+            semantics: what the devices may assume about the arrays' memory.
+            on_done_with_host_buffer: called once, when no device needs any of the memory any more.
+
+        Raises:
+            InvalidArgumentError: a shard is missing, or has another shape or element type than the spec says.
+        """
+        parts = [np.asarray(shard) for shard in shards]
+        expected = [shape for shape, _ in spec.sharding.disassemble(spec.shape)]
+        found = [part.shape for part in parts]
+        if found != expected:
+            raise InvalidArgumentError(f"expected shards of the shapes {expected} for {spec}, found {found}")
+        for part in parts:
+            if ElementType.of(part.dtype) is not spec.element_type:
+                raise InvalidArgumentError(
+                    f"expected shards of {spec.element_type.name} for {spec}, found {part.dtype}"
+                )
+        return self._put(spec, parts, semantics, on_done_with_host_buffer)
+
+    def _put(
+        self,
+        spec: ArraySpec,
+        parts: Sequence[np.ndarray[Any, Any]],
+        semantics: HostBufferSemantics,
+        on_done: Callable[[], object] | None,
+    ) -> Array:
+        self._check_devices(spec.sharding.devices)
+        tell = None if on_done is None else _after(len(parts), on_done)
+        whole = self.buffer_shapes(spec)
+        buffers = []
+        for part, shape, device, space in zip(
+            parts, whole, spec.sharding.devices.addressable_devices, spec.sharding.memory_spaces, strict=True
+        ):
+            buffers.append(
+                self.pjrt_client.buffer_from_host(
+                    padded(part, shape),
+                    device=device,
+                    memory_space=space,
+                    layout=spec.layout,
+                    semantics=semantics,
+                    on_done_with_host_buffer=tell,
+                )
+            )
+        return Array(self, spec, buffers)
+
+    # Arrays from arrays.
+
+    def assemble_array_from_single_device_arrays(
+        self,
+        shape: Sequence[int],
+        sharding: Sharding,
+        arrays: Sequence[Array],
+        semantics: ArrayCopySemantics = ArrayCopySemantics.REUSE_INPUT,
+        *,
+        element_type: ElementType | None = None,
+        shard_semantics: SingleDeviceShardSemantics = SingleDeviceShardSemantics.ADDRESSABLE_SHARDS,
+    ) -> Array:
+        """Return one array of shards that are on their devices already (``AssembleArrayFromSingleDeviceArrays``).
+
+        Args:
+            shape: the shape of the whole array.
+            sharding: the devices and the part of each.
+            arrays: an array of one device for each shard, in the sharding's order.
+            semantics: what happens to the shards' memory.
+            element_type: the type of the elements; needed where no shard is in this process.
+            shard_semantics: whether ``arrays`` has the shards of this process, or all of them.
+
+        Raises:
+            InvalidArgumentError: shards are missing, are on other devices, or do not fit.
+        """
+        expect_all(arrays, Array, "a shard as a pjrt.ifrt.Array")
+        parts = sharding.disassemble(shape, shard_semantics)
+        if len(parts) != len(arrays):
+            raise InvalidArgumentError(f"expected {len(parts)} shards for {sharding!r}, found {len(arrays)}")
+        types = {array.element_type for array in arrays} | ({element_type} if element_type is not None else set())
+        if len(types) != 1:
+            raise InvalidArgumentError(
+                f"expected shards of one element type, found {[t.name for t in types] or 'none'}"
+            )
+        for number, (array, (part, single)) in enumerate(zip(arrays, parts, strict=True)):
+            if array.shape != part or array.sharding.devices != single.devices:
+                raise InvalidArgumentError(
+                    f"expected shard {number} of {list(shape)} with {sharding!r} to be {list(part)} on "
+                    f"{single.devices[0]}, found {array.spec}"
+                )
+        spec = ArraySpec(tuple(shape), types.pop(), sharding)
+        buffers = [
+            buffer if buffer.shape == whole else self.reshaped(buffer, whole)
+            for array, whole in zip(arrays, self.buffer_shapes(spec), strict=True)
+            for buffer in array.taken(semantics)
+        ]
+        return Array(self, spec, buffers)
+
+    def copy_arrays(
+        self,
+        arrays: Sequence[Array],
+        devices: DeviceList | Iterable[Device] | None = None,
+        memory_kind: str | None = None,
+        semantics: ArrayCopySemantics = ArrayCopySemantics.ALWAYS_COPY,
+    ) -> list[Array]:
+        """Copy arrays to other devices or another kind of memory, shard by shard (``CopyArrays``).
+
+        Args:
+            arrays: arrays of one device list and one kind of memory.
+            devices: as many devices; ``None`` keeps the arrays' own.
+            memory_kind: the kind of memory there; ``None`` keeps the arrays' own.
+            semantics: what happens to the arrays' memory; a shard that is in its place already is not copied unless
+                a copy is asked for.
+
+        Raises:
+            InvalidArgumentError: the arrays differ in devices or memory kind, or the number of devices is another one.
+        """
+        expect_all(arrays, Array, "a pjrt.ifrt.Array")
+        places = {(array.sharding.devices, array.sharding.memory_kind) for array in arrays}
+        if len(places) > 1:
+            raise InvalidArgumentError(
+                f"expected arrays of one device list and memory kind, found {[array.spec for array in arrays]}"
+            )
+        copies = []
+        for array in arrays:
+            target = array.sharding.with_device_assignment(devices, memory_kind)
+            buffers = [
+                buffer
+                if buffer.memory_space is space and semantics is not ArrayCopySemantics.ALWAYS_COPY
+                else buffer.copy_to(space)
+                for buffer, space in zip(array.buffers, target.memory_spaces, strict=True)
+            ]
+            if semantics is ArrayCopySemantics.DONATE_INPUT:
+                array.donate(buffers)
+            copies.append(Array(self, ArraySpec(array.shape, array.element_type, target, array.spec.layout), buffers))
+        return copies
+
+    def remap_arrays(
+        self, plan: RemapPlan, arrays: Sequence[Array], semantics: ArrayCopySemantics = ArrayCopySemantics.DONATE_INPUT
+    ) -> list[Array]:
+        """Return arrays made of the shards of others, without touching their data (``RemapArrays``).
+
+        Args:
+            plan: which shard of which input becomes which shard of which output.
+            arrays: the inputs, as the plan describes them.
+            semantics: ``DONATE_INPUT``; ``REUSE_INPUT`` for a single input.
+
+        Raises:
+            InvalidArgumentError: the plan is invalid, or the arrays are not what it describes.
+        """
+        plan.validate()
+        if semantics is ArrayCopySemantics.ALWAYS_COPY or (
+            semantics is ArrayCopySemantics.REUSE_INPUT and len(arrays) != 1
+        ):
+            raise InvalidArgumentError(
+                f"expected DONATE_INPUT, or REUSE_INPUT with one array, found {semantics.name} with {len(arrays)}"
+            )
+        plan.check_inputs([array.spec for array in arrays])
+        rows = [array.taken(semantics) for array in arrays]
+        return [Array(self, spec, [rows[i][s] for i, s in row]) for spec, row in plan.outputs()]
+
+    def make_error_arrays(self, error: PjrtError, specs: Sequence[ArraySpec]) -> list[Array]:
+        """Return arrays that have failed already: the error arrives where their values would (``MakeErrorArrays``)."""
+        return [
+            Array(
+                self,
+                spec,
+                [
+                    self.pjrt_client.create_error_buffer(
+                        error, ShapeSpec(shape, spec.element_type, spec.layout), memory_space=space
+                    )
+                    for shape, space in zip(self.buffer_shapes(spec), spec.sharding.memory_spaces, strict=True)
+                ],
+            )
+            for spec in specs
+        ]
+
+    def make_tuple(self, values: Sequence[Value]) -> Tuple:
+        """Return several values as one (``MakeTuple``).
+
+        Raises:
+            InvalidArgumentError: a value is neither an array nor a tuple.
+        """
+        return Tuple(expect_all(values, (Array, Tuple), "an array or a tuple of pjrt.ifrt"))
+
+    def get_ready_future(self, values: Sequence[Value]) -> Future[None]:
+        """Return a future that is done when all values are ready (``GetReadyFuture``)."""
+        return Future.all([value.ready() for value in values])
+
+    def reshard_arrays(
+        self,
+        arrays: Sequence[Array],
+        shardings: Sequence[Sharding],
+        semantics: ArrayCopySemantics = ArrayCopySemantics.ALWAYS_COPY,
+    ) -> list[Array]:
+        """Return the arrays in other shardings, on whatever devices of this client (``ReshardArrays``).
+
+        Args:
+            arrays: the arrays.
+            shardings: a sharding for each.
+            semantics: ``ALWAYS_COPY`` or ``DONATE_INPUT``.
+
+        Raises:
+            InvalidArgumentError: the numbers of arrays and shardings differ, the semantics is ``REUSE_INPUT``, or a
+                sharding is not for arrays of that shape or not on devices of this client.
+            UnimplementedError: a sharding does not know the places of its shards.
+        """
+        if semantics is ArrayCopySemantics.REUSE_INPUT:
+            raise InvalidArgumentError("resharding makes new arrays: expected ALWAYS_COPY or DONATE_INPUT")
+        if len(arrays) != len(shardings):
+            raise InvalidArgumentError(f"expected a sharding for each of {len(arrays)} arrays, found {len(shardings)}")
+        outputs = []
+        for array, sharding in zip(arrays, shardings, strict=True):
+            self._check_devices(sharding.devices)
+            outputs.append(self._resharder.reshard(array, sharding))
+            if semantics is ArrayCopySemantics.DONATE_INPUT:
+                array.donate()
+        return outputs
+
+    # Programs.
+
+    def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> LoadedExecutable:
+        """Compile a program for global arrays and load it on its devices (``CompileAndLoad``).
+
+        Args:
+            program: the program. Its shardings and its numbers of replicas and partitions are followed.
+            options: the compile options; they win over the program.
+
+        Raises:
+            InvalidArgumentError: the program is damaged, or needs more devices than there are.
+        """
+        program = Program.of(program)
+        return LoadedExecutable(self, program, self.pjrt_client.compile(program, with_partitioning(program, options)))
+
+    def deserialize(
+        self, serialized: bytes, program: Program | str | bytes, options: CompileOptions | None = None
+    ) -> LoadedExecutable:
+        """Load what ``LoadedExecutable.serialize`` returned (``DeserializeLoadedExecutable``).
+
+        Args:
+            serialized: the bytes.
+            program: the program that was compiled: it has the global types, which executables do not keep.
+            options: compile options to use in place of the original ones, such as another device assignment.
+
+        Raises:
+            InvalidArgumentError: the bytes are damaged, or from another platform.
+        """
+        return LoadedExecutable(self, Program.of(program), self.pjrt_client.deserialize(serialized, options))
+
+    def default_layout(self, spec: ArraySpec) -> Layout:
+        """Return the layout that the shards of an array have by default (``GetDefaultLayout``)."""
+        return self.pjrt_client.default_layout(spec.element_type, spec.sharding.shard_shape(spec.shape))
+
+    # Buffers.
+
+    def reshaped(self, buffer: Buffer, shape: Sequence[int]) -> Buffer:
+        """Return a copy of a buffer in the same memory, cut or padded with zeros at the end of its dimensions."""
+        part = np.asarray(buffer)[tuple(slice(0, size) for size in shape)]
+        return self.pjrt_client.buffer_from_host(padded(part, tuple(shape)), memory_space=buffer.memory_space)
+
+    def buffer_shapes(self, spec: ArraySpec) -> list[tuple[int, ...]]:
+        """Return the shape of the buffer on each addressable device: that of a program's partition."""
+        if isinstance(spec.sharding, HloSharding):
+            return [spec.sharding.shard_shape(spec.shape)] * len(spec.sharding.devices.addressable_devices)
+        return [shape for shape, _ in spec.sharding.disassemble(spec.shape)]
+
+    def _default_sharding(self) -> Sharding:
+        return SingleDeviceSharding(self.pjrt_client.addressable_devices[0])
+
+    def _check_devices(self, devices: DeviceList) -> None:
+        if devices.client is not self.pjrt_client:
+            raise InvalidArgumentError(f"expected devices of {self.pjrt_client!r}, found {devices}")
+
+    def __repr__(self) -> str:
+        return f"<pjrt.ifrt.Client over {self.pjrt_client!r}>"
+
+
+def _after(count: int, function: Callable[[], object]) -> Callable[[], None]:
+    """Return a callback that calls a function when it was called itself a number of times."""
+    lock = threading.Lock()
+    left = count
+
+    def one_done() -> None:
+        nonlocal left
+        with lock:
+            left -= 1
+            last = not left
+        if last:
+            function()
+
+    return one_done

@@ -1,0 +1,160 @@
+"""HLO shardings: arrays cut by XLA's ``OpSharding`` (``xla::ifrt::HloSharding``), and meshes to write them by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.device import Device
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.shape_spec import expect_shape
+from pjrt.ifrt.device_list import DeviceList
+from pjrt.ifrt.index_domain import IndexDomain
+from pjrt.ifrt.sharding import Shape, Sharding
+from pjrt.stablehlo.sharding import REPLICATED
+from pjrt.stablehlo.sharding import Sharding as Tiling
+
+
+class HloSharding(Sharding):
+    """An array cut into tiles, as XLA cuts the values of a program.
+
+    Where a dimension does not divide evenly, the last tiles are short, or empty. The buffers of short tiles are padded
+    to the shape of the others, because a program has one shape for all of its partitions.
+
+    Args:
+        devices: the devices; device ``i`` runs partition ``i``.
+        tiling: how partitions share a value.
+        memory_kind: the kind of memory; ``None`` is the devices' default.
+
+    Raises:
+        InvalidArgumentError: the tiling is for another number of devices.
+    """
+
+    __slots__ = ("tiling",)
+
+    def __init__(
+        self, devices: DeviceList | Iterable[Device], tiling: Tiling = REPLICATED, memory_kind: str | None = None
+    ) -> None:
+        super().__init__(devices, memory_kind)
+        self.tiling = REPLICATED if tiling.is_replicated else tiling
+        if self.tiling.places and len(self.tiling.places) != len(self.devices):
+            raise InvalidArgumentError(
+                f"expected a tiling for {len(self.devices)} devices, found one for {len(self.tiling.places)}: "
+                f"{self.tiling}"
+            )
+
+    @staticmethod
+    def from_proto(
+        devices: DeviceList | Iterable[Device], serialized: bytes, memory_kind: str | None = None
+    ) -> HloSharding:
+        """Return the sharding of a serialized ``xla.OpSharding``, as executables report it.
+
+        Raises:
+            DataLossError: the bytes are damaged.
+            UnimplementedError: the sharding does not tile or replicate.
+        """
+        return HloSharding(devices, Tiling.from_proto(serialized), memory_kind)
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return self.tiling.is_replicated
+
+    def shard_shape(self, shape: Sequence[int]) -> Shape:
+        shape = expect_shape(shape)
+        return self.tiling_of_rank(len(shape)).shard_shape(shape)
+
+    def all_index_domains(self, shape: Sequence[int]) -> tuple[IndexDomain, ...]:
+        sizes = self.shard_shape(shape)
+        if self.tiling.is_replicated:
+            return (IndexDomain.whole(sizes),) * len(self.devices)
+        tiling, domains = self.tiling_of_rank(len(sizes)), {}
+        for place in set(tiling.places):
+            begins = [min(i * size, whole) for i, size, whole in zip(place, sizes, shape, strict=True)]
+            ends = [min((i + 1) * size, whole) for i, size, whole in zip(place, sizes, shape, strict=True)]
+            lengths = tuple(end - begin for begin, end in zip(begins, ends, strict=True))
+            domains[place] = IndexDomain(tuple(begins), lengths)
+        return tuple(domains[place] for place in tiling.places)
+
+    def with_device_assignment(
+        self, devices: DeviceList | Iterable[Device] | None = None, memory_kind: str | None = None
+    ) -> HloSharding:
+        moved, kind = self._moved(devices, memory_kind)
+        return HloSharding(moved, self.tiling, kind)
+
+    def tiling_of_rank(self, rank: int) -> Tiling:
+        """Return the tiling for arrays of a rank; dimensions that it does not name are not cut.
+
+        Raises:
+            InvalidArgumentError: the tiling cuts more dimensions than there are.
+        """
+        more = rank - len(self.tiling.tiles)
+        if self.tiling.is_replicated or not more:
+            return self.tiling
+        if more < 0:
+            raise InvalidArgumentError(
+                f"{self} is for arrays of {len(self.tiling.tiles)} dimensions or more, found one of {rank}"
+            )
+        places = tuple((*place, *(0,) * more) for place in self.tiling.places)
+        return Tiling((*self.tiling.tiles, *(1,) * more), places, self.tiling.terms)
+
+    def _partitioning(self) -> Any:
+        return self.tiling
+
+    def __repr__(self) -> str:
+        tiles = "replicated" if self.tiling.is_replicated else "×".join(map(str, self.tiling.tiles)) + " tiles"
+        return f"HloSharding({tiles} on {self.devices}, {self.memory_kind})"
+
+
+Axes = str | Sequence[str] | None
+"""The axes of a mesh along which one dimension of an array is cut; ``None`` for none."""
+
+
+class Mesh:
+    """Devices in a grid whose axes have names, to write shardings by (Shardy's mesh).
+
+    Args:
+        devices: the devices, in the order of the grid: along the last axis first.
+        axes: the size of each axis by its name.
+
+    Raises:
+        InvalidArgumentError: the sizes do not multiply to the number of devices.
+    """
+
+    __slots__ = ("axes", "devices")
+
+    def __init__(self, devices: DeviceList | Iterable[Device], axes: Mapping[str, int]) -> None:
+        self.devices = DeviceList.of(devices)
+        self.axes = dict(axes)
+        if math.prod(self.axes.values()) != len(self.devices):
+            raise InvalidArgumentError(
+                f"expected axes for {len(self.devices)} devices, found {self.axes} for {math.prod(self.axes.values())}"
+            )
+
+    def sharding(self, *dimensions: Axes, memory_kind: str | None = None) -> HloSharding:
+        """Return the sharding of arrays whose dimensions are cut along axes.
+
+        Args:
+            dimensions: for each dimension of the array the axis along which it is cut, several of them, the one that
+                varies slowest first, or ``None``. Without any, the array is replicated.
+            memory_kind: the kind of memory; ``None`` is the devices' default.
+
+        Raises:
+            InvalidArgumentError: an axis is unknown or named twice.
+        """
+        named = [() if d is None else (d,) if isinstance(d, str) else tuple(d) for d in dimensions]
+        used = [axis for names in named for axis in names]
+        for axis in used:
+            if axis not in self.axes or used.count(axis) > 1:
+                raise InvalidArgumentError(f"expected each of the axes {list(self.axes)} at most once, found {used}")
+        rest = [axis for axis in self.axes if axis not in used]
+        order = [list(self.axes).index(axis) for axis in (*used, *rest)]
+        grid = np.arange(len(self.devices)).reshape(tuple(self.axes.values())).transpose(order)
+        tiles = [math.prod(self.axes[axis] for axis in names) for names in named]
+        tiling = Tiling.of_grid(grid.reshape((*tiles, math.prod(self.axes[axis] for axis in rest))), len(tiles))
+        return HloSharding(self.devices, tiling, memory_kind)
+
+    def __repr__(self) -> str:
+        return f"Mesh({self.axes} of {self.devices})"

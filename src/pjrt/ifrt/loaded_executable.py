@@ -1,0 +1,181 @@
+"""Programs on global arrays (``xla::ifrt::LoadedExecutable``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pjrt.api.loaded_executable
+from pjrt.api.device import Device
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.executable import CompiledMemoryStats
+from pjrt.api.execute_options import ExecuteOptions
+from pjrt.api.future import Future
+from pjrt.api.program import Program
+from pjrt.ifrt.array import Array, ArraySpec
+from pjrt.ifrt.device_list import DeviceList
+from pjrt.ifrt.hlo_sharding import HloSharding
+from pjrt.ifrt.sharding import ConcreteEvenSharding, Sharding, SingleDeviceSharding
+from pjrt.stablehlo.inspection import signature
+
+if TYPE_CHECKING:
+    from pjrt.ifrt.client import Client
+
+
+class ExecuteResult(NamedTuple):
+    """What an execution returns (``LoadedExecutable::ExecuteResult``).
+
+    Attributes:
+        outputs: the results.
+        status: done when the execution is, failed if it failed.
+    """
+
+    outputs: list[Array]
+    status: Future[None]
+
+
+class LoadedExecutable:
+    """A compiled program that takes and returns global arrays. Clients make it, with ``compile`` or ``deserialize``.
+
+    Attributes:
+        client: the client.
+        devices: the devices, one for each partition, and the partitions of the next replica after those of the first.
+        parameter_specs: the global array that each parameter takes.
+        output_specs: the global array that each result is.
+    """
+
+    __slots__ = ("__weakref__", "_donated", "_executable", "client", "devices", "output_specs", "parameter_specs")
+
+    def __init__(
+        self, client: Client, program: Program, executable: pjrt.api.loaded_executable.LoadedExecutable
+    ) -> None:
+        self.client = client
+        self._executable = executable
+        assignment = executable.device_assignment.device_ids
+        self.devices = DeviceList([client.lookup_device(number) for row in assignment for number in row])
+        types = signature(program)
+        self._donated = frozenset(
+            number
+            for number, argument in enumerate(types.arguments)
+            if argument.aliases_output is not None or argument.is_donor
+        )
+        self.parameter_specs = self._specs(types.arguments, executable.parameter_shardings)
+        self.output_specs = self._specs(types.results, executable.output_shardings)
+
+    def _specs(self, values: Sequence[Any], shardings: Sequence[bytes] | None) -> tuple[ArraySpec, ...]:
+        """Return global arguments or results: their types are the program's, their shardings the executable's."""
+        protos = [None] * len(values) if shardings is None else shardings
+        return tuple(
+            ArraySpec(value.shape, value.element_type, self._sharding(value.shape, proto))
+            for value, proto in zip(values, protos, strict=True)
+        )
+
+    def _sharding(self, shape: tuple[int, ...], proto: bytes | None) -> Sharding:
+        if len(self.devices) == 1:
+            return SingleDeviceSharding(self.devices[0])
+        if self._executable.num_replicas == 1 and proto is not None:
+            return HloSharding.from_proto(self.devices, proto)
+        # Each replica has data of its own, of which the program states one part.
+        return ConcreteEvenSharding(self.devices, shape, shape)
+
+    @property
+    def name(self) -> str:
+        """The program's name."""
+        return self._executable.name
+
+    @property
+    def pjrt_executable(self) -> pjrt.api.loaded_executable.LoadedExecutable:
+        """The executable of the client below."""
+        return self._executable
+
+    @property
+    def num_devices(self) -> int:
+        """The number of devices that it runs on."""
+        return len(self.devices)
+
+    @property
+    def addressable_devices(self) -> tuple[Device, ...]:
+        """The devices of this process that it runs on."""
+        return self.devices.addressable_devices
+
+    @property
+    def donatable_input_indices(self) -> frozenset[int]:
+        """The parameters whose arrays an execution deletes (``GetDonatableInputIndices``)."""
+        return self._donated
+
+    def fingerprint(self) -> bytes:
+        """Return bytes that are equal for equal executables (``Fingerprint``)."""
+        return self._executable.fingerprint()
+
+    def cost_analysis(self) -> Mapping[str, float | int]:
+        """Return what one run costs on one device, by PJRT's keys (``GetCostAnalysis``)."""
+        return self._executable.cost_analysis()
+
+    def memory_stats(self) -> CompiledMemoryStats:
+        """Return the memory that one run needs on one device (``GetCompiledMemoryStats``)."""
+        return self._executable.memory_stats()
+
+    def serialize(self) -> bytes:
+        """Return the executable as bytes for ``Client.deserialize`` (``Serialize``)."""
+        return self._executable.serialize()
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it was deleted."""
+        return self._executable.is_deleted
+
+    def delete(self) -> None:
+        """Unload it (``Delete``); executions under way end first. May be called again."""
+        self._executable.delete()
+
+    def execute(self, arguments: Sequence[Array], options: ExecuteOptions | None = None) -> ExecuteResult:
+        """Run the program (``Execute``).
+
+        Args:
+            arguments: a global array for each parameter. An array of another sharding than the parameter's is
+                resharded first. Arrays that the program donates are deleted.
+            options: how to run it.
+
+        Raises:
+            InvalidArgumentError: the number of arguments, a shape or an element type differs from the program's.
+        """
+        rows = self._rows(arguments)
+        futures: list[Future[None]] = []
+        outputs = self._executable.execute(rows, options, returned_futures=futures)
+        return ExecuteResult(self._arrays(outputs), Future.all(futures))
+
+    def __call__(self, *arguments: Any) -> tuple[Array, ...]:
+        """Run the program on global arrays or whole numpy arrays, and return global arrays."""
+        arrays = [
+            argument if isinstance(argument, Array) else self.client.make_array(argument, spec.sharding)
+            for argument, spec in zip(arguments, self.parameter_specs, strict=False)
+        ]
+        if len(arguments) != len(self.parameter_specs):
+            raise self._wrong_count(len(arguments))
+        return tuple(self._arrays(self._executable.execute(self._rows(arrays))))
+
+    def _arrays(self, rows: Sequence[Sequence[Any]]) -> list[Array]:
+        return [
+            Array(self.client, spec, [row[number] for row in rows]) for number, spec in enumerate(self.output_specs)
+        ]
+
+    def _rows(self, arguments: Sequence[Array]) -> list[list[Any]]:
+        if len(arguments) != len(self.parameter_specs):
+            raise self._wrong_count(len(arguments))
+        columns = []
+        for number, (array, spec) in enumerate(zip(arguments, self.parameter_specs, strict=True)):
+            given = array.spec
+            if given.shape != spec.shape or given.element_type is not spec.element_type:
+                raise InvalidArgumentError(f"argument {number} of {self.name!r} must be {spec}, found {given}")
+            if given.sharding is not spec.sharding and given.sharding != spec.sharding:
+                (array,) = self.client.reshard_arrays([array], [spec.sharding])
+            columns.append(array.buffers)
+        return [list(row) for row in zip(*columns, strict=True)] or [[] for _ in self.devices.addressable_devices]
+
+    def _wrong_count(self, count: int) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"{self.name!r} has {len(self.parameter_specs)} parameters, found {count} arguments"
+        )
+
+    def __repr__(self) -> str:
+        return f"<LoadedExecutable {self.name!r} on {self.devices}>"

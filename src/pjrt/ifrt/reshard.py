@@ -1,0 +1,140 @@
+"""Resharding: an array in another sharding (``xla::ifrt::Client::ReshardArrays``).
+
+There are three ways, and the first that can is taken: copies between devices, where every shard of the target is a
+shard of the source; a program on the devices, in which they exchange parts by collectives; and the host.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pjrt.api.buffer import Buffer
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.api.future import Future
+from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.ifrt.array import Array, ArraySpec, is_sum, padded
+from pjrt.ifrt.hlo_sharding import HloSharding
+from pjrt.ifrt.sharding import Sharding
+from pjrt.stablehlo.sharding import Sharding as Tiling
+from pjrt.stablehlo.types import TensorType
+
+if TYPE_CHECKING:
+    from pjrt.ifrt.client import Client
+
+_Key = tuple[tuple[int, ...], Any, tuple[int, ...], Tiling, Tiling]
+
+
+class Resharder:
+    """Reshards the arrays of a client, and keeps the programs that it compiles for that.
+
+    Args:
+        client: the client.
+    """
+
+    __slots__ = ("_client", "_programs")
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._programs: dict[_Key, LoadedExecutable] = {}
+
+    def reshard(self, array: Array, target: Sharding) -> Array:
+        """Return a copy of an array in another sharding.
+
+        Raises:
+            UnimplementedError: one of the shardings does not know the places of its shards.
+        """
+        spec = ArraySpec(array.shape, array.element_type, target)
+        buffers = _by_copies(array, spec)
+        if buffers is None:
+            buffers = self._by_program(array, spec)
+        if buffers is None:
+            buffers = self._by_host(array, spec)
+        return Array(self._client, spec, buffers)
+
+    def _by_program(self, array: Array, spec: ArraySpec) -> list[Buffer] | None:
+        """Return the target's shards from a program that returns its argument in the target's sharding."""
+        source, target = array.sharding, spec.sharding
+        if not isinstance(source, HloSharding) or not isinstance(target, HloSharding):
+            return None
+        devices = source.devices
+        if set(devices) != set(target.devices) or not _is_default_memory(source) or not _is_default_memory(target):
+            return None
+        place = {device: number for number, device in enumerate(target.devices)}
+        order = [place[device] for device in devices]
+        rank = len(array.shape)
+        cut = source.tiling_of_rank(rank)
+        goal = target.tiling_of_rank(rank)
+        if goal.places:
+            goal = Tiling(goal.tiles, tuple(goal.places[number] for number in order), goal.terms)
+        key = (array.shape, array.element_type, devices.ids, cut, goal)
+        if key not in self._programs:
+            try:
+                program = _identity(TensorType(array.shape, array.element_type), cut, goal)
+            except UnimplementedError:  # a sum, which the host takes
+                return None
+            options = CompileOptions(num_partitions=len(devices), device_assignment=DeviceAssignment((devices.ids,)))
+            self._programs[key] = self._client.pjrt_client.compile(program, options)
+        outputs = self._programs[key].execute([[buffer] for buffer in array.buffers])
+        by_device = dict(zip(devices.addressable_devices, (row[0] for row in outputs), strict=True))
+        return [by_device[device] for device in target.devices.addressable_devices]
+
+    def _by_host(self, array: Array, spec: ArraySpec) -> list[Buffer]:
+        """Return the target's shards, which get their values when the host has the whole array."""
+        client, whole = self._client.pjrt_client, array.to_host()
+        spaces, shapes = spec.sharding.memory_spaces, self._client.buffer_shapes(spec)
+        domains = spec.sharding.index_domains(spec.shape)
+        try:
+            managers = [
+                client.create_buffers_for_async_host_to_device(
+                    [ShapeSpec(shape, spec.element_type)], memory_space=space
+                )
+                for shape, space in zip(shapes, spaces, strict=True)
+            ]
+        except UnimplementedError:  # a device that takes arrays only when they are there
+            return list(self._client.make_array(whole.result(), spec.sharding).buffers)
+        buffers = [manager.retrieve_buffer(0) for manager in managers]
+
+        def fill(done: Future[Any]) -> None:
+            for manager, domain, shape in zip(managers, domains, shapes, strict=True):
+                with manager:
+                    try:
+                        manager.transfer_literal(0, padded(done.result()[domain.slices], shape))
+                    except PjrtError as error:
+                        manager.set_buffer_error(0, error)
+
+        whole.add_done_callback(fill)
+        return buffers
+
+
+def _by_copies(array: Array, spec: ArraySpec) -> list[Buffer] | None:
+    """Return copies of shards where every shard of the target is a shard of the source; ``None`` otherwise."""
+    source, target = array.sharding, spec.sharding
+    if is_sum(source) or is_sum(target) or not source.devices.is_fully_addressable:
+        return None
+    shards = {shard.domain: shard.buffer for shard in array.shards}
+    domains = target.index_domains(spec.shape)
+    if any(domain not in shards or shards[domain].shape != domain.shape for domain in domains):
+        return None
+    here = {(shard.domain, shard.buffer.memory_space): shard.buffer for shard in array.shards}
+    return [
+        here.get((domain, space), shards[domain]).copy_to(space)
+        for domain, space in zip(domains, target.memory_spaces, strict=True)
+    ]
+
+
+def _is_default_memory(sharding: Sharding) -> bool:
+    return all(
+        space is device.default_memory_space
+        for space, device in zip(sharding.memory_spaces, sharding.devices.addressable_devices, strict=True)
+    )
+
+
+def _identity(type_: TensorType, source: Tiling, target: Tiling) -> str:
+    """Return the program that takes an array in one sharding and returns it in another."""
+    return f"""
+func.func @main(%x: {type_} {{mhlo.sharding = "{source.to_text()}"}})
+    -> ({type_} {{mhlo.sharding = "{target.to_text()}"}}) {{
+  return %x : {type_}
+}}"""

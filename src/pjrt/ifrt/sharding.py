@@ -1,0 +1,382 @@
+"""Shardings: how an array is spread over devices (``xla::ifrt::Sharding``).
+
+A sharding names devices, a kind of memory, and the part of an array that each device has. This module has the kinds
+that list their parts; ``hlo_sharding`` and ``sharding_param`` have those that cut an array of any size by a rule.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pjrt.api.device import Device
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.memory_space import MemorySpace
+from pjrt.api.shape_spec import expect_shape
+from pjrt.ifrt.device_list import DeviceList
+from pjrt.ifrt.index_domain import IndexDomain
+
+Shape = tuple[int, ...]
+
+
+class SingleDeviceShardSemantics(enum.Enum):
+    """Which shards of an array are meant (``xla::ifrt::SingleDeviceShardSemantics``)."""
+
+    ADDRESSABLE_SHARDS = "addressable_shards"
+    """The shards on devices of this process."""
+    ALL_SHARDS = "all_shards"
+    """The shards on all devices; an error where other processes have some."""
+
+
+class Sharding(abc.ABC):
+    """The devices of an array and what each of them has. Shardings are immutable.
+
+    Args:
+        devices: the devices; shard ``i`` of an array is on device ``i``.
+        memory_kind: the kind of memory on the devices; ``None`` is their default kind.
+
+    Raises:
+        InvalidArgumentError: the devices are not a device list.
+        NotFoundError: the devices have no memory of that kind.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_domains_by_shape", "devices", "memory_kind")
+
+    def __init__(self, devices: DeviceList | Iterable[Device], memory_kind: str | None = None) -> None:
+        self.devices = DeviceList.of(devices)
+        addressable = self.devices.addressable_devices
+        if memory_kind is not None and addressable:
+            addressable[0].memory_space(memory_kind)
+        elif addressable:
+            memory_kind = addressable[0].default_memory_space.kind
+        self.memory_kind = memory_kind
+        # Arrays of one shape follow one another; their domains are computed once.
+        self._domains_by_shape: dict[tuple[Shape, SingleDeviceShardSemantics], tuple[IndexDomain, ...]] = {}
+
+    @functools.cached_property
+    def memory_spaces(self) -> tuple[MemorySpace, ...]:
+        """The memory space of each addressable device, where its shard lies."""
+        return tuple(
+            device.default_memory_space if self.memory_kind is None else device.memory_space(self.memory_kind)
+            for device in self.devices.addressable_devices
+        )
+
+    @property
+    @abc.abstractmethod
+    def is_fully_replicated(self) -> bool:
+        """Whether every device has the whole array."""
+
+    @abc.abstractmethod
+    def shard_shape(self, shape: Sequence[int]) -> Shape:
+        """Return the shape of each shard of an array of a shape (``GetShardShape``).
+
+        Raises:
+            InvalidArgumentError: the sharding is not for arrays of this shape, or its shards differ in shape.
+            UnimplementedError: the sharding is opaque.
+        """
+
+    @abc.abstractmethod
+    def all_index_domains(self, shape: Sequence[int]) -> tuple[IndexDomain, ...]:
+        """Return the index domain of the shard on each device, addressable or not, of an array of a shape.
+
+        Raises:
+            InvalidArgumentError: the sharding is not for arrays of this shape.
+            UnimplementedError: the sharding does not know its index domains.
+        """
+
+    def index_domains(
+        self,
+        shape: Sequence[int],
+        semantics: SingleDeviceShardSemantics = SingleDeviceShardSemantics.ADDRESSABLE_SHARDS,
+    ) -> tuple[IndexDomain, ...]:
+        """Return the index domains of an array's shards (``IndexDomains``)."""
+        key = (tuple(shape), semantics)
+        if key not in self._domains_by_shape:
+            domains = self.all_index_domains(shape)
+            if semantics is SingleDeviceShardSemantics.ADDRESSABLE_SHARDS:
+                pairs = zip(domains, self.devices, strict=True)
+                domains = tuple(domain for domain, device in pairs if device.is_addressable)
+            self._domains_by_shape[key] = domains
+        return self._domains_by_shape[key]
+
+    def disassemble(
+        self,
+        shape: Sequence[int],
+        semantics: SingleDeviceShardSemantics = SingleDeviceShardSemantics.ADDRESSABLE_SHARDS,
+    ) -> list[tuple[Shape, SingleDeviceSharding]]:
+        """Return the shape and the sharding of each shard as an array of its own (``Disassemble``)."""
+        shapes = [domain.shape for domain in self.index_domains(shape, semantics)]
+        return list(zip(shapes, self._single_device_shardings(semantics), strict=True))
+
+    def _single_device_shardings(self, semantics: SingleDeviceShardSemantics) -> tuple[SingleDeviceSharding, ...]:
+        if semantics is SingleDeviceShardSemantics.ALL_SHARDS:
+            return self._shardings_of_shards
+        pairs = zip(self._shardings_of_shards, self.devices, strict=True)
+        return tuple(sharding for sharding, device in pairs if device.is_addressable)
+
+    @functools.cached_property
+    def _shardings_of_shards(self) -> tuple[SingleDeviceSharding, ...]:
+        return tuple(SingleDeviceSharding(device, self.memory_kind) for device in self.devices)
+
+    def has_same_partitioning(self, other: Sharding) -> bool:
+        """Whether both cut arrays in the same way, on whatever devices (``HasSamePartitioning``)."""
+        return type(self) is type(other) and self._partitioning() == other._partitioning()
+
+    @abc.abstractmethod
+    def with_device_assignment(
+        self, devices: DeviceList | Iterable[Device] | None = None, memory_kind: str | None = None
+    ) -> Sharding:
+        """Return the same partitioning on other devices or in another kind of memory (``WithDeviceAssignment``).
+
+        Raises:
+            InvalidArgumentError: the number of devices is another one.
+        """
+
+    @abc.abstractmethod
+    def _partitioning(self) -> Any:
+        """Return a value that is equal for shardings of this class that cut arrays alike."""
+
+    def _moved(
+        self, devices: DeviceList | Iterable[Device] | None, memory_kind: str | None
+    ) -> tuple[DeviceList, str | None]:
+        moved = self.devices if devices is None else DeviceList.of(devices)
+        if len(moved) != len(self.devices):
+            raise InvalidArgumentError(f"expected {len(self.devices)} devices for {self}, found {len(moved)}")
+        return moved, self.memory_kind if memory_kind is None else memory_kind
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sharding):
+            return NotImplemented
+        if self is other:
+            return True
+        return (
+            self.devices == other.devices
+            and self.memory_kind == other.memory_kind
+            and self.has_same_partitioning(other)
+        )
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.devices, self.memory_kind))
+
+
+class SingleDeviceSharding(Sharding):
+    """The whole array on one device (``xla::ifrt::SingleDeviceSharding``)."""
+
+    __slots__ = ()
+
+    def __init__(self, device: Device, memory_kind: str | None = None) -> None:
+        super().__init__((device,), memory_kind)
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return True
+
+    def shard_shape(self, shape: Sequence[int]) -> Shape:
+        return expect_shape(shape)
+
+    def all_index_domains(self, shape: Sequence[int]) -> tuple[IndexDomain, ...]:
+        return (IndexDomain.whole(expect_shape(shape)),)
+
+    def with_device_assignment(
+        self, devices: DeviceList | Iterable[Device] | None = None, memory_kind: str | None = None
+    ) -> SingleDeviceSharding:
+        (device,), kind = self._moved(devices, memory_kind)
+        return SingleDeviceSharding(device, kind)
+
+    def _partitioning(self) -> Any:
+        return ()
+
+    def __repr__(self) -> str:
+        return f"SingleDeviceSharding({self.devices[0]}, {self.memory_kind})"
+
+
+class OpaqueSharding(Sharding):
+    """Shards of unknown shapes and places (``xla::ifrt::OpaqueSharding``)."""
+
+    __slots__ = ()
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return False
+
+    def shard_shape(self, shape: Sequence[int]) -> Shape:
+        raise self._unknown()
+
+    def all_index_domains(self, shape: Sequence[int]) -> tuple[IndexDomain, ...]:
+        raise self._unknown()
+
+    def with_device_assignment(
+        self, devices: DeviceList | Iterable[Device] | None = None, memory_kind: str | None = None
+    ) -> OpaqueSharding:
+        return OpaqueSharding(*self._moved(devices, memory_kind))
+
+    def _unknown(self) -> UnimplementedError:
+        return UnimplementedError(f"{self} does not know the shapes and places of its shards")
+
+    def _partitioning(self) -> Any:
+        return self.devices, self.memory_kind  # equal only to itself: nothing is known
+
+    def __repr__(self) -> str:
+        return f"OpaqueSharding({self.devices}, {self.memory_kind})"
+
+
+class ConcreteSharding(Sharding):
+    """Listed shards of an array of one shape (``xla::ifrt::ConcreteSharding``).
+
+    Args:
+        devices: the devices.
+        shape: the shape of the whole array.
+        shard_shapes: the shape of the shard on each device.
+        index_domains: the index domain of each shard; ``None`` if they are unknown.
+        memory_kind: the kind of memory; ``None`` is the devices' default.
+
+    Raises:
+        InvalidArgumentError: the numbers of shards and devices differ, or a domain has another shape than its shard or
+            is outside the array.
+    """
+
+    __slots__ = ("_domains", "shape", "shard_shapes")
+
+    def __init__(
+        self,
+        devices: DeviceList | Iterable[Device],
+        shape: Sequence[int],
+        shard_shapes: Sequence[Sequence[int]],
+        index_domains: Sequence[IndexDomain] | None = None,
+        memory_kind: str | None = None,
+    ) -> None:
+        super().__init__(devices, memory_kind)
+        self.shape = expect_shape(shape)
+        self.shard_shapes = tuple(expect_shape(each) for each in shard_shapes)
+        if len(self.shard_shapes) != len(self.devices):
+            raise InvalidArgumentError(
+                f"expected a shard shape for each of {len(self.devices)} devices, found {len(self.shard_shapes)}"
+            )
+        self._domains = None if index_domains is None else tuple(index_domains)
+        if self._domains is not None:
+            self._check_domains(self._domains)
+
+    def _check_domains(self, domains: tuple[IndexDomain, ...]) -> None:
+        if tuple(domain.shape for domain in domains) != self.shard_shapes:
+            raise InvalidArgumentError(
+                f"expected index domains of the shards' shapes {self.shard_shapes}, found "
+                f"{[str(domain) for domain in domains]}"
+            )
+        for domain in domains:
+            if any(s.stop > size for s, size in zip(domain.slices, self.shape, strict=True)):
+                raise InvalidArgumentError(f"expected index domains inside {list(self.shape)}, found {domain}")
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return all(shard == self.shape for shard in self.shard_shapes)
+
+    def shard_shape(self, shape: Sequence[int]) -> Shape:
+        self._check_shape(shape)
+        if len(set(self.shard_shapes)) > 1:
+            raise InvalidArgumentError(f"the shards of {self} differ in shape: {self.shard_shapes}")
+        return self.shard_shapes[0]
+
+    def all_index_domains(self, shape: Sequence[int]) -> tuple[IndexDomain, ...]:
+        self._check_shape(shape)
+        if self._domains is None:
+            raise UnimplementedError(f"{self} does not know the index domains of its shards")
+        return self._domains
+
+    def disassemble(
+        self,
+        shape: Sequence[int],
+        semantics: SingleDeviceShardSemantics = SingleDeviceShardSemantics.ADDRESSABLE_SHARDS,
+    ) -> list[tuple[Shape, SingleDeviceSharding]]:
+        self._check_shape(shape)
+        every = semantics is SingleDeviceShardSemantics.ALL_SHARDS
+        pairs = zip(self.shard_shapes, self.devices, strict=True)
+        shapes = [shard for shard, device in pairs if every or device.is_addressable]
+        return list(zip(shapes, self._single_device_shardings(semantics), strict=True))
+
+    def with_device_assignment(
+        self, devices: DeviceList | Iterable[Device] | None = None, memory_kind: str | None = None
+    ) -> ConcreteSharding:
+        moved, kind = self._moved(devices, memory_kind)
+        return ConcreteSharding(moved, self.shape, self.shard_shapes, self._domains, kind)
+
+    def _check_shape(self, shape: Sequence[int]) -> None:
+        if tuple(shape) != self.shape:
+            raise InvalidArgumentError(f"{self} is for arrays of shape {list(self.shape)}, found {list(shape)}")
+
+    def _partitioning(self) -> Any:
+        return self.shape, self.shard_shapes, self._domains
+
+    def __repr__(self) -> str:
+        return f"ConcreteSharding({list(self.shape)} on {self.devices}, {self.memory_kind})"
+
+
+class ConcreteEvenSharding(Sharding):
+    """Shards of one shape, at unknown places, of an array of one shape (``xla::ifrt::ConcreteEvenSharding``).
+
+    Args:
+        devices: the devices.
+        shape: the shape of the whole array.
+        shard_shape: the shape of every shard.
+        memory_kind: the kind of memory; ``None`` is the devices' default.
+        is_fully_replicated: whether every shard is the whole array.
+    """
+
+    __slots__ = ("_is_fully_replicated", "_shard_shape", "shape")
+
+    def __init__(
+        self,
+        devices: DeviceList | Iterable[Device],
+        shape: Sequence[int],
+        shard_shape: Sequence[int],
+        memory_kind: str | None = None,
+        *,
+        is_fully_replicated: bool = False,
+    ) -> None:
+        super().__init__(devices, memory_kind)
+        self.shape = expect_shape(shape)
+        self._shard_shape = expect_shape(shard_shape)
+        self._is_fully_replicated = is_fully_replicated
+        if is_fully_replicated and self.shape != self._shard_shape:
+            raise InvalidArgumentError(
+                f"expected shards of the whole shape {list(self.shape)} in a replicated array, found {shard_shape}"
+            )
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return self._is_fully_replicated
+
+    def shard_shape(self, shape: Sequence[int]) -> Shape:
+        if tuple(shape) != self.shape:
+            raise InvalidArgumentError(f"{self} is for arrays of shape {list(self.shape)}, found {list(shape)}")
+        return self._shard_shape
+
+    def all_index_domains(self, shape: Sequence[int]) -> tuple[IndexDomain, ...]:
+        whole = self.shard_shape(shape)
+        if self._is_fully_replicated:
+            return (IndexDomain.whole(whole),) * len(self.devices)
+        raise UnimplementedError(f"{self} does not know the index domains of its shards")
+
+    def disassemble(
+        self,
+        shape: Sequence[int],
+        semantics: SingleDeviceShardSemantics = SingleDeviceShardSemantics.ADDRESSABLE_SHARDS,
+    ) -> list[tuple[Shape, SingleDeviceSharding]]:
+        shard = self.shard_shape(shape)
+        return [(shard, sharding) for sharding in self._single_device_shardings(semantics)]
+
+    def with_device_assignment(
+        self, devices: DeviceList | Iterable[Device] | None = None, memory_kind: str | None = None
+    ) -> ConcreteEvenSharding:
+        moved, kind = self._moved(devices, memory_kind)
+        return ConcreteEvenSharding(
+            moved, self.shape, self._shard_shape, kind, is_fully_replicated=self._is_fully_replicated
+        )
+
+    def _partitioning(self) -> Any:
+        return self.shape, self._shard_shape, self._is_fully_replicated
+
+    def __repr__(self) -> str:
+        return f"ConcreteEvenSharding({list(self.shape)} in {list(self._shard_shape)} on {self.devices})"
