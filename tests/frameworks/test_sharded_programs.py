@@ -1,4 +1,7 @@
-"""Sharded JAX programs on devices of ours: values and shardings of all results are those of JAX's own CPU."""
+"""Sharded JAX programs on devices of ours, by JAX and on global arrays.
+
+Values and shardings of all results are those of JAX's own CPU.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,9 @@ SCRIPT = Path(__file__).with_name("sharded_programs.py")
 
 
 @functools.cache
-def results(device: str) -> dict[str, str | None]:
+def results(way: str, device: str) -> dict[str, str | None]:
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), device],
+        [sys.executable, str(SCRIPT), way, device],
         capture_output=True,
         text=True,
         timeout=280,
@@ -36,6 +39,7 @@ def programs() -> list[str]:
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("way", ["jax", "ifrt"])
 @pytest.mark.parametrize("name", programs())
-def test_a_sharded_program(device: str, name: str) -> None:
-    assert results(device)[name] is None
+def test_a_sharded_program(name: str, way: str, device: str) -> None:
+    assert results(way, device)[name] is None
