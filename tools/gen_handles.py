@@ -1,8 +1,8 @@
-"""Writes the handles of exported plugins and their plain getters, from ``HANDLES`` and the declarations of the ABI.
+"""Generate the handles of exported plugins and their plain getters, from ``HANDLES`` and the declarations of the ABI.
 
 A handle is a C struct at the head of a Python object. It holds what its getters return, under the C API's own names, so
-that the getters need neither the GIL nor Python. ``python tools/gen_handles.py`` writes the files; with ``--check`` it
-writes nothing and fails if a file is out of date.
+that the getters need neither the GIL nor Python. ``python tools/gen_handles.py`` writes the files. With ``--check`` it
+writes nothing, and fails if a file is out of date.
 """
 
 from __future__ import annotations
