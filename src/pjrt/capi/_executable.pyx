@@ -1,4 +1,4 @@
-"""Executables: compiled programs, loaded nowhere."""
+"""Executables: compiled programs that are not loaded on devices."""
 
 cimport cython
 from libc.stdint cimport int64_t

@@ -1,4 +1,4 @@
-"""Loaded executables and their execution: the hot path of this package."""
+"""Loaded executables of a vendor's plugin, and their execution: the hot path of this package."""
 
 cimport cython
 from libc.stdint cimport int64_t

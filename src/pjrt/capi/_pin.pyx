@@ -1,4 +1,4 @@
-"""Holding a scope open over more than one call: from before a call until its result is in the scope's list.
+"""Pins: they hold a scope open over more than one call: from before a call until its result is in the scope's list.
 
 Without that, another thread could close the client in between, and the result would outlive it.
 """

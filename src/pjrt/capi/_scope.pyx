@@ -1,4 +1,4 @@
-"""Who owns what: native objects, and the scope (a client, a topology or a plugin) that they live in.
+"""Ownership: native objects, and the scope (a client, a topology or a plugin) that they live in.
 
 A handle is freed with its Python object, or by hand, or when its scope is closed, whichever comes first; the scope
 keeps a list of its handles for that. Scopes outlive their handles because each handle holds its scope, and nothing is

@@ -1,4 +1,4 @@
-"""Which programs a device supports, and its capabilities, read in a subprocess.
+"""The support of a program by a device, and the device's capabilities, found in a subprocess.
 
 A compiler that crashes or hangs does no harm there, and the changes that a library makes to its process end with it.
 """

@@ -1,4 +1,4 @@
-"""Which of a machine's devices a process uses, where several processes share them; assigned before any client is made.
+"""The devices of a machine that each of several processes uses, assigned before any client is made.
 
 A job's launcher (``torchrun``, ``torch_xla.launch``, ``multiprocessing``) numbers the processes of a machine from 0;
 ``assign_devices`` gives each process its devices. A plugin declares how it learns them: from options of its clients
