@@ -189,3 +189,11 @@ def test_arrays_by_sharding_parameters(client: ifrt.Client) -> None:
         client.make_array(value[:3], sharding)
     with pytest.raises(pjrt.InvalidArgumentError, match=r"expected 4 devices for .*, found 8"):
         ifrt.ShardingParamSharding(client.devices, "2x1 to [0,1] on 2x2")
+
+
+def test_shards_of_another_rank_are_refused(client: ifrt.Client) -> None:
+    devices = client.devices[:2]
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"shard shapes of 1 dimensions, as \[4\] has, found .*2, 1"):
+        ifrt.ConcreteSharding(devices, (4,), [(2, 1), (2,)])
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"a shard shape of 1 dimensions, as \[4\] has, found \[2, 1\]"):
+        ifrt.ConcreteEvenSharding(devices, (4,), (2, 1))

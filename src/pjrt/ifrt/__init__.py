@@ -9,6 +9,7 @@ from pjrt.ifrt.hlo_sharding import HloSharding, Mesh
 from pjrt.ifrt.index_domain import IndexDomain
 from pjrt.ifrt.loaded_executable import ExecuteResult, LoadedExecutable
 from pjrt.ifrt.remap_plan import Interval, Mapping, RemapPlan
+from pjrt.ifrt.serialization import deserialize, serialize
 from pjrt.ifrt.sharding import (
     ConcreteEvenSharding,
     ConcreteSharding,
@@ -44,4 +45,6 @@ __all__ = [
     "SingleDeviceSharding",
     "Tuple",
     "Value",
+    "deserialize",
+    "serialize",
 ]

@@ -233,12 +233,17 @@ class ConcreteSharding(Sharding):
         index_domains: the index domain of each shard; ``None`` if they are unknown.
         memory_kind: the kind of memory; ``None`` is the devices' default.
 
+    Attributes:
+        shape: the shape of the whole array.
+        shard_shapes: the shape of the shard on each device.
+        domains: the index domain of the shard on each device; ``None`` if they are unknown.
+
     Raises:
-        InvalidArgumentError: the numbers of shards and devices differ, or a domain has another shape than its shard or
-            is outside the array.
+        InvalidArgumentError: the numbers of shards and devices differ, a shard has another number of dimensions than
+            the array, or a domain has another shape than its shard or is outside the array.
     """
 
-    __slots__ = ("_domains", "shape", "shard_shapes")
+    __slots__ = ("domains", "shape", "shard_shapes")
 
     def __init__(
         self,
@@ -255,9 +260,14 @@ class ConcreteSharding(Sharding):
             raise InvalidArgumentError(
                 f"expected a shard shape for each of {len(self.devices)} devices, found {len(self.shard_shapes)}"
             )
-        self._domains = None if index_domains is None else tuple(index_domains)
-        if self._domains is not None:
-            self._check_domains(self._domains)
+        if any(len(shard) != len(self.shape) for shard in self.shard_shapes):
+            raise InvalidArgumentError(
+                f"expected shard shapes of {len(self.shape)} dimensions, as {list(self.shape)} has, found "
+                f"{self.shard_shapes}"
+            )
+        self.domains = None if index_domains is None else tuple(index_domains)
+        if self.domains is not None:
+            self._check_domains(self.domains)
 
     def _check_domains(self, domains: tuple[IndexDomain, ...]) -> None:
         if tuple(domain.shape for domain in domains) != self.shard_shapes:
@@ -281,9 +291,9 @@ class ConcreteSharding(Sharding):
 
     def all_index_domains(self, shape: Sequence[int]) -> tuple[IndexDomain, ...]:
         self._check_shape(shape)
-        if self._domains is None:
+        if self.domains is None:
             raise UnimplementedError(f"{self} does not know the index domains of its shards")
-        return self._domains
+        return self.domains
 
     def disassemble(
         self,
@@ -300,14 +310,14 @@ class ConcreteSharding(Sharding):
         self, devices: DeviceList | Iterable[Device] | None = None, memory_kind: str | None = None
     ) -> ConcreteSharding:
         moved, kind = self._moved(devices, memory_kind)
-        return ConcreteSharding(moved, self.shape, self.shard_shapes, self._domains, kind)
+        return ConcreteSharding(moved, self.shape, self.shard_shapes, self.domains, kind)
 
     def _check_shape(self, shape: Sequence[int]) -> None:
         if tuple(shape) != self.shape:
             raise InvalidArgumentError(f"{self} is for arrays of shape {list(self.shape)}, found {list(shape)}")
 
     def _partitioning(self) -> Any:
-        return self.shape, self.shard_shapes, self._domains
+        return self.shape, self.shard_shapes, self.domains
 
     def __repr__(self) -> str:
         return f"ConcreteSharding({list(self.shape)} on {self.devices}, {self.memory_kind})"
@@ -322,6 +332,10 @@ class ConcreteEvenSharding(Sharding):
         shard_shape: the shape of every shard.
         memory_kind: the kind of memory; ``None`` is the devices' default.
         is_fully_replicated: whether every shard is the whole array.
+
+    Raises:
+        InvalidArgumentError: the shards have another number of dimensions than the array, or another shape where every
+            shard is the whole array.
     """
 
     __slots__ = ("_is_fully_replicated", "_shard_shape", "shape")
@@ -339,6 +353,11 @@ class ConcreteEvenSharding(Sharding):
         self.shape = expect_shape(shape)
         self._shard_shape = expect_shape(shard_shape)
         self._is_fully_replicated = is_fully_replicated
+        if len(self.shape) != len(self._shard_shape):
+            raise InvalidArgumentError(
+                f"expected a shard shape of {len(self.shape)} dimensions, as {list(self.shape)} has, found "
+                f"{list(shard_shape)}"
+            )
         if is_fully_replicated and self.shape != self._shard_shape:
             raise InvalidArgumentError(
                 f"expected shards of the whole shape {list(self.shape)} in a replicated array, found {shard_shape}"
