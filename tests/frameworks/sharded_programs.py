@@ -293,15 +293,15 @@ def gather_scatter_take(mesh: Mesh) -> Any:
     )
 
 
-@program
 @explicit
+@program
 def explicit_shardings(mesh: Mesh) -> Any:
     x, w = put(mesh, numbers(8, 16), "x"), put(mesh, numbers(16, 6), None, "y")
     return jax.jit(lambda x, w: jnp.tanh(x @ w)), (x, w)
 
 
-@program
 @explicit
+@program
 def sums_that_are_left_to_be_taken(mesh: Mesh) -> Any:
     """Each device has a term of the sum, which is taken where a result is asked for whole."""
 
@@ -366,11 +366,12 @@ def compare(mine: Any, judge: Any) -> None:
 
 
 def main(way: str, device: str) -> None:
-    theirs = mesh_of("cpu")
+    check: Callable[[str, Any, Mesh], None]
     if way == "ifrt":
         check, ours = check_by_ifrt, ifrt.Client(pjrt.client(device, num_devices=DEVICES))
-    else:
+    else:  # before anything makes JAX's own devices: JAX makes all of its backends at once
         check, ours = check_by_jax, mesh_of(pjrt.frameworks.jax.register(device, num_devices=DEVICES))
+    theirs = mesh_of("cpu")
     differences: dict[str, str | None] = {}
     for name in PROGRAMS:
         try:
