@@ -18,7 +18,7 @@ from pjrt.api.layout import Layout
 from pjrt.api.shape_spec import expect_shape, format_shape
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.index_domain import IndexDomain
-from pjrt.ifrt.sharding import Shape, Sharding, SingleDeviceSharding
+from pjrt.ifrt.sharding import Shape, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
 
 if TYPE_CHECKING:
     from pjrt.ifrt.client import Client
@@ -126,9 +126,9 @@ class Array:
 
     @property
     def layout(self) -> Layout:
-        """The layout of each shard."""
+        """The layout of each shard; where no shard is in this process, the one that the array was made with."""
         if not self.buffers:
-            raise InvalidArgumentError(f"the array {self.spec} has no shard in this process")
+            return self.spec.layout or self._client.default_layout(self.spec)
         return self.buffers[0].layout
 
     @property
@@ -159,7 +159,7 @@ class Array:
         An array that one shard has whole is not copied where the device's memory is the host's.
 
         Raises:
-            InvalidArgumentError: other processes have shards that no shard here has too.
+            InvalidArgumentError: other processes have parts of the array that no shard here has too.
             UnimplementedError: the sharding does not know the places of its shards.
             FailedPreconditionError: the array was deleted or donated.
         """
@@ -167,11 +167,15 @@ class Array:
         whole = next((s for s in shards if s.domain.shape == self.shape and not is_sum(sharding)), None)
         if whole is not None and whole.buffer.shape == self.shape:
             return whole.buffer.to_host()
-        if not sharding.devices.is_fully_addressable:
+        parts_of_devices = contents(self.spec)
+        here = [part for part, device in zip(parts_of_devices, sharding.devices, strict=True) if device.is_addressable]
+        if missing := {part for part in parts_of_devices if part.domain.size} - set(here):
+            domains = ", ".join(sorted({str(part.domain) for part in missing}))
             raise InvalidArgumentError(
-                f"the array {self.spec} has shards in other processes; read array.shards, or reshard it"
+                f"expected all parts of the array {self.spec} in this process, found {domains} only in others; read "
+                "array.shards, or reshard the array"
             )
-        distinct = list({_key(sharding, i, s): s for i, s in enumerate(shards)}.values())
+        distinct = list(dict(zip(here, shards, strict=True)).values())
         parts = [shard.buffer.to_host() for shard in distinct]
         shape, dtype = self.shape, self.dtype
 
@@ -196,11 +200,19 @@ class Array:
             return array.astype(dtype)
         return array.copy() if copy else array
 
-    def disassemble(self, semantics: ArrayCopySemantics = ArrayCopySemantics.REUSE_INPUT) -> list[Array]:
-        """Return the shards of this process as arrays of one device each (``DisassembleIntoSingleDeviceArrays``).
+    def disassemble(
+        self,
+        semantics: ArrayCopySemantics = ArrayCopySemantics.REUSE_INPUT,
+        shard_semantics: SingleDeviceShardSemantics = SingleDeviceShardSemantics.ADDRESSABLE_SHARDS,
+    ) -> list[Array]:
+        """Return the shards as arrays of one device each (``DisassembleIntoSingleDeviceArrays``).
 
         A short tile of an uneven sharding is copied, without its padding.
+
+        Raises:
+            InvalidArgumentError: all shards are asked for, and other processes have some.
         """
+        self.sharding.check_shards(shard_semantics)
         parts = self.sharding.disassemble(self.shape)
         arrays = []
         for buffer, (shape, sharding) in zip(self.taken(semantics), parts, strict=True):
@@ -213,10 +225,12 @@ class Array:
         """Return a shard of a replicated array as an array of one device (``FullyReplicatedShard``).
 
         Raises:
-            InvalidArgumentError: the array is not fully replicated.
+            InvalidArgumentError: the array is not fully replicated, or no shard is in this process.
         """
         if not self.sharding.is_fully_replicated:
             raise InvalidArgumentError(f"expected a fully replicated array, found {self.spec}")
+        if not self.buffers:
+            raise InvalidArgumentError(f"expected a shard in this process, found the array {self.spec}")
         buffer = self.taken(semantics)[0]
         sharding = SingleDeviceSharding(self.sharding.devices.addressable_devices[0], self.sharding.memory_kind)
         return Array(self._client, ArraySpec(self.shape, self.element_type, sharding), [buffer])
@@ -299,7 +313,24 @@ def padded(array: np.ndarray[Any, Any], shape: Shape) -> np.ndarray[Any, Any]:
     return whole
 
 
-def _key(sharding: Sharding, number: int, shard: Shard) -> Any:
-    """Return a value that is equal for shards of equal contents."""
-    term = sharding.tiling.terms[number] if isinstance(sharding, HloSharding) and sharding.tiling.terms else 0
-    return shard.domain, term
+class Part(NamedTuple):
+    """The contents of a shard: shards of equal parts have equal values.
+
+    Attributes:
+        domain: the indices of the whole array.
+        term: the number of the term, where the array is a sum; else 0.
+    """
+
+    domain: IndexDomain
+    term: int
+
+
+def contents(spec: ArraySpec) -> list[Part]:
+    """Return the part of an array that each device has, addressable or not.
+
+    Raises:
+        UnimplementedError: the sharding does not know the places of its shards.
+    """
+    domains = spec.sharding.index_domains(spec.shape, SingleDeviceShardSemantics.ALL_SHARDS)
+    terms = spec.sharding.tiling.terms if isinstance(spec.sharding, HloSharding) else ()
+    return list(map(Part, domains, terms or (0,) * len(domains)))

@@ -14,7 +14,7 @@ from pjrt.api.checks import expect, expect_all
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
@@ -205,16 +205,21 @@ class Client:
             shard_semantics: whether ``arrays`` has the shards of this process, or all of them.
 
         Raises:
-            InvalidArgumentError: shards are missing, are on other devices, or do not fit.
+            InvalidArgumentError: shards are missing, are on other devices, or do not fit; or all shards are asked for,
+                and other processes have some.
         """
         expect_all(arrays, Array, "a shard as a pjrt.ifrt.Array")
+        self._check_devices(sharding.devices)
+        sharding.check_shards(shard_semantics)
         parts = sharding.disassemble(shape, shard_semantics)
         if len(parts) != len(arrays):
             raise InvalidArgumentError(f"expected {len(parts)} shards for {sharding!r}, found {len(arrays)}")
         types = {array.element_type for array in arrays} | ({element_type} if element_type is not None else set())
         if len(types) != 1:
             raise InvalidArgumentError(
-                f"expected shards of one element type, found {[t.name for t in types] or 'none'}"
+                f"expected shards of one element type, found {sorted(t.name for t in types)}"
+                if types
+                else f"expected an element_type, because this process has no shard of {sharding!r}"
             )
         for number, (array, (part, single)) in enumerate(zip(arrays, parts, strict=True)):
             if array.shape != part or array.sharding.devices != single.devices:
@@ -247,9 +252,11 @@ class Client:
                 a copy is asked for.
 
         Raises:
-            InvalidArgumentError: the arrays differ in devices or memory kind, or the number of devices is another one.
+            InvalidArgumentError: the arrays differ in devices or memory kind, the number of devices is another one, or
+                arrays or devices are of another client.
+            UnimplementedError: a shard would move to another process.
         """
-        expect_all(arrays, Array, "a pjrt.ifrt.Array")
+        self._check_arrays(arrays)
         places = {(array.sharding.devices, array.sharding.memory_kind) for array in arrays}
         if len(places) > 1:
             raise InvalidArgumentError(
@@ -258,6 +265,14 @@ class Client:
         copies = []
         for array in arrays:
             target = array.sharding.with_device_assignment(devices, memory_kind)
+            self._check_devices(target.devices)
+            for source, device in zip(array.sharding.devices, target.devices, strict=True):
+                if source.process_index != device.process_index:
+                    raise UnimplementedError(
+                        f"expected a device of process {source.process_index} for the shard of {array.spec} on "
+                        f"{source}, found {device} of process {device.process_index}: shards are copied within a "
+                        "process only"
+                    )
             buffers = [
                 buffer
                 if buffer.memory_space is space and semantics is not ArrayCopySemantics.ALWAYS_COPY
@@ -290,8 +305,23 @@ class Client:
                 f"expected DONATE_INPUT, or REUSE_INPUT with one array, found {semantics.name} with {len(arrays)}"
             )
         plan.check_inputs([array.spec for array in arrays])
-        rows = [array.taken(semantics) for array in arrays]
-        return [Array(self, spec, [rows[i][s] for i, s in row]) for spec, row in plan.outputs()]
+        rows = [
+            dict(zip(array.sharding.devices.addressable_devices, array.taken(semantics), strict=True))
+            for array in arrays
+        ]
+        # A shard stays on its device, so the device finds its buffer; those of other processes have none here.
+        return [
+            Array(
+                self,
+                spec,
+                [
+                    rows[i][device]
+                    for (i, _), device in zip(sources, spec.sharding.devices, strict=True)
+                    if device.is_addressable
+                ],
+            )
+            for spec, sources in plan.outputs()
+        ]
 
     def make_error_arrays(self, error: PjrtError, specs: Sequence[ArraySpec]) -> list[Array]:
         """Return arrays that have failed already: the error arrives where their values would (``MakeErrorArrays``)."""
@@ -335,14 +365,16 @@ class Client:
             semantics: ``ALWAYS_COPY`` or ``DONATE_INPUT``.
 
         Raises:
-            InvalidArgumentError: the numbers of arrays and shardings differ, the semantics is ``REUSE_INPUT``, or a
-                sharding is not for arrays of that shape or not on devices of this client.
-            UnimplementedError: a sharding does not know the places of its shards.
+            InvalidArgumentError: the numbers of arrays and shardings differ, the semantics is ``REUSE_INPUT``, an array
+                is of another client, or a sharding is not for arrays of that shape or not on devices of this client.
+            UnimplementedError: a sharding does not know the places of its shards, or values would have to move to
+                another process in a way that the devices lack.
         """
         if semantics is ArrayCopySemantics.REUSE_INPUT:
             raise InvalidArgumentError("resharding makes new arrays: expected ALWAYS_COPY or DONATE_INPUT")
         if len(arrays) != len(shardings):
             raise InvalidArgumentError(f"expected a sharding for each of {len(arrays)} arrays, found {len(shardings)}")
+        self._check_arrays(arrays)
         outputs = []
         for array, sharding in zip(arrays, shardings, strict=True):
             self._check_devices(sharding.devices)
@@ -400,6 +432,13 @@ class Client:
 
     def _default_sharding(self) -> Sharding:
         return SingleDeviceSharding(self.pjrt_client.addressable_devices[0])
+
+    def _check_arrays(self, arrays: Sequence[Array]) -> None:
+        for array in expect_all(arrays, Array, "a pjrt.ifrt.Array"):
+            if array.client.pjrt_client is not self.pjrt_client:
+                raise InvalidArgumentError(
+                    f"expected arrays of {self.pjrt_client!r}, found {array.spec} of {array.client.pjrt_client!r}"
+                )
 
     def _check_devices(self, devices: DeviceList) -> None:
         if devices.client is not self.pjrt_client:

@@ -111,7 +111,7 @@ class RemapPlan:
             )
 
     def outputs(self) -> Iterator[tuple[ArraySpec, list[tuple[int, int]]]]:
-        """Yield each output with the input and the shard that each of its shards comes from, of this process."""
+        """Yield each output with the input and the shard that each of its shards comes from."""
         sources = {target: source for source, target in self._moves()}
         for o, spec in enumerate(self.output_specs):
             yield spec, [sources[o, b] for b in range(len(spec.sharding.devices))]

@@ -14,7 +14,7 @@ from pjrt.api.errors import PjrtError, UnimplementedError
 from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.ifrt.array import Array, ArraySpec, is_sum, padded
+from pjrt.ifrt.array import Array, ArraySpec, contents, is_sum, padded
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Sharding
 from pjrt.stablehlo.sharding import Sharding as Tiling
@@ -43,7 +43,8 @@ class Resharder:
         """Return a copy of an array in another sharding.
 
         Raises:
-            UnimplementedError: one of the shardings does not know the places of its shards.
+            UnimplementedError: one of the shardings does not know the places of its shards, or a process would need
+                values that only others have.
         """
         spec = ArraySpec(array.shape, array.element_type, target)
         buffers = _by_copies(array, spec)
@@ -82,6 +83,7 @@ class Resharder:
 
     def _by_host(self, array: Array, spec: ArraySpec) -> list[Buffer]:
         """Return the target's shards, which get their values when the host has the whole array."""
+        _check_processes(array, spec)
         client, whole = self._client.pjrt_client, array.to_host()
         spaces, shapes = spec.sharding.memory_spaces, self._client.buffer_shapes(spec)
         domains = spec.sharding.index_domains(spec.shape)
@@ -111,7 +113,9 @@ class Resharder:
 def _by_copies(array: Array, spec: ArraySpec) -> list[Buffer] | None:
     """Return copies of shards where every shard of the target is a shard of the source; ``None`` otherwise."""
     source, target = array.sharding, spec.sharding
-    if is_sum(source) or is_sum(target) or not source.devices.is_fully_addressable:
+    if is_sum(source) or is_sum(target):
+        return None
+    if not source.devices.is_fully_addressable or not target.devices.is_fully_addressable:
         return None
     shards = {shard.domain: shard.buffer for shard in array.shards}
     domains = target.index_domains(spec.shape)
@@ -122,6 +126,22 @@ def _by_copies(array: Array, spec: ArraySpec) -> list[Buffer] | None:
         here.get((domain, space), shards[domain]).copy_to(space)
         for domain, space in zip(domains, target.memory_spaces, strict=True)
     ]
+
+
+def _check_processes(array: Array, spec: ArraySpec) -> None:
+    """Raise an error unless each process that the target has devices of has the whole array already.
+
+    Each process fills the devices of its own, so a process that lacks a part cannot.
+    """
+    target, parts = spec.sharding, contents(array.spec)
+    for process in sorted({device.process_index for device in target.devices if not device.is_addressable}):
+        pairs = zip(parts, array.sharding.devices, strict=True)
+        held = {part for part, device in pairs if device.process_index == process}
+        if any(part.domain.size and part not in held for part in parts):
+            raise UnimplementedError(
+                f"expected the whole array {array.spec} in process {process}, which has devices of {target!r}; its "
+                "values cannot be sent to another process"
+            )
 
 
 def _is_default_memory(sharding: Sharding) -> bool:

@@ -28,7 +28,7 @@ class SingleDeviceShardSemantics(enum.Enum):
     ADDRESSABLE_SHARDS = "addressable_shards"
     """The shards on devices of this process."""
     ALL_SHARDS = "all_shards"
-    """The shards on all devices; an error where other processes have some."""
+    """The shards on all devices; an error for an array of which other processes have some."""
 
 
 class Sharding(abc.ABC):
@@ -47,7 +47,9 @@ class Sharding(abc.ABC):
 
     def __init__(self, devices: DeviceList | Iterable[Device], memory_kind: str | None = None) -> None:
         self.devices = DeviceList.of(devices)
-        addressable = self.devices.addressable_devices
+        # The memory of other processes' devices is not listed. It is taken to be like that of the devices here, so that
+        # shardings are equal in all processes.
+        addressable = self.devices.addressable_devices or self.devices.client.addressable_devices
         if memory_kind is not None and addressable:
             addressable[0].memory_space(memory_kind)
         elif addressable:
@@ -120,6 +122,18 @@ class Sharding(abc.ABC):
     @functools.cached_property
     def _shardings_of_shards(self) -> tuple[SingleDeviceSharding, ...]:
         return tuple(SingleDeviceSharding(device, self.memory_kind) for device in self.devices)
+
+    def check_shards(self, semantics: SingleDeviceShardSemantics) -> None:
+        """Raise an error unless this process has the shards that are meant.
+
+        Raises:
+            InvalidArgumentError: all shards are meant, and other processes have some.
+        """
+        if semantics is SingleDeviceShardSemantics.ALL_SHARDS and not self.devices.is_fully_addressable:
+            raise InvalidArgumentError(
+                f"expected a sharding whose devices are all in this process, for ALL_SHARDS, found {self}; "
+                "ADDRESSABLE_SHARDS are those of this process"
+            )
 
     def has_same_partitioning(self, other: Sharding) -> bool:
         """Whether both cut arrays in the same way, on whatever devices (``HasSamePartitioning``)."""
