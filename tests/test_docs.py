@@ -160,7 +160,7 @@ def test_every_option_of_every_command_is_on_the_page() -> None:
 def test_the_readme_has_two_commands() -> None:
     first, second = (block.strip() for block in blocks("README.md", "console") if not block.startswith("$ "))
     assert first == 'pip install ".[xla]" && python examples/digits/run.py'
-    assert second == 'pip install -e ".[test]" && pytest'
+    assert second == 'pip install -e ".[test]" && pytest -n auto'
 
 
 def test_every_page_of_the_menu_is_there() -> None:
