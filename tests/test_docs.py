@@ -38,7 +38,16 @@ def assert_like(printed: str, expected: str) -> None:
     assert re.fullmatch(pattern, printed), f"the page shows {expected!r}, the output is {printed!r}"
 
 
-PAGES = ["README.md", "docs/quickstart.md", "docs/programs.md", "docs/devices/cpu.md", "docs/reloading.md"]
+PAGES = [
+    "README.md",
+    "docs/quickstart.md",
+    "docs/programs.md",
+    "docs/devices/cpu.md",
+    "docs/reloading.md",
+    "docs/ifrt.md",
+]
+PRINTED_LINES = {"docs/quickstart.md": 5, "docs/reloading.md": 3, "docs/ifrt.md": 32}
+"""The pages that show all of their output, and how many lines they print."""
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -52,8 +61,8 @@ def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
     printed = done.stdout.splitlines()
     expected = expected_lines(code)
-    if page in ("docs/quickstart.md", "docs/reloading.md"):
-        assert len(printed) == len(expected) == (5 if "quick" in page else 3)
+    if page in PRINTED_LINES:
+        assert len(printed) == len(expected) == PRINTED_LINES[page]
         for line, comment in zip(printed, expected, strict=True):
             assert_like(line, comment)
 
@@ -169,7 +178,7 @@ def test_every_page_of_the_menu_is_there() -> None:
     assert sorted(pages) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
 
 
-@pytest.mark.parametrize("package", ["pjrt", "pjrt.host", "pjrt.plugins", "pjrt.stablehlo"])
+@pytest.mark.parametrize("package", ["pjrt", "pjrt.host", "pjrt.ifrt", "pjrt.plugins", "pjrt.stablehlo"])
 def test_the_api_page_has_every_public_name(package: str) -> None:
     shown = set()
     for entry in re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
