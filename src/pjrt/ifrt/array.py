@@ -149,6 +149,8 @@ class Array:
 
     def delete(self) -> None:
         """Free the memory of all shards (``Delete``); work that uses it ends first. May be called again."""
+        if self._deleted:  # the shards of a donated array are another array's
+            return
         self._deleted = True
         for buffer in self._buffers:
             buffer.delete()
