@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -181,6 +183,35 @@ def test_more_devices_than_there_are(client: pjrt.Client, programs: Any) -> None
 def test_the_short_form_is_for_one_device(all_reduce: pjrt.LoadedExecutable) -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="this program runs on 4"):
         all_reduce(np.ones(4, np.float32))
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_threads_that_donate_the_same_buffers(client: pjrt.Client, count: int) -> None:
+    """One thread may win them; jaxlib crashes on an array whose shards another thread donated meanwhile."""
+    executable = client.compile(
+        """func.func @main(%x: tensor<256xf32> {tf.aliasing_output = 0 : i32}) -> tensor<256xf32> {
+             %y = stablehlo.add %x, %x : tensor<256xf32>
+             return %y : tensor<256xf32>
+           }""",
+        pjrt.CompileOptions(num_replicas=count),
+    )
+    devices = client.devices[:count]
+    for _ in range(20):
+        rows = [[client.buffer_from_host(np.ones(256, np.float32), device=device)] for device in devices]
+        for row in rows:
+            row[0].ready().result()
+        barrier = threading.Barrier(8)
+
+        def donate(rows: Any = rows, barrier: threading.Barrier = barrier) -> bool:
+            barrier.wait(60)
+            try:
+                return all(np.asarray(row[0])[0] == 2 for row in executable.execute(rows))
+            except pjrt.FailedPreconditionError:
+                return False
+
+        with ThreadPoolExecutor(8) as pool:
+            outcomes = [future.result(60) for future in [pool.submit(donate) for _ in range(8)]]
+        assert sum(outcomes) <= 1
 
 
 def test_waiting_for_a_part_survives_the_donation_of_the_whole(client: pjrt.Client) -> None:

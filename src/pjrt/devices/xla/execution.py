@@ -224,14 +224,17 @@ class Executor:
                 _jaxlib.copy(array_of(source), types[number].memory_space.placement)
                 for source, types in zip(columns[number], self.parameter_types, strict=True)
             ]
-        arrays = [self._argument(number, column) for number, column in enumerate(columns)]
         donated = self.donated - non_donatable
         try:
             if not donated:
-                return self._launch(arrays, launch_id)
+                return self._launch(self._arguments(columns), launch_id)
 
             def execute() -> tuple[_jaxlib.Array, Results]:
-                results = self._launch(arrays, launch_id)
+                # Another thread may have donated an argument since it was checked, and jaxlib crashes on an array whose
+                # shards are gone.
+                if any(array.is_deleted() for array in in_use):
+                    raise FailedPreconditionError("an argument was deleted or donated in another thread")
+                results = self._launch(self._arguments(columns), launch_id)
                 return results.arrays[0], results
 
             in_use = [array for number in donated for source in columns[number] for array in arrays_in_use(source)]
@@ -256,6 +259,9 @@ class Executor:
                 return None
             results: list[_jaxlib.Array] = self._start(arrays).consume_with_handlers(self._handlers)
         return results
+
+    def _arguments(self, columns: Sequence[Sequence[Source]]) -> list[_jaxlib.Array]:
+        return [self._argument(number, column) for number, column in enumerate(columns)]
 
     def _argument(self, number: int, column: Sequence[Source]) -> _jaxlib.Array:
         if len(column) == 1:
