@@ -124,6 +124,18 @@ class Array:
             raise FailedPreconditionError(f"the array {self.spec} was deleted or donated")
         return self._buffers
 
+    def check_alive(self) -> None:
+        """Raise an error if the array, or one of its shards, was deleted.
+
+        Raises:
+            FailedPreconditionError: the array was deleted or donated, or an array that shares a shard's memory was.
+        """
+        for buffer in self.buffers:
+            if buffer.is_deleted:
+                raise FailedPreconditionError(
+                    f"the shard on {buffer.device} of the array {self.spec} was deleted or donated"
+                )
+
     @property
     def layout(self) -> Layout:
         """The layout of each shard; where no shard is in this process, the one that the array was made with."""
@@ -140,7 +152,8 @@ class Array:
 
     def ready(self) -> Future[None]:
         """Return a future that is done when all shards have their values (``GetReadyFuture``)."""
-        return Future.all([buffer.ready() for buffer in self.buffers])
+        self.check_alive()
+        return Future.all([buffer.ready() for buffer in self._buffers])
 
     @property
     def is_deleted(self) -> bool:
@@ -165,6 +178,7 @@ class Array:
             UnimplementedError: the sharding does not know the places of its shards.
             FailedPreconditionError: the array was deleted or donated.
         """
+        self.check_alive()
         sharding, shards = self.sharding, self.shards
         whole = next((s for s in shards if s.domain.shape == self.shape and not is_sum(sharding)), None)
         if whole is not None and whole.buffer.shape == self.shape:
@@ -246,7 +260,8 @@ class Array:
 
     def taken(self, semantics: ArrayCopySemantics) -> tuple[Buffer, ...]:
         """Return the shards' buffers as the output of an operation has them; a donated array loses its own."""
-        buffers = self.buffers
+        self.check_alive()
+        buffers = self._buffers
         if semantics is ArrayCopySemantics.ALWAYS_COPY:
             return tuple(buffer.copy_to(buffer.memory_space) for buffer in buffers)
         if semantics is ArrayCopySemantics.DONATE_INPUT:

@@ -434,11 +434,13 @@ class Client:
         return SingleDeviceSharding(self.pjrt_client.addressable_devices[0])
 
     def _check_arrays(self, arrays: Sequence[Array]) -> None:
+        """Raise an error unless the arrays are of this client and have their values."""
         for array in expect_all(arrays, Array, "a pjrt.ifrt.Array"):
             if array.client.pjrt_client is not self.pjrt_client:
                 raise InvalidArgumentError(
                     f"expected arrays of {self.pjrt_client!r}, found {array.spec} of {array.client.pjrt_client!r}"
                 )
+            array.check_alive()
 
     def _check_devices(self, devices: DeviceList) -> None:
         if devices.client is not self.pjrt_client:

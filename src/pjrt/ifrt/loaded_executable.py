@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pjrt.api.loaded_executable
 from pjrt.api.device import Device
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
@@ -59,24 +59,35 @@ class LoadedExecutable:
             for number, argument in enumerate(types.arguments)
             if argument.aliases_output is not None or argument.is_donor
         )
-        self.parameter_specs = self._specs(types.arguments, executable.parameter_shardings)
-        self.output_specs = self._specs(types.results, executable.output_shardings)
-
-    def _specs(self, values: Sequence[Any], shardings: Sequence[bytes] | None) -> tuple[ArraySpec, ...]:
-        """Return global arguments or results: their types are the program's, their shardings the executable's."""
-        protos = [None] * len(values) if shardings is None else shardings
-        return tuple(
-            ArraySpec(value.shape, value.element_type, self._sharding(value.shape, proto))
-            for value, proto in zip(values, protos, strict=True)
+        self.parameter_specs = self._specs(
+            types.arguments, executable.parameter_shardings, lambda: executable.parameter_memory_kinds
+        )
+        self.output_specs = self._specs(
+            types.results, executable.output_shardings, lambda: executable.output_memory_kinds
         )
 
-    def _sharding(self, shape: tuple[int, ...], proto: bytes | None) -> Sharding:
+    def _specs(
+        self, values: Sequence[Any], shardings: Sequence[bytes] | None, read_kinds: Callable[[], Sequence[str]]
+    ) -> tuple[ArraySpec, ...]:
+        """Return global arguments or results: their types are the program's, the rest is the executable's."""
+        protos = [None] * len(values) if shardings is None else shardings
+        kinds: Sequence[str | None]
+        try:
+            kinds = read_kinds()
+        except UnimplementedError:  # a device that does not report them: the default kind
+            kinds = [None] * len(values)
+        return tuple(
+            ArraySpec(value.shape, value.element_type, self._sharding(value.shape, proto, kind))
+            for value, proto, kind in zip(values, protos, kinds, strict=True)
+        )
+
+    def _sharding(self, shape: tuple[int, ...], proto: bytes | None, memory_kind: str | None) -> Sharding:
         if len(self.devices) == 1:
-            return SingleDeviceSharding(self.devices[0])
+            return SingleDeviceSharding(self.devices[0], memory_kind)
         if self._executable.num_replicas == 1 and proto is not None:
-            return HloSharding.from_proto(self.devices, proto)
+            return HloSharding.from_proto(self.devices, proto, memory_kind)
         # Each replica has data of its own, of which the program states one part.
-        return ConcreteEvenSharding(self.devices, shape, shape)
+        return ConcreteEvenSharding(self.devices, shape, shape, memory_kind)
 
     @property
     def name(self) -> str:
@@ -138,11 +149,11 @@ class LoadedExecutable:
 
         Raises:
             InvalidArgumentError: the number of arguments, a shape or an element type differs from the program's.
+            FailedPreconditionError: an argument, or a shard of one, was deleted or donated.
         """
-        rows = self._rows(arguments)
         futures: list[Future[None]] = []
-        outputs = self._executable.execute(rows, options, returned_futures=futures)
-        return ExecuteResult(self._arrays(outputs), Future.all(futures))
+        outputs = self._run(arguments, options, futures)
+        return ExecuteResult(outputs, Future.all(futures))
 
     def __call__(self, *arguments: Any) -> tuple[Array, ...]:
         """Run the program on global arrays or whole numpy arrays, and return global arrays."""
@@ -152,9 +163,21 @@ class LoadedExecutable:
         ]
         if len(arguments) != len(self.parameter_specs):
             raise self._wrong_count(len(arguments))
-        return tuple(self._arrays(self._executable.execute(self._rows(arrays))))
+        return tuple(self._run(arrays))
 
-    def _arrays(self, rows: Sequence[Sequence[Any]]) -> list[Array]:
+    def _run(
+        self,
+        arguments: Sequence[Array],
+        options: ExecuteOptions | None = None,
+        futures: list[Future[None]] | None = None,
+    ) -> list[Array]:
+        try:
+            rows = self._executable.execute(self._rows(arguments), options, returned_futures=futures)
+        except FailedPreconditionError:
+            # The device names a buffer that was deleted. To ask each buffer before would cost every execution.
+            for array in arguments:
+                array.check_alive()
+            raise
         return [
             Array(self.client, spec, [row[number] for row in rows]) for number, spec in enumerate(self.output_specs)
         ]

@@ -6,6 +6,8 @@ shard of the source; a program on the devices, in which they exchange parts by c
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
@@ -26,6 +28,20 @@ if TYPE_CHECKING:
 _Key = tuple[tuple[int, ...], Any, tuple[int, ...], Tiling, Tiling]
 
 
+_PROGRAMS_KEPT = 128
+"""The number of programs that a client keeps; the one that was not used for the longest time goes first."""
+
+
+class _Program:
+    """A program that is compiled when it is first needed, by the thread that has the lock."""
+
+    __slots__ = ("executable", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.executable: LoadedExecutable | None = None
+
+
 class Resharder:
     """Reshards the arrays of a client, and keeps the programs that it compiles for that.
 
@@ -33,11 +49,12 @@ class Resharder:
         client: the client.
     """
 
-    __slots__ = ("_client", "_programs")
+    __slots__ = ("_client", "_lock", "_programs")
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._programs: dict[_Key, LoadedExecutable] = {}
+        self._lock = threading.Lock()
+        self._programs: OrderedDict[_Key, _Program] = OrderedDict()
 
     def reshard(self, array: Array, target: Sharding) -> Array:
         """Return a copy of an array in another sharding.
@@ -70,16 +87,26 @@ class Resharder:
         if goal.places:
             goal = Tiling(goal.tiles, tuple(goal.places[number] for number in order), goal.terms)
         key = (array.shape, array.element_type, devices.ids, cut, goal)
-        if key not in self._programs:
-            try:
-                program = _identity(TensorType(array.shape, array.element_type), cut, goal)
-            except UnimplementedError:  # a sum, which the host takes
-                return None
-            options = CompileOptions(num_partitions=len(devices), device_assignment=DeviceAssignment((devices.ids,)))
-            self._programs[key] = self._client.pjrt_client.compile(program, options)
-        outputs = self._programs[key].execute([[buffer] for buffer in array.buffers])
+        if cut.terms or goal.terms:  # a sum, which no program can take or return: the host does it
+            return None
+        outputs = self._program(key).execute([[buffer] for buffer in array.buffers])
         by_device = dict(zip(devices.addressable_devices, (row[0] for row in outputs), strict=True))
         return [by_device[device] for device in target.devices.addressable_devices]
+
+    def _program(self, key: _Key) -> LoadedExecutable:
+        """Return the program of a key. Threads that need one program at a time compile it once."""
+        with self._lock:
+            program = self._programs.setdefault(key, _Program())
+            self._programs.move_to_end(key)
+            if len(self._programs) > _PROGRAMS_KEPT:
+                self._programs.popitem(last=False)
+        with program.lock:
+            if program.executable is None:
+                shape, element_type, ids, cut, goal = key
+                text = _identity(TensorType(shape, element_type), cut, goal)
+                options = CompileOptions(num_partitions=len(ids), device_assignment=DeviceAssignment((ids,)))
+                program.executable = self._client.pjrt_client.compile(text, options)
+            return program.executable
 
     def _by_host(self, array: Array, spec: ArraySpec) -> list[Buffer]:
         """Return the target's shards, which get their values when the host has the whole array."""

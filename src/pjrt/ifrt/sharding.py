@@ -21,6 +21,9 @@ from pjrt.ifrt.index_domain import IndexDomain
 
 Shape = tuple[int, ...]
 
+_SHAPES_KEPT = 64
+"""The number of shapes whose domains a sharding keeps; a program has few, lengths of sequences may be many."""
+
 
 class SingleDeviceShardSemantics(enum.Enum):
     """Which shards of an array are meant (``xla::ifrt::SingleDeviceShardSemantics``)."""
@@ -96,13 +99,16 @@ class Sharding(abc.ABC):
     ) -> tuple[IndexDomain, ...]:
         """Return the index domains of an array's shards (``IndexDomains``)."""
         key = (tuple(shape), semantics)
-        if key not in self._domains_by_shape:
+        domains = self._domains_by_shape.get(key)
+        if domains is None:
             domains = self.all_index_domains(shape)
             if semantics is SingleDeviceShardSemantics.ADDRESSABLE_SHARDS:
                 pairs = zip(domains, self.devices, strict=True)
                 domains = tuple(domain for domain, device in pairs if device.is_addressable)
+            if len(self._domains_by_shape) >= _SHAPES_KEPT:
+                self._domains_by_shape.clear()
             self._domains_by_shape[key] = domains
-        return self._domains_by_shape[key]
+        return domains
 
     def disassemble(
         self,
