@@ -21,6 +21,7 @@ BENCHMARKS = [
     "plugin_boundary",
     "transfers",
     "big_models",
+    "ifrt",
     "export",
     "soak",
     "exits",
