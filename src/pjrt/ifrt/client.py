@@ -222,10 +222,11 @@ class Client:
                 else f"expected an element_type, because this process has no shard of {sharding!r}"
             )
         for number, (array, (part, single)) in enumerate(zip(arrays, parts, strict=True)):
-            if array.shape != part or array.sharding.devices != single.devices:
+            place = array.sharding
+            if array.shape != part or (place.devices, place.memory_kind) != (single.devices, single.memory_kind):
                 raise InvalidArgumentError(
                     f"expected shard {number} of {list(shape)} with {sharding!r} to be {list(part)} on "
-                    f"{single.devices[0]}, found {array.spec}"
+                    f"{single.devices[0]} in {single.memory_kind}, found {array.spec}"
                 )
         spec = ArraySpec(tuple(shape), types.pop(), sharding)
         buffers = [

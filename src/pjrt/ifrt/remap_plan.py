@@ -72,8 +72,8 @@ class RemapPlan:
         """Check the plan (``Validate``).
 
         Raises:
-            InvalidArgumentError: a shard is used twice or missing, a shard would change its device, its shape or its
-                element type, or a mapping names an array or an interval that does not exist.
+            InvalidArgumentError: a shard is used twice or missing, a shard would change its device, its kind of memory,
+                its shape or its element type, or a mapping names an array or an interval that does not exist.
         """
         used: set[tuple[int, int]] = set()
         filled: set[tuple[int, int]] = set()
@@ -91,6 +91,11 @@ class RemapPlan:
                 raise InvalidArgumentError(
                     f"shard {a} of input {i} is on {source.sharding.devices[a]}, shard {b} of output {o} on "
                     f"{target.sharding.devices[b]}; a remap moves no data: copy the array first"
+                )
+            if source.sharding.memory_kind != target.sharding.memory_kind:
+                raise InvalidArgumentError(
+                    f"expected one kind of memory, found {source} mapped to {target}; a remap moves no data: copy the "
+                    "array first"
                 )
             if source.sharding.shard_shape(source.shape) != target.sharding.shard_shape(target.shape):
                 raise InvalidArgumentError(f"expected shards of one shape, found {source} mapped to {target}")

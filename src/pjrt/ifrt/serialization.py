@@ -97,7 +97,7 @@ def serialize(value: DeviceList | Sharding | ArraySpec | RemapPlan) -> bytes:
     Raises:
         InvalidArgumentError: the object is of a type that has no serialized form.
     """
-    message = _pack(value).SerializeToString()
+    message: bytes = _pack(value).SerializeToString()
     return _MARK + _checksum(message) + message
 
 
