@@ -13,9 +13,10 @@ from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
 from pjrt.api.program import Program
 from pjrt.ifrt.array import Array, ArraySpec
+from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
-from pjrt.ifrt.sharding import ConcreteEvenSharding, Sharding, SingleDeviceSharding
+from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding
 from pjrt.stablehlo.inspection import signature
 
 if TYPE_CHECKING:

@@ -18,18 +18,12 @@ from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.layout import Layout, StridedLayout, TiledLayout
 from pjrt.ifrt.array import ArraySpec
 from pjrt.ifrt.client import Client
+from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding, ConcreteSharding
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.index_domain import IndexDomain
 from pjrt.ifrt.remap_plan import Interval, Mapping, RemapPlan
-from pjrt.ifrt.sharding import (
-    ConcreteEvenSharding,
-    ConcreteSharding,
-    OpaqueSharding,
-    Shape,
-    Sharding,
-    SingleDeviceSharding,
-)
+from pjrt.ifrt.sharding import OpaqueSharding, Shape, Sharding, SingleDeviceSharding
 from pjrt.ifrt.sharding_param import ShardingParam, ShardingParamSharding
 from pjrt.stablehlo.sharding import Sharding as Tiling
 
