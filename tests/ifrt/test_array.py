@@ -176,3 +176,8 @@ def test_devices_of_another_client(client: ifrt.Client) -> None:
         sharding = ifrt.Mesh(other.devices, {"x": 8}).sharding("x")
         with pytest.raises(pjrt.InvalidArgumentError, match="expected devices of"):
             client.make_array(X, sharding)
+
+
+def test_arguments_of_a_wrong_type(client: ifrt.Client) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"expected a sharding of pjrt\.ifrt, found 'x'"):
+        client.make_array(X, "x")  # type: ignore[arg-type]

@@ -83,3 +83,12 @@ def test_donation_and_bad_arguments(client: ifrt.Client, mesh: ifrt.Mesh) -> Non
     (moved,) = client.reshard_arrays([array], [mesh.sharding()], ArrayCopySemantics.DONATE_INPUT)
     assert array.is_deleted
     np.testing.assert_array_equal(np.asarray(moved), X)
+
+
+@pytest.mark.parametrize("target", SPECS)
+def test_large_arrays(client: ifrt.Client, mesh: ifrt.Mesh, target: Any) -> None:
+    """On devices in the host's memory they go by way of the host, without a wait."""
+    value = np.arange(1 << 19, dtype=np.float32).reshape(512, 1024)
+    array = client.make_array(value, mesh.sharding("x", "y"))
+    (again,) = client.reshard_arrays([array], [mesh.sharding(*target)])
+    np.testing.assert_array_equal(np.asarray(again), value)

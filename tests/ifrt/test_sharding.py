@@ -197,3 +197,16 @@ def test_shards_of_another_rank_are_refused(client: ifrt.Client) -> None:
         ifrt.ConcreteSharding(devices, (4,), [(2, 1), (2,)])
     with pytest.raises(pjrt.InvalidArgumentError, match=r"a shard shape of 1 dimensions, as \[4\] has, found \[2, 1\]"):
         ifrt.ConcreteEvenSharding(devices, (4,), (2, 1))
+
+
+def test_dimensions_that_are_not_cut_may_be_left_out(client: ifrt.Client, mesh: ifrt.Mesh) -> None:
+    assert mesh.sharding("x") == mesh.sharding("x", None)
+    assert mesh.sharding() == mesh.sharding(None, None)
+    assert mesh.sharding("x") != mesh.sharding(None, "x")
+
+
+def test_tilings_that_differ_look_different(client: ifrt.Client, mesh: ifrt.Mesh) -> None:
+    turned = ifrt.Mesh(client.devices, {"y": 2, "x": 4}).sharding("x", "y")
+    assert turned != mesh.sharding("x", "y")
+    assert "4×2 tiles in the order 0,4,1,5,2,6,3,7 on" in repr(turned)
+    assert "4×2 tiles on" in repr(mesh.sharding("x", "y"))

@@ -215,6 +215,11 @@ def test_a_program_that_xla_cannot_partition() -> None:
         partitioned(text, num_partitions=2)
 
 
+def test_shardings_for_another_number_of_devices() -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"XLA cannot partition this program: INVALID_ARGUMENT"):
+        partitioned(MATMUL.replace("num_partitions = 4", "num_partitions = 2"))
+
+
 def test_a_program_without_a_main_function() -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="a program with a function 'main', found none"):
         partitioned(MATMUL.replace("@main", "@other"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -109,6 +110,16 @@ class Array:
         return self.spec.element_type.dtype
 
     @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the whole array."""
+        return math.prod(self.spec.shape)
+
+    @property
     def sharding(self) -> Sharding:
         """The devices and the part of each."""
         return self.spec.sharding
@@ -124,7 +135,7 @@ class Array:
             raise FailedPreconditionError(f"the array {self.spec} was deleted or donated")
         return self._buffers
 
-    def check_alive(self) -> None:
+    def _check_alive(self) -> None:
         """Raise an error if the array, or one of its shards, was deleted.
 
         Raises:
@@ -152,7 +163,7 @@ class Array:
 
     def ready(self) -> Future[None]:
         """Return a future that is done when all shards have their values (``GetReadyFuture``)."""
-        self.check_alive()
+        self._check_alive()
         return Future.all([buffer.ready() for buffer in self._buffers])
 
     @property
@@ -178,7 +189,7 @@ class Array:
             UnimplementedError: the sharding does not know the places of its shards.
             FailedPreconditionError: the array was deleted or donated.
         """
-        self.check_alive()
+        self._check_alive()
         sharding, shards = self.sharding, self.shards
         whole = next((s for s in shards if s.domain.shape == self.shape and not is_sum(sharding)), None)
         if whole is not None and whole.buffer.shape == self.shape:
@@ -231,9 +242,9 @@ class Array:
         self.sharding.check_shards(shard_semantics)
         parts = self.sharding.disassemble(self.shape)
         arrays = []
-        for buffer, (shape, sharding) in zip(self.taken(semantics), parts, strict=True):
+        for buffer, (shape, sharding) in zip(self._taken(semantics), parts, strict=True):
             if buffer.shape != shape:
-                buffer = self._client.reshaped(buffer, shape)
+                buffer = self._client._reshaped(buffer, shape)
             arrays.append(Array(self._client, ArraySpec(shape, self.element_type, sharding), [buffer]))
         return arrays
 
@@ -247,20 +258,20 @@ class Array:
             raise InvalidArgumentError(f"expected a fully replicated array, found {self.spec}")
         if not self.buffers:
             raise InvalidArgumentError(f"expected a shard in this process, found the array {self.spec}")
-        buffer = self.taken(semantics)[0]
+        buffer = self._taken(semantics)[0]
         sharding = SingleDeviceSharding(self.sharding.devices.addressable_devices[0], self.sharding.memory_kind)
         return Array(self._client, ArraySpec(self.shape, self.element_type, sharding), [buffer])
 
-    def donate(self, kept: Collection[Buffer] = ()) -> None:
+    def _donate(self, kept: Collection[Buffer] = ()) -> None:
         """Delete the array as an operation that takes its memory does; buffers in ``kept`` live on elsewhere."""
         self._deleted = True
         for buffer in self._buffers:
             if not any(buffer is other for other in kept):
                 buffer.delete()
 
-    def taken(self, semantics: ArrayCopySemantics) -> tuple[Buffer, ...]:
+    def _taken(self, semantics: ArrayCopySemantics) -> tuple[Buffer, ...]:
         """Return the shards' buffers as the output of an operation has them; a donated array loses its own."""
-        self.check_alive()
+        self._check_alive()
         buffers = self._buffers
         if semantics is ArrayCopySemantics.ALWAYS_COPY:
             return tuple(buffer.copy_to(buffer.memory_space) for buffer in buffers)

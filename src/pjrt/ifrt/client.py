@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,8 +20,9 @@ from pjrt.api.layout import Layout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, padded
+from pjrt.ifrt.assembly import assembled
 from pjrt.ifrt.device_list import DeviceList
-from pjrt.ifrt.hlo_sharding import HloSharding
+from pjrt.ifrt.from_host import buffer_shapes, put
 from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.ifrt.remap_plan import RemapPlan
 from pjrt.ifrt.reshard import Resharder
@@ -121,9 +121,13 @@ class Client:
             UnimplementedError: the sharding does not know the places of its shards.
         """
         array = np.asarray(value)
+        if sharding is not None:
+            expect(sharding, Sharding, "a sharding of pjrt.ifrt")
         spec = ArraySpec(array.shape, ElementType.of(array.dtype), sharding or self._default_sharding())
         domains = spec.sharding.index_domains(array.shape)
-        return self._put(spec, [array[domain.slices] for domain in domains], semantics, on_done_with_host_buffer)
+        parts = [array[domain.slices] for domain in domains]
+        self._check_devices(spec.sharding.devices)
+        return Array(self, spec, put(self.pjrt_client, spec, parts, semantics, on_done_with_host_buffer))
 
     def make_array_from_host_buffer_shards(
         self,
@@ -154,33 +158,8 @@ class Client:
                 raise InvalidArgumentError(
                     f"expected shards of {spec.element_type.name} for {spec}, found {part.dtype}"
                 )
-        return self._put(spec, parts, semantics, on_done_with_host_buffer)
-
-    def _put(
-        self,
-        spec: ArraySpec,
-        parts: Sequence[np.ndarray[Any, Any]],
-        semantics: HostBufferSemantics,
-        on_done: Callable[[], object] | None,
-    ) -> Array:
         self._check_devices(spec.sharding.devices)
-        tell = None if on_done is None else _after(len(parts), on_done)
-        whole = self.buffer_shapes(spec)
-        buffers = []
-        for part, shape, device, space in zip(
-            parts, whole, spec.sharding.devices.addressable_devices, spec.sharding.memory_spaces, strict=True
-        ):
-            buffers.append(
-                self.pjrt_client.buffer_from_host(
-                    padded(part, shape),
-                    device=device,
-                    memory_space=space,
-                    layout=spec.layout,
-                    semantics=semantics,
-                    on_done_with_host_buffer=tell,
-                )
-            )
-        return Array(self, spec, buffers)
+        return Array(self, spec, put(self.pjrt_client, spec, parts, semantics, on_done_with_host_buffer))
 
     # Arrays from arrays.
 
@@ -210,29 +189,11 @@ class Client:
         """
         expect_all(arrays, Array, "a shard as a pjrt.ifrt.Array")
         self._check_devices(sharding.devices)
-        sharding.check_shards(shard_semantics)
-        parts = sharding.disassemble(shape, shard_semantics)
-        if len(parts) != len(arrays):
-            raise InvalidArgumentError(f"expected {len(parts)} shards for {sharding!r}, found {len(arrays)}")
-        types = {array.element_type for array in arrays} | ({element_type} if element_type is not None else set())
-        if len(types) != 1:
-            raise InvalidArgumentError(
-                f"expected shards of one element type, found {sorted(t.name for t in types)}"
-                if types
-                else f"expected an element_type, because this process has no shard of {sharding!r}"
-            )
-        for number, (array, (part, single)) in enumerate(zip(arrays, parts, strict=True)):
-            place = array.sharding
-            if array.shape != part or (place.devices, place.memory_kind) != (single.devices, single.memory_kind):
-                raise InvalidArgumentError(
-                    f"expected shard {number} of {list(shape)} with {sharding!r} to be {list(part)} on "
-                    f"{single.devices[0]} in {single.memory_kind}, found {array.spec}"
-                )
-        spec = ArraySpec(tuple(shape), types.pop(), sharding)
+        spec = assembled(shape, sharding, arrays, element_type, shard_semantics)
         buffers = [
-            buffer if buffer.shape == whole else self.reshaped(buffer, whole)
-            for array, whole in zip(arrays, self.buffer_shapes(spec), strict=True)
-            for buffer in array.taken(semantics)
+            buffer if buffer.shape == whole else self._reshaped(buffer, whole)
+            for array, whole in zip(arrays, buffer_shapes(spec), strict=True)
+            for buffer in array._taken(semantics)
         ]
         return Array(self, spec, buffers)
 
@@ -281,7 +242,7 @@ class Client:
                 for buffer, space in zip(array.buffers, target.memory_spaces, strict=True)
             ]
             if semantics is ArrayCopySemantics.DONATE_INPUT:
-                array.donate(buffers)
+                array._donate(buffers)
             copies.append(Array(self, ArraySpec(array.shape, array.element_type, target, array.spec.layout), buffers))
         return copies
 
@@ -307,7 +268,7 @@ class Client:
             )
         plan.check_inputs([array.spec for array in arrays])
         rows = [
-            dict(zip(array.sharding.devices.addressable_devices, array.taken(semantics), strict=True))
+            dict(zip(array.sharding.devices.addressable_devices, array._taken(semantics), strict=True))
             for array in arrays
         ]
         # A shard stays on its device, so the device finds its buffer; those of other processes have none here.
@@ -334,7 +295,7 @@ class Client:
                     self.pjrt_client.create_error_buffer(
                         error, ShapeSpec(shape, spec.element_type, spec.layout), memory_space=space
                     )
-                    for shape, space in zip(self.buffer_shapes(spec), spec.sharding.memory_spaces, strict=True)
+                    for shape, space in zip(buffer_shapes(spec), spec.sharding.memory_spaces, strict=True)
                 ],
             )
             for spec in specs
@@ -381,7 +342,7 @@ class Client:
             self._check_devices(sharding.devices)
             outputs.append(self._resharder.reshard(array, sharding))
             if semantics is ArrayCopySemantics.DONATE_INPUT:
-                array.donate()
+                array._donate()
         return outputs
 
     # Programs.
@@ -420,16 +381,10 @@ class Client:
 
     # Buffers.
 
-    def reshaped(self, buffer: Buffer, shape: Sequence[int]) -> Buffer:
+    def _reshaped(self, buffer: Buffer, shape: Sequence[int]) -> Buffer:
         """Return a copy of a buffer in the same memory, cut or padded with zeros at the end of its dimensions."""
         part = np.asarray(buffer)[tuple(slice(0, size) for size in shape)]
         return self.pjrt_client.buffer_from_host(padded(part, tuple(shape)), memory_space=buffer.memory_space)
-
-    def buffer_shapes(self, spec: ArraySpec) -> list[tuple[int, ...]]:
-        """Return the shape of the buffer on each addressable device: that of a program's partition."""
-        if isinstance(spec.sharding, HloSharding):
-            return [spec.sharding.shard_shape(spec.shape)] * len(spec.sharding.devices.addressable_devices)
-        return [shape for shape, _ in spec.sharding.disassemble(spec.shape)]
 
     def _default_sharding(self) -> Sharding:
         return SingleDeviceSharding(self.pjrt_client.addressable_devices[0])
@@ -441,7 +396,7 @@ class Client:
                 raise InvalidArgumentError(
                     f"expected arrays of {self.pjrt_client!r}, found {array.spec} of {array.client.pjrt_client!r}"
                 )
-            array.check_alive()
+            array._check_alive()
 
     def _check_devices(self, devices: DeviceList) -> None:
         if devices.client is not self.pjrt_client:
@@ -449,19 +404,3 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<pjrt.ifrt.Client over {self.pjrt_client!r}>"
-
-
-def _after(count: int, function: Callable[[], object]) -> Callable[[], None]:
-    """Return a callback that calls a function when it was called itself a number of times."""
-    lock = threading.Lock()
-    left = count
-
-    def one_done() -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            last = not left
-        if last:
-            function()
-
-    return one_done

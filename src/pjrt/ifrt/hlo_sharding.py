@@ -101,10 +101,18 @@ class HloSharding(Sharding):
         return Tiling((*self.tiling.tiles, *(1,) * more), places, self.tiling.terms)
 
     def _partitioning(self) -> Any:
-        return self.tiling
+        """Return the tiling without the dimensions at its end that are not cut: they say nothing."""
+        tiles = self.tiling.tiles
+        rank = max((number + 1 for number, count in enumerate(tiles) if count > 1), default=0)
+        return tiles[:rank], tuple(place[:rank] for place in self.tiling.places), self.tiling.terms
 
     def __repr__(self) -> str:
-        tiles = "replicated" if self.tiling.is_replicated else "×".join(map(str, self.tiling.tiles)) + " tiles"
+        if self.tiling.is_replicated:
+            return f"HloSharding(replicated on {self.devices}, {self.memory_kind})"
+        tiles = "×".join(map(str, self.tiling.tiles)) + " tiles"
+        order = sorted(range(len(self.tiling.places)), key=self.tiling.places.__getitem__)
+        if order != list(range(len(order))):  # without it, tilings that differ would look alike
+            tiles += f" in the order {','.join(map(str, order))}"
         return f"HloSharding({tiles} on {self.devices}, {self.memory_kind})"
 
 

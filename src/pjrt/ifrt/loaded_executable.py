@@ -145,7 +145,8 @@ class LoadedExecutable:
 
         Args:
             arguments: a global array for each parameter. An array of another sharding than the parameter's is
-                resharded first. Arrays that the program donates are deleted.
+                resharded first. Arrays that the program donates are deleted, unless they were
+                resharded.
             options: how to run it.
 
         Raises:
@@ -177,7 +178,7 @@ class LoadedExecutable:
         except FailedPreconditionError:
             # The device names a buffer that was deleted. To ask each buffer before would cost every execution.
             for array in arguments:
-                array.check_alive()
+                array._check_alive()
             raise
         return [
             Array(self.client, spec, [row[number] for row in rows]) for number, spec in enumerate(self.output_specs)

@@ -57,8 +57,8 @@ def partition(program: Program | str | bytes, options: CompileOptions | None = N
             another compiler (``option_overrides``) are ignored.
 
     Raises:
-        UnimplementedError: XLA cannot partition the program; the message is XLA's.
-        InvalidArgumentError: the program does not parse.
+        UnimplementedError: XLA does not partition such programs; the message is XLA's.
+        InvalidArgumentError: the program does not parse, or its shardings are for another number of devices.
         FailedPreconditionError: jaxlib is missing.
     """
     program = Program.of(program)
@@ -124,6 +124,8 @@ def _compile_and_dump(code: bytes, options: CompileOptions) -> bytes:
             message = "the compiler of this jaxlib has no pass 'spmd-partitioning'"
         if "No such compile option" not in message:
             break
+    if message.startswith("INVALID_ARGUMENT"):
+        raise InvalidArgumentError(f"XLA cannot partition this program: {message}")
     raise UnimplementedError(f"XLA does not partition this program: {message}")
 
 
