@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TIMES = 500
+TIMES = 1000
 
 
 @pytest.mark.parametrize("device", ["cpu", "exported-reference"])
