@@ -210,3 +210,21 @@ def test_tilings_that_differ_look_different(client: ifrt.Client, mesh: ifrt.Mesh
     assert turned != mesh.sharding("x", "y")
     assert "4×2 tiles in the order 0,4,1,5,2,6,3,7 on" in repr(turned)
     assert "4×2 tiles on" in repr(mesh.sharding("x", "y"))
+
+
+def test_hlo_shardings_are_read_from_text(client: ifrt.Client, mesh: ifrt.Mesh) -> None:
+    shapes = '<["x"=4, "y"=2]>'
+    read, sdy = ifrt.HloSharding.from_gspmd, ifrt.HloSharding.from_sdy
+    assert read(client.devices, "{devices=[4,2]<=[8]}", 2) == mesh.sharding("x", "y")
+    assert read(client.devices, "{replicated}", 2) == mesh.sharding()
+    assert sdy(client.devices, '#sdy.sharding<@mesh, [{"y"}, {}]>', shapes) == mesh.sharding("y")
+    assert sdy(client.devices, '#sdy.sharding<@mesh, [{}, {"y", "x"}]>', shapes) == mesh.sharding(None, ("y", "x"))
+    summed = sdy(client.devices, '#sdy.sharding<@mesh, [{"y"}], unreduced={"x"}>', shapes)
+    assert summed.tiling.terms
+    with pytest.raises(pjrt.UnimplementedError, match=r"found \{spiral\}"):
+        read(client.devices, "{spiral}", 2)
+    for text in ('#sdy.sharding<@mesh, [{"z"}]>', "#sdy.nothing", '[<@mesh, [{"x"}]>, <@mesh, [{"y"}]>]'):
+        with pytest.raises(pjrt.InvalidArgumentError, match="sharding"):
+            sdy(client.devices, text, shapes)
+    with pytest.raises(pjrt.InvalidArgumentError, match="a tiling for 8 devices, found one for 4"):
+        sdy(client.devices, '#sdy.sharding<@mesh, [{"x"}]>', '<["x"=4]>')

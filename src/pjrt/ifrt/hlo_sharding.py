@@ -16,6 +16,7 @@ from pjrt.ifrt.index_domain import IndexDomain
 from pjrt.ifrt.sharding import Shape, Sharding
 from pjrt.stablehlo.sharding import REPLICATED
 from pjrt.stablehlo.sharding import Sharding as Tiling
+from pjrt.stablehlo.sharding_parser import parse_gspmd, parse_mesh, parse_sdy
 
 
 class HloSharding(Sharding):
@@ -57,6 +58,47 @@ class HloSharding(Sharding):
             UnimplementedError: the sharding does not tile or replicate.
         """
         return HloSharding(devices, Tiling.from_proto(serialized), memory_kind)
+
+    @staticmethod
+    def from_gspmd(
+        devices: DeviceList | Iterable[Device], text: str, rank: int, memory_kind: str | None = None
+    ) -> HloSharding:
+        """Return the sharding that GSPMD writes as ``{devices=[4,2]<=[8]}``, as in ``mhlo.sharding``.
+
+        Args:
+            devices: the devices.
+            text: the sharding's text.
+            rank: the number of dimensions of the arrays.
+            memory_kind: the kind of memory; ``None`` is the devices' default.
+
+        Raises:
+            UnimplementedError: the text is not a sharding that tiles or replicates.
+        """
+        return HloSharding(devices, parse_gspmd(text, rank), memory_kind)
+
+    @staticmethod
+    def from_sdy(
+        devices: DeviceList | Iterable[Device], text: str, mesh: str, memory_kind: str | None = None
+    ) -> HloSharding:
+        """Return the sharding that Shardy writes as ``#sdy.sharding<@mesh, [{"x"}, {}]>``, as in ``sdy.sharding``.
+
+        Args:
+            devices: the devices.
+            text: the sharding's text.
+            mesh: the text of its mesh, such as ``<["x"=4, "y"=2]>``.
+            memory_kind: the kind of memory; ``None`` is the devices' default.
+
+        Raises:
+            InvalidArgumentError: the text has no sharding, or it names an axis that the mesh lacks.
+        """
+        axes = parse_mesh(mesh)
+        try:
+            (tiling,) = parse_sdy(text, lambda _: axes)
+        except (KeyError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"expected one sharding over the axes {list(axes.axes)} of {mesh}, found {text[:120]}"
+            ) from error
+        return HloSharding(devices, tiling, memory_kind)
 
     @property
     def is_fully_replicated(self) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pjrt
-from pjrt.devices.reference.spmd.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
 from pjrt.stablehlo.sharding import Sharding
+from pjrt.stablehlo.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4)
 Y = np.arange(24, dtype=np.float32).reshape(4, 6)

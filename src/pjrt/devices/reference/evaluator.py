@@ -13,7 +13,7 @@ from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.lowering import ModuleLowering, function_attributes
 from pjrt.devices.reference.core.values import TOKEN
 from pjrt.devices.reference.fast.lowering import FastModuleLowering
-from pjrt.devices.reference.spmd.sharding_parser import shardings_of
+from pjrt.stablehlo.sharding_parser import shardings_of
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 
