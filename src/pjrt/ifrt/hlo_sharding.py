@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -143,7 +144,11 @@ class HloSharding(Sharding):
         return Tiling((*self.tiling.tiles, *(1,) * more), places, self.tiling.terms)
 
     def _partitioning(self) -> Any:
-        """Return the tiling without the dimensions at its end that are not cut: they say nothing."""
+        return self._cut
+
+    @functools.cached_property
+    def _cut(self) -> Any:
+        """The tiling without the dimensions at its end that are not cut: they say nothing."""
         tiles = self.tiling.tiles
         rank = max((number + 1 for number, count in enumerate(tiles) if count > 1), default=0)
         return tiles[:rank], tuple(place[:rank] for place in self.tiling.places), self.tiling.terms
