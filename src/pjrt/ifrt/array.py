@@ -244,7 +244,7 @@ class Array:
         arrays = []
         for buffer, (shape, sharding) in zip(self._taken(semantics), parts, strict=True):
             if buffer.shape != shape:
-                buffer = self._client._reshaped(buffer, shape)
+                buffer = reshaped(buffer, shape)
             arrays.append(Array(self._client, ArraySpec(shape, self.element_type, sharding), [buffer]))
         return arrays
 
@@ -330,6 +330,12 @@ Value = Array | Tuple
 def is_sum(sharding: Sharding) -> bool:
     """Whether the shards are terms of a sum (``unreduced``)."""
     return isinstance(sharding, HloSharding) and bool(sharding.tiling.terms)
+
+
+def reshaped(buffer: Buffer, shape: Sequence[int]) -> Buffer:
+    """Return a copy of a buffer in the same memory, cut or padded with zeros at the end of its dimensions."""
+    part = np.asarray(buffer)[tuple(slice(0, size) for size in shape)]
+    return buffer.client.buffer_from_host(padded(part, tuple(shape)), memory_space=buffer.memory_space)
 
 
 def padded(array: np.ndarray[Any, Any], shape: Shape) -> np.ndarray[Any, Any]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 import pjrt.api.client
-from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_all
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
@@ -19,7 +18,7 @@ from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, padded
+from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, reshaped
 from pjrt.ifrt.assembly import assembled
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.from_host import buffer_shapes, put
@@ -191,7 +190,7 @@ class Client:
         self._check_devices(sharding.devices)
         spec = assembled(shape, sharding, arrays, element_type, shard_semantics)
         buffers = [
-            buffer if buffer.shape == whole else self._reshaped(buffer, whole)
+            buffer if buffer.shape == whole else reshaped(buffer, whole)
             for array, whole in zip(arrays, buffer_shapes(spec), strict=True)
             for buffer in array._taken(semantics)
         ]
@@ -378,13 +377,6 @@ class Client:
     def default_layout(self, spec: ArraySpec) -> Layout:
         """Return the layout that the shards of an array have by default (``GetDefaultLayout``)."""
         return self.pjrt_client.default_layout(spec.element_type, spec.sharding.shard_shape(spec.shape))
-
-    # Buffers.
-
-    def _reshaped(self, buffer: Buffer, shape: Sequence[int]) -> Buffer:
-        """Return a copy of a buffer in the same memory, cut or padded with zeros at the end of its dimensions."""
-        part = np.asarray(buffer)[tuple(slice(0, size) for size in shape)]
-        return self.pjrt_client.buffer_from_host(padded(part, tuple(shape)), memory_space=buffer.memory_space)
 
     def _default_sharding(self) -> Sharding:
         return SingleDeviceSharding(self.pjrt_client.addressable_devices[0])
