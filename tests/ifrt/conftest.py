@@ -19,3 +19,9 @@ def client(request: pytest.FixtureRequest) -> Iterator[ifrt.Client]:
 @pytest.fixture(scope="module")
 def mesh(client: ifrt.Client) -> ifrt.Mesh:
     return ifrt.Mesh(client.devices, {"x": 4, "y": 2})
+
+
+@pytest.fixture
+def by_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have devices reshard by a program, as devices with memory of their own do."""
+    monkeypatch.setattr("pjrt.ifrt.reshard._is_on_host", lambda array: False)

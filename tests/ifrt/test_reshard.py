@@ -86,6 +86,34 @@ def test_donation_and_bad_arguments(client: ifrt.Client, mesh: ifrt.Mesh) -> Non
 
 
 @pytest.mark.parametrize("target", SPECS)
+@pytest.mark.parametrize("source", SPECS)
+@pytest.mark.usefixtures("by_program")
+def test_by_a_program(client: ifrt.Client, mesh: ifrt.Mesh, source: Any, target: Any) -> None:
+    array = client.make_array(X, mesh.sharding(*source))
+    (again,) = client.reshard_arrays([array], [mesh.sharding(*target)])
+    for shard in again.shards:
+        np.testing.assert_array_equal(np.asarray(shard.buffer), X[shard.domain.slices])
+
+
+@pytest.mark.usefixtures("by_program")
+def test_an_error_goes_along_by_a_program(client: ifrt.Client, mesh: ifrt.Mesh) -> None:
+    spec = ifrt.ArraySpec((8, 16), pjrt.ElementType.F32, mesh.sharding("x", "y"))
+    (failed,) = client.make_error_arrays(pjrt.DataLossError("the disk is gone"), [spec])
+    (moved,) = client.reshard_arrays([failed], [mesh.sharding("y", "x")])
+    with pytest.raises(pjrt.PjrtError, match="the disk is gone"):
+        moved.ready().result()
+
+
+@pytest.mark.usefixtures("by_program")
+def test_devices_in_another_order_by_a_program(client: ifrt.Client, mesh: ifrt.Mesh) -> None:
+    turned = ifrt.Mesh(client.devices[::-1], {"x": 4, "y": 2})
+    array = client.make_array(X, mesh.sharding("x", "y"))
+    (again,) = client.reshard_arrays([array], [turned.sharding("y", "x")])
+    for shard in again.shards:
+        np.testing.assert_array_equal(np.asarray(shard.buffer), X[shard.domain.slices])
+
+
+@pytest.mark.parametrize("target", SPECS)
 def test_large_arrays(client: ifrt.Client, mesh: ifrt.Mesh, target: Any) -> None:
     """On devices in the host's memory they go by way of the host, without a wait."""
     value = np.arange(1 << 19, dtype=np.float32).reshape(512, 1024)

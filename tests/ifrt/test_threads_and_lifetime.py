@@ -19,6 +19,8 @@ X = np.arange(128, dtype=np.float32).reshape(8, 16)
 THREADS = 8
 DONATE = ArrayCopySemantics.DONATE_INPUT
 
+pytestmark = pytest.mark.usefixtures("by_program")
+
 
 def twice(*, donates: bool = False) -> str:
     """Return a program that doubles an array whose rows lie on eight devices."""

@@ -1,12 +1,12 @@
 """Resharding: an array in another sharding (``xla::ifrt::Client::ReshardArrays``).
 
 There are three ways, and the first that can is taken: copies between devices, where every shard of the target is a
-shard of the source; a program on the devices, in which they exchange parts by collectives; and the host.
+shard of the source; a program in which the devices exchange parts by collectives, where they have memory of their own;
+and the host.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ class Resharder:
         """
         spec = ArraySpec(array.shape, array.element_type, target)
         buffers = _by_copies(array, spec)
-        if buffers is None and not _is_large_on_host(array):
+        if buffers is None and not _is_on_host(array):
             buffers = self._by_program(array, spec)
         if buffers is None:
             buffers = self._by_host(array, spec)
@@ -173,15 +173,13 @@ def _check_processes(array: Array, spec: ArraySpec) -> None:
             )
 
 
-_LARGE = 1 << 20
-"""The bytes of an array from which on devices in the host's memory exchange parts faster by way of the host: for 64 MiB
-over eight devices a program takes up to six times as long (``benchmarks/ifrt.py``)."""
+def _is_on_host(array: Array) -> bool:
+    """Whether the host can read all of an array in place.
 
-
-def _is_large_on_host(array: Array) -> bool:
-    """Whether the host can read all of a large array in place."""
-    bytes_ = math.prod(array.shape) * array.dtype.itemsize
-    return bytes_ >= _LARGE and array.sharding.devices.is_fully_addressable and all(b.is_on_cpu for b in array.buffers)
+    It then cuts the parts anew faster than devices in its memory exchange them: for 64 MiB over eight devices a program
+    takes up to six times as long, and has to be compiled first.
+    """
+    return array.sharding.devices.is_fully_addressable and all(buffer.is_on_cpu for buffer in array.buffers)
 
 
 def _is_default_memory(sharding: Sharding) -> bool:
