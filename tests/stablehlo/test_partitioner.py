@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.stablehlo import Partitioned, partition, partitioner, to_text
+from pjrt.stablehlo import Partitioned, jaxlib, partition, partitioner, to_text
 from pjrt.stablehlo.sharding import Sharding
 
 MATMUL = """
@@ -151,6 +151,8 @@ def test_devices_in_another_order_than_their_numbers() -> None:
 
 def test_groups_whose_devices_are_not_listed_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """XLA's axes of a mesh lose the order of its devices on the way to StableHLO."""
+    if jaxlib.version() < (0, 10):
+        pytest.skip("this XLA lists the devices of every group")
     monkeypatch.setattr(partitioner, "_PLAIN_GROUPS", {})
     with pytest.raises(pjrt.UnimplementedError, match=r"groups of devices that this jaxlib does not list: .*mesh_axes"):
         partitioned(SORT)

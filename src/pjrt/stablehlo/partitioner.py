@@ -69,6 +69,7 @@ def partition(program: Program | str | bytes, options: CompileOptions | None = N
         main = _main(mlir)
         num_results = len(_type(main).results)
         stated = {name: _stated(main, name) for name in ("arg_attrs", "res_attrs")}
+        _check_borders(main)
         _append_stop(main, as_result=shardy)
     dumped = _compile_and_dump(_mlir.write_bytecode(module), _options(options))
     hlo = read(Program(dumped, ProgramFormat.HLO))
@@ -161,7 +162,9 @@ def _register_batch_partitionable() -> None:
 
 def _shardings(hlo: Program) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
     """Return the shardings of parameters and of results, the stop's included, that XLA notes in the module."""
-    module = jaxlib.load("_hlo", _PURPOSE).HloModule.from_serialized_hlo_module_proto(hlo.code)
+    jax = jaxlib.load("_jax", _PURPOSE)  # before 0.10 it had the classes of HLO, too
+    classes = jax if hasattr(jax, "HloModule") else jaxlib.load("_hlo", _PURPOSE)
+    module = classes.HloModule.from_serialized_hlo_module_proto(hlo.code)
     results = module.spmd_output_sharding
     return (
         tuple(sharding.SerializeToString() for sharding in module.spmd_parameters_shardings),
@@ -182,6 +185,30 @@ def _main(mlir: Any) -> Any:
 def _type(main: Any) -> Any:
     ir = jaxlib.load("mlir.ir", _PURPOSE)
     return ir.FunctionType(main.attributes["function_type"].value)
+
+
+def _check_borders(main: Any) -> None:
+    """Refuse borders of GSPMD's into a part for one device that make no sense.
+
+    XLA before 0.10 of jaxlib ends the process over them, and later ones refuse them.
+    """
+    arguments = list(main.regions[0].blocks[0].arguments)
+    shardings = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else [{}] * len(arguments)
+    for operation in walk(main):
+        attributes = operation.attributes
+        target = attributes["call_target_name"].value if "call_target_name" in attributes else ""
+        if target not in ("SPMDFullToShardShape", "SPMDShardToFullShape"):
+            continue
+        value = operation.operands[0]
+        stated = next((own for own, of in zip(shardings, arguments, strict=True) if of == value), None)
+        if stated is None:
+            stated = getattr(value.owner, "attributes", {"mhlo.sharding": None})  # an argument of an inner block
+        has_sharding = "mhlo.sharding" in stated or target == "SPMDShardToFullShape"
+        if not has_sharding or value.type.rank != operation.results[0].type.rank:
+            raise UnimplementedError(
+                f"XLA does not partition this program: expected {target} of a value with a sharding, and a result of "
+                f"the same rank, found {value.type} and {operation.results[0].type}"
+            )
 
 
 def _append_stop(main: Any, *, as_result: bool) -> None:
