@@ -139,9 +139,9 @@ def run(source):
 def value_of(array):
     try:
         return float(array)
-    except jax.errors.JaxRuntimeError as error:  # jaxlib may report one Ctrl-C to two waits on a busy machine
-        assert "KeyboardInterrupt" in str(error), error
-        return float(array)
+    except jax.errors.JaxRuntimeError as error:  # on a busy machine jaxlib's interrupted wait may cancel its array
+        assert "CANCELLED: KeyboardInterrupt" in str(error), error
+        return "cancelled by jaxlib"
 """
 
 
@@ -177,7 +177,8 @@ print("the next", float(x * 2))
 """,
         after="held",
     )
-    assert lines == ["the first 1.0", "the next 1.0"]
+    # The function asked three times more, so it went on; nobody told it to stop.
+    assert lines in (["the first 1.0", "the next 1.0"], ["the first cancelled by jaxlib", "the next 1.0"])
 
 
 def test_a_function_that_asks_is_told_that_the_interpreter_ends() -> None:
