@@ -43,7 +43,7 @@ class Verdict(enum.StrEnum):
 
 
 class Effort(enum.StrEnum):
-    """How much is done to find the verdict, the cheapest first."""
+    """The work that is done to find the verdict, the cheapest first."""
 
     OPS = "ops"
     """Look at the names of the program's operations, its format and its version."""
@@ -88,7 +88,7 @@ class SourceLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a device cannot run a program, or why that is unknown.
+    """A reason why a device cannot run a program, or why that is unknown.
 
     Attributes:
         verdict: ``NO`` if it rules the program out, ``MAYBE`` if it leaves the question open.

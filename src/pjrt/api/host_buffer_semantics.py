@@ -6,7 +6,7 @@ import enum
 
 
 class HostBufferSemantics(enum.IntEnum):
-    """How long the caller keeps a host array unchanged, and whether the device may use its memory."""
+    """The caller's promise about the memory of a host array, and the device's right to use it."""
 
     IMMUTABLE_ONLY_DURING_CALL = 0
     """The array may change as soon as the call returns: the device copies it before that."""

@@ -10,7 +10,7 @@ import threading
 import time
 
 PATIENCE_SECONDS = 2.0
-"""How many seconds the end of the interpreter waits for work under way before it abandons the work."""
+"""The seconds that the end of the interpreter waits for work under way before it abandons the work."""
 
 _deadline: float | None = None
 

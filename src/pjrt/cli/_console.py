@@ -37,7 +37,7 @@ def print_table(
 
 
 _RULES = 3
-"""How many characters the lines of a table add to the width of each column."""
+"""The number of characters that the lines of a table add to the width of each column."""
 
 
 def _least_widths(table: Table) -> list[int]:

@@ -20,7 +20,7 @@ _WAIT_SLICE_SECONDS = 0.5
 
 
 class Launch:
-    """What the devices of one run have in common: its number, and the means to meet each other.
+    """The common part of one run on several devices: its number, and the means to meet each other.
 
     Attributes:
         run_id: a number that is different for each run in this process.

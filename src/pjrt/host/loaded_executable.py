@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pjrt.host.client import HostClient
 
 _MOST_OPEN_LAUNCHES = 1024
-"""How many launches may lack devices, where ``execute_sharded`` starts them one device at a time."""
+"""The most launches that may lack devices, where ``execute_sharded`` starts them one device at a time."""
 
 
 class HostLoadedExecutable(HostExecutable, LoadedExecutable):

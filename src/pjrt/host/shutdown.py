@@ -21,7 +21,7 @@ from pjrt.system import after_fork_in_child
 _log = logging.getLogger("pjrt")
 
 _GRACE_SECONDS = 0.2
-"""How long work may go on when the interpreter ends, before functions that ask are asked to end."""
+"""The seconds that work may go on when the interpreter ends, before functions that ask are asked to end."""
 
 
 class Worker(Protocol):

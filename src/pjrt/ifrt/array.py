@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ArrayCopySemantics(enum.Enum):
-    """What happens to the memory of an operation's input (``xla::ifrt::ArrayCopySemantics``)."""
+    """The rule for the memory of an operation's input (``xla::ifrt::ArrayCopySemantics``)."""
 
     ALWAYS_COPY = "always_copy"
     """The output has memory of its own."""
@@ -324,7 +324,7 @@ class Tuple:
 
 
 Value = Array | Tuple
-"""What IFRT's operations take and return (``xla::ifrt::Value``)."""
+"""A value of IFRT's operations (``xla::ifrt::Value``)."""
 
 
 def is_sum(sharding: Sharding) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ExecuteResult(NamedTuple):
-    """What an execution returns (``LoadedExecutable::ExecuteResult``).
+    """The results of an execution and its completion (``LoadedExecutable::ExecuteResult``).
 
     Attributes:
         outputs: the results.

@@ -55,7 +55,7 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True)
 class RemapPlan:
-    """How arrays are made of the shards of others, with all shards staying where they are.
+    """A plan that makes arrays of the shards of others and moves no shard.
 
     Attributes:
         input_specs: the inputs.

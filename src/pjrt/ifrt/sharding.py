@@ -27,7 +27,7 @@ _SHAPES_KEPT = 64
 
 
 class SingleDeviceShardSemantics(enum.Enum):
-    """Which shards of an array are meant (``xla::ifrt::SingleDeviceShardSemantics``)."""
+    """A choice of the shards of an array (``xla::ifrt::SingleDeviceShardSemantics``)."""
 
     ADDRESSABLE_SHARDS = "addressable_shards"
     """The shards on devices of this process."""

@@ -12,7 +12,7 @@ from pjrt.stablehlo.version import Version
 
 
 class Encoding(enum.StrEnum):
-    """How a program is written down; finer than ``ProgramFormat``, which calls the first three ``mlir``."""
+    """The encoding of a program; finer than ``ProgramFormat``, which calls the first three ``mlir``."""
 
     TEXT = "MLIR text"
     BYTECODE = "MLIR bytecode"

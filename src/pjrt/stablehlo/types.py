@@ -11,7 +11,7 @@ from pjrt.api.errors import UnimplementedError
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How the integers of a uniform-quantized tensor stand for real numbers: ``(stored - zero_point) * scale``.
+    """The real numbers that the integers of a uniform-quantized tensor stand for: ``(stored - zero_point) * scale``.
 
     Attributes:
         storage: the integer type that is stored.

@@ -16,7 +16,7 @@ Compile = Callable[[OpView], Kernel]
 
 @dataclass(frozen=True)
 class Rule:
-    """How one op is compiled. See ``op`` for the fields."""
+    """The compilation of one op. See ``op`` for the fields."""
 
     name: str
     compile: Compile
