@@ -6,10 +6,10 @@ reads no more C than the headers use: one field a line, no nested parentheses ex
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from pathlib import Path
+
+from generated_files import main
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "pjrt"
 CAPI = PACKAGE / "capi"
@@ -29,21 +29,6 @@ _EXTENSION = re.compile(r"PJRT_Extension_Type_(\w+) = \d+,  /\* (.*) \*/")
 _MEMBER = re.compile(r"\(\*(\w+)\)\( ?(\w+)_Args \*args\)")
 _GETTER = re.compile(r'(?:Getter|Constant)\("(\w+)"')
 _FUNCTION = re.compile(r"\(\*(\w+)\)\(\1_Args \*args\);(?:  /\* (\d+) \*/)?")
-
-
-def main() -> int:
-    """Write the generated files, or check them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
-    check = parser.parse_args().check
-    stale = [path for path, text in generate().items() if not path.exists() or path.read_text() != text]
-    if check:
-        for path in stale:
-            print(f"{path} is out of date: run python tools/gen_abi.py", file=sys.stderr)
-        return 1 if stale else 0
-    for path, text in generate().items():
-        path.write_text(text)
-    return 0
 
 
 def generate() -> dict[Path, str]:
@@ -290,4 +275,4 @@ def _inner(arguments: str) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(generate, __doc__))

@@ -8,11 +8,10 @@ is assigned to.
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 
 from gen_abi import CAPI, extensions, table
+from generated_files import main
 
 PAGE = CAPI.parents[2] / "docs" / "coverage.md"
 
@@ -69,20 +68,6 @@ _MARK = re.compile(r"  # ([A-Za-z_][\w.]*(?::? .*)?)$")
 _JOINED = re.compile(r"^class \w+\((\w+), (\w+)\):", re.M)
 _GETTER = re.compile(r"^ *(?:cdef Getter )?(\w+) = (?:Getter|Constant)\(\"(PJRT_\w+)\"")
 _DOCSTRING_NAME = re.compile(r'"""``([A-Z]\w+\.\w+)``')
-
-
-def main() -> int:
-    """Write the page, or check it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
-    text = page()
-    if parser.parse_args().check:
-        if PAGE.exists() and PAGE.read_text() == text:
-            return 0
-        print(f"{PAGE} is out of date: run python tools/gen_coverage.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(text)
-    return 0
 
 
 def reached() -> dict[str, list[str]]:
@@ -171,4 +156,4 @@ only the name. The last column shows which extensions an exported device has; fr
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(lambda: {PAGE: page()}, __doc__))

@@ -7,10 +7,10 @@ writes nothing, and fails if a file is out of date.
 
 from __future__ import annotations
 
-import argparse
 import re
-import sys
 from pathlib import Path
+
+from generated_files import main
 
 CAPI = Path(__file__).resolve().parents[1] / "src" / "pjrt" / "capi"
 DECLARATIONS = CAPI / "_gen_abi.pxd"
@@ -38,21 +38,6 @@ FIRST_FIELDS: dict[str, list[str]] = {
 """The first fields of the handles that do not just begin with the object that they belong to, ``record``."""
 
 _STRUCT = re.compile(r"    ctypedef struct PJRT_(\w+)_Args:\n((?:        .*\n)+)")
-
-
-def main() -> int:
-    """Write the generated files, or check them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file is out of date")
-    check = parser.parse_args().check
-    stale = [path for path, text in generate().items() if not path.exists() or path.read_text() != text]
-    if check:
-        for path in stale:
-            print(f"{path} is out of date: run python tools/gen_handles.py", file=sys.stderr)
-        return 1 if stale else 0
-    for path, text in generate().items():
-        path.write_text(text)
-    return 0
 
 
 def generate() -> dict[Path, str]:
@@ -116,4 +101,4 @@ def _name(field: str) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(generate, __doc__))

@@ -8,7 +8,6 @@ is asked of its own verifier: an op that was tested on another type is written d
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections import defaultdict
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from generated_files import main
 
 from pjrt.api.element_type import ElementType
 from pjrt.devices.reference import Evaluator, rules
@@ -145,26 +145,15 @@ def row(recorder: Recorder, name: str, counts: dict[str, int]) -> str:
     return f"| `{name}` | {' | '.join([*cells, TESTED if name in recorder.quantized else NOT_DEFINED])} |"
 
 
-def main() -> int:
-    """Run the tests and write the page, or check it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
-    check = parser.parse_args().check
+def generate() -> dict[Path, str]:
+    """Run the tests, and return the page that they give."""
     recorder = Recorder()
     others = f"--ignore={TESTS / 'test_docs.py'}"  # those of this very page
     if status := pytest.main([str(TESTS), others, "-q", "-p", "no:cacheprovider"], plugins=[recorder]):
         print("the tests must pass first", file=sys.stderr)
-        return int(status)
-    text = page(recorder)
-    if check:
-        if PAGE.exists() and PAGE.read_text() == text:
-            return 0
-        print(f"{PAGE} is out of date: run python tools/gen_op_table.py", file=sys.stderr)
-        return 1
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(text)
-    return 0
+        raise SystemExit(int(status))
+    return {PAGE: page(recorder)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(generate, __doc__))
