@@ -226,12 +226,7 @@ class Buffer(abc.ABC):
         """Return the value as a numpy array; wait for it. Without a copy where the device
         allows that, then read-only.
         """
-        array = self.to_host().result()
-        if dtype is not None and array.dtype != np.dtype(dtype):
-            if copy is False:
-                raise ValueError(f"an array of {array.dtype} cannot become {np.dtype(dtype)} without a copy")
-            return array.astype(dtype)
-        return array.copy() if copy else array
+        return as_asked(self.to_host().result(), dtype, copy)
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
@@ -256,6 +251,19 @@ class Buffer(abc.ABC):
         state = " deleted" if self.is_deleted else ""
         shape = format_shape(self.element_type, self.shape)
         return f"<{type(self).__name__} {shape} on {self.device} in {self.memory_space.kind}{state}>"
+
+
+def as_asked(array: np.ndarray[Any, Any], dtype: Any, copy: bool | None) -> np.ndarray[Any, Any]:
+    """Return an array as the arguments of ``__array__`` ask for it.
+
+    Raises:
+        ValueError: another dtype is asked for, and no copy.
+    """
+    if dtype is not None and array.dtype != np.dtype(dtype):
+        if copy is False:
+            raise ValueError(f"an array of {array.dtype} cannot become {np.dtype(dtype)} without a copy")
+        return array.astype(dtype)
+    return array.copy() if copy else array
 
 
 class ExternalReference(abc.ABC):

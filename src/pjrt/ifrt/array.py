@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import Buffer, as_asked
 from pjrt.api.device import Device
 from pjrt.api.element_type import AnyDType, ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
@@ -220,12 +220,7 @@ class Array:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """Return the whole array as a numpy array; wait for it."""
-        array = self.to_host().result()
-        if dtype is not None and array.dtype != np.dtype(dtype):
-            if copy is False:
-                raise ValueError(f"an array of {array.dtype} cannot become {np.dtype(dtype)} without a copy")
-            return array.astype(dtype)
-        return array.copy() if copy else array
+        return as_asked(self.to_host().result(), dtype, copy)
 
     def disassemble(
         self,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import pjrt
+from pjrt import ifrt
 from pjrt.stablehlo.sharding import Sharding
 from pjrt.stablehlo.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
 
@@ -148,21 +149,9 @@ def launch(client: Any, text: str, shards: list[list[Any]]) -> list[list[Any]]:
 
 
 def launch_whole(client: Any, text: str, values: list[Any]) -> tuple[list[Any], list[Sharding]]:
-    """The whole results from whole arguments, cut by the executable's shardings, and the results' shardings."""
-    exe = client.compile(text, pjrt.CompileOptions(num_partitions=8))
-    cuts = [Sharding.from_proto(proto) for proto in exe.parameter_shardings]
-    joins = [Sharding.from_proto(proto) for proto in exe.output_shardings]
-    shards = [[cut.cut(value, device) for cut, value in zip(cuts, values, strict=True)] for device in range(8)]
-    rows = launch(client, text, shards)
-    shapes = [
-        tuple(size * count for size, count in zip(row.shape, join.tiles or (1,) * row.ndim, strict=True))
-        for row, join in zip(rows[0], joins, strict=True)
-    ]
-    wholes = [
-        rows[0][i] if join.is_replicated else join.put_together([row[i] for row in rows], shapes[i])
-        for i, join in enumerate(joins)
-    ]
-    return wholes, joins
+    """The whole results from whole arguments, and the results' shardings."""
+    results = ifrt.Client(client).compile(text, pjrt.CompileOptions(num_partitions=8))(*values)
+    return [np.asarray(result) for result in results], [result.sharding.tiling for result in results]
 
 
 GSPMD_X, GSPMD_Y = "{devices=[4,2]<=[8]}", "{devices=[2,1,4]<=[4,2]T(1,0) last_tile_dim_replicate}"
