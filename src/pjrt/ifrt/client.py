@@ -26,7 +26,7 @@ from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.ifrt.remap_plan import RemapPlan
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
-from pjrt.stablehlo.partitioning import with_partitioning
+from pjrt.stablehlo.stated_partitioning import with_partitioning
 
 
 class Client:

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
     from pjrt.stablehlo.partitioner import Partitioned, partition
-    from pjrt.stablehlo.partitioning import partitioning_of, with_partitioning
     from pjrt.stablehlo.reader import read, read_file
     from pjrt.stablehlo.safe_parse import vet
+    from pjrt.stablehlo.stated_partitioning import partitioning_of, with_partitioning
     from pjrt.stablehlo.types import (
         FunctionType,
         FutureType,
@@ -107,7 +107,7 @@ _HOMES = {
     "operation": "Block Function Operation ParsedProgram Value",
     "parser": "parse",
     "partitioner": "Partitioned partition",
-    "partitioning": "partitioning_of with_partitioning",
+    "stated_partitioning": "partitioning_of with_partitioning",
     "reader": "read read_file",
     "compatibility": "static_check supports",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",

@@ -21,8 +21,8 @@ from pjrt.stablehlo._requirements import STRUCTURE, Requirements
 from pjrt.stablehlo.format import artifact_version
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.partitioning import with_partitioning
 from pjrt.stablehlo.reader import read
+from pjrt.stablehlo.stated_partitioning import with_partitioning
 from pjrt.stablehlo.version import Version
 
 

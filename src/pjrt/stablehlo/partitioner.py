@@ -23,8 +23,8 @@ from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.mlir_walk import walk
-from pjrt.stablehlo.partitioning import with_partitioning
 from pjrt.stablehlo.reader import read
+from pjrt.stablehlo.stated_partitioning import with_partitioning
 
 _PURPOSE = "partition a program"
 _STOP = "pjrt_no_code_after_partitioning"
