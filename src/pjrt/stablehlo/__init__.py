@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.reader import read, read_file
     from pjrt.stablehlo.safe_parse import vet
     from pjrt.stablehlo.stated_partitioning import partitioning_of, with_partitioning
+    from pjrt.stablehlo.tree import CustomNode, Tree, TreeKind
     from pjrt.stablehlo.types import (
         FunctionType,
         FutureType,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentInfo",
     "Block",
+    "CustomNode",
     "Encoding",
     "Function",
     "FunctionType",
@@ -72,6 +74,8 @@ __all__ = [
     "Signature",
     "TensorType",
     "TokenType",
+    "Tree",
+    "TreeKind",
     "TupleType",
     "Value",
     "ValueType",
@@ -110,6 +114,7 @@ _HOMES = {
     "stated_partitioning": "partitioning_of with_partitioning",
     "reader": "read read_file",
     "compatibility": "static_check supports",
+    "tree": "CustomNode Tree TreeKind",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
     "version": "Version",
     "safe_parse": "vet",
