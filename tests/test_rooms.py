@@ -26,6 +26,7 @@ FLOORS = {
     "artifacts": 6,
     "plugins": 6,
     "frameworks": 7,
+    "models": 7,
     "cli": 8,
 }
 
@@ -118,7 +119,7 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-LAZY = ["pjrt", "pjrt.frameworks", "pjrt.stablehlo"]
+LAZY = ["pjrt", "pjrt.frameworks", "pjrt.models", "pjrt.stablehlo"]
 """The packages whose names are imported when they are first asked for."""
 
 

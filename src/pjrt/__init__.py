@@ -59,11 +59,12 @@ from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStre
 from pjrt.plugins.registry import client, load_plugin, topology
 
 if TYPE_CHECKING:
-    from pjrt import frameworks, host, ifrt, plugins, stablehlo
+    from pjrt import frameworks, host, ifrt, models, plugins, stablehlo
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
     from pjrt.devices.stablehlo_client import StableHloClient
+    from pjrt.models.model import Model, load_model
 
 __version__ = "0.1.0"
 
@@ -108,6 +109,7 @@ __all__ = [
     "LoadedExecutable",
     "MemorySpace",
     "MemorySpaceDescription",
+    "Model",
     "MultiSliceConfig",
     "NamedValue",
     "NotFoundError",
@@ -151,7 +153,9 @@ __all__ = [
     "host",
     "ifrt",
     "load_executable",
+    "load_model",
     "load_plugin",
+    "models",
     "plugins",
     "save_executable",
     "stablehlo",
@@ -162,6 +166,7 @@ __all__ = [
 _LAZY = {
     "CompilationCache": "pjrt.artifacts.compilation_cache",
     "ExportedPlugin": "pjrt.capi.export",
+    "Model": "pjrt.models.model",
     "SavedExecutable": "pjrt.artifacts.saved_executable",
     "StableHloClient": "pjrt.devices.stablehlo_client",
     "export": "pjrt.capi.export",
@@ -169,6 +174,8 @@ _LAZY = {
     "host": "pjrt",
     "ifrt": "pjrt",
     "load_executable": "pjrt.artifacts.saved_executable",
+    "load_model": "pjrt.models.model",
+    "models": "pjrt",
     "plugins": "pjrt",
     "save_executable": "pjrt.artifacts.saved_executable",
     "stablehlo": "pjrt",

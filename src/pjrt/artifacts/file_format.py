@@ -21,7 +21,14 @@ from pjrt.api.executable import CompiledMemoryStats
 FORMAT_VERSION = 1
 
 _MAGIC = b"pjrt executable\n"
+MAGIC_SIZE = len(_MAGIC)
+"""The number of bytes that show whether a file is a saved executable."""
 _HASH_SIZE = hashlib.sha256().digest_size
+
+
+def is_saved_executable(beginning: bytes) -> bool:
+    """Whether a file that begins with these bytes is a saved executable, damaged or not."""
+    return beginning.startswith(_MAGIC)
 
 
 def pack(header: Mapping[str, Any], code: bytes) -> bytes:

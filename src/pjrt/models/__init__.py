@@ -1,0 +1,38 @@
+"""Model files as callables: names, nested arguments, whole arrays, any shape, on any device.
+
+This package must not know any one device. Names are imported at their first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pjrt.models.model import Compilation, Model, load_model
+    from pjrt.models.model_file import ModelFile
+    from pjrt.models.parameter import Parameter, Result
+
+__all__ = ["Compilation", "Model", "ModelFile", "Parameter", "Result", "load_model"]
+
+_HOMES = {
+    "model": "Compilation Model load_model",
+    "model_file": "ModelFile",
+    "parameter": "Parameter Result",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+if not TYPE_CHECKING:  # a type checker has the names from above; with this function it would accept any other
+
+    def __getattr__(name: str) -> Any:
+        """Import a name at its first use."""
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

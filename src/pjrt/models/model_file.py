@@ -1,0 +1,177 @@
+"""Model files: the program in a file of any supported format, with the names and types of its arguments and results."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt import stablehlo
+from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.api.partitioning import Partitioning
+from pjrt.api.program import Program
+from pjrt.artifacts import file_format
+from pjrt.artifacts.saved_executable import SavedExecutable
+from pjrt.models.parameter import Parameter, Result
+
+
+class ModelFile:
+    """A file that holds a program, or an executable that was compiled before.
+
+    Reading a file does not parse its program: ``program`` is at hand at once, the facts are parsed at their first use.
+
+    Attributes:
+        kind: the file's format, such as ``MLIR text`` or ``saved executable``.
+        source: the path, for messages; empty for a program without a file.
+        program: the program; None for a saved executable.
+        executable: the saved executable; None for a program.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        source: str = "",
+        program: Program | None = None,
+        executable: SavedExecutable | None = None,
+    ) -> None:
+        self.kind = kind
+        self.source = source
+        self.program = program
+        self.executable = executable
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> ModelFile:
+        """Read a file of any supported format; the name of the file does not matter.
+
+        Raises:
+            NotFoundError: there is no such file.
+            InvalidArgumentError: the file is of no supported format.
+            DataLossError: the file is damaged.
+        """
+        source = os.fspath(path)
+        if _is_saved_executable(source):
+            return ModelFile("saved executable", source=source, executable=SavedExecutable.read(path))
+        return ModelFile.of(stablehlo.read_file(path), source)
+
+    @staticmethod
+    def of(
+        model: ModelFile | Program | SavedExecutable | str | bytes | os.PathLike[str], source: str = ""
+    ) -> ModelFile:
+        """Return a program or an executable as a model file; read the file at a path.
+
+        Args:
+            model: a program, its text or bytes, a saved executable, or the path of a file. A ``str`` is a path unless
+                it has several lines.
+            source: its origin, for messages.
+        """
+        if isinstance(model, ModelFile):
+            return model
+        if isinstance(model, SavedExecutable):
+            return ModelFile("saved executable", source=source, executable=model)
+        if isinstance(model, os.PathLike) or (isinstance(model, str) and "\n" not in model):
+            return ModelFile.read(model)
+        program = stablehlo.read(model)
+        return ModelFile(str(stablehlo.encoding_of(program)), source=source, program=program)
+
+    @functools.cached_property
+    def parameters(self) -> Sequence[Parameter]:
+        """The arrays that the model takes, in order.
+
+        Raises:
+            UnimplementedError: an argument is not an array, such as a token.
+        """
+        return tuple(
+            Parameter(
+                index,
+                argument.name,
+                _tensor(f"argument {index}", argument).element,
+                _tensor(f"argument {index}", argument).shape,
+                argument.sharding,
+                donated=argument.is_donor or argument.aliases_output is not None,
+                argument=index,
+            )
+            for index, argument in enumerate(self.signature.arguments)
+        )
+
+    @functools.cached_property
+    def results(self) -> Sequence[Result]:
+        """The arrays that the model returns, in order.
+
+        Raises:
+            UnimplementedError: a result is not an array, such as a token.
+        """
+        return tuple(
+            Result(
+                index,
+                result.name,
+                _tensor(f"result {index}", result).element,
+                _tensor(f"result {index}", result).shape,
+                result.sharding,
+            )
+            for index, result in enumerate(self.signature.results)
+        )
+
+    @functools.cached_property
+    def signature(self) -> stablehlo.Signature:
+        """The arguments and results of the program itself, of which the caller's are a part."""
+        if self.program is None:
+            raise UnimplementedError(f"{self.source or 'the saved executable'}: the types of its arguments are unknown")
+        try:
+            return stablehlo.signature(self.program)
+        except PjrtError as error:
+            raise self.named(error) from error
+
+    @property
+    def input_tree(self) -> Any:
+        """The nested structure of the arguments; None if the file has none."""
+        return None
+
+    @property
+    def output_tree(self) -> Any:
+        """The nested structure of the results; None if the file has none."""
+        return None
+
+    @property
+    def weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
+        """The arrays in the file, by their positions among the arguments of the program."""
+        return {}
+
+    @property
+    def platforms(self) -> Sequence[str]:
+        """The platforms that the file is for; empty if it is for any."""
+        return () if self.executable is None else (self.executable.platform_name,)
+
+    @functools.cached_property
+    def partitioning(self) -> Partitioning:
+        """The number of replicas and partitions that the program states."""
+        if self.executable is not None:
+            return Partitioning(self.executable.num_replicas, self.executable.num_partitions)
+        assert self.program is not None
+        return stablehlo.partitioning_of(self.program)
+
+    def named(self, error: PjrtError) -> PjrtError:
+        """Return an error with the file's name in its message."""
+        if not self.source or error.message.startswith(self.source):
+            return error
+        return PjrtError.of(error.code, f"{self.source}: {error.message}")
+
+    def __repr__(self) -> str:
+        return f"<ModelFile {self.source or 'without a file'}: {self.kind}>"
+
+
+def _is_saved_executable(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file_format.is_saved_executable(file.read(file_format.MAGIC_SIZE))
+    except (OSError, ValueError):  # the reader of programs reports it
+        return False
+
+
+def _tensor(label: str, value: stablehlo.ArgumentInfo | stablehlo.ResultInfo) -> stablehlo.TensorType:
+    if not isinstance(value.type, stablehlo.TensorType):
+        raise UnimplementedError(f"{label} of the program is a {value.type}; only tensors are supported here")
+    return value.type
