@@ -178,7 +178,7 @@ def test_every_page_of_the_menu_is_there() -> None:
     assert sorted(pages) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
 
 
-@pytest.mark.parametrize("package", ["pjrt", "pjrt.host", "pjrt.ifrt", "pjrt.plugins", "pjrt.stablehlo"])
+@pytest.mark.parametrize("package", ["pjrt", "pjrt.host", "pjrt.ifrt", "pjrt.models", "pjrt.plugins", "pjrt.stablehlo"])
 def test_the_api_page_has_every_public_name(package: str) -> None:
     shown = set()
     for entry in re.findall(r"^::: (\S+)$", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE):
