@@ -147,3 +147,28 @@ def test_replicas_have_data_of_their_own(client: ifrt.Client) -> None:
     parts = [np.full(3, number, np.float32) for number in range(4)]
     (result,) = doubled(client.make_array_from_host_buffer_shards(spec, parts))
     assert [np.asarray(shard)[0] for shard in result.disassemble()] == [0, 2, 4, 6]
+
+
+REPLICAS_OF_PARTITIONS = """
+module attributes {mhlo.num_replicas = 2 : i32, mhlo.num_partitions = 4 : i32} {
+  sdy.mesh @mesh = <["z"=4]>
+  func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"z"}]>})
+      -> (tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"z"}]>}) {
+    %0 = stablehlo.add %x, %x : tensor<8xf32>
+    return %0 : tensor<8xf32>
+  }
+}"""
+
+
+def test_replicas_of_partitions(client: ifrt.Client) -> None:
+    """Two replicas of four partitions: the devices of the first replica come first."""
+    if client.platform_name == "cpu":  # XLA's compiler ends the process over it
+        with pytest.raises(pjrt.UnimplementedError, match="2 replicas × 4 partitions .* compile it for one replica"):
+            client.compile(REPLICAS_OF_PARTITIONS)
+        return
+    doubled = client.compile(REPLICAS_OF_PARTITIONS)
+    (spec,) = doubled.parameter_specs
+    assert spec.sharding.shard_shape((8,)) == (2,)
+    values = np.arange(16, dtype=np.float32).reshape(8, 2)
+    (result,) = doubled(client.make_array_from_host_buffer_shards(spec, list(values)))
+    np.testing.assert_array_equal([np.asarray(shard) for shard in result.disassemble()], values * 2)

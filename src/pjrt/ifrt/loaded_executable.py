@@ -18,6 +18,7 @@ from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding
 from pjrt.stablehlo.inspection import signature
+from pjrt.stablehlo.sharding import Sharding as Tiling
 
 if TYPE_CHECKING:
     from pjrt.ifrt.client import Client
@@ -87,8 +88,9 @@ class LoadedExecutable:
             return SingleDeviceSharding(self.devices[0], memory_kind)
         if self._executable.num_replicas == 1 and proto is not None:
             return HloSharding.from_proto(self.devices, proto, memory_kind)
-        # Each replica has data of its own, of which the program states one part.
-        return ConcreteEvenSharding(self.devices, shape, shape, memory_kind)
+        # Each replica has data of its own: the program states the shape of one replica's, and its partitions' shares.
+        shard_shape = shape if proto is None else Tiling.from_proto(proto).shard_shape(shape)
+        return ConcreteEvenSharding(self.devices, shape, shard_shape, memory_kind)
 
     @property
     def name(self) -> str:

@@ -64,8 +64,11 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions) 
     def inspect(module: Any) -> None:
         outline = Outline.of(module)
         outline.check()
-        if not is_ordinary(outline):
-            attempt(program, options, len(runtime.jaxlib_devices))
+        num_devices = len(runtime.jaxlib_devices)
+        if min(options.partitioning.num_replicas, options.partitioning.num_partitions) > 1:
+            _attempt_grid(program, options, num_devices)
+        elif not is_ordinary(outline):
+            attempt(program, options, num_devices)
 
     return compile_program(runtime, program, options, inspect)
 
@@ -109,6 +112,21 @@ def attempt(program: Program, options: CompileOptions, num_devices: int) -> None
     """
     proto = options.to_proto()
     check_once(program, b"compiler " + proto + b" %d" % num_devices, lambda: _survives(program, proto, num_devices))
+
+
+def _attempt_grid(program: Program, options: CompileOptions, num_devices: int) -> None:
+    """Attempt a program of several replicas, each of several partitions.
+
+    A tiled sharding has a tile for each partition, and XLA checks that it has one for each device of all replicas: if
+    not, that ends the process. Programs whose values are all replicated survive it.
+    """
+    try:
+        attempt(program, options, num_devices)
+    except UnimplementedError as error:
+        raise UnimplementedError(
+            f"{error.message}; the device 'cpu' does not run {options.partitioning} with values that are cut over the "
+            "partitions: compile it for one replica, or use the device 'reference'"
+        ) from error
 
 
 def _survives(program: Program, proto: bytes, num_devices: int) -> bool:
