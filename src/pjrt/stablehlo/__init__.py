@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
     from pjrt.stablehlo.partitioner import Partitioned, partition
+    from pjrt.stablehlo.platform_selection import select_platform
     from pjrt.stablehlo.reader import read, read_file
+    from pjrt.stablehlo.refinement import refine
     from pjrt.stablehlo.safe_parse import vet
     from pjrt.stablehlo.stated_partitioning import partitioning_of, with_partitioning
     from pjrt.stablehlo.tree import CustomNode, Tree, TreeKind
@@ -92,6 +94,8 @@ __all__ = [
     "partitioning_of",
     "read",
     "read_file",
+    "refine",
+    "select_platform",
     "serialize",
     "signature",
     "static_check",
@@ -112,7 +116,9 @@ _HOMES = {
     "parser": "parse",
     "partitioner": "Partitioned partition",
     "stated_partitioning": "partitioning_of with_partitioning",
+    "platform_selection": "select_platform",
     "reader": "read read_file",
+    "refinement": "refine",
     "compatibility": "static_check supports",
     "tree": "CustomNode Tree TreeKind",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",

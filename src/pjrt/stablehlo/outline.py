@@ -53,6 +53,11 @@ class Outline:
         with senseless_refused():
             return _Walk(module).outline()
 
+    @property
+    def has_dynamic_shapes(self) -> bool:
+        """Whether a size in the results of its operations is known only when it runs."""
+        return any(isinstance(type_, TensorType) and not type_.is_static for type_ in self.types)
+
     def check(self) -> None:
         """Raise if no device can run the program.
 

@@ -1,0 +1,163 @@
+"""Refinement: static programs from dynamic ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import export
+
+import pjrt
+from pjrt.stablehlo import inspect, refine, select_platform, signature
+
+DOUBLED = """
+func.func @main(%x: tensor<?x16xf32> loc("x"), %y: tensor<16xf32>) -> tensor<?x16xf32> {
+  %0 = stablehlo.add %x, %x : tensor<?x16xf32>
+  return %0 : tensor<?x16xf32>
+}
+"""
+
+
+def exported(
+    function: Callable[..., Any], *shapes: str, constraints: tuple[str, ...] = (), platforms: tuple[str, ...] = ("cpu",)
+) -> pjrt.Program:
+    """Return a function as ``jax.export`` writes it, for arguments of f32 and these symbolic shapes."""
+    scope = export.SymbolicScope(constraints)
+    arguments = [jax.ShapeDtypeStruct(export.symbolic_shape(shape, scope=scope), jnp.float32) for shape in shapes]
+    return pjrt.Program(export.export(jax.jit(function), platforms=platforms)(*arguments).mlir_module_serialized)
+
+
+def shapes_of(program: pjrt.Program) -> tuple[list[tuple[int | None, ...]], list[tuple[int | None, ...]]]:
+    info = signature(program)
+    return [argument.shape for argument in info.arguments], [result.shape for result in info.results]
+
+
+@pytest.fixture(scope="module")
+def pooled() -> pjrt.Program:
+    """Return a program of a batch and a length, with conditions on both."""
+    return exported(
+        lambda x, y: (x.reshape((x.shape[0] * x.shape[1] // 4, 4)).sum(0), y + 1),
+        "b, s",
+        "2*b",
+        constraints=("b >= 2", "mod(s, 4) == 0"),
+    )
+
+
+@pytest.mark.parametrize(
+    "shapes", [[(8, 12), (16,)], {0: (8, 12)}, {"b": 8, "s": 12}, {"b": 8, 0: (8, 12)}, {1: [16], "s": np.int64(12)}]
+)
+def test_shapes_may_be_all_or_some_or_sizes_of_symbols(pooled: pjrt.Program, shapes: Any) -> None:
+    refined = refine(pooled, shapes)
+    assert shapes_of(refined) == ([(8, 12), (16,)], [(4,), (16,)])
+    assert not inspect(refined).has_dynamic_shapes
+    assert not inspect(refined).custom_calls
+
+
+def test_the_constraint_of_the_program_is_the_message(pooled: pjrt.Program) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"0 \[1, 4\], 1 \[2\].*constraint b >= 2.*found -1") as caught:
+        refine(pooled, {"b": 1, "s": 4})
+    assert "http" not in caught.value.message
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"4\*floordiv\(s, 4\) == s.*but found -2"):
+        refine(pooled, {"b": 2, "s": 6})
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(8, 12)], r"a shape for each of the 2 arguments .*argument 1 of shape \[2\*b\].*found 1 shapes"),
+        ({"b": 8}, r"none for argument 0 of shape \[b, s\]; give .* or a size for s"),
+        (
+            {0: (8, 12), 1: (8,)},
+            r"contradict .* expected 2\*b = 16 in argument 1 .* found 8 in \[8\] \(b = 8 by the shape",
+        ),
+        ({0: (8, 12), "b": 4}, r"contradict .* expected b = 4 .* found 8 .*by the size that was given for b"),
+        ({0: (8,)}, r"fits argument 0 of shape \[b, s\], found \[8\]"),
+        ({"c": 8}, r"index of an argument, from 0 to 1, or a symbol \(b, s\), found a shape for 'c'"),
+        ({7: (8,)}, "found a shape for 7"),
+        ({"b": -1}, "sizes from 0 up for the symbol b"),
+        ({0: "12"}, "sizes as a sequence"),
+        ({0: (8.5, 1)}, "sizes from 0 up for argument 0"),
+        ({"b": (1, 2)}, "one size for the symbol b"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(pooled: pjrt.Program, shapes: Any, message: str) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=message):
+        refine(pooled, shapes)
+
+
+def test_a_program_without_symbols_takes_shapes() -> None:
+    assert shapes_of(refine(DOUBLED, [(3, 16), None])) == ([(3, 16), (16,)], [(3, 16)])
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"argument 0 \(x\) of shape \[\?, 16\], found \[3, 17\]"):
+        refine(DOUBLED, {"x": (3, 17)})
+
+
+def test_a_static_program_stays_as_it_is() -> None:
+    program = pjrt.Program(DOUBLED.replace("?", "2").encode())
+    assert refine(program, {}) == program
+    with pytest.raises(pjrt.InvalidArgumentError, match="fits argument 0"):
+        refine(program, {0: (3, 16)})
+
+
+def test_sizes_that_depend_on_values_are_refused() -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match="dynamic_broadcast_in_dim' op has dynamic shapes"):
+        refine(
+            """func.func @main(%x: tensor<?xf32>, %n: tensor<1xi32>) -> tensor<?xf32> {
+              %0 = stablehlo.constant dense<0.0> : tensor<f32>
+              %1 = stablehlo.dynamic_broadcast_in_dim %0, %n, dims = [] : (tensor<f32>, tensor<1xi32>) -> tensor<?xf32>
+              return %1 : tensor<?xf32>
+            }""",
+            {0: (3,)},
+        )
+
+
+@settings(max_examples=10, deadline=None)
+@given(batch=st.integers(1, 9), extra=st.integers(0, 5))
+def test_results_are_those_of_jax(batch: int, extra: int) -> None:
+    x = np.arange(batch * 3, dtype=np.float32).reshape(batch, 3)
+    y = np.arange(2 * batch + extra + 1, dtype=np.float32)
+    program = exported(two_sums, "b, 3", "2*b + s")
+    with pjrt.client("cpu") as client:
+        results = client.compile(refine(program, [x.shape, y.shape], trusted=True))(x, y)
+        for result, expected in zip(results, two_sums(x, y), strict=True):
+            np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-6)
+
+
+def two_sums(x: Any, y: Any) -> Any:
+    return x @ jnp.ones((3, 2)) + y.sum(), jnp.concatenate([y, x.reshape(-1)])
+
+
+def test_a_platform_is_selected_before_or_after_refinement() -> None:
+    program = exported(
+        lambda x: jax.lax.platform_dependent(x, cpu=lambda x: x + 1, tpu=lambda x: x * 3),
+        "b",
+        platforms=("cpu", "tpu"),
+    )
+    x = np.array([1, 2, 3], np.float32)
+    with pjrt.client("reference") as client:
+        for index, expected in ((0, x + 1), (1, x * 3)):
+            selected = select_platform(program, index)
+            assert not {each.name for each in inspect(selected).operations} & {"stablehlo.case"}
+            for refined in (refine(selected, {"b": 3}), select_platform(refine(program, {"b": 3}), index)):
+                (result,) = client.compile(refined)(x)
+                np.testing.assert_array_equal(np.asarray(result), expected)
+
+
+def test_selecting_a_platform_drops_the_custom_calls_of_the_others() -> None:
+    program = exported(jnp.linalg.qr, "b, 4", constraints=("b >= 4",), platforms=("cpu", "cuda"))
+    cpu, cuda = (set(inspect(select_platform(program, index)).custom_calls) for index in (0, 1))
+    assert cpu >= {"lapack_sgeqrf_ffi"}
+    assert cuda >= {"cusolver_geqrf_ffi"}
+    assert cpu & cuda == {"shape_assertion"}
+
+
+def test_a_program_for_one_platform_stays_as_it_is() -> None:
+    program = pjrt.Program(DOUBLED.encode())
+    assert select_platform(program, 0) == program
+    with pytest.raises(pjrt.InvalidArgumentError, match="from 0 up, found -1"):
+        select_platform(program, -1)
