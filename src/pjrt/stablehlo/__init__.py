@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         to_module,
         to_text,
     )
+    from pjrt.stablehlo.cutting import Cut, Cutter, cut
     from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
     from pjrt.stablehlo.inspection import (
         ArgumentInfo,
@@ -60,6 +61,8 @@ __all__ = [
     "ArgumentInfo",
     "Block",
     "CustomNode",
+    "Cut",
+    "Cutter",
     "Encoding",
     "Function",
     "FunctionType",
@@ -84,6 +87,7 @@ __all__ = [
     "Version",
     "artifact_version",
     "current_version",
+    "cut",
     "encoding_of",
     "from_hlo",
     "inspect",
@@ -109,6 +113,7 @@ __all__ = [
 
 _HOMES = {
     "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
+    "cutting": "Cut Cutter cut",
     "format": "Encoding artifact_version encoding_of",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
     "location": "Location",
