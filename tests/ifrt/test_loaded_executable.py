@@ -163,7 +163,7 @@ module attributes {mhlo.num_replicas = 2 : i32, mhlo.num_partitions = 4 : i32} {
 def test_replicas_of_partitions(client: ifrt.Client) -> None:
     """Two replicas of four partitions: the devices of the first replica come first."""
     if client.platform_name == "cpu":  # XLA's compiler ends the process over it
-        with pytest.raises(pjrt.UnimplementedError, match="2 replicas × 4 partitions .* compile it for one replica"):
+        with pytest.raises(pjrt.UnimplementedError, match=r"2 replicas × 4 partitions .* compile it for one replica"):
             client.compile(REPLICAS_OF_PARTITIONS)
         return
     doubled = client.compile(REPLICAS_OF_PARTITIONS)

@@ -9,16 +9,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pjrt.models.model import Compilation, Model, load_model
+    from pjrt.models.compilations import Compilation
+    from pjrt.models.model import Model, load_model
     from pjrt.models.model_file import ModelFile
-    from pjrt.models.parameter import Parameter, Result
+    from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 
-__all__ = ["Compilation", "Model", "ModelFile", "Parameter", "Result", "load_model"]
+__all__ = ["CallSignature", "Compilation", "Model", "ModelFile", "Parameter", "Result", "load_model"]
 
 _HOMES = {
-    "model": "Compilation Model load_model",
-    "model_file": "ModelFile",
-    "parameter": "Parameter Result",
+    "pjrt.models.compilations": "Compilation",
+    "pjrt.models.model": "Model load_model",
+    "pjrt.models.model_file": "ModelFile",
+    "pjrt.stablehlo.call_signature": "CallSignature Parameter Result",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
@@ -30,7 +32,7 @@ if not TYPE_CHECKING:  # a type checker has the names from above; with this func
         home = _HOME_OF.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        value = globals()[name] = getattr(importlib.import_module(home), name)
         return value
 
 

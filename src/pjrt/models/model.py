@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
-
-import numpy as np
 
 import pjrt.api.client
 import pjrt.ifrt
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.artifacts.saved_executable import SavedExecutable
+from pjrt.models import replicas
+from pjrt.models.argument import Argument, fitted
+from pjrt.models.binding import Binding
+from pjrt.models.compilations import Compilation, Compilations, Shapes
 from pjrt.models.devices import check_devices, client_for
 from pjrt.models.model_file import ModelFile
-from pjrt.models.parameter import Parameter, Result
-
-_log = logging.getLogger(__name__)
+from pjrt.models.weights import Weights
+from pjrt.stablehlo.call_signature import Parameter, Result
+from pjrt.stablehlo.tree import NodeTypes
 
 SHAPES_KEPT = 16
 """The default for the number of sets of shapes whose executables a model keeps."""
-
-Shapes = tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Compilation:
-    """One compilation of a model.
-
-    Attributes:
-        shapes: the shapes of the arguments, one for each parameter.
-        seconds: the time that it took.
-    """
-
-    shapes: Shapes
-    seconds: float
 
 
 def load_model(
@@ -53,6 +35,7 @@ def load_model(
     *,
     compile_options: CompileOptions | None = None,
     shapes_kept: int = SHAPES_KEPT,
+    node_types: NodeTypes | None = None,
     **client_options: Any,
 ) -> Model:
     """Return the program in a file as a callable. Nothing is compiled yet.
@@ -62,20 +45,29 @@ def load_model(
         client: the client to run it on, which stays the caller's; or the name of a device, of which a client with
             enough devices is made, which ``Model.close`` closes. The default is the default device.
         compile_options: the compile options; they win over the program.
-        shapes_kept: how many executables to keep, one for each set of shapes; the least recently used is dropped.
+        shapes_kept: the number of executables that are kept, one for each set of shapes; the least recently used one
+            is dropped.
+        node_types: functions that make custom nodes of the results, by the names that their types were registered
+            with; other custom nodes become a ``pjrt.stablehlo.CustomNode``.
         client_options: options of the client that is made.
 
     Raises:
         NotFoundError: there is no such file, or no such device.
         InvalidArgumentError: the file is of no supported format, or the client has too few devices.
+        FailedPreconditionError: the file has a saved executable that does not fit the client.
     """
     return Model(
-        ModelFile.of(model), client, compile_options=compile_options, shapes_kept=shapes_kept, **client_options
+        ModelFile.of(model),
+        client,
+        compile_options=compile_options,
+        shapes_kept=shapes_kept,
+        node_types=node_types,
+        **client_options,
     )
 
 
 class Model:
-    """A program as a callable; ``load_model`` makes it. It may be called by several threads.
+    """A program as a callable; ``load_model`` makes it. Several threads may call it.
 
     Attributes:
         file: the model file.
@@ -89,10 +81,16 @@ class Model:
         *,
         compile_options: CompileOptions | None = None,
         shapes_kept: int = SHAPES_KEPT,
+        node_types: NodeTypes | None = None,
         **client_options: Any,
     ) -> None:
         self.file = file
         self._options = CompileOptions.of(compile_options).completed(file.partitioning)
+        self._given_options = compile_options
+        self._binding = Binding(file.parameters, file.input_tree)
+        self._compilations = Compilations(shapes_kept, file.parameters)
+        self._weights = Weights(file.weights)
+        self._node_types = node_types
         self._own_client: pjrt.api.client.Client | None = None
         if isinstance(client, str) or client is None:
             client = self._own_client = client_for(client, self._options.partitioning, client_options)
@@ -102,10 +100,6 @@ class Model:
             )
         self.client = client if isinstance(client, pjrt.ifrt.Client) else pjrt.ifrt.Client(client)
         check_devices(self.client, self._options.partitioning)
-        self._shapes_kept = shapes_kept
-        self._executables: OrderedDict[Shapes, pjrt.ifrt.LoadedExecutable] = OrderedDict()
-        self._compilations: list[Compilation] = []
-        self._lock = threading.Lock()
 
     @property
     def parameters(self) -> Sequence[Parameter]:
@@ -119,16 +113,29 @@ class Model:
 
     @property
     def compilations(self) -> Sequence[Compilation]:
-        """The compilations so far, the first one first."""
-        return tuple(self._compilations)
+        """The compilations so far, the first one first. Each is logged, too, by the logger ``pjrt.models``."""
+        return self._compilations.records
 
-    def __call__(self, *arguments: Any) -> tuple[pjrt.ifrt.Array, ...]:
-        """Run the model and return its results at once; the values may come later.
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run the model, and return its results at once: the values may come later.
+
+        An argument is nested as the file states; where the file states no structure, arguments are flat or nested, and
+        a keyword is a parameter's name. An array is one of numpy or of another library, a number of Python or a list
+        of such, or a result of a model on the same client, which stays on its devices. An array on the devices is
+        deleted if the program donates its parameter.
+
+        Returns:
+            Arrays (``pjrt.ifrt.Array``) in the structure that the file states for results; a tuple where it states
+            none.
 
         Raises:
-            InvalidArgumentError: an argument does not fit its parameter.
+            InvalidArgumentError: arguments are missing, unknown or nested in another way, or one does not fit its
+                parameter.
+            FailedPreconditionError: an argument was deleted or donated, or the model is closed.
         """
-        return tuple(self.execute(arguments))
+        results = self.execute(self._binding.leaves(arguments, keywords))
+        tree = self.file.output_tree
+        return tuple(results) if tree is None else tree.unflatten(results, self._node_types)
 
     def execute(self, arguments: Sequence[Any]) -> list[pjrt.ifrt.Array]:
         """Run the model on a flat list of arrays, one for each parameter, and return a flat list of its results.
@@ -136,14 +143,53 @@ class Model:
         Raises:
             InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
         """
+        arrays = self.fitted(arguments)
+        return self.run(self.compile([array.shape for array in arrays]), arrays)
+
+    def fitted(self, arguments: Sequence[Any]) -> list[Argument]:
+        """Return a flat list of arguments as arrays of the parameters' types, on the host or on the devices.
+
+        Raises:
+            InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
+        """
         if len(arguments) != len(self.parameters):
-            raise InvalidArgumentError(
-                f"expected {len(self.parameters)} arguments, one for each of "
-                f"{'; '.join(map(str, self.parameters)) or 'none'}, found {len(arguments)}"
-            )
-        arrays = [_fitted(parameter, argument) for parameter, argument in zip(self.parameters, arguments, strict=True)]
-        executable = self.compile([array.shape for array in arrays])
-        return list(executable(*arrays))
+            listed = "; ".join(map(str, self.parameters)) or "none"
+            raise InvalidArgumentError(f"expected {len(self.parameters)} arguments ({listed}), found {len(arguments)}")
+        return [fitted(self.client, *pair) for pair in zip(self.parameters, arguments, strict=True)]
+
+    def put(self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]) -> list[Argument]:
+        """Return arguments on the devices, as an executable takes them. Those that the program drops stay as they are.
+
+        Args:
+            executable: the executable, from ``compile``.
+            arguments: the arguments, from ``fitted``.
+        """
+        return [
+            argument if parameter.argument is None else self._put(executable, parameter.argument, argument)
+            for parameter, argument in zip(self.parameters, arguments, strict=True)
+        ]
+
+    def _put(self, executable: pjrt.ifrt.LoadedExecutable, position: int, argument: Argument) -> pjrt.ifrt.Array:
+        if isinstance(argument, pjrt.ifrt.Array):
+            return argument
+        return replicas.put(executable, position, argument)
+
+    def run(self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]) -> list[pjrt.ifrt.Array]:
+        """Run an executable of this model on a flat list of arguments, and return a flat list of its results.
+
+        Args:
+            executable: the executable, from ``compile``.
+            arguments: the arguments, from ``fitted`` or ``put``.
+        """
+        row: dict[int, pjrt.ifrt.Array] = self._weights.of(executable)
+        for parameter, argument in zip(self.parameters, arguments, strict=True):
+            if parameter.argument is not None:
+                row[parameter.argument] = self._put(executable, parameter.argument, argument)
+        flat = [row[position] for position in range(len(executable.parameter_specs))]
+        kept = self._weights.positions & executable.donatable_input_indices
+        if not kept:
+            return list(executable(*flat))
+        return executable.execute(flat, ExecuteOptions(non_donatable_input_indices=kept)).outputs
 
     def compile(self, shapes: Sequence[Sequence[int]] | None = None) -> pjrt.ifrt.LoadedExecutable:
         """Return the executable for these shapes of the arguments; compile it unless it is kept.
@@ -152,39 +198,52 @@ class Model:
             shapes: a shape for each parameter; may be left out for a model without dynamic shapes.
 
         Raises:
-            InvalidArgumentError: a shape does not fit its parameter, or the compiler rejects the program.
+            InvalidArgumentError: the shapes do not fit each other, or the compiler rejects the program.
         """
         if shapes is None:
-            shapes = [_static_shape(parameter) for parameter in self.parameters]
-        key = tuple(tuple(shape) for shape in shapes)
-        with self._lock:
-            executable = self._executables.get(key)
-            if executable is not None:
-                self._executables.move_to_end(key)
-                return executable
-            begin = time.perf_counter()
-            executable = self._compiled(key)
-            compilation = Compilation(key, time.perf_counter() - begin)
-            _log.info("compiled %s for the shapes %s in %.3f s", executable.name, key, compilation.seconds)
-            self._compilations.append(compilation)
-            self._executables[key] = executable
-            while len(self._executables) > self._shapes_kept:
-                self._executables.popitem(last=False)
-            return executable
+            shapes = [parameter.sizes for parameter in self.parameters]
+        self.file.signature.symbols(shapes)
+        return self._compilations.get(tuple(tuple(shape) for shape in shapes), self._compiled)
 
     def _compiled(self, shapes: Shapes) -> pjrt.ifrt.LoadedExecutable:
-        if self.file.program is None:
-            raise UnimplementedError(f"{self.file}: saved executables cannot be called yet")
-        if any(parameter.is_dynamic for parameter in self.parameters):
-            raise UnimplementedError(f"{self.file}: programs with dynamic shapes cannot be called yet")
-        return self.client.compile(self.file.program, self._options)
+        try:
+            if self.file.executable is not None:
+                raise UnimplementedError("saved executables cannot be called yet")
+            program = self.file.program_for(self.client.platform_name)
+            if any(parameter.is_dynamic for parameter in self.parameters):
+                raise UnimplementedError("programs with dynamic shapes cannot be called yet")
+            return self.client.compile(program, self._options)
+        except PjrtError as error:
+            raise self.file.named(error) from error
+
+    def values(self, executable: pjrt.ifrt.LoadedExecutable, results: Sequence[pjrt.ifrt.Array]) -> Mapping[str, Any]:
+        """Return the whole values of results as numpy arrays, by name; wait for them.
+
+        Args:
+            executable: the executable that returned the results.
+            results: the flat results.
+
+        Returns:
+            The values by the names of the results, such as ``result['logits']``; a result without a name is
+            ``result_0`` by its index. The values of several replicas have ``_of_replica_0`` behind the name.
+        """
+        names = self.result_names()
+        several = executable.pjrt_executable.num_replicas > 1
+        return {
+            f"{names[index]}_of_replica_{number}" if several else names[index]: value
+            for index, result in enumerate(results)
+            for number, value in enumerate(replicas.values_of_replicas(executable, index, result))
+        }
+
+    def result_names(self) -> Sequence[str]:
+        """Return a different name for each result: the file's, or ``result_0`` by index where names are missing."""
+        names = [result.name for result in self.results]
+        return [name if name and names.count(name) == 1 else f"result_{index}" for index, name in enumerate(names)]
 
     def close(self) -> None:
         """Unload the executables, and close the client if the model made it. May be called again."""
-        with self._lock:
-            for executable in self._executables.values():
-                executable.delete()
-            self._executables.clear()
+        self._compilations.close()
+        self._weights.delete()
         if self._own_client is not None:
             self._own_client.close()
 
@@ -198,21 +257,3 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model {self.file!r} on {self.client.platform_name}>"
-
-
-def _static_shape(parameter: Parameter) -> tuple[int, ...]:
-    sizes = tuple(size for size in parameter.shape if isinstance(size, int))
-    if len(sizes) != len(parameter.shape):
-        raise FailedPreconditionError(f"{parameter} has a dynamic shape: give the shapes of all arguments")
-    return sizes
-
-
-def _fitted(parameter: Parameter, argument: Any) -> np.ndarray[Any, Any] | pjrt.ifrt.Array:
-    """Return an argument as an array that fits the parameter."""
-    array = argument if isinstance(argument, pjrt.ifrt.Array) else np.asarray(argument)
-    fits = len(array.shape) == len(parameter.shape) and all(
-        wanted == size or not isinstance(wanted, int) for wanted, size in zip(parameter.shape, array.shape, strict=True)
-    )
-    if not fits or ElementType.of(array.dtype) is not parameter.element_type:
-        raise InvalidArgumentError(f"expected {parameter}, found {array.dtype}{list(array.shape)}")
-    return array

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from pjrt import stablehlo
-from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.artifacts import file_format
 from pjrt.artifacts.saved_executable import SavedExecutable
-from pjrt.models.parameter import Parameter, Result
+from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
+from pjrt.stablehlo.tree import Tree
 
 
 class ModelFile:
@@ -78,62 +79,41 @@ class ModelFile:
         return ModelFile(str(stablehlo.encoding_of(program)), source=source, program=program)
 
     @functools.cached_property
-    def parameters(self) -> Sequence[Parameter]:
-        """The arrays that the model takes, in order.
+    def signature(self) -> CallSignature:
+        """The arguments and results, as the caller sees them.
 
         Raises:
-            UnimplementedError: an argument is not an array, such as a token.
+            UnimplementedError: an argument or a result is not an array, such as a token; or the types in a saved
+                executable are unknown.
+            PjrtError: the program is damaged.
         """
-        return tuple(
-            Parameter(
-                index,
-                argument.name,
-                _tensor(f"argument {index}", argument).element,
-                _tensor(f"argument {index}", argument).shape,
-                argument.sharding,
-                donated=argument.is_donor or argument.aliases_output is not None,
-                argument=index,
-            )
-            for index, argument in enumerate(self.signature.arguments)
-        )
-
-    @functools.cached_property
-    def results(self) -> Sequence[Result]:
-        """The arrays that the model returns, in order.
-
-        Raises:
-            UnimplementedError: a result is not an array, such as a token.
-        """
-        return tuple(
-            Result(
-                index,
-                result.name,
-                _tensor(f"result {index}", result).element,
-                _tensor(f"result {index}", result).shape,
-                result.sharding,
-            )
-            for index, result in enumerate(self.signature.results)
-        )
-
-    @functools.cached_property
-    def signature(self) -> stablehlo.Signature:
-        """The arguments and results of the program itself, of which the caller's are a part."""
-        if self.program is None:
-            raise UnimplementedError(f"{self.source or 'the saved executable'}: the types of its arguments are unknown")
         try:
-            return stablehlo.signature(self.program)
+            if self.executable is not None:
+                return self.executable.signature
+            assert self.program is not None
+            return CallSignature.of(stablehlo.signature(self.program))
         except PjrtError as error:
             raise self.named(error) from error
 
     @property
-    def input_tree(self) -> Any:
-        """The nested structure of the arguments; None if the file has none."""
-        return None
+    def parameters(self) -> Sequence[Parameter]:
+        """The arrays that the model takes, in order."""
+        return self.signature.parameters
 
     @property
-    def output_tree(self) -> Any:
-        """The nested structure of the results; None if the file has none."""
-        return None
+    def results(self) -> Sequence[Result]:
+        """The arrays that the model returns, in order."""
+        return self.signature.results
+
+    @property
+    def input_tree(self) -> Tree | None:
+        """The nested structure of the arguments; None if the file states none."""
+        return self.signature.input_tree
+
+    @property
+    def output_tree(self) -> Tree | None:
+        """The nested structure of the results; None if the file states none."""
+        return self.signature.output_tree
 
     @property
     def weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
@@ -144,6 +124,23 @@ class ModelFile:
     def platforms(self) -> Sequence[str]:
         """The platforms that the file is for; empty if it is for any."""
         return () if self.executable is None else (self.executable.platform_name,)
+
+    def program_for(self, platform: str) -> Program:
+        """Return the program as a platform compiles it.
+
+        Args:
+            platform: the platform's name. A file that is for several platforms and not for this one is compiled as for
+                ``cpu``, or else as for its first platform.
+
+        Raises:
+            FailedPreconditionError: the file has an executable that was compiled before, and no program.
+        """
+        if self.program is None:
+            raise FailedPreconditionError(
+                f"{self.source or 'the saved executable'}: expected a program, found a saved executable for "
+                f"{self.platforms[0]!r}: give the file that it was compiled from"
+            )
+        return self.program
 
     @functools.cached_property
     def partitioning(self) -> Partitioning:
@@ -169,9 +166,3 @@ def _is_saved_executable(path: str) -> bool:
             return file_format.is_saved_executable(file.read(file_format.MAGIC_SIZE))
     except (OSError, ValueError):  # the reader of programs reports it
         return False
-
-
-def _tensor(label: str, value: stablehlo.ArgumentInfo | stablehlo.ResultInfo) -> stablehlo.TensorType:
-    if not isinstance(value.type, stablehlo.TensorType):
-        raise UnimplementedError(f"{label} of the program is a {value.type}; only tensors are supported here")
-    return value.type

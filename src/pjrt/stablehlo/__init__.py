@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
     from pjrt.stablehlo.compatibility import static_check, supports
     from pjrt.stablehlo.conversion import (
         current_version,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentInfo",
     "Block",
+    "CallSignature",
     "CustomNode",
     "Cut",
     "Cutter",
@@ -71,10 +73,12 @@ __all__ = [
     "OpaqueType",
     "Operation",
     "OperationInfo",
+    "Parameter",
     "ParsedProgram",
     "Partitioned",
     "ProgramInfo",
     "Quantization",
+    "Result",
     "ResultInfo",
     "Signature",
     "TensorType",
@@ -112,6 +116,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "call_signature": "CallSignature Parameter Result",
     "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
     "cutting": "Cut Cutter cut",
     "format": "Encoding artifact_version encoding_of",

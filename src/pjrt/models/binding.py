@@ -1,0 +1,160 @@
+"""Binding: from the arguments of a call, positional, by keyword and nested, to one value for each parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.stablehlo.call_signature import Parameter
+from pjrt.stablehlo.tree import Tree, TreeKind
+
+_ROOT = re.compile(r"[^\W\d]\w*(?=$|[\[.])")
+_MISSING = object()
+
+
+class Binding:
+    """The names of a model's parameters, and their nested structure where the file states one.
+
+    Args:
+        parameters: the parameters.
+        tree: the structure: a tuple of the positional arguments and a dictionary of the others, as JAX has it; None
+            if the file states none.
+    """
+
+    def __init__(self, parameters: Sequence[Parameter], tree: Tree | None) -> None:
+        self._parameters = parameters
+        self._slots = None if tree is None else _slots(parameters, tree)
+
+    def leaves(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        """Return the value for each parameter.
+
+        Where the file states a structure, each argument has a part of it. Where it states none, the values in nested
+        arguments follow one another, those of a dictionary in the order of its keys; a keyword is the name of a
+        parameter, or the part of it before the first bracket, with the rest as nested keys.
+
+        Raises:
+            InvalidArgumentError: arguments are missing, unknown, given twice, or of another structure.
+        """
+        return self._in_order(arguments, keywords) if self._slots is None else self._in_slots(arguments, keywords)
+
+    def _in_slots(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        assert self._slots is not None
+        positional = [slot for slot in self._slots if slot.is_positional]
+        if len(arguments) > len(positional):
+            raise InvalidArgumentError(
+                f"expected at most {len(positional)} positional arguments ({_listed(positional)}), "
+                f"found {len(arguments)}"
+            )
+        values = dict(zip((slot.name for slot in positional), arguments, strict=False))
+        for name, value in keywords.items():
+            if name not in {slot.name for slot in self._slots}:
+                raise InvalidArgumentError(f"expected the arguments {_listed(self._slots)}, found {name!r}")
+            if name in values:
+                raise InvalidArgumentError(f"expected one value for the argument {name}, found two")
+            values[name] = value
+        missing = [slot for slot in self._slots if slot.name not in values and slot.tree.num_leaves]
+        if missing:
+            raise InvalidArgumentError(
+                f"expected the arguments {_listed(self._slots)}, found none for {_listed(missing)}"
+            )
+        leaves: list[Any] = []
+        for slot in self._slots:
+            if slot.name in values:
+                leaves += slot.tree.flatten(values[slot.name], slot.name)
+        return leaves
+
+    def _in_order(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+        flat = [leaf for argument in arguments for leaf in _flattened(argument)]
+        if len(flat) > len(self._parameters):
+            raise _wrong_count(self._parameters, len(flat))
+        values = dict(enumerate(flat))
+        numbers = _numbers(self._parameters)
+        for keyword, value in keywords.items():
+            for path, leaf in _named(keyword, value, numbers):
+                if path not in numbers:
+                    raise InvalidArgumentError(
+                        f"expected the names of arguments ({', '.join(numbers) or 'the program has none'}), "
+                        f"found {path}"
+                    )
+                if numbers[path] in values:
+                    raise InvalidArgumentError(f"expected one value for the argument {path}, found two")
+                values[numbers[path]] = leaf
+        if len(values) < len(self._parameters):
+            if not keywords:
+                raise _wrong_count(self._parameters, len(flat))
+            missing = "; ".join(str(each) for each in self._parameters if each.index not in values)
+            raise InvalidArgumentError(f"expected a value for each parameter, found none for {missing}")
+        return [values[index] for index in range(len(self._parameters))]
+
+
+class _Slot:
+    """One argument of a call: its name and structure."""
+
+    def __init__(self, name: str, tree: Tree, is_positional: bool) -> None:
+        self.name = name
+        self.tree = tree
+        self.is_positional = is_positional
+
+
+def _slots(parameters: Sequence[Parameter], tree: Tree) -> list[_Slot]:
+    """Return the arguments of a structure; a positional one has the name that its parameters' names begin with."""
+    positional, keywords = tree.children
+    slots = []
+    begin = 0
+    for index, child in enumerate(positional.children):
+        names = [each.name for each in parameters[begin : begin + child.num_leaves]]
+        begin += child.num_leaves
+        roots = {match[0] for name in names if (match := _ROOT.match(name))}
+        slots.append(_Slot(roots.pop() if len(roots) == 1 else f"args[{index}]", child, True))
+    repeated = {slot.name for slot in slots if [each.name for each in slots].count(slot.name) > 1} | {*keywords.keys}
+    for index, slot in enumerate(slots):
+        if slot.name in repeated:
+            slot.name = f"args[{index}]"
+    return slots + [_Slot(key, child, False) for key, child in zip(keywords.keys, keywords.children, strict=True)]
+
+
+def is_call_tree(tree: Tree) -> bool:
+    """Whether a tree is one of a call: a tuple of positional arguments, and a dictionary of the others."""
+    return tree.kind is TreeKind.TUPLE and [child.kind for child in tree.children] == [TreeKind.TUPLE, TreeKind.DICT]
+
+
+def _numbers(parameters: Sequence[Parameter]) -> dict[str, int]:
+    """Return the index of each parameter whose name no other has."""
+    names = [each.name for each in parameters]
+    return {each.name: each.index for each in parameters if each.name and names.count(each.name) == 1}
+
+
+def _named(keyword: str, value: Any, numbers: Mapping[str, int]) -> list[tuple[str, Any]]:
+    """Return the paths and values in a keyword argument."""
+    if keyword in numbers:
+        return [(keyword, value)]
+    tree = Tree.of(value)
+    return list(zip(tree.paths(keyword), tree.flatten(value, keyword), strict=True))
+
+
+def _flattened(value: Any) -> list[Any]:
+    """Return the values in a nested argument; a list of numbers alone is one value."""
+    if value is None:
+        return []
+    if isinstance(value, Mapping):
+        return [leaf for key in sorted(value) for leaf in _flattened(value[key])]
+    if isinstance(value, list | tuple) and _has_arrays(value):
+        return [leaf for inner in value for leaf in _flattened(inner)]
+    return [value]
+
+
+def _has_arrays(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_arrays, value))
+    return value is None or isinstance(value, Mapping) or hasattr(value, "shape")
+
+
+def _wrong_count(parameters: Sequence[Parameter], count: int) -> InvalidArgumentError:
+    listed = "; ".join(map(str, parameters))
+    return InvalidArgumentError(f"expected {len(parameters)} arguments ({listed}), found {count}")
+
+
+def _listed(slots: Sequence[_Slot]) -> str:
+    return ", ".join(slot.name for slot in slots) or "none"

@@ -1,0 +1,56 @@
+"""Replicas: whole arrays in and out of a program that runs several times, each replica on data of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import pjrt.ifrt
+from pjrt.stablehlo.sharding import REPLICATED, Sharding
+
+Array = np.ndarray[Any, Any]
+
+
+def put(executable: pjrt.ifrt.LoadedExecutable, index: int, value: Array) -> pjrt.ifrt.Array:
+    """Return an argument on all devices: each replica gets the same value, cut over the replica's partitions.
+
+    Args:
+        executable: the executable.
+        index: the position of the argument.
+        value: the whole argument of one replica.
+    """
+    if executable.pjrt_executable.num_replicas == 1:
+        return executable.client.make_array(value, executable.parameter_specs[index].sharding)
+    tiling = _tiling(executable.pjrt_executable.parameter_shardings, index)
+    ids = executable.pjrt_executable.addressable_device_logical_ids
+    shape = tiling.shard_shape(value.shape)
+    shards = [np.ascontiguousarray(tiling.cut(value, partition)).reshape(shape) for _, partition in ids]
+    return executable.client.make_array_from_host_buffer_shards(executable.parameter_specs[index], shards)
+
+
+def values_of_replicas(executable: pjrt.ifrt.LoadedExecutable, index: int, result: pjrt.ifrt.Array) -> list[Array]:
+    """Return the whole value of a result, one for each replica; wait for it.
+
+    Args:
+        executable: the executable.
+        index: the position of the result.
+        result: the result.
+    """
+    lower = executable.pjrt_executable
+    if lower.num_replicas == 1:
+        return [np.asarray(result)]
+    tiling = _tiling(lower.output_shardings, index)
+    at = dict(zip(lower.addressable_device_logical_ids, result.buffers, strict=True))
+    if tiling.is_replicated:
+        return [np.asarray(at[replica, 0]) for replica in range(lower.num_replicas)]
+    return [
+        tiling.put_together(
+            [np.asarray(at[replica, partition]) for partition in range(lower.num_partitions)], result.shape
+        )
+        for replica in range(lower.num_replicas)
+    ]
+
+
+def _tiling(shardings: Any, index: int) -> Sharding:
+    return REPLICATED if shardings is None else Sharding.from_proto(shardings[index])
