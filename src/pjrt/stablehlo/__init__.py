@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         to_text,
     )
     from pjrt.stablehlo.cutting import Cut, Cutter, cut
+    from pjrt.stablehlo.dimension import Constraint, Dimension
     from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
     from pjrt.stablehlo.inspection import (
         ArgumentInfo,
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
         inspect,
         signature,
     )
+    from pjrt.stablehlo.jax_export import ExportedArray, JaxExport, read_jax_export
     from pjrt.stablehlo.location import Location
+    from pjrt.stablehlo.named_sharding import NamedSharding
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
     from pjrt.stablehlo.partitioner import Partitioned, partition
@@ -62,14 +65,19 @@ __all__ = [
     "ArgumentInfo",
     "Block",
     "CallSignature",
+    "Constraint",
     "CustomNode",
     "Cut",
     "Cutter",
+    "Dimension",
     "Encoding",
+    "ExportedArray",
     "Function",
     "FunctionType",
     "FutureType",
+    "JaxExport",
     "Location",
+    "NamedSharding",
     "OpaqueType",
     "Operation",
     "OperationInfo",
@@ -102,6 +110,7 @@ __all__ = [
     "partitioning_of",
     "read",
     "read_file",
+    "read_jax_export",
     "refine",
     "select_platform",
     "serialize",
@@ -121,7 +130,10 @@ _HOMES = {
     "cutting": "Cut Cutter cut",
     "format": "Encoding artifact_version encoding_of",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
+    "dimension": "Constraint Dimension",
+    "jax_export": "ExportedArray JaxExport read_jax_export",
     "location": "Location",
+    "named_sharding": "NamedSharding",
     "operation": "Block Function Operation ParsedProgram Value",
     "parser": "parse",
     "partitioner": "Partitioned partition",

@@ -8,6 +8,7 @@ import re
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _bytecode, _hlo
+from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
 from pjrt.stablehlo.version import Version
 
 
@@ -62,7 +63,9 @@ def refuse_beginning(beginning: bytes, size: int) -> None:
     Raises:
         InvalidArgumentError: no program begins like this; the message names what it looks like.
     """
-    if beginning.startswith(_bytecode.MAGIC) or is_text(beginning) or _hlo.looks_like_hlo(beginning):
+    if beginning.startswith(_bytecode.MAGIC) or is_text(beginning) or looks_like_jax_export(beginning):
+        return
+    if _hlo.looks_like_hlo(beginning):
         return
     blank = _BLANKS_AND_COMMENTS.match(beginning)
     if blank is not None and _is_cut_start(beginning[blank.end() :]):
@@ -124,7 +127,7 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"\xfe\xff", "UTF-16 text; expected UTF-8"),
 )
 
-_EXPECTED = "MLIR text, MLIR bytecode, a StableHLO portable artifact or an HLO proto"
+_EXPECTED = "MLIR text, MLIR bytecode, a StableHLO portable artifact, an HLO proto or a jax.export file"
 
 
 def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | DataLossError:
@@ -133,6 +136,10 @@ def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | Dat
         return InvalidArgumentError(f"expected a program ({_EXPECTED}), found nothing: 0 bytes")
     if _bytecode.MAGIC.startswith(code):
         return DataLossError(f"truncated MLIR bytecode: it ends after {size} bytes, inside its first word")
+    if looks_like_jax_export(code):
+        return InvalidArgumentError(
+            f"expected a program ({_EXPECTED}), found a jax.export file; pjrt.stablehlo.read returns the program in it"
+        )
     for beginning, what in _FOREIGN:
         if code.startswith(beginning):
             return InvalidArgumentError(f"expected a program ({_EXPECTED}), found {what}")

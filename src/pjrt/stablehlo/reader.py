@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import codecs
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _hlo
+from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
 from pjrt.stablehlo.format import BYTE_ORDER_MARK, Encoding, encoding_of, refuse_beginning
 
 
@@ -16,7 +19,8 @@ def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[st
     """Return the program in a text, in bytes or in a file, with the format that its bytes show.
 
     Nothing is parsed and no other library is needed. The outline of the bytes is checked, and the bytes stay as they
-    are, with two exceptions: a byte order mark is removed, and of an XLA dump (``HloProto``) the module is taken.
+    are, with three exceptions: a byte order mark is removed, and of an XLA dump (``HloProto``) and of a file of
+    ``jax.export`` the program inside is taken.
 
     Args:
         source: MLIR text, the bytes of a program in any encoding, a path object of a file (a ``str`` is always text,
@@ -47,8 +51,15 @@ def read_file(path: str | os.PathLike[str]) -> Program:
         DataLossError, InvalidArgumentError: as ``read``, with the path in the message.
         PjrtError: the file cannot be read.
     """
+    with naming(path):
+        return _recognized(_content(path))
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Put a file's path in front of the message of each error, and make errors of the file system errors of PJRT."""
     try:
-        code = _content(path)
+        yield
     except PjrtError as error:
         raise PjrtError.of(error.code, f"{os.fspath(path)}: {error.message}") from error
     except FileNotFoundError as error:
@@ -57,10 +68,6 @@ def read_file(path: str | os.PathLike[str]) -> Program:
         raise InvalidArgumentError(f"expected a program, cannot read {os.fspath(path)!r}: {error.strerror}") from error
     except ValueError as error:  # a zero byte in the path
         raise InvalidArgumentError(f"expected a path, found {os.fspath(path)!r}: {error}") from error
-    try:
-        return _recognized(code)
-    except PjrtError as error:
-        raise PjrtError.of(error.code, f"{os.fspath(path)}: {error.message}") from error
 
 
 _BEGINNING = 1 << 16
@@ -81,6 +88,10 @@ def _content(path: str | os.PathLike[str]) -> bytes:
 
 
 def _recognized(code: bytes) -> Program:
+    if looks_like_jax_export(code):
+        from pjrt.stablehlo.jax_export import read_jax_export
+
+        return read_jax_export(code).program
     encoding = encoding_of(code)
     if encoding is Encoding.TEXT:
         return Program(_clean_text(code), ProgramFormat.MLIR)

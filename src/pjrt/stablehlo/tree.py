@@ -8,6 +8,7 @@ dictionaries, and files state that structure beside the program. The path of a l
 from __future__ import annotations
 
 import enum
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Number
@@ -71,7 +72,7 @@ NodeTypes = Mapping[str, Callable[..., Any]]
 """Makes a custom node from its children, by the name that its type was registered with (a named tuple's type does)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Tree:
     """A nested structure without its leaves.
 
@@ -179,6 +180,9 @@ class Tree:
                     children = [f"{key}={child}" for key, child in zip(self.keys, children, strict=True)]
                 return f"{self.name}({', '.join(children)})"
 
+    def __repr__(self) -> str:
+        return f"<Tree {self}>"
+
     def _steps(self) -> list[str]:
         """Return the last step of the path to each child."""
         if self.kind is TreeKind.DICT:
@@ -273,7 +277,7 @@ def _structure(value: Any, depth: int) -> Tree:
         wrong = next((key for key in value if not isinstance(key, str)), None)
         if wrong is not None:
             raise InvalidArgumentError(f"expected text as the keys of a dictionary, found {wrong!r}")
-        keys = tuple(sorted(value))
+        keys = tuple(value) if isinstance(value, OrderedDict) else tuple(sorted(value))
         return Tree(TreeKind.DICT, tuple(_structure(value[key], depth + 1) for key in keys), keys)
     if isinstance(value, list | tuple):
         children = tuple(_structure(child, depth + 1) for child in value)
