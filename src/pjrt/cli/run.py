@@ -14,11 +14,12 @@ import pjrt
 from pjrt import plugins, stablehlo
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._failures import naming
-from pjrt.cli._inputs import files_of, make_arguments, parameters_of
 from pjrt.cli._launch import Launch
 from pjrt.cli._options import client_options, device_option, partitioning_options
 from pjrt.cli._outputs import Array, check_output_path, describe, write_results
 from pjrt.cli._timing import Timing, readable
+from pjrt.models.inputs import files_of, make_arguments
+from pjrt.models.model_file import ModelFile
 
 _EXAMPLES = """
 \b
@@ -44,8 +45,8 @@ Examples:
     "inputs",
     multiple=True,
     metavar="SOURCE",
-    help="An argument: a .npy, .npz or .safetensors file (with :NAME for one array of it), or random:SEED or zeros for "
-    "all others; after NAME= or INDEX= it is for that argument.",
+    help="An argument: a .npy, .npz, .safetensors (with :NAME for one array of it) or .bin file, a number or a list of "
+    "numbers, or random:SEED, zeros or ones for all others; after NAME= or INDEX= it is for that argument.",
 )
 @click.option("--output", "-o", metavar="PATH", help="Write the results to a .npy, .npz or .safetensors file.")
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
@@ -93,8 +94,9 @@ def _run(
         with naming(program):
             # MLIR parses the program here for its arguments and results, and the device parses it again: a client
             # compiles bytes, not a parsed module.
-            info = stablehlo.signature(read)
-        parameters = parameters_of(info)
+            file = ModelFile.of(read)
+            info = file.signature
+        parameters = file.parameters
         if output is not None:
             check_output_path(output, len(info.results))
         arguments = make_arguments(parameters, inputs)

@@ -10,14 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pjrt.models.compilations import Compilation
+    from pjrt.models.inputs import Argument, make_arguments
     from pjrt.models.model import Model, load_model
     from pjrt.models.model_file import ModelFile
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 
-__all__ = ["CallSignature", "Compilation", "Model", "ModelFile", "Parameter", "Result", "load_model"]
+__all__ = [
+    "Argument",
+    "CallSignature",
+    "Compilation",
+    "Model",
+    "ModelFile",
+    "Parameter",
+    "Result",
+    "load_model",
+    "make_arguments",
+]
 
 _HOMES = {
     "pjrt.models.compilations": "Compilation",
+    "pjrt.models.inputs": "Argument make_arguments",
     "pjrt.models.model": "Model load_model",
     "pjrt.models.model_file": "ModelFile",
     "pjrt.stablehlo.call_signature": "CallSignature Parameter Result",

@@ -1,0 +1,138 @@
+"""Files of arrays: ``.npy``, ``.npz``, ``.safetensors``, and ``.bin`` with the bytes of one array."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.stablehlo.call_signature import Parameter
+
+Array = np.ndarray[Any, Any]
+
+FORMS = (
+    "PATH.npy, PATH.npz[:NAME], PATH.safetensors[:NAME], PATH.bin, a number, a list such as [1,2,3], random:SEED, "
+    "zeros or ones, each optionally after NAME= or INDEX="
+)
+
+RAW = ".bin"
+"""The suffix of a file with the bytes of one array, whose type and shape are the parameter's."""
+
+
+def arrays_in(text: str, option: str) -> Mapping[str, Array]:
+    """Return the arrays of a ``.npy``, ``.npz`` or ``.safetensors`` file by name.
+
+    Args:
+        text: the path, and optionally the name of one array after a colon.
+        option: the whole option, for messages.
+
+    Raises:
+        InvalidArgumentError: the file is of another format, or is damaged.
+        NotFoundError: there is no such file, or no such array in it.
+    """
+    path, _, name = text.partition(":") if not Path(text).exists() else (text, "", "")
+    reader = _READERS.get(Path(path).suffix)
+    if reader is None:
+        raise InvalidArgumentError(f"--input {option}: expected {FORMS}")
+    _check_exists(path, option)
+    try:
+        arrays = reader(path)
+    except PjrtError:
+        raise
+    except Exception as error:  # numpy's readers raise what they are made of: ast, struct, tokenize, zipfile, zlib
+        raise InvalidArgumentError(
+            f"--input {option}: {path!r} is not a readable {Path(path).suffix} file: {error}"
+        ) from error
+    arrays = {key: _in_native_order(array) for key, array in arrays.items()}
+    if not name:
+        return arrays
+    if name not in arrays:
+        raise NotFoundError(f"--input {option}: {path!r} has no array {name!r}; it has {', '.join(arrays)}")
+    return {name: arrays[name]}
+
+
+def array_of_bytes(path: str, parameter: Parameter, option: str) -> Array:
+    """Return the array whose bytes a ``.bin`` file has: row-major, little-endian, at least a byte for each element.
+
+    Args:
+        path: the file.
+        parameter: the parameter, which has the type and the shape. One size of it may be dynamic.
+        option: the whole option, for messages.
+
+    Raises:
+        InvalidArgumentError: the number of bytes is not that of the parameter, or several of its sizes are dynamic.
+        NotFoundError: there is no such file.
+    """
+    _check_exists(path, option)
+    dtype = parameter.element_type.dtype
+    dynamic = [place for place, size in enumerate(parameter.shape) if not isinstance(size, int)]
+    if len(dynamic) > 1:
+        raise InvalidArgumentError(
+            f"--input {option}: expected a shape for {parameter}, of which raw bytes have none; give a .npy file"
+        )
+    row = math.prod(size for size in parameter.shape if isinstance(size, int)) * dtype.itemsize
+    count = Path(path).stat().st_size
+    if count % row if dynamic and row else count != row:
+        many = f"a multiple of {row}" if dynamic and row else str(row)
+        raise InvalidArgumentError(
+            f"--input {option}: expected {many} bytes for {parameter}, found a file of {count} bytes"
+        )
+    try:
+        flat = np.fromfile(path, dtype.newbyteorder("<") if dtype.isbuiltin == 1 else dtype)
+    except OSError as error:
+        raise InvalidArgumentError(f"--input {option}: cannot read {path!r}: {error.strerror}") from error
+    if parameter.element_type is ElementType.PRED and (flat.view(np.uint8) > 1).any():
+        raise InvalidArgumentError(f"--input {option}: expected bytes of 0 and 1 for {parameter}, found larger ones")
+    shape = tuple(size if isinstance(size, int) else count // row if row else 0 for size in parameter.shape)
+    return _in_native_order(flat).reshape(shape)
+
+
+def _check_exists(path: str, option: str) -> None:
+    if not Path(path).is_file():
+        raise NotFoundError(f"--input {option}: expected a file, found none at {path!r}{_why_no_name(path)}")
+
+
+def _why_no_name(path: str) -> str:
+    name, equals, _ = path.partition("=")
+    return f"; the program has no argument called {name!r}" if equals else ""
+
+
+def _in_native_order(array: Array) -> Array:
+    """Return an array in the byte order of this machine, which a file need not have."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _load_npy(path: str) -> Mapping[str, Array]:
+    return {Path(path).stem: np.load(path, allow_pickle=False)}
+
+
+def _load_npz(path: str) -> Mapping[str, Array]:
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _load_safetensors(path: str) -> Mapping[str, Array]:
+    try:
+        import safetensors
+        from safetensors.numpy import load_file
+    except ImportError as error:
+        raise NotFoundError(
+            "reading .safetensors needs the package of that name: pip install 'pjrt[safetensors]'"
+        ) from error
+    try:
+        loaded: Mapping[str, Array] = load_file(path)
+    except safetensors.SafetensorError as error:
+        raise ValueError(str(error)) from error
+    return loaded
+
+
+_READERS: dict[str, Callable[[str], Mapping[str, Array]]] = {
+    ".npy": _load_npy,
+    ".npz": _load_npz,
+    ".safetensors": _load_safetensors,
+}

@@ -1,0 +1,196 @@
+"""Inputs: which array each parameter gets, from files, numbers and generated values."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+import pjrt
+from pjrt.api.element_type import ElementType
+from pjrt.models import Parameter, make_arguments
+
+F32 = ElementType.F32
+
+
+def made(*options: str, **types: tuple[ElementType, tuple[int | str | None, ...]]) -> list[np.ndarray[Any, Any]]:
+    """Return the arrays for parameters with these names."""
+    parameters = [Parameter(i, name, *type_) for i, (name, type_) in enumerate(types.items())]
+    return [argument.array for argument in make_arguments(parameters, options)]
+
+
+def refused(error: type[Exception], *options: str, **types: Any) -> str:
+    with pytest.raises(error) as caught:
+        made(*options, **types)
+    return str(caught.value)
+
+
+VALUED = [kind for kind in ElementType if kind not in (ElementType.INVALID, ElementType.TOKEN) and kind.bits > 1]
+
+
+@pytest.mark.parametrize("kind", VALUED, ids=lambda kind: kind.name)
+def test_zeros_ones_and_random_numbers_of_every_type(kind: ElementType) -> None:
+    for text in ("ones", "zeros", "random:1"):
+        if kind is ElementType.F8E8M0FNU and text != "ones":
+            continue  # it has neither a zero nor negative numbers
+        (array,) = made(text, x=(kind, (2, 3)))
+        assert array.dtype == kind.dtype
+        assert array.shape == (2, 3)
+        if text == "ones":
+            assert (array.astype(np.complex128 if kind.is_complex else np.float64) == 1).all()
+
+
+def test_random_numbers_depend_on_the_seed_and_the_parameter() -> None:
+    types = {"x": (F32, (8,)), "y": (F32, (8,))}
+    first, second = made("random:3", **types), made("random:4", **types)
+    assert np.array_equal(made("random:3", **types)[0], first[0])
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(first[0], second[0])
+
+
+def test_numbers_go_by_name_by_index_and_in_order() -> None:
+    types = {"x": (F32, ()), "weights['w']": (ElementType.S32, (3,)), "n": (ElementType.U8, ())}
+    x, w, n = made("x=3.5", "w=[1,2,3]", "2=7", **types)
+    assert (x.dtype, x.shape, x.item()) == (np.float32, (), 3.5)
+    assert w.tolist() == [1, 2, 3]
+    assert n.item() == 7
+    x, w, n = made("3.5", "[1, 2, 3]", "7", **types)
+    assert (x.item(), w.tolist(), n.item()) == (3.5, [1, 2, 3], 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("-3", ElementType.S8, -3),
+        ("true", ElementType.PRED, True),
+        ("1e30", F32, np.float32(1e30)),
+        ("-inf", F32, -math.inf),
+        ("+.5", ElementType.BF16, 0.5),
+        ("3", F32, 3.0),
+        ("4.0", ElementType.S32, 4),
+        ("1-2j", ElementType.C64, 1 - 2j),
+        ("2j", ElementType.C128, 2j),
+        ("[[1],[2]]", ElementType.S4, [[1], [2]]),
+        ("[]", F32, []),
+        ("(true,false)", ElementType.PRED, [True, False]),
+        ("18446744073709551615", ElementType.U64, 2**64 - 1),
+    ],
+)
+def test_numbers_become_the_type_of_the_parameter(text: str, kind: ElementType, value: Any) -> None:
+    expected = np.array(value, kind.dtype)
+    (array,) = made(f"x={text}", x=(kind, expected.shape))
+    assert array.dtype == kind.dtype
+    assert np.array_equal(array, expected)
+    (nan,) = made("nan", x=(F32, ()))
+    assert np.isnan(nan)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("3.5", ElementType.S32, ("x", "s32[]", "whole numbers from -2147483648 to 2147483647", "3.5")),
+        ("300", ElementType.U8, ("from 0 to 255", "300")),
+        ("-1", ElementType.U8, ("from 0 to 255", "-1")),
+        ("1e400", ElementType.F64, ("expected numbers up to 1.79", "inf")),
+        ("1e39", F32, ("real numbers that the element type f32 can hold", "1e+39")),
+        ("1+1j", F32, ("real numbers", "(1+1j)")),
+        ("nan", ElementType.S32, ("whole numbers", "nan")),
+        ("2", ElementType.PRED, ("True or False", "2")),
+        ("inf", ElementType.F8E4M3FN, ("f8e4m3fn can hold", "inf")),
+        ("1" + "0" * 400, ElementType.F64, ("f64 can hold", "1000")),
+        ("1" + "0" * 30, ElementType.S64, ("from -9223372036854775808", "1000")),
+        ("[1,[2]]", F32, ("equal lengths",)),
+        ("3.5]", F32, ("a number such as 3.5", "'3.5]'")),
+        ("1+x", F32, ("a number such as 3.5",)),
+        ("[1]*9", F32, ("a number such as 3.5",)),
+        ("9" * 5000, F32, ("a number such as 3.5",)),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(text: str, kind: ElementType, words: tuple[str, ...]) -> None:
+    message = refused(pjrt.InvalidArgumentError, f"x={text}", x=(kind, ()))
+    assert message.startswith("INVALID_ARGUMENT: --input x=")
+    for word in words:
+        assert word in message
+
+
+def test_a_number_of_another_shape_is_refused() -> None:
+    message = refused(pjrt.InvalidArgumentError, "x=1", x=(F32, (2,)))
+    assert "expected argument 0 (x): f32[2], found f32[]" in message
+
+
+@given(st.data())
+def test_any_lists_of_numbers_come_back(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from([ElementType.F64, ElementType.S64, ElementType.U16, ElementType.PRED, F32]))
+    shape = data.draw(st.lists(st.integers(1, 3), max_size=3))
+    array = data.draw(arrays(kind.dtype, tuple(shape)))
+    array = np.nan_to_num(array) if kind.is_floating else array
+    (copy,) = made(f"x={json.dumps(array.tolist())}", x=(kind, array.shape))
+    assert np.array_equal(copy, array)
+
+
+@pytest.mark.parametrize("kind", VALUED, ids=lambda kind: kind.name)
+def test_raw_bytes_have_the_type_and_shape_of_the_parameter(kind: ElementType, tmp_path: Path) -> None:
+    array = np.array([[1, 0, 1], [1, 1, 1]]).astype(kind.dtype)
+    path = tmp_path / "x.bin"
+    path.write_bytes(array.tobytes())
+    (copy,) = made(f"x={path}", x=(kind, (2, 3)))
+    assert copy.dtype == kind.dtype
+    assert copy.tobytes() == array.tobytes()
+    (copy,) = made(str(path), x=(kind, ("batch", 3)))
+    assert copy.shape == (2, 3)
+
+
+def test_raw_bytes_of_a_wrong_size_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.bin"
+    path.write_bytes(bytes(7))
+    assert "expected 8 bytes for argument 0 (x): f32[2], found a file of 7 bytes" in refused(
+        pjrt.InvalidArgumentError, str(path), x=(F32, (2,))
+    )
+    assert "a multiple of 8 bytes" in refused(pjrt.InvalidArgumentError, str(path), x=(F32, (None, 2)))
+    assert "have none; give a .npy file" in refused(pjrt.InvalidArgumentError, str(path), x=(F32, (None, None)))
+    assert "expected 0 bytes" in refused(pjrt.InvalidArgumentError, str(path), x=(F32, (None, 0)))
+    path.write_bytes(b"\2")
+    assert "bytes of 0 and 1" in refused(pjrt.InvalidArgumentError, str(path), x=(ElementType.PRED, (1,)))
+    assert "found none" in refused(pjrt.NotFoundError, "x=missing.bin", x=(F32, (2,)))
+    path.write_bytes(b"")
+    (empty,) = made(str(path), x=(F32, (None, 2)))
+    assert empty.shape == (0, 2)
+
+
+def test_names_that_the_program_does_not_have_are_refused() -> None:
+    types = {"x": (F32, ()), "y": (F32, ())}
+    for value in ("1", "zeros", "file.bin"):
+        message = refused(pjrt.InvalidArgumentError, f"z={value}", **types)
+        assert "no argument called 'z'; it has argument 0 (x): f32[]; argument 1 (y): f32[]" in message
+    assert "arguments 0 to 1, found 2" in refused(pjrt.InvalidArgumentError, "2=1", **types)
+    assert "has a value already" in refused(pjrt.InvalidArgumentError, "x=1", "0=1", **types)
+    assert "without a value: argument 1 (y)" in refused(pjrt.InvalidArgumentError, "x=1", **types)
+    assert "it is left over" in refused(pjrt.InvalidArgumentError, "1", "2", "3", **types)
+
+
+def test_what_has_no_known_form_is_refused() -> None:
+    message = refused(pjrt.InvalidArgumentError, "weights.pt", x=(F32, ()))
+    for form in ("PATH.npy", "PATH.bin", "random:SEED", "ones", "[1,2,3]"):
+        assert form in message
+
+
+def test_fillers_need_static_shapes() -> None:
+    for text in ("zeros", "ones", "random:0"):
+        assert "its shape is dynamic; give a file" in refused(pjrt.InvalidArgumentError, text, x=(F32, ("n",)))
+
+
+def test_files_and_numbers_mix(tmp_path: Path) -> None:
+    np.savez(tmp_path / "w.npz", w=np.float32([1, 2]))
+    np.save(tmp_path / "b.npy", np.array(3, ml_dtypes.bfloat16))
+    types = {"x": (F32, ()), "w": (F32, (2,)), "b": (ElementType.BF16, ()), "rest": (F32, (4,))}
+    x, w, b, rest = made(f"b={tmp_path}/b.npy", "ones", f"{tmp_path}/w.npz", "x=-1", **types)
+    assert (x.item(), w.tolist(), float(b), rest.tolist()) == (-1, [1, 2], 3, [1] * 4)
+    assert b.dtype == ml_dtypes.bfloat16
