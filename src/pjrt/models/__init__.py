@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pjrt.models.compilations import Compilation
-    from pjrt.models.inputs import Argument, make_arguments
+    from pjrt.models.inputs import Input, make_arguments
     from pjrt.models.model import Model, load_model
     from pjrt.models.model_file import ModelFile
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 
 __all__ = [
-    "Argument",
     "CallSignature",
     "Compilation",
+    "Input",
     "Model",
     "ModelFile",
     "Parameter",
@@ -29,7 +29,7 @@ __all__ = [
 
 _HOMES = {
     "pjrt.models.compilations": "Compilation",
-    "pjrt.models.inputs": "Argument make_arguments",
+    "pjrt.models.inputs": "Input make_arguments",
     "pjrt.models.model": "Model load_model",
     "pjrt.models.model_file": "ModelFile",
     "pjrt.stablehlo.call_signature": "CallSignature Parameter Result",

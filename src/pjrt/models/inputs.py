@@ -33,7 +33,7 @@ class _Source:
 
 
 @dataclass(frozen=True)
-class Argument:
+class Input:
     """The array for one parameter.
 
     Attributes:
@@ -46,7 +46,7 @@ class Argument:
     matched_by_type: str = ""
 
 
-def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> list[Argument]:
+def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> list[Input]:
     """Return the arrays for a program's parameters.
 
     A file of several arrays fills the parameters that it names. If it names none, each array goes to the one free
@@ -58,7 +58,7 @@ def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> l
             parameters have no value, or arrays are left over.
         NotFoundError: a file or a name in it does not exist.
     """
-    chosen: dict[int, Argument] = {}
+    chosen: dict[int, Input] = {}
     fillers: list[_Source] = []
     for option in options:
         source = _parse(option, parameters)
@@ -75,7 +75,7 @@ def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> l
     for source in fillers:
         for parameter in parameters:
             if parameter.index not in chosen:
-                chosen[parameter.index] = Argument(filled(source.value, parameter))
+                chosen[parameter.index] = Input(filled(source.value, parameter))
     open_ones = [str(p) for p in parameters if p.index not in chosen]
     if open_ones:
         raise InvalidArgumentError(
@@ -122,14 +122,14 @@ def _find(parameters: Sequence[Parameter], source: _Source) -> Parameter:
 
 
 def _fill(
-    chosen: dict[int, Argument], parameter: Parameter, array: Array, source: _Source, matched_by_type: str = ""
+    chosen: dict[int, Input], parameter: Parameter, array: Array, source: _Source, matched_by_type: str = ""
 ) -> None:
     if parameter.index in chosen:
         raise InvalidArgumentError(f"--input {source.option}: {parameter} has a value already")
     fitted = _fitted(parameter, array)
     if fitted is None:
         raise InvalidArgumentError(f"--input {source.option}: expected {parameter}, found {_describe(array)}")
-    chosen[parameter.index] = Argument(fitted, matched_by_type)
+    chosen[parameter.index] = Input(fitted, matched_by_type)
 
 
 def _fitted(parameter: Parameter, array: Array) -> Array | None:
@@ -178,7 +178,7 @@ def _numbers(source: _Source, parameter: Parameter) -> Array:
         raise InvalidArgumentError(f"--input {source.option}: {parameter}: {error.message}") from error
 
 
-def _first_open(chosen: dict[int, Argument], parameters: Sequence[Parameter], source: _Source) -> Parameter:
+def _first_open(chosen: dict[int, Input], parameters: Sequence[Parameter], source: _Source) -> Parameter:
     for parameter in parameters:
         if parameter.index not in chosen:
             return parameter
@@ -188,7 +188,7 @@ def _first_open(chosen: dict[int, Argument], parameters: Sequence[Parameter], so
     )
 
 
-def _fill_from_file(chosen: dict[int, Argument], parameters: Sequence[Parameter], source: _Source) -> None:
+def _fill_from_file(chosen: dict[int, Input], parameters: Sequence[Parameter], source: _Source) -> None:
     arrays = arrays_in(source.value, source.option)
     named = [key for p in parameters if (key := key_of(p))]
     by_name = {key: p for p in parameters if named.count(key := key_of(p)) == 1}
