@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         to_text,
     )
     from pjrt.stablehlo.cutting import Cut, Cutter, cut
-    from pjrt.stablehlo.dimension import Constraint, Dimension
     from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
     from pjrt.stablehlo.inspection import (
         ArgumentInfo,
@@ -65,11 +64,9 @@ __all__ = [
     "ArgumentInfo",
     "Block",
     "CallSignature",
-    "Constraint",
     "CustomNode",
     "Cut",
     "Cutter",
-    "Dimension",
     "Encoding",
     "ExportedArray",
     "Function",
@@ -130,7 +127,6 @@ _HOMES = {
     "cutting": "Cut Cutter cut",
     "format": "Encoding artifact_version encoding_of",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
-    "dimension": "Constraint Dimension",
     "jax_export": "ExportedArray JaxExport read_jax_export",
     "location": "Location",
     "named_sharding": "NamedSharding",

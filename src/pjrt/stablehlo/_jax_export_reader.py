@@ -11,14 +11,15 @@ from pjrt.api.program import Program
 from pjrt.stablehlo import _jax_export_schema as schema
 from pjrt.stablehlo._flatbuffer import INT8, INT16, UINT8, UINT16, UINT32, FlatBuffer, FlatTable
 from pjrt.stablehlo._jax_export_schema import Exported
-from pjrt.stablehlo.dimension import parse_size
 from pjrt.stablehlo.format import encoding_of
 from pjrt.stablehlo.jax_export import ExportedArray, JaxExport
 from pjrt.stablehlo.named_sharding import NamedSharding
+from pjrt.stablehlo.symbolic_size import symbols_in
 from pjrt.stablehlo.tree import DEEPEST, LEAF, Tree, TreeKind
 
 _WHAT = "jax.export file"
 _MOST_DERIVATIVES = 16
+_LONGEST_SIZE = 20
 _ORDERED_DICT = "collections.OrderedDict"
 
 
@@ -134,7 +135,7 @@ def _array(table: FlatTable) -> ExportedArray:
     kind, number = table.number(schema.Aval.KIND, INT8), table.number(schema.Aval.DTYPE, INT8)
     if kind != 0:
         raise table.damaged(f"is of kind {kind}, not an array")
-    shape = tuple(parse_size(text) for text in table.texts(schema.Aval.SHAPE))
+    shape = tuple(_size(table, text) for text in table.texts(schema.Aval.SHAPE))
     space = table.number(schema.Aval.MEMORY_SPACE, INT8)
     memory_space = schema.MEMORY_SPACES[_checked(table, space, len(schema.MEMORY_SPACES), "memory spaces")]
     if number in schema.KEYS:
@@ -148,6 +149,17 @@ def _array(table: FlatTable) -> ExportedArray:
             f"{table.name} of the {_WHAT} has an element type with the unknown number {number}: upgrade pjrt"
         )
     return ExportedArray(element_type, shape, "", memory_space)
+
+
+def _size(table: FlatTable, text: str) -> int | str:
+    if text.isascii() and text.isdigit() and len(text) < _LONGEST_SIZE:
+        return int(text)
+    try:
+        if symbols_in(text):
+            return text
+    except InvalidArgumentError:
+        pass
+    raise table.damaged(f"has the size {text[:80]!r}")
 
 
 def _sharding(table: FlatTable, meshes: Sequence[Mesh]) -> tuple[NamedSharding | None, bytes]:

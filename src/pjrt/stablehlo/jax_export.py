@@ -18,10 +18,10 @@ from pathlib import Path
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
-from pjrt.stablehlo.dimension import Dimension, Size
 from pjrt.stablehlo.named_sharding import NamedSharding
 from pjrt.stablehlo.reader import naming
 from pjrt.stablehlo.sharding import Sharding
+from pjrt.stablehlo.symbolic_size import symbols_in
 from pjrt.stablehlo.tree import Tree
 
 
@@ -31,7 +31,8 @@ class ExportedArray:
 
     Attributes:
         element_type: the element type that the program has. Random keys are ``ui32`` there, and ``float0`` is ``i1``.
-        shape: the sizes that the program has; a symbolic size is a ``Dimension``. Random keys have one dimension more.
+        shape: the sizes that the program has; a symbolic size is a text such as ``2*b``. Random keys have one dimension
+            more than in JAX.
         jax_dtype: JAX's name of an element type that the program does not have, such as ``key<fry>`` or ``float0``;
             empty for all others.
         memory_space: ``device``, ``host`` or ``any``; empty in files that do not state it.
@@ -40,7 +41,7 @@ class ExportedArray:
     """
 
     element_type: ElementType
-    shape: tuple[Size, ...]
+    shape: tuple[int | str, ...]
     jax_dtype: str = ""
     memory_space: str = ""
     sharding: NamedSharding | None = None
@@ -49,7 +50,7 @@ class ExportedArray:
     @property
     def is_static(self) -> bool:
         """Whether all sizes are numbers."""
-        return not any(isinstance(size, Dimension) for size in self.shape)
+        return all(isinstance(size, int) for size in self.shape)
 
     def tiling(self) -> Sharding | None:
         """Return the tiles of the array on the devices; None if the file states no sharding.
@@ -127,10 +128,10 @@ class JaxExport:
         return int(self.takes_platform_index) + self.num_tokens
 
     @property
-    def dimension_variables(self) -> tuple[str, ...]:
-        """The variables in the sizes of the arguments, sorted."""
-        sizes = [size for argument in self.arguments for size in argument.shape if isinstance(size, Dimension)]
-        return tuple(sorted({name for size in sizes for name in size.variables}))
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols in the sizes of the arguments, sorted."""
+        sizes = [size for argument in self.arguments for size in argument.shape if isinstance(size, str)]
+        return tuple(sorted({symbol for size in sizes for symbol in symbols_in(size)}))
 
     def platform_index(self, platform: str) -> int:
         """Return the position of a platform among those that the program is for.

@@ -16,6 +16,7 @@ from pjrt.api.errors import InvalidArgumentError
 
 _LONGEST = 1000
 _GREATEST_POWER = 64
+_GREATEST_BASE = 1 << 63
 _FUNCTIONS: Mapping[str, Callable[[int, int], int]] = {
     "floordiv": operator.floordiv,
     "mod": operator.mod,
@@ -54,7 +55,7 @@ def evaluate(size: str, sizes: Mapping[str, int]) -> int:
     """
     try:
         return _value(_parsed(size), sizes)
-    except (OverflowError, ValueError, ZeroDivisionError) as error:
+    except (OverflowError, RecursionError, ValueError, ZeroDivisionError) as error:
         raise InvalidArgumentError(f"the size {size!r} has no value for {dict(sizes)}: {error}") from error
 
 
@@ -103,7 +104,10 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> int:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_value(operand, sizes)
         case ast.BinOp(left=left, op=ast.Pow(), right=ast.Constant(value=int(power))) if 0 <= power <= _GREATEST_POWER:
-            return int(_value(left, sizes) ** power)
+            base = _value(left, sizes)
+            if abs(base) > _GREATEST_BASE:  # powers of powers would take for ever
+                raise OverflowError(f"{base} to the power of {power}")
+            return int(base**power)
         case ast.BinOp(left=left, op=kind, right=right) if type(kind) in _OPERATORS:
             return _OPERATORS[type(kind)](_value(left, sizes), _value(right, sizes))
         case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _FUNCTIONS:
