@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         to_module,
         to_text,
     )
+    from pjrt.stablehlo.cost_analysis import CollectiveCost, CollectiveTotal, Cost, OperationCost, cost
     from pjrt.stablehlo.cutting import Cut, Cutter, cut
     from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
     from pjrt.stablehlo.inspection import (
@@ -64,6 +65,9 @@ __all__ = [
     "ArgumentInfo",
     "Block",
     "CallSignature",
+    "CollectiveCost",
+    "CollectiveTotal",
+    "Cost",
     "CustomNode",
     "Cut",
     "Cutter",
@@ -77,6 +81,7 @@ __all__ = [
     "NamedSharding",
     "OpaqueType",
     "Operation",
+    "OperationCost",
     "OperationInfo",
     "Parameter",
     "ParsedProgram",
@@ -95,6 +100,7 @@ __all__ = [
     "ValueType",
     "Version",
     "artifact_version",
+    "cost",
     "current_version",
     "cut",
     "encoding_of",
@@ -125,6 +131,7 @@ _HOMES = {
     "call_signature": "CallSignature Parameter Result",
     "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
     "cutting": "Cut Cutter cut",
+    "cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost",
     "format": "Encoding artifact_version encoding_of",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
     "jax_export": "ExportedArray JaxExport read_jax_export",

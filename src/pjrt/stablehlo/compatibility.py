@@ -92,7 +92,7 @@ class _Check:
 
     @cached_property
     def _requirements(self) -> Requirements:
-        return Requirements(parse_module(self._module, constants=False), self._device, self._options)
+        return Requirements(parse_module(self._module, largest_constant=0), self._device, self._options)
 
     def _format(self) -> list[Reason]:
         format_ = str(self._program.format)

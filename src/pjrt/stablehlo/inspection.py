@@ -215,7 +215,7 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
         NotFoundError: the program has no function to run.
     """
     module = conversion.to_module(program, trusted=trusted)
-    parsed = parse_module(module, constants=False)
+    parsed = parse_module(module, largest_constant=0)
     signature_ = _signature(parsed)
     operations = [operation for operation in parsed.walk() if operation.name not in _TERMINATORS]
     needed, reason = _needed_version(module)

@@ -15,7 +15,7 @@ from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_attribute_of, decode_function_type, decode_type
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
-from pjrt.stablehlo.types import ValueType
+from pjrt.stablehlo.types import TensorType, ValueType
 
 
 def parse(program: Program, *, trusted: bool = False) -> ParsedProgram:
@@ -35,16 +35,17 @@ def parse(program: Program, *, trusted: bool = False) -> ParsedProgram:
     return parse_module(to_module(program, trusted=trusted))
 
 
-def parse_module(module: MlirModule, *, constants: bool = True, bodies: bool = True) -> ParsedProgram:
+def parse_module(module: MlirModule, *, largest_constant: int | None = None, bodies: bool = True) -> ParsedProgram:
     """Return the program in a module that MLIR has parsed already.
 
     Args:
         module: the module.
-        constants: whether to read the values of constants; if not, the attribute ``value`` of constants is None.
+        largest_constant: the most elements of a constant whose value is read; None for all. The attribute ``value`` of
+            larger ones is None.
         bodies: whether to read the bodies of functions; if not, each function looks as if it were only declared.
     """
     with module as mlir, senseless_refused():
-        return _Parser(constants, bodies).program(mlir.operation)
+        return _Parser(largest_constant, bodies).program(mlir.operation)
 
 
 def read_constants(module: MlirModule) -> None:
@@ -69,8 +70,8 @@ def senseless_refused() -> Iterator[None]:
 class _Parser:
     """The parser of one module; types and locations that occur again are shared."""
 
-    def __init__(self, constants: bool, bodies: bool) -> None:
-        self._constants = constants
+    def __init__(self, largest_constant: int | None, bodies: bool) -> None:
+        self._largest_constant = largest_constant
         self._bodies = bodies
         self._types: dict[Any, ValueType] = {}
         self._locations: dict[str, Location] = {}
@@ -143,9 +144,15 @@ class _Parser:
         return operation
 
     def _attributes(self, native: Any) -> Mapping[str, Any]:
-        if not self._constants and native.name.endswith(".constant"):
+        if native.name.endswith(".constant") and self._is_left_out(native):
             return dict.fromkeys(native.attributes)
         return {name: decode_attribute_of(native, name) for name in native.attributes}
+
+    def _is_left_out(self, constant: Any) -> bool:
+        if not self._largest_constant:
+            return self._largest_constant is not None
+        type_ = self._type(constant.results[0].type)
+        return isinstance(type_, TensorType) and type_.is_static and type_.size > self._largest_constant
 
     def _type(self, native: Any) -> ValueType:
         type_ = self._types.get(native)

@@ -192,7 +192,7 @@ def _main(format_: str, size: int) -> int:
     _limit_memory(size)
     try:
         module = parse_here(Program(sys.stdin.buffer.read(size), format_))
-        parse_module(module, constants=False)
+        parse_module(module, largest_constant=0)
         read_constants(module)
         write_text(module, locations=True, constants=False)
     except PjrtError as error:
