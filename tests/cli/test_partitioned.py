@@ -106,13 +106,20 @@ def test_what_check_says_can_run_is_compiled_and_run(folder: Path, device: str, 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_too_few_devices_are_too_few_for_all_three(folder: Path, device: str) -> None:
-    assert pjrt(folder, "check", "shardy.mlir", "-d", device).returncode == 1
+    two = ("-d", device, "-O", "num_devices=2")
+    assert pjrt(folder, "check", "shardy.mlir", *two).returncode == 1
     for done in (
         pjrt(folder, "compile", "shardy.mlir", "-t", device),
-        pjrt(folder, "run", "shardy.mlir", "-d", device, "-i", "zeros"),
+        pjrt(folder, "run", "shardy.mlir", *two, "-i", "zeros"),
     ):
         assert done.returncode == 2
         assert "1 replicas × 4 partitions need 4 devices" in done.stderr
+
+
+def test_devices_are_made_where_none_are_asked_for(folder: Path) -> None:
+    assert pjrt(folder, "check", "shardy.mlir", "-d", "cpu").returncode == 0
+    done = pjrt(folder, "run", "shardy.mlir", "-d", "cpu", "-i", "zeros", "--json")
+    assert json.loads(done.stdout)["results"][1]["shape"] == [8, 2], done.stderr
 
 
 def test_options_come_before_the_program(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 import pjrt
-from pjrt import plugins, stablehlo
+import pjrt.ifrt
+from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, progress
-from pjrt.cli._failures import naming
-from pjrt.cli._launch import Launch
 from pjrt.cli._options import client_options, device_option, partitioning_options
 from pjrt.cli._outputs import Array, check_output_path, describe, write_results
 from pjrt.cli._timing import Timing, readable
+from pjrt.models.argument import Argument
 from pjrt.models.inputs import files_of, make_arguments
+from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
+from pjrt.plugins.device_count import client_with_devices
 
 _EXAMPLES = """
 \b
@@ -30,7 +34,7 @@ Examples:
   pjrt run model.mlir --input zeros --device reference --json
   pjrt run model.mlir --input zeros --device reference --profile
   pjrt run model.mlir -i zeros --device ./mydevice.py:make_client --watch
-  pjrt run sharded.mlir -i random:0 -O num_devices=8
+  pjrt run sharded.mlir -i random:0 -o whole.npz
 """
 
 
@@ -61,7 +65,8 @@ def run(program: str, device: str | None, inputs: tuple[str, ...], watch: bool, 
     """Compile PROGRAM and run it.
 
     PROGRAM is StableHLO text, bytecode, a portable artifact or an HLO proto. One for several partitions or replicas
-    runs on that many devices (-O num_devices=8): inputs and results are whole arrays, which its shardings cut.
+    runs on that many devices, which are made where the device can make them (as with -O num_devices=8): inputs and
+    results are whole arrays, which its shardings cut.
     """
     if not watch:
         _run(program, device, inputs, **how)
@@ -89,46 +94,70 @@ def _run(
 ) -> None:
     plugin = plugins.declaration(plugins.default() if device is None else device)
     plugin.check_usable()
-    read = stablehlo.read_file(program)
+    file = ModelFile.read(program)
     with progress("reading the program"):
-        with naming(program):
-            # MLIR parses the program here for its arguments and results, and the device parses it again: a client
-            # compiles bytes, not a parsed module.
-            file = ModelFile.of(read)
-            info = file.signature
-        parameters = file.parameters
         if output is not None:
-            check_output_path(output, len(info.results))
-        arguments = make_arguments(parameters, inputs)
-    with _client(device, options, profile) as client:
-        with progress(f"compiling for {client.platform_name}"), naming(program):
-            executable, compile_seconds = _timed(lambda: client.compile(read, partitioning))
-        launch = Launch(executable, [each.array for each in arguments], info.results)
-        times = []
+            check_output_path(output, len(file.results))
+        given = make_arguments(file.parameters, inputs)
+    how = partitioning.completed(file.partitioning)
+    with _client(device, options, how.partitioning.num_devices, profile) as client:
+        model = Model(file, client, compile_options=how)
+        arguments = model.fitted([each.array for each in given])
+        with progress(f"compiling for {client.platform_name}"):
+            executable, compile_seconds = _timed(lambda: model.compile([array.shape for array in arguments]))
+        run_once = _Run(model, executable, arguments)
         with progress("running"):
-            for number in range(1 + (repeat or 0)):
-                launch.put()
-                rows, seconds = _timed(launch.run)
-                times.append(seconds)
-                if number == 0:
-                    results = _named(launch.whole(rows))
-        timing = Timing(compile_seconds, times[0], times[1:])
+            outputs, first = run_once()
+            results = model.values(executable, outputs)
+            del outputs
+            times = [run_once()[1] for _ in range(repeat or 0)]
+        timing = Timing(compile_seconds, first, times)
         if output is not None:
             write_results(output, results)
         # A client that took the option ``profile`` has one.
         measured = getattr(client, "profile", None)
-        matched = {str(p): each.matched_by_type for p, each in zip(parameters, arguments, strict=True)}
+        matched = {str(p): each.matched_by_type for p, each in zip(file.parameters, given, strict=True)}
         _report(client.platform_name, results, timing, output, as_json, measured, matched)
 
 
-def _client(device: str | None, options: dict[str, Any], profile: bool) -> pjrt.Client:
-    """Return the client to run on, with ``profile`` one that measures the time per operation.
+class _Run:
+    """Runs of an executable on the same arguments, which are put on the devices outside of the time of a run."""
+
+    def __init__(self, model: Model, executable: pjrt.ifrt.LoadedExecutable, arguments: list[Argument]) -> None:
+        self._model = model
+        self._executable = executable
+        self._arguments = arguments
+        self._placed = arguments
+
+    def __call__(self) -> tuple[list[pjrt.ifrt.Array], float]:
+        """Run the program once; return its results when they are ready, and the seconds."""
+        # At first all arguments are put on the devices, later those that the last run donated.
+        pairs = zip(self._arguments, self._placed, strict=True)
+        absent = [whole if isinstance(placed, np.ndarray) or placed.is_deleted else placed for whole, placed in pairs]
+        self._placed = self._model.put(self._executable, absent)
+        _wait(self._placed)
+        begin = time.perf_counter()
+        outputs = self._model.run(self._executable, self._placed)
+        _wait(outputs)
+        return outputs, time.perf_counter() - begin
+
+
+def _wait(arrays: Sequence[Argument]) -> None:
+    for array in arrays:
+        if isinstance(array, pjrt.ifrt.Array):
+            array.ready().result()
+
+
+def _client(device: str | None, options: dict[str, Any], count: int, profile: bool) -> pjrt.Client:
+    """Return the client to run on, with as many devices as the program needs where the device can make them.
+
+    With ``profile`` it is one that measures the time per operation.
 
     Raises:
         UnimplementedError: the device does not measure the time per operation.
     """
     if not profile:
-        return pjrt.client(device, **options)
+        return client_with_devices(device, count, options)
     with pjrt.client(device, **options) as plain:
         name = plain.platform_name
     try:
@@ -142,17 +171,8 @@ def _client(device: str | None, options: dict[str, Any], profile: bool) -> pjrt.
             f"--profile: the device '{name}' does not measure the time per operation, because its compiler merges "
             "operations; use --device reference, or record a trace with plugin.profiler() from Python"
         )
-    return client
-
-
-def _named(replicas: Sequence[Sequence[Array]]) -> dict[str, Array]:
-    """Return the results by their names in a file."""
-    several = len(replicas) > 1
-    return {
-        f"result_{index}" + (f"_of_replica_{number}" if several else ""): array
-        for number, results in enumerate(replicas)
-        for index, array in enumerate(results)
-    }
+    client.close()
+    return client_with_devices(device, count, {**options, "profile": True})
 
 
 def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
@@ -175,12 +195,13 @@ def _report(
             click.echo(f"pjrt: {place} is used for {parameter}, the only one of its type and shape", err=True)
     if as_json:
         described = [
-            {"element_type": pjrt.ElementType.of(a.dtype).name, "shape": list(a.shape)} for a in results.values()
+            {"name": name, "element_type": pjrt.ElementType.of(a.dtype).name, "shape": list(a.shape)}
+            for name, a in results.items()
         ]
         extra = {} if profile is None else {"profile": profile.as_dict()}
         print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **extra})
         return
-    facts: list[tuple[str, object]] = [(name.replace("_", " "), describe(array)) for name, array in results.items()]
+    facts: list[tuple[str, object]] = [(_label(name), describe(array)) for name, array in results.items()]
     if output is not None:
         facts.append(("written to", output))
     facts += [("device", platform), ("compile", readable(timing.compile)), ("first run", readable(timing.first))]
@@ -191,3 +212,8 @@ def _report(
     print_facts(facts)
     if profile is not None:
         click.echo(f"\n{profile.table()}")
+
+
+def _label(name: str) -> str:
+    """Return a result's name for the terminal; one without a name has its index in place of it."""
+    return name.replace("_", " ") if re.fullmatch(r"result_\d+(_of_replica_\d+)?", name) else name

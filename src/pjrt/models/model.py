@@ -18,9 +18,11 @@ from pjrt.models import replicas
 from pjrt.models.argument import Argument, fitted
 from pjrt.models.binding import Binding
 from pjrt.models.compilations import Compilation, Compilations, Shapes
-from pjrt.models.devices import check_devices, client_for
 from pjrt.models.model_file import ModelFile
 from pjrt.models.weights import Weights
+from pjrt.plugins.device_count import client_with_devices
+from pjrt.stablehlo.argument_shapes import Shapes as ArgumentShapes
+from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import Parameter, Result
 from pjrt.stablehlo.tree import NodeTypes
 
@@ -93,13 +95,26 @@ class Model:
         self._node_types = node_types
         self._own_client: pjrt.api.client.Client | None = None
         if isinstance(client, str) or client is None:
-            client = self._own_client = client_for(client, self._options.partitioning, client_options)
+            client = self._own_client = client_with_devices(
+                client, self._options.partitioning.num_devices, client_options
+            )
         elif client_options:
             raise InvalidArgumentError(
                 f"expected options of a client only with a device's name, found {sorted(client_options)} with a client"
             )
         self.client = client if isinstance(client, pjrt.ifrt.Client) else pjrt.ifrt.Client(client)
-        check_devices(self.client, self._options.partitioning)
+        self._check_devices()
+
+    def _check_devices(self) -> None:
+        partitioning, count = self._options.partitioning, len(self.client.devices)
+        if count < partitioning.num_devices:
+            platform = self.client.platform_name
+            if self._own_client is not None:
+                self._own_client.close()
+            raise InvalidArgumentError(
+                f"{partitioning} need {partitioning.num_devices} devices, the client of {platform!r} has {count}: give "
+                "it more, with the option num_devices where the device has it, or export the model for fewer"
+            )
 
     @property
     def parameters(self) -> Sequence[Parameter]:
@@ -191,28 +206,28 @@ class Model:
             return list(executable(*flat))
         return executable.execute(flat, ExecuteOptions(non_donatable_input_indices=kept)).outputs
 
-    def compile(self, shapes: Sequence[Sequence[int]] | None = None) -> pjrt.ifrt.LoadedExecutable:
+    def compile(self, shapes: ArgumentShapes | None = None) -> pjrt.ifrt.LoadedExecutable:
         """Return the executable for these shapes of the arguments; compile it unless it is kept.
 
         Args:
-            shapes: a shape for each parameter; may be left out for a model without dynamic shapes.
+            shapes: as for ``pjrt.stablehlo.refine``, of the parameters; may be left out for a model without dynamic
+                shapes.
 
         Raises:
-            InvalidArgumentError: the shapes do not fit each other, or the compiler rejects the program.
+            InvalidArgumentError: the shapes do not fit the parameters or each other, or the compiler rejects the
+                program.
         """
         if shapes is None:
-            shapes = [parameter.sizes for parameter in self.parameters]
-        self.file.signature.symbols(shapes)
-        return self._compilations.get(tuple(tuple(shape) for shape in shapes), self._compiled)
+            resolved = tuple(parameter.sizes for parameter in self.parameters)
+        else:
+            resolved = resolve_shapes(shapes, self.parameters)
+        return self._compilations.get(resolved, self._compiled)
 
     def _compiled(self, shapes: Shapes) -> pjrt.ifrt.LoadedExecutable:
         try:
             if self.file.executable is not None:
                 raise UnimplementedError("saved executables cannot be called yet")
-            program = self.file.program_for(self.client.platform_name)
-            if any(parameter.is_dynamic for parameter in self.parameters):
-                raise UnimplementedError("programs with dynamic shapes cannot be called yet")
-            return self.client.compile(program, self._options)
+            return self.client.compile(self.file.program_for(self.client.platform_name, shapes), self._options)
         except PjrtError as error:
             raise self.file.named(error) from error
 

@@ -15,6 +15,8 @@ from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.artifacts import file_format
 from pjrt.artifacts.saved_executable import SavedExecutable
+from pjrt.stablehlo.argument_shapes import Shapes as ArgumentShapes
+from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.tree import Tree
 
@@ -125,22 +127,38 @@ class ModelFile:
         """The platforms that the file is for; empty if it is for any."""
         return () if self.executable is None else (self.executable.platform_name,)
 
-    def program_for(self, platform: str) -> Program:
+    def program_for(self, platform: str, shapes: ArgumentShapes | None = None) -> Program:
         """Return the program as a platform compiles it.
 
         Args:
             platform: the platform's name. A file that is for several platforms and not for this one is compiled as for
                 ``cpu``, or else as for its first platform.
+            shapes: the shapes of the parameters, as for ``pjrt.stablehlo.refine``; None leaves dynamic shapes dynamic.
 
         Raises:
             FailedPreconditionError: the file has an executable that was compiled before, and no program.
+            InvalidArgumentError: the shapes do not fit the parameters or each other.
         """
         if self.program is None:
             raise FailedPreconditionError(
                 f"{self.source or 'the saved executable'}: expected a program, found a saved executable for "
                 f"{self.platforms[0]!r}: give the file that it was compiled from"
             )
-        return self.program
+        program = stablehlo.select_platform(self.program, self._platform_index(platform))
+        if shapes is None or not any(parameter.is_dynamic for parameter in self.parameters):
+            return program
+        of_arguments: list[Sequence[int] | None] = [None] * self._num_arguments(program)
+        for parameter, shape in zip(self.parameters, resolve_shapes(shapes, self.parameters), strict=True):
+            if parameter.argument is not None:
+                of_arguments[parameter.argument] = shape
+        return stablehlo.refine(program, of_arguments)
+
+    def _num_arguments(self, program: Program) -> int:
+        return len(stablehlo.signature(program).arguments)
+
+    def _platform_index(self, platform: str) -> int:
+        wanted = (platform, "cpu")
+        return next((self.platforms.index(name) for name in wanted if name in self.platforms), 0)
 
     @functools.cached_property
     def partitioning(self) -> Partitioning:

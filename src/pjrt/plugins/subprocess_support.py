@@ -18,6 +18,8 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
 from pjrt.plugins import registry
+from pjrt.plugins.device_count import client_with_devices
+from pjrt.stablehlo.stated_partitioning import with_partitioning
 from pjrt.system.python_process import NoAnswerError, ask
 
 TIME_LIMIT = 600.0
@@ -159,7 +161,9 @@ def _support(question: _Question) -> Support:
     problem = "its hardware is not here"
     if registry.declaration(target.plugin).has_hardware:
         try:
-            client = registry.client(target.plugin, **target.options)
+            # As many devices as ``pjrt run`` would make.
+            needed = with_partitioning(program, options).partitioning.num_devices
+            client = client_with_devices(target.plugin, needed, target.options)
         except (InvalidArgumentError, NotFoundError):
             raise
         except PjrtError as error:

@@ -6,7 +6,6 @@ not need all that the caller passes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pjrt.api.element_type import ElementType
@@ -121,28 +120,6 @@ class CallSignature:
             type_ = _tensor(f"result {index}", result)
             results.append(Result(index, result.name, type_.element, type_.shape, result.sharding))
         return CallSignature(tuple(parameters), tuple(results))
-
-    def symbols(self, shapes: Sequence[Sequence[int]]) -> Mapping[str, int]:
-        """Return the value of each symbol in the parameters' shapes.
-
-        Args:
-            shapes: a shape for each parameter.
-
-        Raises:
-            InvalidArgumentError: a symbol would have two values.
-        """
-        values: dict[str, tuple[int, Parameter]] = {}
-        for parameter, shape in zip(self.parameters, shapes, strict=True):
-            for symbol, size in zip(parameter.shape, shape, strict=True):
-                if not (isinstance(symbol, str) and symbol.isidentifier()):
-                    continue  # a number, an unknown size, or an expression, which the program checks
-                first, where = values.setdefault(symbol, (size, parameter))
-                if first != size:
-                    raise InvalidArgumentError(
-                        f"expected the same size for each {symbol}, found {first} in {where} and {size} in {parameter}: "
-                        "give arrays of shapes that fit each other"
-                    )
-        return {symbol: size for symbol, (size, _) in values.items()}
 
 
 def _tensor(label: str, value: ArgumentInfo | ResultInfo) -> TensorType:
