@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
     from pjrt.devices.stablehlo_client import StableHloClient
+    from pjrt.models.benchmark import bench
     from pjrt.models.model import Model, load_model
 
 __version__ = "0.1.0"
@@ -147,6 +148,7 @@ __all__ = [
     "UnknownError",
     "Verdict",
     "__version__",
+    "bench",
     "client",
     "export",
     "frameworks",
@@ -169,6 +171,7 @@ _LAZY = {
     "Model": "pjrt.models.model",
     "SavedExecutable": "pjrt.artifacts.saved_executable",
     "StableHloClient": "pjrt.devices.stablehlo_client",
+    "bench": "pjrt.models.benchmark",
     "export": "pjrt.capi.export",
     "frameworks": "pjrt",
     "host": "pjrt",

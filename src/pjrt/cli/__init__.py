@@ -10,6 +10,7 @@ import pjrt
 from pjrt.cli._failures import CleanGroup
 
 _COMMANDS = {
+    "bench": "pjrt.cli.bench:bench",
     "capabilities": "pjrt.cli.capabilities:capabilities",
     "check": "pjrt.cli.check:check",
     "compile": "pjrt.cli.compile:compile_",

@@ -42,6 +42,15 @@ device_option = click.option(
     "that makes clients. See 'pjrt devices'.",
 )
 
+devices_option = click.option(
+    "--device",
+    "-d",
+    "devices",
+    multiple=True,
+    metavar="NAME",
+    help="A device, as in 'pjrt run'. May be given several times.",
+)
+
 
 def _parse_options(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
     options: dict[str, NamedValue] = {}

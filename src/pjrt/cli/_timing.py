@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from pjrt.models.latency import Latencies
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,8 @@ class Timing:
 
     def spread(self) -> tuple[float, float, float]:
         """Return the tenth percentile, the median and the ninetieth percentile of the repeated runs."""
-        ordered = sorted(self.repeats)
-        last = len(ordered) - 1
-        return ordered[round(0.1 * last)], statistics.median(ordered), ordered[round(0.9 * last)]
+        latencies = Latencies.of([round(seconds * 1e9) for seconds in self.repeats])
+        return latencies.percentile(10), latencies.median, latencies.percentile(90)
 
 
 def readable(seconds: float) -> str:

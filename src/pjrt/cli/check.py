@@ -10,7 +10,14 @@ import pjrt
 from pjrt import plugins, stablehlo
 from pjrt.cli._console import print_json, progress, single_line
 from pjrt.cli._failures import fail, one_line
-from pjrt.cli._options import client_options, partitioning_options, targets_of, time_limit_option, topologies_option
+from pjrt.cli._options import (
+    client_options,
+    devices_option,
+    partitioning_options,
+    targets_of,
+    time_limit_option,
+    topologies_option,
+)
 from pjrt.plugins import subprocess_support
 
 YES, NO, MAYBE = 0, 1, 3
@@ -37,14 +44,7 @@ Exit code:
 
 @click.command(short_help="Check whether devices can run a program, and why not.", epilog=_EXAMPLES)
 @click.argument("program", type=click.Path())
-@click.option(
-    "--device",
-    "-d",
-    "devices",
-    multiple=True,
-    metavar="NAME",
-    help="A built-in device, a plugin's name or the path of a plugin's library. May be given several times.",
-)
+@devices_option
 @topologies_option
 @client_options
 @click.option(

@@ -9,29 +9,45 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pjrt.models.benchmark import Benchmark, DeviceBenchmark, Ratio, bench
     from pjrt.models.compilations import Compilation
     from pjrt.models.inputs import Input, make_arguments
+    from pjrt.models.latency import Histogram, Latencies
+    from pjrt.models.measurement import MemoryPeak
     from pjrt.models.model import Model, load_model
     from pjrt.models.model_file import ModelFile
+    from pjrt.models.times_file import write_times
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 
 __all__ = [
+    "Benchmark",
     "CallSignature",
     "Compilation",
+    "DeviceBenchmark",
+    "Histogram",
     "Input",
+    "Latencies",
+    "MemoryPeak",
     "Model",
     "ModelFile",
     "Parameter",
+    "Ratio",
     "Result",
+    "bench",
     "load_model",
     "make_arguments",
+    "write_times",
 ]
 
 _HOMES = {
+    "pjrt.models.benchmark": "Benchmark DeviceBenchmark Ratio bench",
     "pjrt.models.compilations": "Compilation",
     "pjrt.models.inputs": "Input make_arguments",
+    "pjrt.models.latency": "Histogram Latencies",
+    "pjrt.models.measurement": "MemoryPeak",
     "pjrt.models.model": "Model load_model",
     "pjrt.models.model_file": "ModelFile",
+    "pjrt.models.times_file": "write_times",
     "pjrt.stablehlo.call_signature": "CallSignature Parameter Result",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

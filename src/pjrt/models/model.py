@@ -196,15 +196,29 @@ class Model:
             executable: the executable, from ``compile``.
             arguments: the arguments, from ``fitted`` or ``put``.
         """
+        flat, options = self.program_arguments(executable, arguments)
+        return list(executable(*flat)) if options is None else executable.execute(flat, options).outputs
+
+    def program_arguments(
+        self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]
+    ) -> tuple[list[pjrt.ifrt.Array], ExecuteOptions | None]:
+        """Return the arrays that an executable of this model takes, weights included, and how to execute it.
+
+        Args:
+            executable: the executable, from ``compile``.
+            arguments: the arguments, from ``fitted`` or ``put``.
+
+        Returns:
+            The arrays on the devices; and the options that keep the program from donating weights, None if it donates
+            none.
+        """
         row: dict[int, pjrt.ifrt.Array] = self._weights.of(executable)
         for parameter, argument in zip(self.parameters, arguments, strict=True):
             if parameter.argument is not None:
                 row[parameter.argument] = self._put(executable, parameter.argument, argument)
         flat = [row[position] for position in range(len(executable.parameter_specs))]
         kept = self._weights.positions & executable.donatable_input_indices
-        if not kept:
-            return list(executable(*flat))
-        return executable.execute(flat, ExecuteOptions(non_donatable_input_indices=kept)).outputs
+        return flat, ExecuteOptions(non_donatable_input_indices=kept) if kept else None
 
     def compile(self, shapes: ArgumentShapes | None = None) -> pjrt.ifrt.LoadedExecutable:
         """Return the executable for these shapes of the arguments; compile it unless it is kept.

@@ -22,6 +22,7 @@ from pjrt.system.folders import config_folder, shared_folder
 from pjrt.system.hardware import any_file, count_files, processor_features
 from pjrt.system.permissions import writable_by_everyone
 from pjrt.system.processes import after_fork_in_child, process_command
+from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
 
 __all__ = [
     "FileStamp",
@@ -35,9 +36,11 @@ __all__ = [
     "library_suffixes",
     "library_symbol",
     "open_library",
+    "peak_resident_bytes",
     "process_command",
     "processor_features",
     "python_library",
+    "reset_peak_resident_bytes",
     "shared_folder",
     "sign_library",
     "writable_by_everyone",

@@ -1,0 +1,162 @@
+"""``pjrt bench``: the times of a program on one or several devices, side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+import pjrt
+from pjrt.cli._console import console, print_facts, print_json, print_table, progress, readable_bytes
+from pjrt.cli._options import client_options, devices_option, partitioning_options
+from pjrt.cli._plots import histogram, timeline
+from pjrt.cli._timing import readable
+from pjrt.models.benchmark import DEFAULT_ROUNDS, DEFAULT_SECONDS, Benchmark, DeviceBenchmark, plan_of
+from pjrt.models.benchmark import bench as measure
+from pjrt.models.latency import PERCENTILES
+from pjrt.models.model_file import ModelFile
+from pjrt.models.times_file import check_times_path, write_times
+
+_EXAMPLES = """
+\b
+Examples:
+  pjrt bench model.stablehlo --input random:0
+  pjrt bench model.mlir -i random:0 -d cpu -d reference -d ./plugin.so
+  pjrt bench model.mlir -i weights.npz -i images.npy --seconds 10 --in-flight 4
+  pjrt bench model.mlir -i random:0 --count 1000 --times times.csv --plot
+"""
+
+
+@click.command(short_help="Measure a program on devices, side by side.", epilog=_EXAMPLES)
+@click.argument("program", type=click.Path())
+@devices_option
+@client_options
+@partitioning_options
+@click.option("--input", "-i", "inputs", multiple=True, metavar="SOURCE", help="An argument, as in 'pjrt run'.")
+@click.option("--count", "-n", type=int, metavar="N", help="Measure N executions on each device.")
+@click.option(
+    "--seconds",
+    "-s",
+    type=float,
+    metavar="S",
+    help=f"Measure for S seconds on each device instead. The default is {DEFAULT_SECONDS:g} seconds.",
+)
+@click.option("--warm-up", type=int, metavar="N", help="Run N times before. The default is as often as 0.3 s allow.")
+@click.option(
+    "--in-flight", type=int, default=1, metavar="N", help="Measure the throughput with N executions in flight."
+)
+@click.option(
+    "--rounds",
+    type=int,
+    default=DEFAULT_ROUNDS,
+    show_default=True,
+    metavar="N",
+    help="Divide the measurement into N rounds, in each of which all devices have a turn.",
+)
+@click.option("--times", metavar="PATH", help="Write every measured time to a .json, .csv or .npz file.")
+@click.option("--plot", is_flag=True, help="Draw a histogram, and the times in their order, for each device.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def bench(
+    program: str,
+    devices: tuple[str, ...],
+    options: dict[str, Any],
+    partitioning: pjrt.CompileOptions,
+    inputs: tuple[str, ...],
+    count: int | None,
+    seconds: float | None,
+    warm_up: int | None,
+    in_flight: int,
+    rounds: int,
+    times: str | None,
+    plot: bool,
+    as_json: bool,
+) -> None:
+    """Measure how long PROGRAM takes on each device.
+
+    Compiling, the first execution, executions, and the transfers of arguments and results are timed apart.
+    """
+    plan_of(count, seconds, warm_up, in_flight, rounds)
+    if times is not None:
+        check_times_path(times)
+    with progress("measuring"):
+        benchmark = measure(
+            ModelFile.read(program),
+            devices or (None,),
+            inputs,
+            count=count,
+            seconds=seconds,
+            warm_up=warm_up,
+            in_flight=in_flight,
+            rounds=rounds,
+            compile_options=partitioning,
+            client_options=options,
+        )
+    if times is not None:
+        write_times(benchmark, times)
+    if as_json:
+        print_json({**benchmark.as_dict(), "times": times})
+        return
+    _print(benchmark)
+    if times is not None:
+        print_facts([("times", str(Path(times)))])
+    if plot:
+        for device in benchmark.devices:
+            _plot(device)
+
+
+def _print(benchmark: Benchmark) -> None:
+    first = benchmark.devices[0]
+    counts = ", ".join(str(device.execute.count) for device in benchmark.devices)
+    print_facts(
+        [
+            ("program", benchmark.program),
+            ("arguments", readable_bytes(first.argument_bytes)),
+            ("results", readable_bytes(first.result_bytes)),
+            ("measured", f"{counts} executions in {benchmark.rounds} rounds"),
+            ("in flight", first.in_flight),
+        ]
+    )
+    columns = ["execute", *(f"{percent:g}%" for percent in PERCENTILES), "max", "a second", "ratio", "in rounds"]
+    rows = [
+        [
+            device.label,
+            *(readable(device.execute.percentile(percent)) for percent in PERCENTILES),
+            readable(device.execute.maximum),
+            f"{device.throughput:.4g}",
+            f"{ratio.median:.3g}",
+            "" if device is first else f"{ratio.low:.3g} to {ratio.high:.3g}",
+        ]
+        for device, ratio in zip(benchmark.devices, benchmark.ratios(), strict=True)
+    ]
+    print_table(columns, rows, right=columns[1:])
+    columns = ["other parts", "compile", "first run", "to device", "from device", "memory peak"]
+    print_table(columns, [_others(device) for device in benchmark.devices], right=columns[1:-1])
+
+
+def _others(device: DeviceBenchmark) -> list[str]:
+    return [
+        device.label,
+        readable(device.compile_seconds),
+        readable(device.first_run_seconds),
+        readable(device.put.median),
+        readable(device.fetch.median),
+        _peak(device),
+    ]
+
+
+def _peak(device: DeviceBenchmark) -> str:
+    peak = device.memory_peak
+    if peak is None:
+        return "unknown"
+    return f"{readable_bytes(peak.nbytes)} of {'a device' if peak.source == 'device' else 'this process'}"
+
+
+def _plot(device: DeviceBenchmark) -> None:
+    width = min(console().width, 100)
+    click.echo(f"\n{device.label}: executions by time")
+    for line in histogram(device.execute, width):
+        click.echo(f"  {line}")
+    click.echo(f"\n{device.label}: executions in their order")
+    for line in timeline(device.execute, width - 2):
+        click.echo(f"  {line}")
