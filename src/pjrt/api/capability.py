@@ -85,6 +85,7 @@ class Capabilities:
         operations: the operations that the device runs, by name, each with the element types that are known to work for
             its first operand (for its first result if it has no operand); ``None`` if that depends on more. All other
             operations are unsupported.
+        native_operations: the operations that the device's own code runs, where a fallback runs the others.
         custom_calls: the supported targets of custom calls; all others are unsupported.
         features: which features the device has, and which it lacks.
         variants: facts that tell devices of one platform apart, such as ``avx512f`` or ``compute_capability``.
@@ -97,6 +98,7 @@ class Capabilities:
     stablehlo_minimum_version: tuple[int, ...] | None = None
     stablehlo_current_version: tuple[int, ...] | None = None
     operations: Mapping[str, frozenset[ElementType] | None] | None = None
+    native_operations: frozenset[str] | None = None
     custom_calls: frozenset[str] | None = None
     features: Mapping[Feature, bool] = field(default_factory=dict)
     variants: Mapping[str, NamedValue] = field(default_factory=dict)
@@ -215,6 +217,7 @@ _FEATURES = frozenset(feature.value for feature in Feature)
 _TO_PLAIN: dict[str, Any] = {
     "element_types": _names,
     "operations": _plain_operations,
+    "native_operations": sorted,
     "custom_calls": sorted,
     "features": lambda features: {feature.value: has for feature, has in features.items()},
     "variants": dict,
@@ -226,6 +229,7 @@ _FROM_PLAIN: dict[str, Any] = {
     "stablehlo_minimum_version": _version,
     "stablehlo_current_version": _version,
     "operations": _operations,
+    "native_operations": frozenset,
     "custom_calls": frozenset,
     "features": _features,
     "variants": lambda plain: {

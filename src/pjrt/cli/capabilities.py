@@ -103,5 +103,9 @@ _FACTS: Sequence[tuple[str, Callable[[pjrt.Capabilities], str]]] = (
     ("program formats", lambda device: _listed(device.program_formats)),
     ("StableHLO", _versions),
     ("operations", lambda device: UNKNOWN if device.operations is None else str(len(device.operations))),
+    (
+        "native operations",
+        lambda device: UNKNOWN if device.native_operations is None else str(len(device.native_operations)),
+    ),
     ("custom calls", lambda device: UNKNOWN if device.custom_calls is None else str(len(device.custom_calls))),
 )

@@ -1,13 +1,14 @@
-"""The client for authors of devices that run StableHLO: ``compile`` takes a parsed program and returns a function.
+"""The client for authors of devices that run StableHLO: kernels for operations, or a compiler of parsed programs.
 
-It joins the host runtime, which knows no programs, with the package that reads them.
+It joins the host runtime, which knows no programs, with the package that reads them, and with the reference
+interpreter, which runs what the author's code does not.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from pjrt.api.attributes import Attributes
@@ -16,8 +17,15 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
+from pjrt.devices.author.capability import capabilities_of
+from pjrt.devices.author.code import AuthorCode, ParsedCompileFunction
+from pjrt.devices.author.kernels import INTERPRETER, Kernel
+from pjrt.devices.reference.compiler import compile_program
+from pjrt.devices.reference.evaluator import Evaluator
+from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient
 from pjrt.stablehlo import (
+    Operation,
     ParsedProgram,
     ValueType,
     Version,
@@ -33,60 +41,140 @@ from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.partitioner import partition
 
-ParsedCompileFunction = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
-"""An author's ``compile(program, options)``."""
-
 _STRUCTURE = frozenset({"func.return", "stablehlo.return", "func.call"})
 """Operations that every device must follow; ``operations`` need not list them."""
 
 
 class StableHloClient(HostClient):
-    """The client of a device that is a function from a parsed program to a function on numpy arrays.
+    """The client of a device that runs StableHLO programs: kernels for operations, or a compiler of parsed programs.
 
     Args:
         name: the platform's name.
+        kernels: functions by the names of the operations that they compute, such as ``stablehlo.dot_general``. A
+            kernel is called as ``kernel(operation, *arrays)``, with a ``pjrt.stablehlo.Operation`` and read-only numpy
+            arrays. It returns an array, or a sequence of one array for each result, or ``NotImplemented`` for an
+            operation that it does not compute, such as one of other types; the fallback computes that one.
         compile: called with a ``pjrt.stablehlo.ParsedProgram`` and ``pjrt.CompileOptions``; returns a function that
             takes one read-only numpy array for each parameter and returns an array or a sequence of arrays, or a
             ``pjrt.host.Compiled``. Types and donation that the ``Compiled`` does not declare are those of the program.
             A program of several partitions arrives partitioned by XLA: it is the program of one device, with
             collectives. If ``capabilities`` declares ``Feature.PARTITIONING``, the program arrives whole, and
             ``compile`` partitions it and returns a ``Compiled`` with the types of one partition; if it denies the
-            feature, such a program fails to compile.
-        operations: the names of the operations that the device runs, such as ``stablehlo.add``. A program with another
-            operation fails to compile, with the operation and its source location in the message. Default: all.
+            feature, such a program fails to compile. With a ``fallback``, ``compile`` gets the largest runs of
+            operations that it takes, each as a program of one function; it may raise ``UnimplementedError`` to leave
+            a run to the fallback.
+        fallback: ``"reference"``, for the interpreter that runs everything that the author's code does not: other
+            operations, control flow, calls, composites, custom calls and callbacks. By default a program with an
+            operation that the device does not run fails to compile.
+        fuse: whether ``compile`` takes an operation into a run; called with the operation. Default: the operation is
+            one of ``operations``, if these are given.
+        operations: the names of the operations that ``compile`` takes, such as ``stablehlo.add``. Without a fallback, a
+            program with another operation fails to compile, with the operation and its source location in the message.
+            Default: all.
+        trace: called with every step, its inputs and its outputs, on the thread of the device that runs it.
+        profile: add up the time per operation in ``client.profile``, with the device that ran it.
+        break_at: names of operations or source locations (parts of them do) before which to stop in ``pdb``.
+        debug_nans: stop with an error at the first operation that makes a NaN or an infinity from finite inputs.
         newest: the newest StableHLO version that the device reads; frameworks send programs at that version. Default:
             the newest version that this package reads.
         capabilities: the other abilities of the device, such as its element types; ``client.supports`` and
             ``pjrt check`` rely on them.
         options: all other options of ``pjrt.host.HostClient``: ``num_devices``, ``memory_kinds``, ``memory_limit``, …
+
+    With ``trace``, ``profile``, ``break_at`` or ``debug_nans``, ``compile`` gets each operation as a program of its
+    own, and the interpreter runs control flow and calls.
+
+    Raises:
+        InvalidArgumentError: there are neither kernels nor ``compile``, or ``fuse`` is given without ``compile`` and a
+            fallback, or the fallback is unknown.
     """
+
+    __slots__ = ("profile",)
 
     def __init__(
         self,
         name: str,
         *,
-        compile: ParsedCompileFunction,
+        kernels: Mapping[str, Kernel] | None = None,
+        compile: ParsedCompileFunction | None = None,
+        fallback: str | None = None,
+        fuse: Callable[[Operation], bool] | None = None,
         operations: Collection[str] | None = None,
+        trace: Callable[..., object] | None = None,
+        profile: bool | Profile = False,
+        break_at: str | Iterable[str] = (),
+        debug_nans: bool = False,
         newest: Version | str | None = None,
         attributes: Attributes | None = None,
         capabilities: Capabilities | None = None,
         **options: Any,
     ) -> None:
+        _check_code(kernels, compile, fallback, fuse)
         names = None if operations is None else frozenset(operations)
-        defaults = Capabilities(
-            operations=None if names is None else dict.fromkeys(names), features={Feature.PARTITIONING: True}
-        )
         own_partitioner = None if capabilities is None else capabilities.has(Feature.PARTITIONING)
+        observation = Observation.of(
+            trace=trace, profile=profile, break_at=break_at, debug_nans=debug_nans, interpreter=INTERPRETER
+        )
+        self.profile = observation.profile
+        interpreted = kernels is not None or fallback is not None or bool(observation.observers)
+
+        def compile_interpreted(program: Program, compile_options: CompileOptions) -> Compiled:
+            if own_partitioner is False:
+                _refuse_partitions(name, compile_options)
+
+            def evaluator(module: Any) -> Evaluator:
+                author = AuthorCode(
+                    name,
+                    kernels or {},
+                    compile,
+                    fuse or (lambda operation: names is None or operation.name in names),
+                    longest=1 if observation.observers else None,
+                    fallback=fallback is not None,
+                    options=compile_options,
+                )
+                fold = not observation.observers
+                return Evaluator(module, fold=fold, handlers=self.ffi_handlers, author=author)
+
+            return compile_program(program, compile_options, evaluator, observation.loop, vet=False)
+
         super().__init__(
             name,
-            compile=functools.partial(_compile, name, compile, names, own_partitioner),
+            compile=compile_interpreted
+            if interpreted
+            else functools.partial(_compile, name, compile, names, own_partitioner),
             formats=(ProgramFormat.MLIR, ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG),
             attributes={**_versions(newest), **(attributes or {})},
-            capabilities=(capabilities or Capabilities()).completed(defaults),
+            capabilities=lambda: (capabilities or Capabilities()).completed(
+                capabilities_of(kernels, names, fallback is not None, self.ffi_handlers)
+            ),
             static_check=static_check,
             partitioning=partitioning_of,
             **options,
         )
+
+
+def _check_code(
+    kernels: Mapping[str, Kernel] | None,
+    compile: ParsedCompileFunction | None,
+    fallback: str | None,
+    fuse: Callable[[Operation], bool] | None,
+) -> None:
+    """Check that the author's code makes a device.
+
+    Raises:
+        InvalidArgumentError: a part is missing, or is not what it must be.
+    """
+    if kernels is None and compile is None and fallback is None:
+        raise InvalidArgumentError("expected kernels=, compile= or fallback='reference', found none of them")
+    if fallback not in (None, INTERPRETER):
+        raise InvalidArgumentError(f"expected fallback={INTERPRETER!r} or None, found {fallback!r}")
+    if fuse is not None and (compile is None or fallback is None):
+        raise InvalidArgumentError("fuse= chooses the operations for compile= and leaves the others to fallback=")
+    for operation, kernel in (kernels or {}).items():
+        if not callable(kernel) or "." not in operation:
+            raise InvalidArgumentError(
+                f"expected kernels as functions by names such as 'stablehlo.add', found {kernel!r} for {operation!r}"
+            )
 
 
 def _versions(newest: Version | str | None) -> Attributes:
@@ -100,7 +188,7 @@ def _versions(newest: Version | str | None) -> Attributes:
 
 def _compile(
     name: str,
-    compile: ParsedCompileFunction,
+    compile: ParsedCompileFunction | None,
     operations: frozenset[str] | None,
     own_partitioner: bool | None,
     program: Program,
@@ -109,11 +197,7 @@ def _compile(
     partitioned = None
     if options.partitioning.num_partitions > 1 and options.spmd and not own_partitioner:
         if own_partitioner is False:
-            raise UnimplementedError(
-                f"the device '{name}' does not partition programs: this one is for "
-                f"{options.partitioning.num_partitions} partitions, with the shapes of whole arrays; compile it for "
-                "one, or on a device that partitions, such as 'cpu' or 'reference'"
-            )
+            _refuse_partitions(name, options)
         partitioned = partition(program, options)
     module = to_module(read(program), trusted=True) if partitioned is None else partitioned.module
     Outline.of(module).check()
@@ -121,6 +205,7 @@ def _compile(
     del module
     if operations is not None:
         _check_operations(name, parsed, operations)
+    assert compile is not None  # a device of kernels alone is compiled by the interpreter
     compiled = Compiled.of(compile(parsed, options))
     entry = parsed.entry
     aliases, donated = donations(entry.argument_attributes)
@@ -144,6 +229,16 @@ def _compile(
         aliases=compiled.aliases or aliases,
         donated=compiled.donated or donated,
     )
+
+
+def _refuse_partitions(name: str, options: CompileOptions) -> None:
+    """Refuse a program of several partitions, for a device whose author denies that it partitions."""
+    if options.partitioning.num_partitions > 1 and options.spmd:
+        raise UnimplementedError(
+            f"the device '{name}' does not partition programs: this one is for "
+            f"{options.partitioning.num_partitions} partitions, with the shapes of whole arrays; compile it for "
+            "one, or on a device that partitions, such as 'cpu' or 'reference'"
+        )
 
 
 def _check_operations(name: str, parsed: ParsedProgram, operations: frozenset[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
@@ -67,6 +67,26 @@ def senseless_refused() -> Iterator[None]:
         raise InvalidArgumentError(f"the program holds something senseless: {type(error).__name__}: {error}") from error
 
 
+class OperationParser:
+    """The parser of single operations, for a compiler that goes through a module itself."""
+
+    def __init__(self) -> None:
+        self._parser = _Parser(largest_constant=None, bodies=True)
+
+    def parse(self, native: Any, operands: Sequence[Value]) -> Operation:
+        """Return an operation of MLIR.
+
+        Args:
+            native: the operation; its module must be open.
+            operands: the values that it takes.
+
+        A value that one of its regions takes from outside is a ``Value`` without an owner.
+        """
+        names = _Names()
+        names.values = _OpenValues(self._parser, zip(native.operands, operands, strict=True))
+        return self._parser.operation(native, names)
+
+
 class _Parser:
     """The parser of one module; types and locations that occur again are shared."""
 
@@ -86,7 +106,7 @@ class _Parser:
                 function = self._function(operation)
                 functions[function.name] = function
             else:
-                declarations.append(self._operation(operation, _Names()))
+                declarations.append(self.operation(operation, _Names()))
         name = attributes.pop("sym_name", "")
         return ParsedProgram(name, functions, attributes, tuple(declarations))
 
@@ -117,13 +137,13 @@ class _Parser:
             raise UnimplementedError(f"expected regions of one block each, as StableHLO has them, found {len(blocks)}")
         native, block = blocks[0], Block()
         block.arguments = tuple(
-            names.add(argument, Value(self._type(argument.type), f"%arg{next(names.arguments)}", block, index))
+            names.add(argument, Value(self.type(argument.type), f"%arg{next(names.arguments)}", block, index))
             for index, argument in enumerate(native.arguments)
         )
-        block.operations = tuple(self._operation(inner.operation, names) for inner in native.operations)
+        block.operations = tuple(self.operation(inner.operation, names) for inner in native.operations)
         return block
 
-    def _operation(self, native: Any, names: _Names) -> Operation:
+    def operation(self, native: Any, names: _Names) -> Operation:
         operation = Operation(
             native.name,
             tuple(names.values[operand] for operand in native.operands),
@@ -136,7 +156,7 @@ class _Parser:
             operation.results = tuple(
                 names.add(
                     result,
-                    Value(self._type(result.type), f"{prefix}#{i}" if len(results) > 1 else prefix, operation, i),
+                    Value(self.type(result.type), f"{prefix}#{i}" if len(results) > 1 else prefix, operation, i),
                 )
                 for i, result in enumerate(results)
             )
@@ -151,10 +171,10 @@ class _Parser:
     def _is_left_out(self, constant: Any) -> bool:
         if not self._largest_constant:
             return self._largest_constant is not None
-        type_ = self._type(constant.results[0].type)
+        type_ = self.type(constant.results[0].type)
         return isinstance(type_, TensorType) and type_.is_static and type_.size > self._largest_constant
 
-    def _type(self, native: Any) -> ValueType:
+    def type(self, native: Any) -> ValueType:
         type_ = self._types.get(native)
         if type_ is None:
             type_ = self._types[native] = decode_type(native)
@@ -172,12 +192,24 @@ class _Names:
     """The values of one function, by MLIR's own, and the next free names."""
 
     def __init__(self) -> None:
-        self.values: dict[Any, Value] = {}
+        self.values: dict[Any, Value] = {}  # of the operations and block arguments that are parsed already
         self.arguments = count()
         self.results = count()
 
     def add(self, native: Any, value: Value) -> Value:
         self.values[native] = value
+        return value
+
+
+class _OpenValues(dict[Any, Value]):
+    """The values that one operation can see; those from outside of it are made when they are asked for."""
+
+    def __init__(self, parser: _Parser, values: Iterable[tuple[Any, Value]]) -> None:
+        super().__init__(values)
+        self._parser = parser
+
+    def __missing__(self, native: Any) -> Value:
+        value = self[native] = Value(self._parser.type(native.type), f"%outer{len(self)}", None, 0)
         return value
 
 

@@ -10,7 +10,7 @@ from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.reference.capability import capabilities
 from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.evaluator import Evaluator
-from pjrt.devices.reference.observers import Breakpoints, DebugNans, Observer, Profile, Trace, loop_for
+from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient
 from pjrt.stablehlo import current_version, minimum_version, partitioning_of, static_check
 
@@ -52,17 +52,9 @@ class ReferenceClient(HostClient):
         process_index: int = 0,
         process_count: int | None = None,
     ) -> None:
-        self.profile = profile if isinstance(profile, Profile) else Profile() if profile else None
-        observers: list[Observer] = []
-        if trace is not None:
-            observers.append(Trace(trace))
-        if break_at:
-            observers.append(Breakpoints(break_at.split(",") if isinstance(break_at, str) else break_at))
-        if debug_nans:
-            observers.append(DebugNans())
-        if self.profile is not None:  # last, so that it does not time the others
-            observers.append(self.profile)
-        loop, folding = loop_for(observers), not observers if fold is None else fold
+        observation = Observation.of(trace=trace, profile=profile, break_at=break_at, debug_nans=debug_nans)
+        self.profile = observation.profile
+        loop, folding = observation.loop, not observation.observers if fold is None else fold
 
         def compile_for_numpy(program: Program, options: CompileOptions) -> Compiled:
             def evaluator(module: Any) -> Evaluator:

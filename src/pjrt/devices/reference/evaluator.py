@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.devices.reference.core.author import Author
 from pjrt.devices.reference.core.block import run_fast
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.lowering import ModuleLowering, function_attributes
@@ -27,6 +28,7 @@ class Evaluator:
         fold: let the optimizations change the steps of the program: constants are computed, small functions inlined,
             chains run in chunks. Without it every step is an op as the program has it.
         handlers: names of functions of the host that custom calls may call, besides the built-in ones.
+        author: the author of a device, whose kernels take the place of the interpreter's.
 
     Raises:
         UnimplementedError: an op, type or attribute is unsupported; the message names it and its place in the source.
@@ -45,11 +47,12 @@ class Evaluator:
         optimize: bool = True,
         fold: bool = True,
         handlers: Collection[str] = (),
+        author: Author | None = None,
     ) -> None:
         lowering = (
-            FastModuleLowering(module, fold=fold, handlers=handlers)
+            FastModuleLowering(module, fold=fold, handlers=handlers, author=author)
             if optimize
-            else ModuleLowering(module, handlers=handlers)
+            else ModuleLowering(module, handlers=handlers, author=author)
         )
         operation = lowering.operation(entry)
         self.region = lowering.function(entry)

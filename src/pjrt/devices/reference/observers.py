@@ -34,6 +34,54 @@ class Observer:
         """Handle a step that has run. The arrays are the program's own and must not be written to."""
 
 
+@dataclass(frozen=True)
+class Observation:
+    """The observers that the options of a client ask for.
+
+    Attributes:
+        observers: the observers, in the order in which they are called.
+        profile: the profile among them, if there is one.
+    """
+
+    observers: tuple[Observer, ...]
+    profile: Profile | None
+
+    @staticmethod
+    def of(
+        *,
+        trace: Callable[[Step, Values, Values], object] | None = None,
+        profile: bool | Profile = False,
+        break_at: str | Iterable[str] = (),
+        debug_nans: bool = False,
+        interpreter: str = "",
+    ) -> Observation:
+        """Return the observers of these options.
+
+        Args:
+            trace: called with every step, its inputs and its outputs.
+            profile: whether to add up the time per op, or a profile to add to.
+            break_at: names of ops or source locations, separated by commas or in a list.
+            debug_nans: whether to stop at the first NaN or infinity.
+            interpreter: the name of the interpreter in the profile, where other devices compute ops too.
+        """
+        total = profile if isinstance(profile, Profile) else Profile(interpreter=interpreter) if profile else None
+        observers: list[Observer] = []
+        if trace is not None:
+            observers.append(Trace(trace))
+        if break_at:
+            observers.append(Breakpoints(break_at.split(",") if isinstance(break_at, str) else break_at))
+        if debug_nans:
+            observers.append(DebugNans())
+        if total is not None:  # last, so that it does not time the others
+            observers.append(total)
+        return Observation(tuple(observers), total)
+
+    @property
+    def loop(self) -> Callable[[Block, Environment], None]:
+        """The loop that runs steps and calls the observers."""
+        return loop_for(self.observers)
+
+
 def loop_for(observers: Iterable[Observer]) -> Callable[[Block, Environment], None]:
     """Return the loop that calls these observers; the fast one if there are none."""
     chosen = tuple(observers)
@@ -128,8 +176,13 @@ class Entry:
 
 @dataclass
 class Profile(Observer):
-    """An observer that adds up time per op in ``by_op`` and ``by_location``; devices may share it."""
+    """An observer that adds up time per op in ``by_op`` and ``by_location``; devices may share it.
 
+    ``interpreter`` is the name of the interpreter where a device's author computes some of the steps: then the names of
+    ops have the device that computed them, such as ``stablehlo.add on mychip``.
+    """
+
+    interpreter: str = ""
     by_op: defaultdict[str, Entry] = field(default_factory=lambda: defaultdict(Entry))
     by_location: defaultdict[tuple[str, str], Entry] = field(default_factory=lambda: defaultdict(Entry))
 
@@ -148,8 +201,10 @@ class Profile(Observer):
         if self._running.stack:
             self._running.stack[-1][0] += now - begin
         size = sum(value.nbytes for value in outputs if isinstance(value, np.ndarray | np.generic))
+        device = self.interpreter if step.runner is None else step.runner.device
+        name = f"{step.name} on {device}" if device else step.name
         with self._lock:
-            for entry in (self.by_op[step.name], self.by_location[step.name, step.location]):
+            for entry in (self.by_op[name], self.by_location[name, step.location]):
                 entry.calls += 1
                 entry.seconds += now - begin - inside
                 entry.bytes_out += size

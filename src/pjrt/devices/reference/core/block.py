@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pjrt.api.author_errors import from_author
 from pjrt.api.errors import PjrtError
@@ -29,11 +29,20 @@ they pass the environment on to regions.
 CONTEXT_SLOT = 0
 
 
+class Runner(Protocol):
+    """A kernel of a device's author."""
+
+    @property
+    def device(self) -> str:
+        """The device that computed the step: that of the author, or ``reference`` if the author declined."""
+
+
 class Step(NamedTuple):
     """One step in human-readable form: for traces, profiles and breakpoints.
 
     ``blocks`` are the regions and functions that it runs; ``flops`` are its floating-point operations, where they do
-    not follow from the number of elements (the kernel then has an attribute of that name).
+    not follow from the number of elements (the kernel then has an attribute of that name). ``runner`` knows the device
+    whose author computes the step; None where the interpreter computes it.
     """
 
     name: str
@@ -44,6 +53,7 @@ class Step(NamedTuple):
     output_types: tuple[ValueType, ...]
     blocks: tuple[Block, ...] = ()
     flops: float | None = None
+    runner: Runner | None = None
 
     def __str__(self) -> str:
         inputs, outputs = ", ".join(map(str, self.input_types)), ", ".join(map(str, self.output_types))

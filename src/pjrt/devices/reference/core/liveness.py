@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from pjrt.devices.reference.core.block import Block, Kernel, Step, encode
+from pjrt.stablehlo.operation import Operation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +20,7 @@ class Pending:
         environment: whether the kernel takes the environment.
         elementwise: whether the kernel works element by element.
         pure: whether it may run earlier than in the program.
+        operation: the operation, where the author of a device may compute it.
     """
 
     kernel: Kernel
@@ -27,6 +29,7 @@ class Pending:
     environment: bool
     elementwise: bool
     pure: bool
+    operation: Operation | None = None
 
 
 def assemble(block: Block, pending: Sequence[Pending], constant: Collection[int]) -> Block:

@@ -16,6 +16,7 @@ import numpy as np
 
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.devices.reference.core import mlir, registry
+from pjrt.devices.reference.core.author import CONTROL_FLOW, Author
 from pjrt.devices.reference.core.block import Block, Kernel, Step
 from pjrt.devices.reference.core.liveness import Pending, assemble
 from pjrt.devices.reference.core.locations import describe
@@ -25,6 +26,8 @@ from pjrt.devices.reference.core.region import Region
 from pjrt.devices.reference.core.registry import Rule
 from pjrt.devices.reference.core.values import EXPECTED, unknown_type
 from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_type
+from pjrt.stablehlo.operation import Value
+from pjrt.stablehlo.parser import OperationParser
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
 _TERMINATORS = frozenset({"func.return", "stablehlo.return", "sdy.return", "chlo.return", "mhlo.return"})
@@ -36,9 +39,11 @@ _SHAPING = frozenset({"stablehlo.reshape", "stablehlo.broadcast_in_dim", "stable
 class ModuleLowering:
     """The compiler of a module: compiles each function at most once."""
 
-    def __init__(self, module: Any, *, handlers: Collection[str] = ()) -> None:
+    def __init__(self, module: Any, *, handlers: Collection[str] = (), author: Author | None = None) -> None:
         importlib.import_module("pjrt.devices.reference.ops")  # registers the ops; not at the top: they need the core
         self.handlers = handlers
+        self.author = author
+        self.parser = OperationParser()
         self._root = mlir.decompose(module, lambda name: registry.find(name) is not None)
         self.ops: set[str] = set()
         self._operations = {
@@ -146,6 +151,9 @@ class BlockLowering:
         self._module = module
         self._name = name
         self._parent = parent
+        self._author = module.author if parent is None or name.partition(" ")[0] in CONTROL_FLOW else None
+        if parent is not None and parent._author is None:
+            self._author = None
         self._template: list[Any] = [None]  # slot 0: the context
         self._types: list[ValueType] = [TokenType()]  # of the value in each slot
         self._constant: set[int] = set()
@@ -167,6 +175,7 @@ class BlockLowering:
 
     def region(self) -> Region:
         """Return the finished block."""
+        self._combine()
         block = Block(
             name=self._name,
             arguments=self._arguments,
@@ -178,6 +187,11 @@ class BlockLowering:
             captures=tuple(self._captures.items()),
         )
         return Region(assemble(block, self._pending, self._constant), self._elementwise)
+
+    def _combine(self) -> None:
+        """Put single steps in place of several, before the steps are final."""
+        if self._author is not None:
+            self._pending = self._author.combine(self._pending, self._outputs, self._template, self._constant)
 
     def slot(self, value: Any) -> int:
         """Return the slot of an MLIR value; a value of the block around is captured."""
@@ -222,12 +236,21 @@ class BlockLowering:
             self._module.ops.add(view.attr("call_target_name"))
         if (unknown := unknown_type(view.results)) is not None:
             raise view.unimplemented(f"{EXPECTED}, found {unknown}")
-        kernel = self._compile(view)
+        rule = registry.find(view.name)
+        environment = bool(view.regions) or (rule is not None and rule.environment)
+        parsed = None
+        if self._author is not None and view.name not in _CONSTANTS and self._author.wants(view.name):
+            operands = [Value(type_, f"%{slot}", None, 0) for slot, type_ in zip(inputs, operand_types, strict=True)]
+            parsed = self._module.parser.parse(operation, operands)
+            kernel = self._author.kernel(parsed, lambda: self._compile(view), environment)
+        else:
+            kernel = self._compile(view)
         outputs = tuple(self._new_slot(type_) for type_ in view.results)
         self._slots.update(zip(operation.results, outputs, strict=True))
-        rule = registry.find(view.name)
-        assert rule is not None  # else it could not be compiled
-        elementwise = getattr(kernel, "elementwise", rule.elementwise)
+        runner = kernel if hasattr(kernel, "device") else None
+        # The author's kernels are made for the types in the program.
+        elementwise = getattr(kernel, "elementwise", runner is None and rule is not None and rule.elementwise)
+        pure = rule is not None and rule.foldable
         self._elementwise = self._elementwise and elementwise
         self._check_scalar(view.results)
         if view.name in _CONSTANTS:
@@ -236,9 +259,8 @@ class BlockLowering:
         captured = tuple(outside for region in view.regions for outside, _ in region.block.captures)
         blocks = tuple(region.block for region in (*view.regions, *view.called))
         flops = getattr(kernel, "flops", None)
-        step = Step(view.name, view.location, inputs, outputs, view.operands, view.results, blocks, flops)
-        environment = rule.environment or bool(view.regions)
-        self._append(Pending(kernel, step, inputs + captured, environment, elementwise, rule.foldable))
+        step = Step(view.name, view.location, inputs, outputs, view.operands, view.results, blocks, flops, runner)
+        self._append(Pending(kernel, step, inputs + captured, environment, elementwise, pure, parsed))
 
     def _append(self, pending: Pending) -> None:
         self._pending.append(pending)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.devices.reference.core.author import Author
 from pjrt.devices.reference.core.block import Kernel
 from pjrt.devices.reference.core.liveness import Pending
 from pjrt.devices.reference.core.lowering import BlockLowering, ModuleLowering
@@ -36,11 +37,13 @@ class FastModuleLowering(ModuleLowering):
     With ``fold`` it changes the steps of the program too; without, each step is an op as the program has it.
     """
 
-    def __init__(self, module: Any, *, fold: bool = True, handlers: Collection[str] = ()) -> None:
+    def __init__(
+        self, module: Any, *, fold: bool = True, handlers: Collection[str] = (), author: Author | None = None
+    ) -> None:
         # Registers the kernels; not at the top: they need the ops, which are imported with the first program.
         from pjrt.devices.reference.fast import in_place, select, sorting  # noqa: F401
 
-        super().__init__(module, handlers=handlers)
+        super().__init__(module, handlers=handlers, author=author)
         self.fold = fold
 
     def lower(self, block: Any, name: str, parent: BlockLowering | None) -> BlockLowering:
@@ -58,10 +61,13 @@ class FastBlockLowering(BlockLowering):
     def region(self) -> Region:
         from pjrt.devices.reference.fast.in_place import with_updates_in_place
 
-        if self._module.fold:
-            self._pending = fuse(self._pending, self._outputs, self._template, self._constant)
         region = super().region()
         return Region(with_updates_in_place(region.block), region.elementwise)
+
+    def _combine(self) -> None:
+        super()._combine()
+        if self._module.fold:
+            self._pending = fuse(self._pending, self._outputs, self._template, self._constant)
 
     def _add(self, operation: Any) -> None:
         if not (operation.name == "func.call" and self._module.fold and self._inline(operation)):
@@ -96,6 +102,8 @@ class FastBlockLowering(BlockLowering):
         """Run a step now if its operands are constants, and return whether that was done."""
         step = pending.step
         if pending.environment or not pending.pure or not self._constant.issuperset(step.inputs):
+            return False
+        if step.runner is not None:  # an author's kernel runs on the author's device, which may not be there yet
             return False
         if step.name not in _VIEWS and not _is_small(step.output_types):
             return False

@@ -1,0 +1,174 @@
+"""The code of an author, as the interpreter asks for it while it compiles a program."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.devices.author.kernels import AuthorKernel, Kernel, checked, read_only
+from pjrt.devices.author.operation_runs import OperationRun, is_whole, operation_run, split
+from pjrt.devices.reference.core import block
+from pjrt.devices.reference.core.author import CONTROL_FLOW
+from pjrt.devices.reference.core.block import Environment, context_of
+from pjrt.devices.reference.core.liveness import Pending
+from pjrt.host import Compiled
+from pjrt.stablehlo.operation import Operation, ParsedProgram
+
+ParsedCompileFunction = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
+"""An author's ``compile(program, options)``."""
+
+PROGRAM_STRUCTURE = CONTROL_FLOW | {"func.call", "stablehlo.composite"}
+"""Operations that run other parts of the program: the interpreter's, and never part of a run of operations."""
+
+
+class AuthorCode:
+    """An author's kernels, and the author's compiler for runs of operations.
+
+    Args:
+        device: the name of the author's device.
+        kernels: the kernels by the names of their operations.
+        compile: compiles a run of operations, as a program of one function; None if the author takes single
+            operations only.
+        accepts: whether a run may have an operation in it.
+        longest: the most operations of a run; None for any number.
+        fallback: whether the interpreter runs what the author's code does not; control flow it runs in any case.
+        options: the options of the program.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        kernels: Mapping[str, Kernel],
+        compile: ParsedCompileFunction | None,
+        accepts: Callable[[Operation], bool],
+        longest: int | None,
+        fallback: bool,
+        options: CompileOptions,
+    ) -> None:
+        self._device = device
+        self._kernels = kernels
+        self._compile = compile
+        self._accepts = accepts
+        self._longest = longest
+        self._fallback = fallback
+        self._options = options
+        self._runs = 0
+
+    def wants(self, name: str) -> bool:
+        """Whether the author may compute operations of a name."""
+        return name in self._kernels or (
+            name not in PROGRAM_STRUCTURE and (self._compile is not None or not self._fallback)
+        )
+
+    def kernel(self, operation: Operation, interpreted: Callable[[], block.Kernel], environment: bool) -> block.Kernel:
+        """Return the kernel of an operation; see ``pjrt.devices.reference.core.author``."""
+        function = self._kernels.get(operation.name)
+        if function is None and not self._fallback and not self._may_run(operation):
+            raise UnimplementedError(
+                f"the device '{self._device}' does not run {operation.name} ({operation.location}), and has no "
+                f"fallback; it runs {', '.join(sorted(self._kernels)) or 'what its compile function takes'}"
+            )
+        fallback: block.Kernel | PjrtError
+        try:
+            fallback = interpreted()
+        except UnimplementedError as error:
+            if function is None and not self._may_run(operation):
+                raise
+            fallback = error
+        if function is not None:
+            return AuthorKernel(self._device, function, operation, fallback, environment)
+        return _Missing(fallback) if isinstance(fallback, PjrtError) else fallback
+
+    def combine(
+        self,
+        pending: Sequence[Pending],
+        outputs: Sequence[int],
+        template: Sequence[Any],
+        constant: Collection[int],
+    ) -> list[Pending]:
+        """Return the steps of a block with its runs; see ``pjrt.devices.reference.core.author``."""
+        done: list[Pending] = []
+        rest = list(pending)
+        while self._compile is not None and rest:
+            before, run, rest = split(rest, self._takes, self._longest)
+            done.extend(before)
+            if run:
+                done.extend(self._compiled_run(run, {*outputs, *_uses(rest)}, template, constant))
+        return [_complete(item) for item in [*done, *rest]]
+
+    def _may_run(self, operation: Operation) -> bool:
+        return self._compile is not None and self._accepts(operation)
+
+    def _takes(self, pending: Pending) -> bool:
+        return is_whole(pending) and pending.operation is not None and self._may_run(pending.operation)
+
+    def _compiled_run(
+        self, run: Sequence[Pending], needed: Collection[int], template: Sequence[Any], constant: Collection[int]
+    ) -> Sequence[Pending]:
+        """Return a run as one step, or its steps if the author declines it."""
+        assert self._compile is not None
+        name = f"{self._device}_run_{self._runs}"
+        self._runs += 1
+        planned = operation_run(name, self._device, run, needed, template, constant, self._accepts)
+        if not planned.step.outputs:  # nothing reads their results
+            return run
+        try:
+            compiled = Compiled.of(self._compile(planned.program, self._options))
+        except UnimplementedError as error:
+            _log.info("%s declined %d operations: %s", self._device, len(run), error.message)
+            return run
+        kernel = RunKernel(self._device, planned, compiled)
+        step = planned.step._replace(runner=kernel)
+        return [Pending(kernel, step, planned.inputs, compiled.takes_context, False, True)]
+
+
+class RunKernel:
+    """The author's function for a run of operations."""
+
+    __slots__ = ("_function", "_takes_context", "_types", "device")
+
+    def __init__(self, device: str, run: OperationRun, compiled: Compiled) -> None:
+        self.device = device
+        self._function = compiled.run
+        self._takes_context = compiled.takes_context
+        self._types = run.step.output_types
+
+    def __call__(self, *values: Any) -> Any:
+        """Return the results of the run."""
+        if self._takes_context:
+            environment: Environment = values[0]
+            results = self._function(context_of(environment).host, *map(read_only, values[1:]))
+        else:
+            results = self._function(*map(read_only, values))
+        return checked(results, self._types, f"the function that {self.device} compiled")
+
+
+class _Missing:
+    """The kernel of an operation that the interpreter lacks: the operation must become part of a run."""
+
+    def __init__(self, error: PjrtError) -> None:
+        self.error = error
+
+    def __call__(self, *values: Any) -> Any:
+        raise self.error
+
+
+def _complete(pending: Pending) -> Pending:
+    """Return a step that has a kernel.
+
+    Raises:
+        UnimplementedError: neither the author nor the interpreter computes the operation.
+    """
+    if isinstance(pending.kernel, _Missing):
+        raise pending.kernel.error
+    return pending
+
+
+def _uses(pending: Sequence[Pending]) -> set[int]:
+    return {slot for item in pending for slot in item.uses}
+
+
+_log = logging.getLogger("pjrt")

@@ -1,0 +1,379 @@
+"""Devices with kernels of their own, and the reference interpreter for everything else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pjrt
+from pjrt.stablehlo import Operation, ParsedProgram
+
+Array = np.ndarray[Any, Any]
+
+
+def text_of(function: Callable[..., Any], *arguments: Any) -> str:
+    return str(jax.jit(function).lower(*arguments).as_text(debug_info=True))
+
+
+def run(client: pjrt.Client, program: str, *arguments: Any) -> list[Array]:
+    return [np.asarray(result) for result in client.compile(program)(*arguments)]
+
+
+def matmul(operation: Operation, x: Array, y: Array) -> Any:
+    numbers = operation.attribute("dot_dimension_numbers")
+    if numbers.lhs_batching_dimensions:
+        return NotImplemented
+    return np.tensordot(x, y, (numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions))
+
+
+X = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+
+EVERYDAY: dict[str, Callable[[Any], Any]] = {
+    "x + 1": lambda x: x + 1,
+    "x @ x.T": lambda x: x @ x.T,
+    "sum": lambda x: x.sum(),
+    "x[0]": lambda x: x[0],
+    "solve": lambda x: jnp.linalg.solve(x, x[0]),
+    "random": lambda x: x + jax.random.normal(jax.random.key(1), x.shape),
+    "grad": jax.grad(lambda x: jnp.tanh(x @ x).sum()),
+    "scan": lambda x: jax.lax.scan(lambda c, _: (jnp.tanh(c @ x) + 1, c.sum()), x, None, length=3),
+    "cond": lambda x: jax.lax.cond(x[0, 0] > 0, lambda: x @ x, lambda: x + 1),
+    "sort": lambda x: jnp.sort(x + 1, axis=0),
+    "batched": lambda x: jnp.einsum("bij,bjk->bik", x[None], x[None]),
+}
+
+
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_everyday_programs_need_two_kernels(name: str) -> None:
+    kernels = {"stablehlo.dot_general": matmul, "stablehlo.add": lambda operation, x, y: x + y}
+    program = text_of(EVERYDAY[name], X)
+    with pjrt.StableHloClient("two", kernels=kernels, fallback="reference") as mine, pjrt.client("reference") as judge:
+        for ours, theirs in zip(run(mine, program, X), run(judge, program, X), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_kernels_run_in_loops_branches_and_functions_but_not_in_reducers() -> None:
+    calls: Counter[str] = Counter()
+
+    def add(operation: Operation, x: Array, y: Array) -> Array:
+        calls[str(operation.results[0].type)] += 1
+        return x + y
+
+    @jax.jit
+    def inner(x: Any) -> Any:
+        return x + 2
+
+    def program(x: Any) -> Any:
+        x = jax.lax.fori_loop(0, 3, lambda _, v: v + x, x)
+        x = jax.lax.cond(x[0] > 100, lambda: x, lambda: inner(x))
+        return x, jax.lax.reduce(x, 0.0, lambda a, b: a + b * a, (0,))
+
+    x = np.ones(5, np.float32)
+    with pjrt.StableHloClient("adds", kernels={"stablehlo.add": add}, fallback="reference") as client:
+        results = run(client, text_of(program, x), x)
+    np.testing.assert_array_equal(results[0], np.full(5, 6, np.float32))
+    assert calls["tensor<5xf32>"] == 4  # three rounds and the function
+    assert calls["tensor<f32>"] == 0  # the reducer's
+
+
+def test_a_kernel_that_declines_is_asked_once() -> None:
+    asked = []
+
+    def add(operation: Operation, x: Array, y: Array) -> Any:
+        asked.append(operation.results[0].type.element)
+        return NotImplemented if x.dtype != np.float32 else x + y + 1
+
+    program = """
+    func.func @main(%x: tensor<2xf32>, %n: tensor<2xi32>) -> (tensor<2xf32>, tensor<2xi32>) {
+      %0 = stablehlo.add %x, %x : tensor<2xf32>
+      %1 = stablehlo.add %n, %n : tensor<2xi32>
+      return %0, %1 : tensor<2xf32>, tensor<2xi32>
+    }"""
+    x, n = np.ones(2, np.float32), np.ones(2, np.int32)
+    with pjrt.StableHloClient("declines", kernels={"stablehlo.add": add}, fallback="reference", profile=True) as client:
+        executable = client.compile(program)
+        for _ in range(2):
+            assert [np.asarray(result).tolist() for result in executable(x, n)] == [[3, 3], [2, 2]]
+        assert client.profile is not None
+        assert {name: entry.calls for name, entry in client.profile.by_op.items()} == {
+            "stablehlo.add on declines": 2,
+            "stablehlo.add on reference": 2,
+        }
+    assert asked == [pjrt.ElementType.F32, pjrt.ElementType.S32, pjrt.ElementType.F32]
+
+
+def test_without_a_fallback_other_operations_are_refused_with_their_place() -> None:
+    program = text_of(lambda x: jnp.tanh(x + x), X)
+    with pjrt.StableHloClient("adds", kernels={"stablehlo.add": lambda op, x, y: x + y}) as client:
+        np.testing.assert_array_equal(run(client, text_of(lambda x: x + x, X), X)[0], X + X)
+        with pytest.raises(
+            pjrt.UnimplementedError, match=r"does not run stablehlo.tanh .*test_author.py.* no fallback"
+        ):
+            client.compile(program)
+        assert client.supports(program).verdict is pjrt.Verdict.NO
+
+
+def test_an_error_of_a_kernel_names_the_author_and_the_user() -> None:
+    def broken(operation: Operation, x: Array, y: Array) -> Array:
+        raise ValueError("no such unit")
+
+    program = text_of(lambda x: x + x, X)
+    with pjrt.StableHloClient("broken", kernels={"stablehlo.add": broken}, fallback="reference") as client:
+        (result,) = client.compile(program)(X)
+        with pytest.raises(pjrt.PjrtError) as caught:
+            np.asarray(result)
+    message = caught.value.message
+    assert "no such unit" in message
+    assert "test_author.py:" in message.partition("(in stablehlo.add")[0]  # the author's line
+    assert "test_author.py:" in message.partition("(in stablehlo.add")[2]  # the user's line
+    assert " in broken" in message
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.zeros((4, 4)), "expected a result of type tensor<4x4xf32>, found f64"),
+        (np.zeros((2, 4), np.float32), "found f32[2,4]"),
+        ([X, X], "expected a result of type"),
+        (object(), "found an array of numpy dtype object"),
+    ],
+)
+def test_a_wrong_result_of_a_kernel_is_an_error(value: Any, expected: str) -> None:
+    kernels = {"stablehlo.add": lambda operation, x, y: value}
+    with pjrt.StableHloClient("wrong", kernels=kernels, fallback="reference") as client:
+        (result,) = client.compile(text_of(lambda x: x + x, X))(X)
+        with pytest.raises(pjrt.InternalError) as caught:
+            np.asarray(result)
+    assert expected in caught.value.message
+    assert "the kernel of stablehlo.add" in caught.value.message
+
+
+def test_a_kernel_cannot_write_to_its_arguments() -> None:
+    def add(operation: Operation, x: Array, y: Array) -> Array:
+        x += y
+        return x
+
+    with pjrt.StableHloClient("writes", kernels={"stablehlo.add": add}, fallback="reference") as client:
+        (result,) = client.compile(text_of(lambda x: (x * 2) + x, X))(X)
+        with pytest.raises(pjrt.PjrtError, match="read-only"):
+            np.asarray(result)
+
+
+def test_several_results() -> None:
+    def sort(operation: Operation, keys: Array, values: Array) -> Any:
+        order = np.argsort(keys, axis=operation.attribute("dimension"), kind="stable")
+        return keys[order], values[order]
+
+    program = text_of(lambda k, v: jax.lax.sort((k, v), num_keys=1), X[0], X[1])
+    with pjrt.StableHloClient("sorts", kernels={"stablehlo.sort": sort}, fallback="reference") as client:
+        keys, values = run(client, program, X[0], X[1])
+    order = np.argsort(X[0])
+    np.testing.assert_array_equal(keys, X[0][order])
+    np.testing.assert_array_equal(values, X[1][order])
+
+
+def test_sharded_programs_and_replicas() -> None:
+    calls = []
+
+    def add(operation: Operation, x: Array, y: Array) -> Array:
+        calls.append(x.shape)
+        return x + y
+
+    with pjrt.StableHloClient("adds", kernels={"stablehlo.add": add}, fallback="reference", num_devices=4) as client:
+        mesh = pjrt.ifrt.Mesh(client.devices, {"z": 4})
+        executable = pjrt.ifrt.Client(client).compile("""
+        module attributes {mhlo.num_partitions = 4 : i32} {
+          sdy.mesh @mesh = <["z"=4]>
+          func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"z"}]>}) -> tensor<8xf32> {
+            %0 = stablehlo.add %x, %x : tensor<8xf32>
+            return %0 : tensor<8xf32>
+          }
+        }""")
+        whole = np.arange(8, dtype=np.float32)
+        (result,) = executable(pjrt.ifrt.Client(client).make_array(whole, mesh.sharding("z")))
+        np.testing.assert_array_equal(np.asarray(result), whole * 2)
+    assert calls == [(2,)] * 4
+
+
+# Runs of operations.
+
+
+def elementwise(operations: dict[str, Any], seen: list[list[str]]) -> Callable[..., Any]:
+    """Return a ``compile`` of elementwise operations, which notes the operations of each program."""
+
+    def compile(program: ParsedProgram, options: pjrt.CompileOptions) -> Any:
+        main = program.entry
+        assert main.body is not None
+        steps = main.body.operations[:-1]
+        seen.append([step.name for step in steps])
+
+        def run(*arrays: Array) -> Sequence[Array]:
+            values: dict[Any, Any] = dict(zip(main.arguments, arrays, strict=True))
+            for step in steps:
+                values[step.results[0]] = operations[step.name](*(values[v] for v in step.operands))
+            return [values[value] for value in main.body.outputs]  # type: ignore[union-attr]
+
+        return run
+
+    return compile
+
+
+ELEMENTWISE = {
+    "stablehlo.add": np.add,
+    "stablehlo.multiply": np.multiply,
+    "stablehlo.subtract": np.subtract,
+    "stablehlo.tanh": np.tanh,
+}
+
+
+def test_the_largest_runs_are_compiled() -> None:
+    def program(x: Any, y: Any) -> Any:
+        a = x + y
+        b = jnp.sort(y)  # the run goes around it
+        c = a * x
+        d = b - c  # needs the sort: it moves behind it, with the next
+        return jnp.tanh(c), d + a
+
+    seen: list[list[str]] = []
+    x, y = X[0], X[1]
+    with pjrt.StableHloClient(
+        "runs", compile=elementwise(ELEMENTWISE, seen), operations=ELEMENTWISE, fallback="reference"
+    ) as client:
+        results = run(client, text_of(program, x, y), x, y)
+    for ours, theirs in zip(results, jax.jit(program)(x, y), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    # The sort does not need the run, so it comes first, and all others are one run.
+    assert [sorted(names) for names in seen] == [
+        sorted(f"stablehlo.{name}" for name in ("add", "multiply", "tanh", "subtract", "add"))
+    ]
+
+
+def test_a_run_ends_where_another_operation_needs_its_results() -> None:
+    seen: list[list[str]] = []
+    with pjrt.StableHloClient(
+        "runs", compile=elementwise(ELEMENTWISE, seen), operations=ELEMENTWISE, fallback="reference", profile=True
+    ) as client:
+        program = text_of(lambda x: jnp.sort(x + x) * x, X[0])
+        np.testing.assert_allclose(run(client, program, X[0])[0], np.sort(X[0] * 2) * X[0], rtol=1e-6)
+        assert client.profile is not None
+        assert "stablehlo.sort on reference" in client.profile.by_op
+    assert seen == [["stablehlo.add"], ["stablehlo.multiply"]]
+
+
+def test_fuse_chooses_and_compile_declines() -> None:
+    seen: list[list[str]] = []
+    compile_all = elementwise(ELEMENTWISE, seen)
+
+    def compile(program: ParsedProgram, options: pjrt.CompileOptions) -> Any:
+        if len(program.entry.arguments) > 1:
+            raise pjrt.UnimplementedError("one argument only")
+        return compile_all(program, options)
+
+    with pjrt.StableHloClient(
+        "chooses",
+        compile=compile,
+        fuse=lambda operation: operation.name in ELEMENTWISE and operation.results[0].type.rank == 2,
+        fallback="reference",
+    ) as client:
+        np.testing.assert_allclose(run(client, text_of(lambda x: jnp.tanh(x * x), X), X)[0], np.tanh(X * X), rtol=1e-6)
+        assert seen == [["stablehlo.multiply", "stablehlo.tanh"]]
+        both = run(client, text_of(lambda x, y: (x + y, x[0] + y[0]), X, X), X, X)
+        assert len(seen) == 1
+        np.testing.assert_array_equal(both[0], X + X)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_choice_of_operations_gives_the_same_results(data: st.DataObject) -> None:
+    """Programs of random operations on two arguments; the author takes a random part of them."""
+    names = data.draw(st.lists(st.sampled_from([*ELEMENTWISE, "stablehlo.sort"]), min_size=1, max_size=12))
+    values, lines = ["%x", "%y"], []
+    for number, name in enumerate(names):
+        count = 1 if name in ("stablehlo.tanh", "stablehlo.sort") else 2
+        operands = [data.draw(st.sampled_from(values)) for _ in range(count)]
+        result = f"%{number}"
+        if name == "stablehlo.sort":
+            lines.append(
+                f'{result} = "stablehlo.sort"({operands[0]}) ({{\n'
+                f"^bb0(%a{number}: tensor<f32>, %b{number}: tensor<f32>):\n"
+                f"%c{number} = stablehlo.compare LT, %a{number}, %b{number} : "
+                "(tensor<f32>, tensor<f32>) -> tensor<i1>\n"
+                f"stablehlo.return %c{number} : tensor<i1>\n}}) : (tensor<4xf32>) -> tensor<4xf32>"
+            )
+        else:
+            lines.append(f"{result} = {name} {', '.join(operands)} : tensor<4xf32>")
+        values.append(result)
+    outputs = data.draw(st.lists(st.sampled_from(values), min_size=1, max_size=4))
+    types = ", ".join(["tensor<4xf32>"] * len(outputs))
+    body = "\n".join(lines)
+    program = (
+        f"func.func @main(%x: tensor<4xf32>, %y: tensor<4xf32>) -> ({types}) {{\n{body}\n"
+        f"return {', '.join(outputs)} : {types}\n}}"
+    )
+    taken = {name: ELEMENTWISE[name] for name in data.draw(st.sets(st.sampled_from(sorted(ELEMENTWISE))))}
+    seen: list[list[str]] = []
+    x, y = X[0], X[1]
+    with (
+        pjrt.StableHloClient("some", compile=elementwise(taken, seen), operations=taken, fallback="reference") as mine,
+        pjrt.client("reference") as judge,
+    ):
+        for ours, theirs in zip(run(mine, program, x, y), run(judge, program, x, y), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert all(set(operations) <= set(taken) for operations in seen)
+
+
+# Observers.
+
+
+def test_a_compiler_of_whole_programs_is_observed_operation_by_operation() -> None:
+    steps = []
+
+    def trace(step: Any, inputs: Any, outputs: Any) -> None:
+        steps.append((step.name, step.runner.device if step.runner else "reference"))
+
+    seen: list[list[str]] = []
+    with pjrt.StableHloClient("observed", compile=elementwise(ELEMENTWISE, seen), trace=trace) as client:
+        (result,) = run(client, text_of(lambda x: jnp.tanh(x * x + x), X), X)
+    np.testing.assert_allclose(result, np.tanh(X * X + X), rtol=1e-6)
+    assert steps == [(f"stablehlo.{name}", "observed") for name in ("multiply", "add", "tanh")]
+    assert seen == [["stablehlo.multiply"], ["stablehlo.add"], ["stablehlo.tanh"]]
+
+
+def test_debug_nans_names_the_operation() -> None:
+    kernels = {"stablehlo.log": lambda operation, x: np.log(x)}
+    with pjrt.StableHloClient("logs", kernels=kernels, fallback="reference", debug_nans=True) as client:
+        (result,) = client.compile(text_of(lambda x: jnp.log(x) + 1, X))(-np.abs(X))
+        with pytest.raises(pjrt.PjrtError, match=r"the first NaN was made by stablehlo\.log"):
+            np.asarray(result)
+
+
+def test_capabilities_tell_native_operations() -> None:
+    kernels = {"stablehlo.add": lambda operation, x, y: x + y}
+    with pjrt.StableHloClient("adds", kernels=kernels, fallback="reference") as client:
+        assert client.capabilities.native_operations == {"stablehlo.add"}
+        assert client.capabilities.operations is not None
+        assert "stablehlo.sort" in client.capabilities.operations
+        assert pjrt.Capabilities.from_dict(client.capabilities.as_dict()) == client.capabilities
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "expected kernels=, compile= or fallback='reference'"),
+        ({"kernels": {}, "fallback": "cpu"}, "expected fallback='reference' or None, found 'cpu'"),
+        ({"kernels": {}, "fuse": bool}, "fuse= chooses the operations for compile="),
+        ({"kernels": {"add": np.add}}, "expected kernels as functions by names such as 'stablehlo.add'"),
+        ({"kernels": {"stablehlo.add": 3}}, "found 3 for 'stablehlo.add'"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=message):
+        pjrt.StableHloClient("wrong", **arguments)
