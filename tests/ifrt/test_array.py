@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -27,6 +28,27 @@ def test_each_device_has_its_part(client: ifrt.Client, mesh: ifrt.Mesh, spec: tu
         assert shard.buffer.device is device
         np.testing.assert_array_equal(np.asarray(shard.buffer), X[shard.domain.slices])
     np.testing.assert_array_equal(np.asarray(array), X)
+
+
+def test_an_array_is_a_value_of_python(client: ifrt.Client, mesh: ifrt.Mesh) -> None:
+    array = client.make_array(X, mesh.sharding("x", "y"))
+    assert array.tolist() == X.tolist()
+    assert (array.nbytes, len(array), array[3, 4]) == (X.nbytes, 8, X[3, 4])
+    np.testing.assert_array_equal(list(array), list(X))
+    number = client.make_array(np.int32(3), mesh.sharding())
+    assert (number.item(), float(number), int(number), bool(number), [5, 6, 7, 8][number]) == (3, 3.0, 3, True, 8)
+
+    async def wait() -> None:
+        assert await array is array
+
+    asyncio.run(wait())
+    assert "f32[8,16]" in array._repr_html_()
+    assert "[  0.,   1.," in array._repr_html_()
+    with pytest.raises(pjrt.InvalidArgumentError, match="one element"):
+        array.item()
+    array.delete()
+    with pytest.raises(pjrt.FailedPreconditionError):
+        array.tolist()
 
 
 def test_the_order_of_the_axes_is_the_order_of_the_devices(client: ifrt.Client, mesh: ifrt.Mesh) -> None:

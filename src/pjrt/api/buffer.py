@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import abc
-import math
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.element_type import AnyDType, ElementType
+from pjrt.api.array_value import ArrayValue
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import unimplemented
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout
@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from pjrt.api.raw_buffer import RawBuffer
 
 
-class Buffer(abc.ABC):
+class Buffer(ArrayValue):
     """An array in one memory space of one device.
 
     A buffer may get its value later: ``ready`` reports when, and everything that needs the value waits for it. If the
     computation that makes the value fails, reading the value raises its error. After ``delete`` or a donation, every
     use except for the metadata raises a ``FailedPreconditionError``.
+
+    Numpy and Python read it: ``numpy.asarray(buffer)``, ``float(buffer)``, ``buffer.tolist()``, ``buffer[0]``; ``await
+    buffer`` waits in asyncio. ``ArrayValue`` documents these.
     """
 
     __slots__ = ("__weakref__",)
@@ -49,21 +52,6 @@ class Buffer(abc.ABC):
     @abc.abstractmethod
     def element_type(self) -> ElementType:
         """The type of the elements (``PJRT_Buffer_ElementType``)."""
-
-    @property
-    def dtype(self) -> AnyDType:
-        """The numpy dtype of the elements."""
-        return self.element_type.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return math.prod(self.shape)
 
     @property
     @abc.abstractmethod
@@ -220,13 +208,7 @@ class Buffer(abc.ABC):
         """
         raise unimplemented(self.client.platform_name, "Buffer.copy_to_remote_device")
 
-    # Python's own protocols.
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the value as a numpy array; wait for it. Without a copy where the device
-        allows that, then read-only.
-        """
-        return as_asked(self.to_host().result(), dtype, copy)
+    # Other libraries' protocols.
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
@@ -242,28 +224,10 @@ class Buffer(abc.ABC):
             self.client.platform_name, "Buffer.__dlpack_device__", "use numpy.asarray(buffer) to get the value"
         )
 
-    def __len__(self) -> int:
-        if not self.shape:
-            raise TypeError("a scalar buffer has no length")
-        return self.shape[0]
-
     def __repr__(self) -> str:
         state = " deleted" if self.is_deleted else ""
         shape = format_shape(self.element_type, self.shape)
         return f"<{type(self).__name__} {shape} on {self.device} in {self.memory_space.kind}{state}>"
-
-
-def as_asked(array: np.ndarray[Any, Any], dtype: Any, copy: bool | None) -> np.ndarray[Any, Any]:
-    """Return an array as the arguments of ``__array__`` ask for it.
-
-    Raises:
-        ValueError: another dtype is asked for, and no copy.
-    """
-    if dtype is not None and array.dtype != np.dtype(dtype):
-        if copy is False:
-            raise ValueError(f"an array of {array.dtype} cannot become {np.dtype(dtype)} without a copy")
-        return array.astype(dtype)
-    return array.copy() if copy else array
 
 
 class ExternalReference(abc.ABC):

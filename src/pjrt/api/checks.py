@@ -55,11 +55,13 @@ def expect_sequence(values: Iterable[T], what: str) -> Sequence[T]:
     """Return a sequence of values: a list or tuple unchanged, other iterables as a list.
 
     Raises:
-        InvalidArgumentError: the argument is not iterable, or is text or bytes.
+        InvalidArgumentError: the argument is not iterable, or is text, bytes or a buffer, which is one value.
     """
     if isinstance(values, (list, tuple)):
         return values
-    if isinstance(values, Iterable) and not isinstance(values, (str, bytes, bytearray)):
+    from pjrt.api.array_value import ArrayValue  # which needs this module
+
+    if isinstance(values, Iterable) and not isinstance(values, (str, bytes, bytearray, ArrayValue)):
         return list(values)
     raise unexpected(values, what)
 

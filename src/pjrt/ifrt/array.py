@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pjrt.api.buffer import Buffer, as_asked
+from pjrt.api.array_value import ArrayValue
+from pjrt.api.buffer import Buffer
 from pjrt.api.device import Device
-from pjrt.api.element_type import AnyDType, ElementType
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout
@@ -74,7 +74,7 @@ class Shard(NamedTuple):
     buffer: Buffer
 
 
-class Array:
+class Array(ArrayValue):
     """An array whose parts are buffers on the devices of its sharding.
 
     Clients make arrays, with ``make_array`` and others. The values may come later: ``ready`` tells when all are there,
@@ -103,21 +103,6 @@ class Array:
     def element_type(self) -> ElementType:
         """The type of the elements."""
         return self.spec.element_type
-
-    @property
-    def dtype(self) -> AnyDType:
-        """The numpy dtype of the elements."""
-        return self.spec.element_type.dtype
-
-    @property
-    def ndim(self) -> int:
-        """The number of dimensions."""
-        return len(self.spec.shape)
-
-    @property
-    def size(self) -> int:
-        """The number of elements of the whole array."""
-        return math.prod(self.spec.shape)
 
     @property
     def sharding(self) -> Sharding:
@@ -217,10 +202,6 @@ class Array:
             return array
 
         return Future.all(parts).then(assemble)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """Return the whole array as a numpy array; wait for it."""
-        return as_asked(self.to_host().result(), dtype, copy)
 
     def disassemble(
         self,
