@@ -85,7 +85,7 @@ class Cutter:
     @functools.cached_property
     def parsed(self) -> ParsedProgram:
         """The program without the values of its constants: the names of values, and the operations to choose from."""
-        return parse_module(self._module, constants=False)
+        return parse_module(self._module, largest_constant=0)
 
     @property
     def module(self) -> MlirModule:
