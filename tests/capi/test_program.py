@@ -47,7 +47,7 @@ def test_another_dialect_goes_as_it_is_and_the_doubt_is_told_with_the_plugins_er
     sent, doubt = _program.prepared(foreign, {"stablehlo_current_version": (1, 0, 0)})
     assert sent.code == foreign.encode()
     assert doubt is not None
-    error = _program.doubted(pjrt.InternalError("the plugin's own words"), doubt)
+    error = _program.doubted(pjrt.InternalError("the plugin's own words"), sent, doubt)
     assert error.message == "the plugin's own words"
     assert "foo" in error.__notes__[0]
 

@@ -80,9 +80,9 @@ def test_the_constraint_of_the_program_is_the_message(pooled: pjrt.Program) -> N
         ({0: (8,)}, r"fits argument 0 of shape \[b, s\], found \[8\]"),
         ({"c": 8}, r"index of an argument, from 0 to 1, or a symbol \(b, s\), found a shape for 'c'"),
         ({7: (8,)}, "found a shape for 7"),
-        ({"b": -1}, "sizes from 0 up for the symbol b"),
-        ({0: "12"}, "sizes as a sequence"),
-        ({0: (8.5, 1)}, "sizes from 0 up for argument 0"),
+        ({"b": -1}, "dimensions of a shape are 0 or more"),
+        ({0: "12"}, "a shape as a sequence of whole numbers, found '12'"),
+        ({0: (8.5, 1)}, "dimensions of a shape as whole numbers, found 8.5"),
         ({"b": (1, 2)}, "one size for the symbol b"),
     ],
 )

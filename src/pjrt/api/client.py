@@ -29,7 +29,7 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.process_info import ProcessInfo
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Shapes, ShapeSpec
 from pjrt.api.topology import TopologyDescription
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 
@@ -108,9 +108,8 @@ class Client(abc.ABC):
         for device in self.devices:
             if device.id == device_id:
                 return device
-        raise NotFoundError(
-            f"'{self.platform_name}' has no device with id {device_id}; it has {[d.id for d in self.devices]}"
-        )
+        ids = [d.id for d in self.devices]
+        raise NotFoundError(f"'{self.platform_name}' has no device with id {device_id}; it has {ids}")
 
     def lookup_addressable_device(self, local_hardware_id: int) -> Device:
         """Return the device of this process with a local hardware id (``PJRT_Client_LookupAddressableDevice``).
@@ -146,16 +145,19 @@ class Client(abc.ABC):
     # Programs.
 
     @abc.abstractmethod
-    def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> LoadedExecutable:
+    def compile(
+        self, program: Program | str | bytes, options: CompileOptions | None = None, *, shapes: Shapes | None = None
+    ) -> LoadedExecutable:
         """Compile a program and load it on its devices (``PJRT_Client_Compile``).
 
         Args:
             program: the program; the format of text and bytes is detected.
             options: compile options; the defaults are for one device.
+            shapes: the shapes of the arguments, for a program with dynamic shapes; see ``pjrt.stablehlo.refine``.
 
         Raises:
-            InvalidArgumentError: the argument is not a program, or not one that the device can read; the message has
-                both versions if the program is too new.
+            InvalidArgumentError: the argument is not a program, not one that the device can read (if it is too new, the
+                message has both versions), or not one for these shapes.
             PjrtError: the compiler refuses the program.
         """
 
@@ -374,8 +376,7 @@ class Client(abc.ABC):
         """
 
     def add_close_callback(self, callback: Callable[[], object]) -> None:
-        """Have ``callback()`` called once, when the client has released its devices: it was closed, or
-        garbage-collected.
+        """Have ``callback()`` called once, when the client was closed or collected and has released its devices.
 
         The end of the process does not call it.
         """

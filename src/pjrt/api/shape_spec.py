@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,18 @@ from pjrt.api.checks import expect, expect_int, expect_sequence, unexpected
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.layout import Layout, expect_layout
+
+Shapes = (
+    Sequence[Sequence[int] | None]
+    | Mapping[str, Sequence[int] | int]
+    | Mapping[int, Sequence[int]]
+    | Mapping[str | int, Sequence[int] | int]
+)
+"""Shapes for the arguments of a program with dynamic shapes.
+
+A sequence has one for each argument, or ``None`` for an argument that is static. The keys of a mapping are indices and
+names of arguments, with shapes as values, and the symbols for sizes that the program states: ``{"b": 8}``.
+"""
 
 
 @dataclass(frozen=True, slots=True)

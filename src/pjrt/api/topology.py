@@ -16,6 +16,7 @@ from pjrt.api.errors import PjrtError, unimplemented
 from pjrt.api.executable import Executable
 from pjrt.api.layout import Layout
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import Shapes
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -55,7 +56,12 @@ class TopologyDescription(abc.ABC):
         return {}
 
     def compile(
-        self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        client: Client | None = None,
+        shapes: Shapes | None = None,
     ) -> Executable:
         """Compile a program for these devices (``PJRT_Compile``).
 
@@ -63,6 +69,7 @@ class TopologyDescription(abc.ABC):
             program: the program; the format of text and bytes is detected.
             options: compile options; the defaults are for one device.
             client: a client whose devices may be used while compiling, for tuning.
+            shapes: as for ``Client.compile``.
 
         Raises:
             InvalidArgumentError: the argument is not a program, or not one that the compiler can read.

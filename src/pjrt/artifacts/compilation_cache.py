@@ -25,6 +25,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtE
 from pjrt.api.executable import Executable
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.shape_spec import Shapes
 from pjrt.api.topology import TopologyDescription
 from pjrt.artifacts.file_format import FORMAT_VERSION
 from pjrt.artifacts.saved_executable import SavedExecutable
@@ -83,12 +84,22 @@ class CompilationCache:
 
     @overload
     def compile(
-        self, target: Client, program: Program | str | bytes, options: CompileOptions | None = None
+        self,
+        target: Client,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        shapes: Shapes | None = None,
     ) -> LoadedExecutable: ...
 
     @overload
     def compile(
-        self, target: TopologyDescription, program: Program | str | bytes, options: CompileOptions | None = None
+        self,
+        target: TopologyDescription,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        shapes: Shapes | None = None,
     ) -> Executable: ...
 
     def compile(
@@ -96,6 +107,8 @@ class CompilationCache:
         target: Client | TopologyDescription,
         program: Program | str | bytes,
         options: CompileOptions | None = None,
+        *,
+        shapes: Shapes | None = None,
     ) -> Executable:
         """Return the executable of ``target.compile(program, options)``, compiled now or before.
 
@@ -103,12 +116,17 @@ class CompilationCache:
             target: the client to run on, or the topology to compile for.
             program: the program.
             options: the compile options.
+            shapes: as for ``Client.compile``.
 
         Returns:
             For a client a ``LoadedExecutable``; for a topology an ``Executable``, which, when it was found here, is a
             ``SavedExecutable``.
         """
         program = Program.of(program)
+        if shapes is not None:
+            from pjrt.stablehlo import refine
+
+            program = refine(program, shapes)
         path = self.folder / (self.key(target, program, options) + _SUFFIX)
         cached = _revive(path, target, options)
         if cached is not None:

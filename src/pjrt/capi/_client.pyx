@@ -112,14 +112,14 @@ cdef class ClientCore(ClientScope):
 
     # Programs.
 
-    def compile(self, program, options=None):
+    def compile(self, program, options=None, *, shapes=None):
         cdef PJRT_Client_Compile_Args args
         cdef Pin pin = Pin.of(self)
         cdef PJRT_Program native
         cdef bytes code, format_name, serialized
         from pjrt.stablehlo import with_partitioning
 
-        ready, doubt = prepared(program, self.attributes)
+        ready, doubt = prepared(program, self.attributes, shapes)
         code, format_name = ready.code, str(ready.format).encode()
         serialized = with_partitioning(ready, options).to_proto()
         start(&native, PJRT_Program_STRUCT_SIZE)
@@ -135,7 +135,7 @@ cdef class ClientCore(ClientScope):
         try:
             self.call(SLOT_PJRT_Client_Compile, &args)
         except PjrtError as error:
-            raise doubted(error, doubt)
+            raise doubted(error, ready, doubt)
         return new_loaded_executable(self, args.executable)
 
     def load(self, executable, options=None):

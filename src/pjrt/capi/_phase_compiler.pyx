@@ -47,7 +47,7 @@ cdef class PhaseCompilerCore(Handle):
 
     def run(self, programs, phases, options=None):
         whole = isinstance(programs, (Program, str, bytes, bytearray, memoryview))
-        doubt = None
+        ready = doubt = None
         chosen = CompileOptions.of(options)
         if whole:
             from pjrt.stablehlo import with_partitioning
@@ -66,7 +66,7 @@ cdef class PhaseCompilerCore(Handle):
                 chosen.to_proto(),
             )
         except PjrtError as error:
-            raise doubted(error, doubt)
+            raise doubted(error, ready, doubt)
 
     cdef tuple _run(self, list programs, list phases, bytes options):
         cdef PJRT_PhaseCompile_Run_Phase_Args args

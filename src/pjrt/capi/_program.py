@@ -10,24 +10,29 @@ from __future__ import annotations
 from pjrt.api.attributes import Attributes
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.shape_spec import Shapes
 
 _VERSION = "stablehlo_current_version"
 
 
-def prepared(program: Program | str | bytes, attributes: Attributes) -> tuple[Program, PjrtError | None]:
-    """Return a program in the version of the plugin with these attributes.
+def prepared(
+    program: Program | str | bytes, attributes: Attributes, shapes: Shapes | None = None
+) -> tuple[Program, PjrtError | None]:
+    """Return a program, for these shapes of its arguments, in the version of the plugin with these attributes.
 
     Returns:
         The program, and the error that kept it from being written at the plugin's version, or ``None``.
 
     Raises:
         InvalidArgumentError: the argument is no program, or a portable artifact that cannot be written at the plugin's
-            version.
+            version; or the program does not take arguments of these shapes.
         DataLossError: the program is truncated or corrupt.
     """
     from pjrt import stablehlo
 
     read = stablehlo.read(program)
+    if shapes is not None:
+        read = stablehlo.refine(read, shapes)
     version = attributes.get(_VERSION)
     if read.format != ProgramFormat.MLIR or not isinstance(version, tuple):
         return read, None
@@ -41,8 +46,14 @@ def prepared(program: Program | str | bytes, attributes: Attributes) -> tuple[Pr
         return read, error
 
 
-def doubted(error: PjrtError, doubt: PjrtError | None) -> PjrtError:
-    """Return the error of a compilation, with a note where its program was sent as it is because of ``doubt``."""
+def doubted(error: PjrtError, program: Program | None, doubt: PjrtError | None) -> PjrtError:
+    """Return the error of a compilation: with advice where the program has dynamic shapes, and with a note where it was
+    sent as it is because of ``doubt``.
+    """
+    if program is not None:
+        from pjrt.stablehlo.refinement import with_shape_advice
+
+        error = with_shape_advice(error, program)
     if doubt is not None:
         error.add_note(
             f"The program was sent as it is, because it could not be written at the plugin's StableHLO version: {doubt}"

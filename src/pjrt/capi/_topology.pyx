@@ -57,13 +57,13 @@ cdef class TopologyCore(Native):
             )
         return self._descriptions
 
-    def compile(self, program, options=None, *, client=None):
+    def compile(self, program, options=None, *, client=None, shapes=None):
         cdef PJRT_Compile_Args args
         cdef PJRT_Program native
         cdef bytes code, format_name, serialized_options
         from pjrt.stablehlo import with_partitioning
 
-        ready, doubt = prepared(program, self.attributes_of_plugin)
+        ready, doubt = prepared(program, self.attributes_of_plugin, shapes)
         code, format_name = ready.code, str(ready.format).encode()
         serialized_options = with_partitioning(ready, options).to_proto()
         start(&native, PJRT_Program_STRUCT_SIZE)
@@ -86,7 +86,7 @@ cdef class TopologyCore(Native):
         try:
             self.call(SLOT_PJRT_Compile, &args)
         except PjrtError as error:
-            raise doubted(error, doubt)
+            raise doubted(error, ready, doubt)
         finally:
             if client is not None:
                 (<ClientScope>client).leave()

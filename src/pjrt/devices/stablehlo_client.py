@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities, Feature
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.author.capability import capabilities_of
@@ -33,6 +33,7 @@ from pjrt.stablehlo import (
     minimum_version,
     partitioning_of,
     read,
+    refine,
     static_check,
     to_module,
 )
@@ -40,6 +41,7 @@ from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.partitioner import partition
+from pjrt.stablehlo.refinement import with_shape_advice
 
 _STRUCTURE = frozenset({"func.return", "stablehlo.return", "func.call"})
 """Operations that every device must follow; ``operations`` need not list them."""
@@ -149,6 +151,7 @@ class StableHloClient(HostClient):
             ),
             static_check=static_check,
             partitioning=partitioning_of,
+            refine=refine,
             **options,
         )
 
@@ -206,7 +209,10 @@ def _compile(
     if operations is not None:
         _check_operations(name, parsed, operations)
     assert compile is not None  # a device of kernels alone is compiled by the interpreter
-    compiled = Compiled.of(compile(parsed, options))
+    try:
+        compiled = Compiled.of(compile(parsed, options))
+    except PjrtError as error:
+        raise with_shape_advice(error, program) from error
     entry = parsed.entry
     aliases, donated = donations(entry.argument_attributes)
     if partitioned is not None:
@@ -219,11 +225,11 @@ def _compile(
         compiled,
         name=entry.name if compiled.name in ("main", "run") else compiled.name,
         parameters=with_asked_layouts(
-            [_spec(type_) for type_ in entry.type.arguments] if compiled.parameters is None else compiled.parameters,
+            _specs(entry.type.arguments, program) if compiled.parameters is None else compiled.parameters,
             entry.argument_attributes,
         ),
         outputs=with_asked_layouts(
-            [_spec(type_) for type_ in entry.type.results] if compiled.outputs is None else compiled.outputs,
+            _specs(entry.type.results, program) if compiled.outputs is None else compiled.outputs,
             entry.result_attributes,
         ),
         aliases=compiled.aliases or aliases,
@@ -250,10 +256,12 @@ def _check_operations(name: str, parsed: ParsedProgram, operations: frozenset[st
             )
 
 
-def _spec(type_: ValueType) -> ShapeSpec:
-    spec = shape_spec(type_)
-    if spec is None:
-        raise InvalidArgumentError(
-            f"expected arguments and results of static shape, found {type_}; refine the program's shapes first"
-        )
-    return spec
+def _specs(types: Sequence[ValueType], program: Program) -> list[ShapeSpec]:
+    specs = []
+    for type_ in types:
+        spec = shape_spec(type_)
+        if spec is None:
+            error = InvalidArgumentError(f"expected arguments and results of static shape, found {type_}")
+            raise with_shape_advice(error, program)
+        specs.append(spec)
+    return specs

@@ -23,13 +23,13 @@ from pjrt.api.memory_space import MemorySpace
 from pjrt.api.placement import choose_place
 from pjrt.api.process_info import ProcessInfo
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Shapes, ShapeSpec
 from pjrt.host import from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion
 from pjrt.host.alias_buffer import HostAliasFulfillment, alias_buffer
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import CompileFunction
-from pjrt.host.compiler import HostCompiler, PartitioningFunction, StaticCheckFunction
+from pjrt.host.compiler import HostCompiler, PartitioningFunction, RefineFunction, StaticCheckFunction
 from pjrt.host.device import HostDevice
 from pjrt.host.dispatch import Dispatcher
 from pjrt.host.dma import DmaMappings
@@ -74,6 +74,8 @@ class HostClient(Client):
         partitioning: a function that reads the replicas and partitions that a program states, such as
             ``pjrt.stablehlo.partitioning_of``; by default every program is for one device. The options that ``compile``
             gets leave nothing to the program.
+        refine: ``refine(program, shapes)`` returns a program with dynamic shapes as one for these shapes of its
+            arguments, such as ``pjrt.stablehlo.refine``; by default ``compile`` takes no shapes.
     """
 
     __slots__ = (
@@ -119,6 +121,7 @@ class HostClient(Client):
         capabilities: Capabilities | Callable[[], Capabilities] | None = None,
         static_check: StaticCheckFunction | None = None,
         partitioning: PartitioningFunction | None = None,
+        refine: RefineFunction | None = None,
     ) -> None:
         self._closed = False
         self._generation = generation()
@@ -148,6 +151,7 @@ class HostClient(Client):
             capabilities=capabilities or Capabilities(),
             static_check=static_check,
             partitioning=partitioning,
+            refine=refine,
         )
         descriptions = self._platform.describe()
         self.devices = tuple(HostDevice(self, d, self._platform) for d in descriptions)
@@ -200,9 +204,11 @@ class HostClient(Client):
 
     # Programs.
 
-    def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> HostLoadedExecutable:
+    def compile(
+        self, program: Program | str | bytes, options: CompileOptions | None = None, *, shapes: Shapes | None = None
+    ) -> HostLoadedExecutable:
         self.check_open()
-        return self._load(self._compiler.compile(program, options))
+        return self._load(self._compiler.compile(program, options, shapes))
 
     def supports(
         self,

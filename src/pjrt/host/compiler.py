@@ -10,9 +10,10 @@ from pjrt.api.capability import Capabilities
 from pjrt.api.checks import expect_bytes
 from pjrt.api.compatibility import Effort, StaticCheck, Support, decide, only_format
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import Shapes
 from pjrt.host.compiled import Compiled, CompileFunction
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.executable import HostExecutable, Origin
@@ -24,6 +25,9 @@ StaticCheckFunction = Callable[[Program, CompileOptions, Capabilities], StaticCh
 
 PartitioningFunction = Callable[[Program], Partitioning]
 """An author's ``partitioning(program)``, such as ``pjrt.stablehlo.partitioning_of``."""
+
+RefineFunction = Callable[[Program, Shapes], Program]
+"""An author's ``refine(program, shapes)``, such as ``pjrt.stablehlo.refine``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,15 +43,27 @@ class HostCompiler:
     capabilities: Capabilities | Callable[[], Capabilities]
     static_check: StaticCheckFunction | None
     partitioning: PartitioningFunction | None
+    refine: RefineFunction | None
 
-    def compile(self, program: Program | str | bytes, options: CompileOptions | None) -> HostExecutable:
-        """Compile a program by the author's ``compile``.
+    def compile(
+        self, program: Program | str | bytes, options: CompileOptions | None, shapes: Shapes | None = None
+    ) -> HostExecutable:
+        """Compile a program by the author's ``compile``, for these shapes of its arguments.
 
         Raises:
-            InvalidArgumentError: the platform does not accept the program's format.
+            InvalidArgumentError: the platform does not accept the program's format, or the program does not take
+                arguments of these shapes.
+            UnimplementedError: the author declares no function for programs with dynamic shapes.
             PjrtError: the author's function raised an exception.
         """
         program = Program.of(program)
+        if shapes is not None:
+            if self.refine is None:
+                raise UnimplementedError(
+                    f"'{self.platform_name}' takes no shapes of arguments; compile without shapes, or "
+                    "give its client the option 'refine'"
+                )
+            program = self.refine(program, shapes)
         if self.formats is not None and str(program.format) not in self.formats:
             raise InvalidArgumentError(
                 f"'{self.platform_name}' takes programs in the formats {', '.join(self.formats)}, found "

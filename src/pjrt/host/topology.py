@@ -18,7 +18,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, unimplemented
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import expect_shape
+from pjrt.api.shape_spec import Shapes, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.host.capability import describe
 from pjrt.host.device import HostDeviceDescription
@@ -52,11 +52,16 @@ class HostTopology(TopologyDescription):
         return self._compiler.platform_version
 
     def compile(
-        self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        client: Client | None = None,
+        shapes: Shapes | None = None,
     ) -> HostExecutable:
         if client is not None:
             expect(client, Client, "a client whose devices may be used while compiling, or None")
-        return self._compiler.compile(program, options)
+        return self._compiler.compile(program, options, shapes)
 
     @property
     def capabilities(self) -> Capabilities:

@@ -17,7 +17,7 @@ from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec
+from pjrt.api.shape_spec import Shapes, ShapeSpec
 from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, reshaped
 from pjrt.ifrt.assembly import assembled
 from pjrt.ifrt.device_list import DeviceList
@@ -26,6 +26,7 @@ from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.ifrt.remap_plan import RemapPlan
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
+from pjrt.stablehlo.refinement import refine
 from pjrt.stablehlo.stated_partitioning import with_partitioning
 
 
@@ -122,7 +123,8 @@ class Client:
         array = np.asarray(value)
         if sharding is not None:
             expect(sharding, Sharding, "a sharding of pjrt.ifrt")
-        spec = ArraySpec(array.shape, ElementType.of(array.dtype), sharding or self._default_sharding())
+        sharding = sharding or SingleDeviceSharding(self.pjrt_client.addressable_devices[0])
+        spec = ArraySpec(array.shape, ElementType.of(array.dtype), sharding)
         domains = spec.sharding.index_domains(array.shape)
         parts = [array[domain.slices] for domain in domains]
         self._check_devices(spec.sharding.devices)
@@ -346,17 +348,20 @@ class Client:
 
     # Programs.
 
-    def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> LoadedExecutable:
+    def compile(
+        self, program: Program | str | bytes, options: CompileOptions | None = None, *, shapes: Shapes | None = None
+    ) -> LoadedExecutable:
         """Compile a program for global arrays and load it on its devices (``CompileAndLoad``).
 
         Args:
             program: the program. Its shardings and its numbers of replicas and partitions are followed.
             options: the compile options; they win over the program.
+            shapes: the shapes of the global arguments, for a program with dynamic shapes.
 
         Raises:
-            InvalidArgumentError: the program is damaged, or needs more devices than there are.
+            InvalidArgumentError: the program is damaged, needs more devices than there are, or is not for these shapes.
         """
-        program = Program.of(program)
+        program = Program.of(program) if shapes is None else refine(program, shapes)
         return LoadedExecutable(self, program, self.pjrt_client.compile(program, with_partitioning(program, options)))
 
     def deserialize(
@@ -377,9 +382,6 @@ class Client:
     def default_layout(self, spec: ArraySpec) -> Layout:
         """Return the layout that the shards of an array have by default (``GetDefaultLayout``)."""
         return self.pjrt_client.default_layout(spec.element_type, spec.sharding.shard_shape(spec.shape))
-
-    def _default_sharding(self) -> Sharding:
-        return SingleDeviceSharding(self.pjrt_client.addressable_devices[0])
 
     def _check_arrays(self, arrays: Sequence[Array]) -> None:
         """Raise an error unless the arrays are of this client and have their values."""

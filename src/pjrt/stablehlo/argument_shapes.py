@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, SupportsIndex
+from typing import Protocol, SupportsIndex
 
+from pjrt.api.checks import expect_sequence
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.shape_spec import Shapes, expect_shape
 from pjrt.stablehlo.symbolic_size import evaluate, solve, symbols_in
 
 Shape = tuple[int, ...]
-
-Shapes = Sequence[Sequence[int] | None] | Mapping[str, Sequence[int] | int] | Mapping[int, Sequence[int]]
-"""Shapes for a dynamic program: one for each argument (``None`` for one that needs none), or a mapping from indices or
-names of arguments to shapes and from symbols to sizes."""
 
 StatedShape = Sequence[int | str | None]
 """The shape that a program states: a size may be a symbolic size, or ``None`` if it is dynamic without a symbol."""
@@ -36,6 +33,16 @@ def is_dynamic(shape: StatedShape) -> bool:
     return not all(isinstance(size, int) for size in shape)
 
 
+def symbols_in_shape(shape: StatedShape) -> set[str]:
+    """Return the symbols in the sizes of a stated shape."""
+    return {symbol for size in shape if isinstance(size, str) for symbol in symbols_in(size)}
+
+
+def spelled_shape(shape: StatedShape) -> str:
+    """Return a stated shape as a message has it, such as ``[b, 16]``."""
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
 def resolve_shapes(shapes: Shapes, arguments: Sequence[StatedArgument]) -> tuple[Shape, ...]:
     """Return the shape of each argument of a program.
 
@@ -43,7 +50,7 @@ def resolve_shapes(shapes: Shapes, arguments: Sequence[StatedArgument]) -> tuple
     of one of them is enough, or the size of ``b``.
 
     Args:
-        shapes: the shapes that the user gives; see ``Shapes``.
+        shapes: the shapes that the user gives; see ``pjrt.api.shape_spec.Shapes``.
         arguments: the arguments that the program states.
 
     Raises:
@@ -55,7 +62,7 @@ def resolve_shapes(shapes: Shapes, arguments: Sequence[StatedArgument]) -> tuple
         for key, value in shapes.items():
             solver.take(key, value)
     else:
-        shapes = _sequence(shapes)
+        shapes = expect_sequence(shapes, "shapes as a sequence, with one for each argument, or as a mapping")
         if len(shapes) != len(arguments):
             raise InvalidArgumentError(
                 f"expected a shape for each of the {len(arguments)} arguments ({'; '.join(solver.descriptions())}), "
@@ -79,9 +86,7 @@ class _Solver:
     def __init__(self, arguments: Sequence[StatedArgument]) -> None:
         self.arguments = arguments
         self.stated = [tuple(argument.shape) for argument in arguments]
-        self.symbols = {
-            symbol for shape in self.stated for size in shape if isinstance(size, str) for symbol in symbols_in(size)
-        }
+        self.symbols = {symbol for shape in self.stated for symbol in symbols_in_shape(shape)}
         self.sizes: dict[str, int] = {}
         self.origins: dict[str, str] = {}
         self.shapes: dict[int, Shape] = {}
@@ -89,14 +94,13 @@ class _Solver:
     def take(self, key: str | int, value: Sequence[int] | int) -> None:
         """Take an entry of a mapping."""
         index = self._index(key)
-        if isinstance(value, SupportsIndex):
-            value = (value.__index__(),)
-        if isinstance(key, str) and self._is_for_symbol(key, index, _sequence(value)):
-            self._take_size(key, _sizes(value, f"the symbol {key}")[0], f"the size that was given for {key}")
+        value = expect_shape((value,) if isinstance(value, SupportsIndex) else value)
+        if isinstance(key, str) and self._is_for_symbol(key, index, value):
+            self._take_size(key, value[0], f"the size that was given for {key}")
         elif index is not None:
             self.take_shape(index, value)
         elif key in self.symbols:
-            raise InvalidArgumentError(f"expected one size for the symbol {key}, found {tuple(value)}")
+            raise InvalidArgumentError(f"expected one size for the symbol {key}, found {spelled_shape(value)}")
         else:
             raise InvalidArgumentError(f"expected {self._keys()}, found a shape for {key!r}")
 
@@ -105,16 +109,18 @@ class _Solver:
 
     def take_shape(self, index: int, shape: Sequence[int]) -> None:
         """Take the shape of an argument."""
-        sizes, stated = _sizes(shape, self._describe(index)), self.stated[index]
+        sizes, stated = expect_shape(shape), self.stated[index]
         fits = len(sizes) == len(stated) and all(
             size == wanted or not isinstance(wanted, int) for size, wanted in zip(sizes, stated, strict=True)
         )
         if not fits:
-            raise InvalidArgumentError(f"expected a shape that fits {self._describe(index)}, found {_spelled(sizes)}")
+            raise InvalidArgumentError(
+                f"expected a shape that fits {self._describe(index)}, found {spelled_shape(sizes)}"
+            )
         if self.shapes.setdefault(index, sizes) != sizes:
             raise InvalidArgumentError(
-                f"expected one shape for {self._describe(index)}, found {_spelled(self.shapes[index])} and "
-                f"{_spelled(sizes)}"
+                f"expected one shape for {self._describe(index)}, found {spelled_shape(self.shapes[index])} and "
+                f"{spelled_shape(sizes)}"
             )
 
     def solution(self) -> tuple[Shape, ...]:
@@ -149,12 +155,12 @@ class _Solver:
                 because = "; ".join(f"{name} = {self.sizes[name]} by {self.origins[name]}" for name in names)
                 raise InvalidArgumentError(
                     f"the shapes contradict each other: expected {wanted} = {value} in {self._describe(index)}, found "
-                    f"{size} in {_spelled(self.shapes[index])} ({because})"
+                    f"{size} in {spelled_shape(self.shapes[index])} ({because})"
                 )
             return True
         solution = solve(wanted, size, self.sizes)
         if solution is not None:
-            self._take_size(*solution, f"the shape {_spelled(self.shapes[index])} of {self._describe(index)}")
+            self._take_size(*solution, f"the shape {spelled_shape(self.shapes[index])} of {self._describe(index)}")
         return solution is not None
 
     def _take_size(self, symbol: str, size: int, origin: str) -> None:
@@ -198,24 +204,4 @@ class _Solver:
 
     def _describe(self, index: int) -> str:
         name = self.arguments[index].name
-        return f"argument {index}{f' ({name})' if name else ''} of shape {_spelled(self.stated[index])}"
-
-
-def _spelled(shape: StatedShape) -> str:
-    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
-
-
-def _sequence(value: Any) -> Sequence[Any]:
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise InvalidArgumentError(f"expected sizes as a sequence such as (8, 16), found {value!r}")
-    return value
-
-
-def _sizes(shape: Sequence[int], of: str) -> Shape:
-    try:
-        sizes = tuple(map(operator.index, _sequence(shape)))
-    except TypeError:
-        sizes = (-1,)
-    if any(size < 0 for size in sizes):
-        raise InvalidArgumentError(f"expected sizes from 0 up for {of}, found {shape!r}")
-    return sizes
+        return f"argument {index}{f' ({name})' if name else ''} of shape {spelled_shape(self.stated[index])}"

@@ -11,14 +11,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import Shapes
 from pjrt.stablehlo import _mlir, jaxlib
+from pjrt.stablehlo._diagnostics import shortened
 from pjrt.stablehlo._mlir import MlirModule
-from pjrt.stablehlo.argument_shapes import Shape, Shapes, StatedShape, is_dynamic, resolve_shapes
+from pjrt.stablehlo.argument_shapes import (
+    Shape,
+    StatedShape,
+    is_dynamic,
+    resolve_shapes,
+    spelled_shape,
+    symbols_in_shape,
+)
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
+from pjrt.stablehlo.reader import read
 from pjrt.stablehlo.shape_assertions import symbolic_shapes, without_advice
 from pjrt.stablehlo.types import TensorType, ValueType
 
@@ -41,8 +51,6 @@ def refine(program: Program | str | bytes, shapes: Shapes, *, trusted: bool = Fa
             shape is missing, or sizes depend on more than the shapes of the arguments.
         PjrtError: as for ``to_module``.
     """
-    from pjrt.stablehlo.reader import read
-
     program = read(program)
     module = to_module(program, trusted=trusted)
     outline = Outline.of(module)
@@ -53,6 +61,31 @@ def refine(program: Program | str | bytes, shapes: Shapes, *, trusted: bool = Fa
         return program
     _set_shapes(module, resolved)
     return Program(_refined(_mlir.write_bytecode(module), _described(arguments, resolved)))
+
+
+_ADVICE = "compile(program, shapes="
+
+
+def with_shape_advice(error: PjrtError, program: Program) -> PjrtError:
+    """Return the error of a compilation or, if the program has arguments of dynamic shapes, one that asks for them."""
+    if _ADVICE in error.message:  # the device is another client of this package
+        return error
+    try:
+        arguments = _arguments(to_module(read(program), trusted=True))
+    except PjrtError:
+        return error
+    dynamic = [(index, argument) for index, argument in enumerate(arguments) if is_dynamic(argument.shape)]
+    if not dynamic:
+        return error
+    symbols = sorted({symbol for _, argument in dynamic for symbol in symbols_in_shape(argument.shape)})
+    example: dict[Any, Any] = dict.fromkeys(symbols, 8)
+    if not symbols:
+        example = {i: tuple(size if isinstance(size, int) else 8 for size in argument.shape) for i, argument in dynamic}
+    spelled = ", ".join(f"{argument.name or index} {spelled_shape(argument.shape)}" for index, argument in dynamic)
+    return InvalidArgumentError(
+        f"the device does not compile programs with dynamic shapes, and this one has arguments of such shapes "
+        f"({spelled}); give their shapes, as in {_ADVICE}{example}): {shortened(error.message)}"
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +107,7 @@ def _stated_shape(type_: ValueType) -> StatedShape:
 
 def _described(arguments: Sequence[_Argument], shapes: Sequence[Shape]) -> str:
     return ", ".join(
-        f"{argument.name or index} [{', '.join(map(str, shape))}]"
+        f"{argument.name or index} {spelled_shape(shape)}"
         for index, (argument, shape) in enumerate(zip(arguments, shapes, strict=True))
         if is_dynamic(argument.shape)
     )

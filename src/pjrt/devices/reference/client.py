@@ -12,7 +12,7 @@ from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient
-from pjrt.stablehlo import current_version, minimum_version, partitioning_of, static_check
+from pjrt.stablehlo import current_version, minimum_version, partitioning_of, refine, static_check
 
 PLATFORM = "reference"
 
@@ -72,6 +72,7 @@ class ReferenceClient(HostClient):
             capabilities=lambda: capabilities(self.ffi_handlers),
             static_check=static_check,
             partitioning=partitioning_of,
+            refine=refine,
             collective_timeout=collective_timeout,
             process_index=process_index,
             process_count=process_count,

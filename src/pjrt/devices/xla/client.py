@@ -24,7 +24,7 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.placement import choose_place
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec, expect_shape
+from pjrt.api.shape_spec import Shapes, ShapeSpec, expect_shape
 from pjrt.devices.xla import custom_calls, from_host, special_buffers
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
 from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
@@ -94,10 +94,12 @@ class XlaClient(Client):
 
     # Programs.
 
-    def compile(self, program: Program | str | bytes, options: CompileOptions | None = None) -> LoadedExecutable:
-        from pjrt.stablehlo import with_partitioning  # here and below: start-up would be slower
+    def compile(
+        self, program: Program | str | bytes, options: CompileOptions | None = None, *, shapes: Shapes | None = None
+    ) -> LoadedExecutable:
+        from pjrt.stablehlo import refine, with_partitioning  # here and below: start-up would be slower
 
-        program = Program.of(program)
+        program = Program.of(program) if shapes is None else refine(program, shapes)
         options = with_partitioning(program, options)
         return self._loaded(compile_safely(self._runtime, program, options), options, program.code)
 

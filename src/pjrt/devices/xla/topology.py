@@ -14,7 +14,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program
-from pjrt.api.shape_spec import expect_shape
+from pjrt.api.shape_spec import Shapes, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
 from pjrt.devices.xla.capability import capabilities
@@ -76,13 +76,18 @@ class XlaTopology(TopologyDescription):
         )
 
     def compile(
-        self, program: Program | str | bytes, options: CompileOptions | None = None, *, client: Client | None = None
+        self,
+        program: Program | str | bytes,
+        options: CompileOptions | None = None,
+        *,
+        client: Client | None = None,
+        shapes: Shapes | None = None,
     ) -> XlaExecutable:
-        from pjrt.stablehlo import with_partitioning
+        from pjrt.stablehlo import refine, with_partitioning
 
         if client is not None:
             expect(client, Client, "a client whose devices may be used while compiling, or None")
-        program = Program.of(program)
+        program = Program.of(program) if shapes is None else refine(program, shapes)
         return compile_safely(self._open_runtime(), program, with_partitioning(program, options))
 
     def _open_runtime(self) -> Runtime:
