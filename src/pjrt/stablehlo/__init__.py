@@ -48,6 +48,15 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.refinement import refine
     from pjrt.stablehlo.safe_parse import vet
     from pjrt.stablehlo.stated_partitioning import partitioning_of, with_partitioning
+    from pjrt.stablehlo.torch_folder import (
+        TorchArgument,
+        TorchFolder,
+        TorchInput,
+        TorchResult,
+        TorchSource,
+        is_torch_folder,
+        read_torch_folder,
+    )
     from pjrt.stablehlo.tree import CustomNode, Tree, TreeKind
     from pjrt.stablehlo.types import (
         FunctionType,
@@ -93,6 +102,11 @@ __all__ = [
     "Signature",
     "TensorType",
     "TokenType",
+    "TorchArgument",
+    "TorchFolder",
+    "TorchInput",
+    "TorchResult",
+    "TorchSource",
     "Tree",
     "TreeKind",
     "TupleType",
@@ -106,6 +120,7 @@ __all__ = [
     "encoding_of",
     "from_hlo",
     "inspect",
+    "is_torch_folder",
     "minimum_version",
     "needed_version",
     "parse",
@@ -114,6 +129,7 @@ __all__ = [
     "read",
     "read_file",
     "read_jax_export",
+    "read_torch_folder",
     "refine",
     "select_platform",
     "serialize",
@@ -145,6 +161,7 @@ _HOMES = {
     "reader": "read read_file",
     "refinement": "refine",
     "compatibility": "static_check supports",
+    "torch_folder": ("TorchArgument TorchFolder TorchInput TorchResult TorchSource is_torch_folder read_torch_folder"),
     "tree": "CustomNode Tree TreeKind",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
     "version": "Version",

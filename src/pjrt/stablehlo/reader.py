@@ -44,13 +44,17 @@ def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[st
 
 
 def read_file(path: str | os.PathLike[str]) -> Program:
-    """Return the program in a file; the file's name does not matter.
+    """Return the program in a file, or in a folder of PyTorch/XLA; the name does not matter.
 
     Raises:
         NotFoundError: the file does not exist.
         DataLossError, InvalidArgumentError: as ``read``, with the path in the message.
         PjrtError: the file cannot be read.
     """
+    if os.path.isdir(path):
+        from pjrt.stablehlo.torch_folder import read_torch_folder
+
+        return read_torch_folder(path).program
     with naming(path):
         return _recognized(_content(path))
 
