@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         signature,
     )
     from pjrt.stablehlo.jax_export import ExportedArray, JaxExport, read_jax_export
+    from pjrt.stablehlo.liveness import LiveArray, LiveMemory, LiveStep, live_memory
     from pjrt.stablehlo.location import Location
     from pjrt.stablehlo.named_sharding import NamedSharding
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
@@ -86,6 +87,9 @@ __all__ = [
     "FunctionType",
     "FutureType",
     "JaxExport",
+    "LiveArray",
+    "LiveMemory",
+    "LiveStep",
     "Location",
     "NamedSharding",
     "OpaqueType",
@@ -121,6 +125,7 @@ __all__ = [
     "from_hlo",
     "inspect",
     "is_torch_folder",
+    "live_memory",
     "minimum_version",
     "needed_version",
     "parse",
@@ -149,6 +154,7 @@ _HOMES = {
     "cutting": "Cut Cutter cut",
     "cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost",
     "format": "Encoding artifact_version encoding_of",
+    "liveness": "LiveArray LiveMemory LiveStep live_memory",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
     "jax_export": "ExportedArray JaxExport read_jax_export",
     "location": "Location",
