@@ -31,7 +31,7 @@ Examples:
   pjrt check model.mlir --device cpu --device reference
   pjrt check model.stablehlo --topology tpu:v5e:2x2
   pjrt check model.mlir --device mydevice --effort ops --json
-  pjrt check step.mlir -t cuda:cuda -O topology=1x1x1 -O target_config=@h100
+  pjrt check step.mlir -t cuda:h100
 
 \b
 Exit code:

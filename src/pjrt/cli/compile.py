@@ -28,7 +28,7 @@ _EXAMPLES = """
 Examples:
   pjrt compile model.stablehlo --topology tpu:v5e:2x2
   pjrt compile sharded.mlir --topology tpu:v5e:2x2 -o sharded.bin
-  pjrt compile a.mlir -t cuda:cuda -O topology=1x1x1 -O target_config=@h100
+  pjrt compile model.mlir -t cuda:h100:1x1x4
   pjrt compile model.mlir --topology /path/to/plugin.so:2x2 --json
 """
 

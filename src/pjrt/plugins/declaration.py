@@ -90,6 +90,8 @@ class Declaration:
             it can.
         topologies: its topologies by name: for each generation of its devices the sizes, human-readable; empty if
             unknown.
+        topology_options: the place, as ``module:attribute``, of a function that is called with the name of a topology,
+            and returns the plugin's options that describe it, or None for a name that it does not know.
         memory: its options of memory; ``None`` if they are unknown.
         frameworks: facts for JAX (``jax``) and PyTorch/XLA (``torch_xla``).
         problem: why it cannot be used; empty if no reason is known.
@@ -117,6 +119,7 @@ class Declaration:
     host_variable: str = ""
     resident: str = ""
     topologies: Mapping[str, str] = field(default_factory=dict)
+    topology_options: str = ""
     memory: MemoryOptions | None = None
     frameworks: Mapping[str, Mapping[str, NamedValue]] = field(default_factory=dict)
     problem: str = ""

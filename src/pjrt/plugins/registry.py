@@ -14,7 +14,7 @@ from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import builtin, env_vars, visible_devices
 from pjrt.plugins.catalog import Catalog, at_path
 from pjrt.plugins.declaration import Declaration, Sharing, is_path
-from pjrt.plugins.loader import Loader, Slot
+from pjrt.plugins.loader import Loader, Slot, import_place
 from pjrt.plugins.visible_devices import VisibleDevices
 
 _catalog = Catalog()
@@ -90,7 +90,7 @@ def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) 
 
     Args:
         plugin: as ``name`` of ``client``.
-        name: the plugin's name of the topology, such as ``v5e:2x2``.
+        name: the plugin's name of the topology, such as ``v5e:2x2`` or, for ``cuda``, ``h100:1x1x4``.
         options: the plugin's own options.
 
     Raises:
@@ -99,19 +99,36 @@ def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) 
         UnimplementedError: the plugin has no topologies without devices.
     """
     known = declaration(plugin)
-    if known.topologies and not name and not options and not known.has_hardware:
+    described = _described(known, name)
+    is_open = bool(known.topologies) and not described and not options and not known.has_hardware
+    if is_open and not name and not known.topology_options:
         raise _no_topology(known, name)
     try:
-        return _loader.load(known).topology(name, **options)
-    except InvalidArgumentError as error:
+        return _loader.load(known).topology(name, **{**described, **options})
+    except PjrtError as error:
         generation, _, size = name.partition(":")
-        if not known.topologies or (generation in known.topologies and size):
+        if is_open and known.topology_options:  # the plugin searched for devices, and its error is about them
+            raise _no_topology(known, name) from error
+        if not isinstance(error, InvalidArgumentError) or not known.topologies:
+            raise
+        if generation in known.topologies and size:
             raise  # then the plugin knows best what is wrong with the size
         raise _no_topology(known, name) from error
 
 
+def _described(plugin: Declaration, name: str) -> Mapping[str, Any]:
+    """Return the options that describe the topology of a name, where the plugin has a function for them."""
+    if not plugin.topology_options or not name:
+        return {}
+    options: Mapping[str, Any] | None = import_place(plugin.topology_options)(name)
+    return options or {}
+
+
 def _no_topology(plugin: Declaration, name: str) -> InvalidArgumentError:
-    there = "; ".join(f"{generation}: {sizes}" for generation, sizes in plugin.topologies.items())
+    generations: dict[str, list[str]] = {}
+    for generation, sizes in plugin.topologies.items():
+        generations.setdefault(sizes, []).append(generation)
+    there = "; ".join(f"{', '.join(names)}: {sizes}" for sizes, names in generations.items())
     return InvalidArgumentError(
         f"{plugin.name}: expected the name of a topology as GENERATION:SIZE, found {name!r}. The generations and their "
         f"sizes are {there}"

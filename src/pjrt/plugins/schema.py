@@ -66,6 +66,7 @@ def to_table(declaration: Declaration) -> dict[str, Any]:
         "host_variable": declaration.host_variable or None,
         "resident": declaration.resident or None,
         "topologies": dict(declaration.topologies) or None,
+        "topology_options": declaration.topology_options or None,
         "memory": None if memory is None else _memory_table(memory),
         "frameworks": {name: _plain(values) for name, values in declaration.frameworks.items()},
     }
@@ -207,6 +208,7 @@ _READERS: dict[str, Callable[[str, object], Any]] = {
     "host_variable": _text,
     "resident": _text,
     "topologies": _texts,
+    "topology_options": _place,
     "memory": _memory,
     "frameworks": _frameworks,
     "disabled": _value_of(bool, "true or false"),
