@@ -82,7 +82,10 @@ def test_run_repeats_and_prints_json(program: Path) -> None:
     assert report["device"] == "cpu"
     assert report["repeats"] == 5
     assert 0 < report["min_seconds"] <= report["median_seconds"] <= report["p90_seconds"]
-    assert report["results"] == [{"element_type": "F32", "shape": [2, 3]}, {"element_type": "F32", "shape": []}]
+    assert report["results"] == [
+        {"name": "result_0", "element_type": "F32", "shape": [2, 3]},
+        {"name": "result_1", "element_type": "F32", "shape": []},
+    ]
 
 
 def test_random_inputs_are_the_same_for_the_same_seed(program: Path) -> None:

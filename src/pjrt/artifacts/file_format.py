@@ -21,8 +21,6 @@ from pjrt.api.executable import CompiledMemoryStats
 FORMAT_VERSION = 1
 
 _MAGIC = b"pjrt executable\n"
-MAGIC_SIZE = len(_MAGIC)
-"""The number of bytes that show whether a file is a saved executable."""
 _HASH_SIZE = hashlib.sha256().digest_size
 
 

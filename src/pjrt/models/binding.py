@@ -75,8 +75,9 @@ class Binding:
             for path, leaf in _named(keyword, value, numbers):
                 if path not in numbers:
                     raise InvalidArgumentError(
-                        f"expected the names of arguments ({', '.join(numbers) or 'the program has none'}), "
-                        f"found {path}"
+                        f"expected the names of arguments ({', '.join(numbers)}), found {path}"
+                        if numbers
+                        else f"expected arguments by position, because the program has no names for them, found {path}"
                     )
                 if numbers[path] in values:
                     raise InvalidArgumentError(f"expected one value for the argument {path}, found two")
@@ -128,7 +129,7 @@ def _numbers(parameters: Sequence[Parameter]) -> dict[str, int]:
 
 def _named(keyword: str, value: Any, numbers: Mapping[str, int]) -> list[tuple[str, Any]]:
     """Return the paths and values in a keyword argument."""
-    if keyword in numbers:
+    if keyword in numbers or not _is_nested(value):
         return [(keyword, value)]
     tree = Tree.of(value)
     return list(zip(tree.paths(keyword), tree.flatten(value, keyword), strict=True))
@@ -140,15 +141,16 @@ def _flattened(value: Any) -> list[Any]:
         return []
     if isinstance(value, Mapping):
         return [leaf for key in sorted(value) for leaf in _flattened(value[key])]
-    if isinstance(value, list | tuple) and _has_arrays(value):
+    if isinstance(value, list | tuple) and _is_nested(value):
         return [leaf for inner in value for leaf in _flattened(inner)]
     return [value]
 
 
-def _has_arrays(value: Any) -> bool:
+def _is_nested(value: Any) -> bool:
+    """Whether a value is a dictionary, or a list or tuple of more than numbers."""
     if isinstance(value, list | tuple):
-        return any(map(_has_arrays, value))
-    return value is None or isinstance(value, Mapping) or hasattr(value, "shape")
+        return any(hasattr(inner, "shape") or inner is None or _is_nested(inner) for inner in value)
+    return isinstance(value, Mapping)
 
 
 def _wrong_count(parameters: Sequence[Parameter], count: int) -> InvalidArgumentError:

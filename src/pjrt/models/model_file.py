@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,32 @@ from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.artifacts import file_format
 from pjrt.artifacts.saved_executable import SavedExecutable
+from pjrt.models.exported_signature import signature_of
 from pjrt.stablehlo.argument_shapes import Shapes as ArgumentShapes
 from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
+from pjrt.stablehlo.format import is_text
+from pjrt.stablehlo.jax_export import is_jax_export
 from pjrt.stablehlo.tree import Tree
+
+SAVED = "saved executable"
+"""The kind of a file with an executable that was compiled before."""
+
+_BEGINNING = 1 << 16
 
 
 class ModelFile:
     """A file that holds a program, or an executable that was compiled before.
 
-    Reading a file does not parse its program: ``program`` is at hand at once, the facts are parsed at their first use.
+    Reading a file does not parse its program: that happens when a fact about it is first asked for.
 
     Attributes:
         kind: the file's format, such as ``MLIR text`` or ``saved executable``.
         source: the path, for messages; empty for a program without a file.
-        program: the program; None for a saved executable.
+        program: the program as it is in the file; None for a saved executable. ``program_for`` returns what is
+            compiled.
         executable: the saved executable; None for a program.
+        export: the contents of a file of ``jax.export``; None for other files.
     """
 
     def __init__(
@@ -40,11 +51,13 @@ class ModelFile:
         source: str = "",
         program: Program | None = None,
         executable: SavedExecutable | None = None,
+        export: stablehlo.JaxExport | None = None,
     ) -> None:
         self.kind = kind
         self.source = source
         self.program = program
         self.executable = executable
+        self.export = export
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> ModelFile:
@@ -56,29 +69,46 @@ class ModelFile:
             DataLossError: the file is damaged.
         """
         source = os.fspath(path)
-        if _is_saved_executable(source):
-            return ModelFile("saved executable", source=source, executable=SavedExecutable.read(path))
-        return ModelFile.of(stablehlo.read_file(path), source)
+        beginning = _beginning(source)
+        if file_format.is_saved_executable(beginning):
+            return ModelFile(SAVED, source=source, executable=SavedExecutable.read(path))
+        if is_jax_export(beginning):
+            return ModelFile._of_export(stablehlo.read_jax_export(Path(path)), source)
+        return ModelFile._of_program(stablehlo.read_file(path), source)
 
     @staticmethod
     def of(
-        model: ModelFile | Program | SavedExecutable | str | bytes | os.PathLike[str], source: str = ""
+        model: ModelFile | Program | SavedExecutable | stablehlo.JaxExport | str | bytes | os.PathLike[str],
+        source: str = "",
     ) -> ModelFile:
         """Return a program or an executable as a model file; read the file at a path.
 
         Args:
-            model: a program, its text or bytes, a saved executable, or the path of a file. A ``str`` is a path unless
-                it has several lines.
+            model: a program, its text or bytes, the bytes of a file, a saved executable, or the path of a file. A
+                ``str`` that does not begin as a program's text does is a path.
             source: its origin, for messages.
         """
         if isinstance(model, ModelFile):
             return model
         if isinstance(model, SavedExecutable):
-            return ModelFile("saved executable", source=source, executable=model)
-        if isinstance(model, os.PathLike) or (isinstance(model, str) and "\n" not in model):
+            return ModelFile(SAVED, source=source, executable=model)
+        if isinstance(model, stablehlo.JaxExport):
+            return ModelFile._of_export(model, source)
+        if isinstance(model, os.PathLike) or (isinstance(model, str) and not is_text(model.encode())):
             return ModelFile.read(model)
-        program = stablehlo.read(model)
+        if isinstance(model, bytes) and file_format.is_saved_executable(model):
+            return ModelFile(SAVED, source=source, executable=SavedExecutable.from_bytes(model))
+        if isinstance(model, bytes) and is_jax_export(model):
+            return ModelFile._of_export(stablehlo.read_jax_export(model), source)
+        return ModelFile._of_program(stablehlo.read(model), source)
+
+    @staticmethod
+    def _of_program(program: Program, source: str) -> ModelFile:
         return ModelFile(str(stablehlo.encoding_of(program)), source=source, program=program)
+
+    @staticmethod
+    def _of_export(export: stablehlo.JaxExport, source: str) -> ModelFile:
+        return ModelFile("jax.export file", source=source, program=export.program, export=export)
 
     @functools.cached_property
     def signature(self) -> CallSignature:
@@ -92,6 +122,8 @@ class ModelFile:
         try:
             if self.executable is not None:
                 return self.executable.signature
+            if self.export is not None:
+                return signature_of(self.export)
             assert self.program is not None
             return CallSignature.of(stablehlo.signature(self.program))
         except PjrtError as error:
@@ -125,7 +157,9 @@ class ModelFile:
     @property
     def platforms(self) -> Sequence[str]:
         """The platforms that the file is for; empty if it is for any."""
-        return () if self.executable is None else (self.executable.platform_name,)
+        if self.executable is not None:
+            return (self.executable.platform_name,)
+        return () if self.export is None else self.export.platforms
 
     def program_for(self, platform: str, shapes: ArgumentShapes | None = None) -> Program:
         """Return the program as a platform compiles it.
@@ -144,7 +178,9 @@ class ModelFile:
                 f"{self.source or 'the saved executable'}: expected a program, found a saved executable for "
                 f"{self.platforms[0]!r}: give the file that it was compiled from"
             )
-        program = stablehlo.select_platform(self.program, self._platform_index(platform))
+        program = self.program
+        if len(self.platforms) > 1:
+            program = stablehlo.select_platform(program, self._platform_index(platform))
         if shapes is None or not any(parameter.is_dynamic for parameter in self.parameters):
             return program
         of_arguments: list[Sequence[int] | None] = [None] * self._num_arguments(program)
@@ -178,9 +214,10 @@ class ModelFile:
         return f"<ModelFile {self.source or 'without a file'}: {self.kind}>"
 
 
-def _is_saved_executable(path: str) -> bool:
+def _beginning(path: str) -> bytes:
+    """Return the first bytes of a file; none of a pipe, which could not be read again."""
     try:
         with open(path, "rb") as file:
-            return file_format.is_saved_executable(file.read(file_format.MAGIC_SIZE))
+            return file.read(_BEGINNING) if file.seekable() else b""
     except (OSError, ValueError):  # the reader of programs reports it
-        return False
+        return b""

@@ -18,6 +18,7 @@ from pathlib import Path
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
+from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
 from pjrt.stablehlo.named_sharding import NamedSharding
 from pjrt.stablehlo.reader import naming
 from pjrt.stablehlo.sharding import Sharding
@@ -151,6 +152,11 @@ class JaxExport:
             f"{self.function_name} was exported for {', '.join(self.platforms)}, not for {platform}: "
             f"export it with platforms=[..., {platform!r}]"
         )
+
+
+def is_jax_export(beginning: bytes) -> bool:
+    """Whether a file that begins with these bytes is one of ``jax.export``, damaged or not."""
+    return looks_like_jax_export(beginning)
 
 
 def read_jax_export(source: bytes | bytearray | memoryview | os.PathLike[str]) -> JaxExport:

@@ -1,0 +1,93 @@
+"""The call signature of a ``jax.export`` file: its trees and types, with the names that the program's function has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pjrt import stablehlo
+from pjrt.api.errors import UnimplementedError
+from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
+from pjrt.stablehlo.jax_export import ExportedArray, JaxExport
+from pjrt.stablehlo.parser import parse_module
+from pjrt.stablehlo.tree import Tree
+
+_WRAPPED = "_wrapped_jax_export_main"
+"""The function with the author's names, where ``main`` only computes the dimension variables and calls it."""
+
+
+def signature_of(export: JaxExport) -> CallSignature:
+    """Return the call signature of an exported function.
+
+    The positions of the parameters among the program's arguments are those behind the platform index, which
+    ``pjrt.stablehlo.select_platform`` removes.
+
+    Raises:
+        UnimplementedError: the function has ordered effects, such as printing, which need tokens.
+        PjrtError: the program is damaged.
+    """
+    if export.num_tokens:
+        raise UnimplementedError(
+            f"expected a function without ordered effects, whose program takes and returns arrays alone, found "
+            f"{', '.join(export.ordered_effects)} of {export.function_name!r}"
+        )
+    module = stablehlo.to_module(export.program)
+    parsed = parse_module(module, bodies=False)
+    count = len(export.kept_arguments)
+    donated = [
+        "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes
+        for attributes in _last(parsed.entry.argument_attributes, count)
+    ]
+    named = parsed.functions.get(_WRAPPED, parsed.entry)
+    own_names = dict(zip(export.kept_arguments, _last(named.argument_names, count), strict=True))
+    position_of = {index: position for position, index in enumerate(export.kept_arguments)}
+    parameters = [
+        Parameter(
+            index,
+            name,
+            argument.element_type,
+            argument.shape,
+            _sharding(argument),
+            donated=index in position_of and donated[position_of[index]],
+            argument=position_of.get(index),
+        )
+        for index, (name, argument) in enumerate(
+            zip(_names(export.input_tree, own_names), export.arguments, strict=True)
+        )
+    ]
+    results = [
+        Result(index, path, result.element_type, result.shape, _sharding(result))
+        for index, (path, result) in enumerate(zip(export.output_tree.paths("result"), export.results, strict=True))
+    ]
+    return CallSignature(tuple(parameters), tuple(results), export.input_tree, export.output_tree)
+
+
+def _names(tree: Tree, own_names: dict[int, str]) -> list[str]:
+    """Return the name of each leaf of the arguments, such as ``cache['k']`` or ``args[1]['k']``.
+
+    Args:
+        tree: the structure of the arguments.
+        own_names: the names in the program, by the leaf's index.
+    """
+    positional, keywords = tree.children
+    names: list[str] = []
+    for number, child in enumerate(positional.children):
+        paths = child.paths()
+        roots = {
+            name.removesuffix(path)
+            for path, name in ((path, own_names.get(len(names) + i, "")) for i, path in enumerate(paths))
+            if name and name.endswith(path)
+        }
+        root = roots.pop() if len(roots) == 1 else f"args[{number}]"
+        names += [root + path for path in paths]
+    for key, child in zip(keywords.keys, keywords.children, strict=True):
+        names += child.paths(key)
+    return names
+
+
+def _sharding(array: ExportedArray) -> str:
+    return "" if array.sharding is None else str(array.sharding)
+
+
+def _last(values: Sequence[Any], count: int) -> Sequence[Any]:
+    return values[len(values) - count :]
