@@ -186,7 +186,7 @@ def test_a_program_without_arguments_and_results() -> None:
         ({"inputs": [X]}, "expected 2 arguments"),
         ({"inputs": "zeros"}, "expected a list of inputs"),
         ({"inputs": ["0=zeros"]}, "without a value: argument 1"),
-        ({"inputs": {"x": X}}, "expected the names of arguments"),
+        ({"inputs": {"x": X}}, "expected arguments by position"),
         ({"inputs": [X, X[:3]]}, "argument 1"),
         ({"devices": ["nowhere"]}, "nowhere: there is no device"),
     ],

@@ -13,7 +13,7 @@ import pjrt
 from pjrt import ifrt
 
 ADD = """
-func.func @main(%x: tensor<3xf32> loc("x"), %y: tensor<3xf32> loc("y")) 
+func.func @main(%x: tensor<3xf32> loc("x"), %y: tensor<3xf32> loc("y"))
     -> (tensor<3xf32> {jax.result_info = "result['sum']"}) {
   %0 = stablehlo.add %x, %y : tensor<3xf32>
   return %0 : tensor<3xf32>
@@ -98,8 +98,8 @@ def test_nested_arguments_without_a_stated_structure() -> None:
         ((np.zeros(3), [1, 2, 3]), r"argument 0 \(x\): f32\[3\], found f64\[3\]: convert it, .*astype.'float32'."),
         (("text", [1, 2, 3]), r"expected argument 0 \(x\): f32\[3\], found <U4\[\]"),
         ((object(), [1, 2, 3]), r"expected argument 0 \(x\): f32\[3\], found object"),
-        (([1, 2, 3j], [1, 2, 3]), "expected"),
-        (([1, 2, [3]], [1, 2, 3]), "expected"),
+        (([1, 2, 3j], [1, 2, 3]), r"argument 0 \(x\): f32\[3\]: expected real numbers"),
+        (([1, 2, [3]], [1, 2, 3]), "expected lists of equal lengths"),
     ],
 )
 def test_arguments_that_do_not_fit(arguments: tuple[object, ...], message: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numbers
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pjrt.ifrt
 from pjrt.api.buffer import Buffer
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.python_numbers import are_python_numbers, number_array
 from pjrt.api.shape_spec import format_shape
 from pjrt.stablehlo.call_signature import Parameter
 
@@ -46,8 +46,11 @@ def _array(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argume
         return value
     if isinstance(value, Buffer):
         return _of_buffer(client, value)
-    if _is_weak(value):
-        return _converted(parameter, value)
+    if are_python_numbers(value):
+        try:
+            return number_array(value, parameter.element_type)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{parameter}: {error.message}") from error
     try:
         array = np.asarray(value)
     except Exception as error:  # __array__ of any class
@@ -64,39 +67,6 @@ def _of_buffer(client: pjrt.ifrt.Client, buffer: Buffer) -> Argument:
         return np.asarray(buffer)
     sharding = pjrt.ifrt.SingleDeviceSharding(buffer.device, buffer.memory_space.kind)
     return pjrt.ifrt.Array(client, pjrt.ifrt.ArraySpec(buffer.shape, buffer.element_type, sharding), [buffer])
-
-
-def _is_weak(value: Any) -> bool:
-    """Whether a value has no element type of its own: a number of Python, or a list of such."""
-    if isinstance(value, list | tuple):
-        return all(map(_is_weak, value))
-    return isinstance(value, numbers.Number) and not isinstance(value, np.generic)
-
-
-def _converted(parameter: Parameter, value: Any) -> Argument:
-    """Return numbers of Python as an array of the parameter's type.
-
-    Raises:
-        InvalidArgumentError: the type cannot hold them, or lists differ in length.
-    """
-    try:
-        array = np.array(value)
-    except (ValueError, OverflowError) as error:
-        raise InvalidArgumentError(f"expected {parameter}, found {value!r}: {error}") from error
-    wanted = parameter.element_type
-    if wanted is ElementType.PRED:
-        is_possible = array.dtype.kind == "b" or not array.size
-    elif wanted.is_integer:
-        is_possible = array.dtype.kind in "biu" or not array.size
-    else:
-        is_possible = array.dtype.kind in ("biufc" if wanted.is_complex else "biuf")
-    with np.errstate(all="ignore"):
-        converted = array.astype(wanted.dtype) if is_possible else array
-    if is_possible and wanted.is_integer:  # a conversion wraps numbers that are too large
-        is_possible = bool(np.all(converted.astype(array.dtype) == array))
-    if not is_possible:
-        raise InvalidArgumentError(f"expected {parameter}, found {value!r}, which the type cannot hold")
-    return converted
 
 
 def _is_of_shape(parameter: Parameter, shape: tuple[int, ...]) -> bool:
