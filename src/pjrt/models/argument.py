@@ -21,11 +21,15 @@ def fitted(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argume
     """Return a value as an array of the parameter's type and shape.
 
     Numbers of Python, and lists of them, take the parameter's element type. An array on the client's devices stays
-    there.
+    there. Of a parameter that the program does not need, any value of Python will do.
 
     Raises:
         InvalidArgumentError: the value has another shape or element type, or is on the devices of another client.
     """
+    if parameter.argument is None and not hasattr(value, "shape"):
+        return np.zeros(
+            [size if isinstance(size, int) else 0 for size in parameter.shape], parameter.element_type.dtype
+        )
     array = _array(client, parameter, value)
     if not _is_of_shape(parameter, array.shape):
         raise _misfit(parameter, array, "give an array of that shape")

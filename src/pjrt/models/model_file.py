@@ -16,7 +16,7 @@ from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.artifacts import file_format
 from pjrt.artifacts.saved_executable import SavedExecutable
-from pjrt.models.exported_signature import signature_of
+from pjrt.models import file_signature
 from pjrt.stablehlo.argument_shapes import Shapes as ArgumentShapes
 from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
@@ -42,6 +42,7 @@ class ModelFile:
             compiled.
         executable: the saved executable; None for a program.
         export: the contents of a file of ``jax.export``; None for other files.
+        folder: the contents of a folder of PyTorch/XLA; None for other files.
     """
 
     def __init__(
@@ -52,16 +53,18 @@ class ModelFile:
         program: Program | None = None,
         executable: SavedExecutable | None = None,
         export: stablehlo.JaxExport | None = None,
+        folder: stablehlo.TorchFolder | None = None,
     ) -> None:
         self.kind = kind
         self.source = source
         self.program = program
         self.executable = executable
         self.export = export
+        self.folder = folder
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> ModelFile:
-        """Read a file of any supported format; the name of the file does not matter.
+        """Read a file of any supported format, or a folder of PyTorch/XLA; the name of the file does not matter.
 
         Raises:
             NotFoundError: there is no such file.
@@ -69,6 +72,9 @@ class ModelFile:
             DataLossError: the file is damaged.
         """
         source = os.fspath(path)
+        if stablehlo.is_torch_folder(path):
+            folder = stablehlo.read_torch_folder(path)
+            return ModelFile("PyTorch/XLA folder", source=source, program=folder.program, folder=folder)
         beginning = _beginning(source)
         if file_format.is_saved_executable(beginning):
             return ModelFile(SAVED, source=source, executable=SavedExecutable.read(path))
@@ -123,7 +129,9 @@ class ModelFile:
             if self.executable is not None:
                 return self.executable.signature
             if self.export is not None:
-                return signature_of(self.export)
+                return file_signature.of_jax_export(self.export)
+            if self.folder is not None:
+                return file_signature.of_torch_folder(self.folder)
             assert self.program is not None
             return CallSignature.of(stablehlo.signature(self.program))
         except PjrtError as error:
@@ -152,7 +160,7 @@ class ModelFile:
     @property
     def weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         """The arrays in the file, by their positions among the arguments of the program."""
-        return {}
+        return {} if self.folder is None else self.folder.weights
 
     @property
     def platforms(self) -> Sequence[str]:
@@ -183,14 +191,11 @@ class ModelFile:
             program = stablehlo.select_platform(program, self._platform_index(platform))
         if shapes is None or not any(parameter.is_dynamic for parameter in self.parameters):
             return program
-        of_arguments: list[Sequence[int] | None] = [None] * self._num_arguments(program)
+        of_arguments = {position: array.shape for position, array in self.weights.items()}
         for parameter, shape in zip(self.parameters, resolve_shapes(shapes, self.parameters), strict=True):
             if parameter.argument is not None:
                 of_arguments[parameter.argument] = shape
-        return stablehlo.refine(program, of_arguments)
-
-    def _num_arguments(self, program: Program) -> int:
-        return len(stablehlo.signature(program).arguments)
+        return stablehlo.refine(program, [of_arguments[position] for position in range(len(of_arguments))])
 
     def _platform_index(self, platform: str) -> int:
         wanted = (platform, "cpu")

@@ -1,4 +1,4 @@
-"""The call signature of a ``jax.export`` file: its trees and types, with the names that the program's function has."""
+"""Call signatures that a file states beside its program: files of ``jax.export`` and folders of PyTorch/XLA."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from pjrt import stablehlo
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.jax_export import ExportedArray, JaxExport
 from pjrt.stablehlo.parser import parse_module
+from pjrt.stablehlo.torch_folder import TorchFolder
 from pjrt.stablehlo.tree import Tree
 
 _WRAPPED = "_wrapped_jax_export_main"
 """The function with the author's names, where ``main`` only computes the dimension variables and calls it."""
 
 
-def signature_of(export: JaxExport) -> CallSignature:
+def of_jax_export(export: JaxExport) -> CallSignature:
     """Return the call signature of an exported function.
 
     The positions of the parameters among the program's arguments are those behind the platform index, which
@@ -60,6 +62,37 @@ def signature_of(export: JaxExport) -> CallSignature:
         for index, (path, result) in enumerate(zip(export.output_tree.paths("result"), export.results, strict=True))
     ]
     return CallSignature(tuple(parameters), tuple(results), export.input_tree, export.output_tree)
+
+
+def of_torch_folder(folder: TorchFolder) -> CallSignature:
+    """Return the call signature of a program of PyTorch/XLA.
+
+    Parameters whose values were not saved come behind the inputs, by their keys in ``state_dict``; the structure of the
+    inputs is unknown then.
+    """
+    parameters = [
+        Parameter(
+            index,
+            name,
+            leaf.element_type or ElementType.PRED,  # a value of Python, which is part of the program
+            leaf.shape,
+            argument=leaf.argument,
+        )
+        for index, (name, leaf) in enumerate(zip(_names(folder.input_tree, {}), folder.inputs, strict=True))
+    ]
+    for position, name in folder.missing_weights.items():
+        weight = folder.arguments[position]
+        parameters.append(Parameter(len(parameters), name, weight.element_type, weight.shape, argument=position))
+    input_tree = None if folder.missing_weights else folder.input_tree
+    tree = folder.output_tree
+    names = [""] * len(folder.results) if tree is None else tree.paths("result")
+    # The folder states the sizes of results at the shapes that the model was exported with, not which are dynamic.
+    info = stablehlo.signature(folder.program)
+    results = [
+        Result(index, name, result.element_type, result.shape)
+        for index, (name, result) in enumerate(zip(names, info.results, strict=True))
+    ]
+    return CallSignature(tuple(parameters), tuple(results), input_tree, tree)
 
 
 def _names(tree: Tree, own_names: dict[int, str]) -> list[str]:
