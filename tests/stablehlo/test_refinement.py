@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import export
 
 import pjrt
-from pjrt.stablehlo import inspect, refine, select_platform, signature
+from pjrt.stablehlo import inspect, refine, select_platform, shape_propagation, signature
 
 DOUBLED = """
 func.func @main(%x: tensor<?x16xf32> loc("x"), %y: tensor<16xf32>) -> tensor<?x16xf32> {
@@ -114,6 +114,53 @@ def test_sizes_that_depend_on_values_are_refused() -> None:
             }""",
             {0: (3,)},
         )
+
+
+def of_size(*lines: str) -> str:
+    """Return a program that computes the size of its result from that of its argument."""
+    return "\n".join(
+        [
+            "func.func @main(%x: tensor<?xi32>) -> tensor<?xi32> {",
+            "%size = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?xi32>) -> tensor<i32>",
+            *lines,
+            "%shape = stablehlo.reshape %result : (tensor<i32>) -> tensor<1xi32>",
+            "%y = stablehlo.dynamic_iota %shape, dim = 0 : (tensor<1xi32>) -> tensor<?xi32>",
+            "return %y : tensor<?xi32> }",
+        ]
+    )
+
+
+def test_a_division_in_the_shapes() -> None:
+    program = of_size(
+        "%c = stablehlo.constant dense<12> : tensor<i32>", "%result = stablehlo.divide %c, %size : tensor<i32>"
+    )
+    assert shapes_of(refine(program, [(5,)])) == ([(5,)], [(2,)])
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"\(0 \[0\]\): XLA ends its process .*SIGFPE"):
+        refine(program, [(0,)])
+
+
+def test_a_program_for_refinement_that_lies_about_its_operands_ends_a_subprocess() -> None:
+    program = of_size(
+        "%n = stablehlo.constant dense<1> : tensor<1xi64>",
+        "%result = stablehlo.custom_call @own(%size, %n) {indices_of_shape_operands = dense<7> : tensor<1xi64>}",
+        ": (tensor<i32>, tensor<1xi64>) -> tensor<i32>",
+    )
+    with pytest.raises(pjrt.InvalidArgumentError, match="XLA ends its process|shape"):
+        refine(program, [(3,)])
+
+
+def test_calls_that_grow_without_end_take_a_subprocess(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shape_propagation, "TIME_LIMIT", 0.01)
+    call = "{0} = call @f{1}({2}) : (tensor<i32>) -> tensor<i32>"
+    functions = [
+        f"func.func private @f{n}(%a: tensor<i32>) -> tensor<i32> {{ {call.format('%b', n + 1, '%a')} "
+        f"{call.format('%c', n + 1, '%b')} return %c : tensor<i32> }}"
+        for n in range(40)
+    ]
+    last = "func.func private @f40(%a: tensor<i32>) -> tensor<i32> { return %a : tensor<i32> }"
+    program = "\n".join([of_size(call.format("%result", 0, "%size")), *functions, last])
+    with pytest.raises(pjrt.DeadlineExceededError, match="did not compute the program's shapes"):
+        refine(program, [(3,)])
 
 
 @settings(max_examples=10, deadline=None)

@@ -6,7 +6,6 @@ about them. Everything here needs jaxlib.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes
-from pjrt.stablehlo import _mlir, jaxlib
+from pjrt.stablehlo import jaxlib
 from pjrt.stablehlo._diagnostics import shortened
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.argument_shapes import (
@@ -29,7 +28,8 @@ from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read
-from pjrt.stablehlo.shape_assertions import symbolic_shapes, without_advice
+from pjrt.stablehlo.shape_assertions import symbolic_shapes
+from pjrt.stablehlo.shape_propagation import propagate
 from pjrt.stablehlo.types import TensorType, ValueType
 
 _PURPOSE = "refine the shapes of a program"
@@ -60,7 +60,12 @@ def refine(program: Program | str | bytes, shapes: Shapes, *, trusted: bool = Fa
     if not outline.has_dynamic_shapes and not any(is_dynamic(argument.shape) for argument in arguments):
         return program
     _set_shapes(module, resolved)
-    return Program(_refined(_mlir.write_bytecode(module), _described(arguments, resolved)))
+    try:
+        return Program(propagate(module))
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"the program does not take arguments of these shapes ({_described(arguments, resolved)}): {error.message}"
+        ) from error
 
 
 _ADVICE = "compile(program, shapes="
@@ -155,21 +160,3 @@ def _main(mlir: Any) -> Any:
         if operation.name == "func.func" and operation.attributes["sym_name"].value == "main":
             return operation
     raise InvalidArgumentError("expected a dynamic program with a function 'main', found none")
-
-
-_FAILURE = re.compile(r'error: (?:(?:loc\(.*?\)|"[^"]*":\d+:\d+|<unknown>:0): )*(.*)')
-
-
-def _refined(code: bytes, described: str) -> bytes:
-    xla = jaxlib.load("_jax", _PURPOSE)
-    try:
-        refined: bytes = xla.mlir.refine_polymorphic_shapes(
-            mlir_module=code, enable_shape_assertions=True, validate_static_shapes=True, enable_shardy=b"sdy." in code
-        )
-    except (RuntimeError, ValueError) as error:
-        match = _FAILURE.search(str(error))
-        message = without_advice(match[1] if match else str(error))
-        raise InvalidArgumentError(
-            f"the program does not take arguments of these shapes ({described}): {message}"
-        ) from error
-    return refined

@@ -189,7 +189,7 @@ def _main(format_: str, size: int) -> int:
     from pjrt.stablehlo.conversion import parse_here
     from pjrt.stablehlo.parser import parse_module, read_constants
 
-    _limit_memory(size)
+    limit_memory(size)
     try:
         module = parse_here(Program(sys.stdin.buffer.read(size), format_))
         parse_module(module, largest_constant=0)
@@ -206,7 +206,7 @@ _LEAST_MEMORY = 8 << 30
 _TIMES_THE_PROGRAM = 16
 
 
-def _limit_memory(size: int) -> None:
+def limit_memory(size: int) -> None:
     """Make the parser fail where it would take all memory of the machine for a small program (on Linux only)."""
     if sys.platform != "linux":
         return
