@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.cost_analysis import CollectiveCost, CollectiveTotal, Cost, OperationCost, cost
     from pjrt.stablehlo.cutting import Cut, Cutter, cut
     from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
+    from pjrt.stablehlo.hlo_text import parse_hlo_text
     from pjrt.stablehlo.inspection import (
         ArgumentInfo,
         OperationInfo,
@@ -129,6 +130,7 @@ __all__ = [
     "minimum_version",
     "needed_version",
     "parse",
+    "parse_hlo_text",
     "partition",
     "partitioning_of",
     "read",
@@ -155,6 +157,7 @@ _HOMES = {
     "cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost",
     "format": "Encoding artifact_version encoding_of",
     "liveness": "LiveArray LiveMemory LiveStep live_memory",
+    "hlo_text": "parse_hlo_text",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
     "jax_export": "ExportedArray JaxExport read_jax_export",
     "location": "Location",

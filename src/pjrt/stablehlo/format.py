@@ -9,6 +9,7 @@ from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _bytecode, _hlo
 from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
+from pjrt.stablehlo.hlo_text import looks_like_hlo_text
 from pjrt.stablehlo.version import Version
 
 
@@ -65,7 +66,7 @@ def refuse_beginning(beginning: bytes, size: int) -> None:
     """
     if beginning.startswith(_bytecode.MAGIC) or is_text(beginning) or looks_like_jax_export(beginning):
         return
-    if _hlo.looks_like_hlo(beginning):
+    if _hlo.looks_like_hlo(beginning) or looks_like_hlo_text(beginning):
         return
     blank = _BLANKS_AND_COMMENTS.match(beginning)
     if blank is not None and _is_cut_start(beginning[blank.end() :]):
@@ -114,7 +115,6 @@ _MLIR_START = re.compile(
 )
 
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
-    (b"HloModule ", "HLO text, XLA's human-readable form; expected the HLO proto"),
     (b"PK\x03\x04", "a zip archive (such as .npz, .pt or .keras)"),
     (b"\x1f\x8b", "gzip data; decompress it first"),
     (b"\x28\xb5\x2f\xfd", "Zstandard data; decompress it first"),
@@ -127,7 +127,7 @@ _FOREIGN: tuple[tuple[bytes, str], ...] = (
     (b"\xfe\xff", "UTF-16 text; expected UTF-8"),
 )
 
-_EXPECTED = "MLIR text, MLIR bytecode, a StableHLO portable artifact, an HLO proto or a jax.export file"
+_EXPECTED = "MLIR text, MLIR bytecode, a StableHLO portable artifact, HLO as a proto or text, or a jax.export file"
 
 
 def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | DataLossError:
@@ -139,6 +139,10 @@ def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | Dat
     if looks_like_jax_export(code):
         return InvalidArgumentError(
             f"expected a program ({_EXPECTED}), found a jax.export file; pjrt.stablehlo.read returns the program in it"
+        )
+    if looks_like_hlo_text(code):
+        return InvalidArgumentError(
+            f"expected a program ({_EXPECTED}), found HLO text; pjrt.stablehlo.read returns it as an HLO proto"
         )
     for beginning, what in _FOREIGN:
         if code.startswith(beginning):

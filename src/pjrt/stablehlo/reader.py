@@ -13,19 +13,21 @@ from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _hlo
 from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
 from pjrt.stablehlo.format import BYTE_ORDER_MARK, Encoding, encoding_of, refuse_beginning
+from pjrt.stablehlo.hlo_text import looks_like_hlo_text, parse_hlo_text
 
 
 def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[str]) -> Program:
     """Return the program in a text, in bytes or in a file, with the format that its bytes show.
 
-    Nothing is parsed and no other library is needed. The outline of the bytes is checked, and the bytes stay as they
-    are, with three exceptions: a byte order mark is removed, and of an XLA dump (``HloProto``) and of a file of
-    ``jax.export`` the program inside is taken.
+    Nothing is parsed and no other library is needed, but for HLO text, which jaxlib turns into an HLO proto (see
+    ``parse_hlo_text``). The outline of the bytes is checked, and the bytes stay as they are, with three exceptions: a
+    byte order mark is removed, and of an XLA dump (``HloProto``) and of a file of ``jax.export`` the program inside is
+    taken.
 
     Args:
-        source: MLIR text, the bytes of a program in any encoding, a path object of a file (a ``str`` is always text,
-            see ``read_file``), or a ``Program``, whose format is corrected if its bytes show another; a program in
-            a plugin's own format is returned as it is.
+        source: MLIR text, HLO text, the bytes of a program in any encoding, a path object of a file (a ``str`` is
+            always text, see ``read_file``), or a ``Program``, whose format is corrected if its bytes show another; a
+            program in a plugin's own format is returned as it is.
 
     Raises:
         DataLossError: the program is truncated or corrupt.
@@ -96,6 +98,8 @@ def _recognized(code: bytes) -> Program:
         from pjrt.stablehlo.jax_export import read_jax_export
 
         return read_jax_export(code).program
+    if looks_like_hlo_text(code):
+        return parse_hlo_text(code)
     encoding = encoding_of(code)
     if encoding is Encoding.TEXT:
         return Program(_clean_text(code), ProgramFormat.MLIR)

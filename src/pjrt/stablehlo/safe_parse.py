@@ -17,10 +17,14 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from pjrt.api.errors import DataLossError, PjrtError
 from pjrt.api.program import Program
 from pjrt.stablehlo.format import Encoding, encoding_of
+
+if TYPE_CHECKING:
+    from pjrt.system.python_process import Ended
 
 TIME_LIMIT = 60.0
 """The least time limit of the parser, in seconds; large programs get more, in proportion."""
@@ -76,19 +80,36 @@ def check_once(program: Program, kind: bytes, check: Callable[[], bool]) -> None
 
 def _parse_in_subprocess(program: Program, time_limit: float | None) -> bool:
     """Parse the program in a subprocess; return False if none can be started."""
+    # The size is an argument, because reading input of an unknown size takes twice the memory.
+    arguments = (program.format, str(len(program)))
+    return run("pjrt.stablehlo.safe_parse", *arguments, given=program.code, time_limit=time_limit) is not None
+
+
+def run(module: str, *arguments: str, given: bytes, time_limit: float | None) -> Ended | None:
+    """Run a module that parses a program (see ``serve``) in a subprocess; return None if none can be started.
+
+    Args:
+        module: the module's name.
+        arguments: its arguments.
+        given: the program, which it reads from its standard input.
+        time_limit: as for ``vet``.
+
+    Raises:
+        DataLossError: the program makes the parser crash or run for ever.
+        PjrtError: the parser refuses the program.
+    """
     from pjrt.system.python_process import run_module  # here, for the same reason
 
-    size = len(program)
+    size = len(given)
     limit = time_limit or TIME_LIMIT + _SECONDS_PER_MEGABYTE * size / 1e6
     try:
-        # The size is an argument, because reading input of an unknown size takes twice the memory.
-        ended = run_module("pjrt.stablehlo.safe_parse", program.format, str(size), given=program.code, time_limit=limit)
+        ended = run_module(module, *arguments, given=given, time_limit=limit)
     except TimeoutError as error:
         raise DataLossError(
             f"corrupt program: the parser was not done with its {size} bytes after {limit:.0f} s"
         ) from error
     if ended is None:
-        return False
+        return None
     if ended.status == _EXIT_REFUSED:
         code, _, message = ended.output.decode(errors="replace").partition(" ")
         raise PjrtError.of(int(code), message)
@@ -98,7 +119,7 @@ def _parse_in_subprocess(program: Program, time_limit: float | None) -> bool:
         )
     if ended.status:
         raise DataLossError(f"the program could not be parsed in a subprocess: {ended.reason}")
-    return True
+    return ended
 
 
 _EXIT_REFUSED = 3
@@ -189,12 +210,25 @@ def _main(format_: str, size: int) -> int:
     from pjrt.stablehlo.conversion import parse_here
     from pjrt.stablehlo.parser import parse_module, read_constants
 
-    limit_memory(size)
-    try:
+    def parse() -> None:
         module = parse_here(Program(sys.stdin.buffer.read(size), format_))
         parse_module(module, largest_constant=0)
         read_constants(module)
         write_text(module, locations=True, constants=False)
+
+    return serve(size, parse)
+
+
+def serve(size: int, parse: Callable[[], None]) -> int:
+    """Parse a program in this subprocess; return the exit status that ``run`` understands.
+
+    Args:
+        size: the program's size in bytes, which bounds the memory.
+        parse: reads the program and parses it. It raises a ``PjrtError`` for a program that it refuses.
+    """
+    limit_memory(size)
+    try:
+        parse()
     except PjrtError as error:
         sys.stdout.write(f"{int(error.code)} {error.message}")
         sys.stdout.flush()

@@ -1,0 +1,144 @@
+"""HLO text: it becomes the proto that XLA makes of it, and each error names its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program, ProgramFormat, stablehlo
+from pjrt.stablehlo import hlo_text, jaxlib, parse_hlo_text
+
+TEXT = b"""/* a dump
+of XLA */
+// and a comment
+HloModule jit_f, entry_computation_layout={(f32[8]{0}, f32[8]{0})->f32[8]{0}}
+
+double.1 {
+  x.1 = f32[8]{0} parameter(0)
+  ROOT sum.1 = f32[8]{0} add(x.1, x.1)
+}
+
+ENTRY main.4 {
+  Arg_0.1 = f32[8]{0} parameter(0), sharding={devices=[8]<=[8]}
+  Arg_1.1 = f32[8]{0} parameter(1), metadata={op_name="weights"}
+  sine.2 = f32[8]{0} sine(Arg_0.1)
+  sum.2 = f32[8]{0} call(sine.2), to_apply=double.1
+  ROOT product.3 = f32[8]{0} multiply(sum.2, Arg_1.1)
+}
+"""
+
+
+def text_of(program: Program) -> bytes:
+    """Return XLA's text of an HLO proto."""
+    module = jaxlib.load("_jax", "test")
+    module = module if hasattr(module, "HloModule") else jaxlib.load("_hlo", "test")
+    text: str = module.HloModule.from_serialized_hlo_module_proto(program.code).to_string()
+    return text.encode()
+
+
+def test_the_proto_is_that_of_the_text(hlo: Program, tmp_path: Path) -> None:
+    path = tmp_path / "module_0001.jit_f.before_optimizations.txt"
+    path.write_bytes(text_of(hlo))
+    program = stablehlo.read_file(path)
+    assert program.format == ProgramFormat.HLO
+    assert stablehlo.to_text(program) == stablehlo.to_text(hlo)
+
+
+def test_comments_computations_and_shardings() -> None:
+    parsed = stablehlo.parse(stablehlo.read(TEXT))
+    names = [operation.name for operation in parsed.walk()]
+    assert names.count("stablehlo.sine") == names.count("stablehlo.add") == names.count("stablehlo.multiply") == 1
+    assert parsed.entry.argument_attributes[0]["mhlo.sharding"] == "{devices=[8]<=[8]}"
+
+
+def test_a_text_for_several_devices_keeps_their_number() -> None:
+    several = TEXT.replace(b"->f32[8]{0}}\n", b"->f32[8]{0}}, replica_count=2, num_partitions=8\n")
+    program = stablehlo.read(several.decode())
+    assert program.format == ProgramFormat.HLO_WITH_CONFIG
+    partitioning = stablehlo.partitioning_of(program)
+    assert (partitioning.num_replicas, partitioning.num_partitions) == (2, 8)
+    assert stablehlo.read(TEXT).format == ProgramFormat.HLO
+
+
+def test_missing_values_are_a_warning() -> None:
+    elided = TEXT.replace(b"sine(Arg_0.1)", b"constant({...})")
+    with pytest.warns(UserWarning, match=r"values of 1 constants \(the first in line 14\)"):
+        stablehlo.read(elided)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"sine(Arg_0.1)", b"sine(Arg_9)", r"line 14, column 27: .*instruction does not exist: Arg_9.*in: sine\.2 ="),
+        (b"sine(Arg_0.1)", b"sinus(Arg_0.1)", "line 14, column 22: .*Unknown opcode: sinus"),
+        (b"f32[8]{0} add", b"f99[8]{0} add", "line 8, column 16: .*Unknown opcode: f99"),
+        (TEXT[-30:], b"", "line 16, column"),
+        (TEXT[TEXT.index(b"jit_f") :], b"", "line 4, column 11: expects name"),
+    ],
+)
+def test_a_syntax_error_names_its_line(old: bytes, new: bytes, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        hlo_text.parse_here(TEXT.replace(old, new))
+
+
+def test_errors_of_the_subprocess_are_the_same() -> None:
+    with pytest.raises(InvalidArgumentError, match="cannot read the HLO text: line 14, column 27"):
+        stablehlo.read(TEXT.replace(b"sine(Arg_0.1)", b"sine(Arg_9)"))
+
+
+def test_several_modules_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="found 2, in the lines 4, 10: write each into a file"):
+        stablehlo.read(TEXT.replace(b"}\n\nENTRY", b"}\nHloModule second\nENTRY"))
+
+
+def test_an_operation_on_wrong_shapes_is_refused() -> None:
+    wrong = TEXT.replace(b"f32[8]{0} sine", b"f32[5]{0} sine")
+    with pytest.raises(InvalidArgumentError, match="compatible types"):
+        stablehlo.inspect(stablehlo.read(wrong))
+
+
+def test_what_is_not_utf8(tmp_path: Path) -> None:
+    (tmp_path / "dump.txt").write_bytes(TEXT + b"\xff")
+    with pytest.raises(DataLossError, match=r"dump\.txt: corrupt HLO text: expected UTF-8, found b'\\xff'"):
+        stablehlo.read_file(tmp_path / "dump.txt")
+
+
+def test_comments_that_do_not_end_cost_no_time() -> None:
+    for text in (b"\n" * 100_000, b"/*" * 100_000, b"// " * 100_000, b"/* */" * 50_000, b"/*" + b"* /" * 50_000):
+        assert not hlo_text.looks_like_hlo_text(text)
+        with pytest.raises(PjrtError):
+            stablehlo.read(text)
+    with pytest.raises(InvalidArgumentError):
+        parse_hlo_text(b"HloModule m " + b"/*" * 500_000)
+
+
+def test_a_parser_that_hangs_or_crashes() -> None:
+    with pytest.raises(DataLossError, match="not done with its"):
+        parse_hlo_text(TEXT, time_limit=0.01)
+    deep = b"HloModule m\nENTRY e {\n  ROOT x = " + b"(" * 200_000
+    with pytest.raises(PjrtError):
+        parse_hlo_text(deep)
+
+
+def test_without_subprocesses_it_is_parsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = stablehlo.read(TEXT)
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.executable", "")
+        program = parse_hlo_text(TEXT)
+        with pytest.raises(InvalidArgumentError, match="line 14"):
+            parse_hlo_text(TEXT.replace(b"sine(Arg_0.1)", b"sine(Arg_9)"))
+    assert stablehlo.to_text(program) == stablehlo.to_text(expected)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(st.integers(0, len(TEXT) - 1), st.binary(min_size=1, max_size=2))
+def test_errors_of_damaged_text_are_ours(position: int, insertion: bytes) -> None:
+    damaged = TEXT[:position] + insertion + TEXT[position:]
+    try:
+        damaged.decode()
+        hlo_text.parse_here(damaged)
+    except (UnicodeDecodeError, InvalidArgumentError):
+        pass
