@@ -65,7 +65,7 @@ def test_devices_in_the_box_save_and_load(name: str, tmp_path: Path) -> None:
         pjrt.save_executable(client.compile(ADD), path, program=ADD)
     with pjrt.client(name) as client:
         np.testing.assert_array_equal(np.asarray(pjrt.load_executable(client, path)(X, X)[0]), 2 * X)
-    assert SavedExecutable.read(path).arguments == (("x", "tensor<4xf32>"), ("y", "tensor<4xf32>"))
+    assert list(map(str, SavedExecutable.read(path).parameters)) == ["argument 0 (x): f32[4]", "argument 1 (y): f32[4]"]
 
 
 def test_a_program_of_many_devices_comes_back_to_many_devices(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ def test_what_was_known_is_known(tiny: pjrt.Client, saved: Path) -> None:
         assert getattr(read, name)() == getattr(compiled, name)(), name
     assert read.compile_options().num_partitions == 1
     assert (read.platform_version, read.device_kind) == (tiny.platform_version, tiny.devices[0].kind)
-    with pytest.raises(pjrt.UnimplementedError, match=r"Executable\.arguments; the fact was not saved"):
-        _ = read.arguments
+    with pytest.raises(pjrt.UnimplementedError, match=r"Executable\.signature; it was saved without its program"):
+        _ = read.parameters
     with pytest.raises(pjrt.UnimplementedError):
         read.optimized_program()
 
@@ -237,7 +237,16 @@ GOOD: dict[str, Any] = {
     "fingerprint": "AAAA",
     "abi_version": [7, "AAAA"],
     "compile_options": "",
-    "arguments": [["x", "tensor<4xf32>"]],
+    "parameter_shardings": ["CAA="],
+    "output_shardings": ["CAA="],
+    "signature": {
+        "parameters": [
+            {"name": "x", "element_type": "F32", "shape": [4, "b"], "sharding": "", "donated": False, "argument": 0}
+        ],
+        "results": [{"name": "", "element_type": "F32", "shape": [None], "sharding": ""}],
+        "input_tree": {"kind": "dict", "keys": ["x"], "children": [{"kind": "leaf"}]},
+        "output_tree": None,
+    },
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["F32", "AAA="]),
@@ -264,6 +273,24 @@ def test_a_header_is_refused_whole_or_answers_everything(changes: dict[str, Any]
             if callable(found):
                 found()
     assert SavedExecutable.from_bytes(read.to_bytes()).serialize() == b"code"
+
+
+@given(st.data())
+def test_a_signature_is_refused_whole_or_read(data: st.DataObject) -> None:
+    """One place in the signature has another value."""
+    header = json.loads(json.dumps(GOOD))
+    place = header["signature"]
+    while True:
+        key = data.draw(st.sampled_from(sorted(place)) if isinstance(place, dict) else st.integers(0, len(place) - 1))
+        if not place[key] or not isinstance(place[key], dict | list) or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(JSON)
+    try:
+        read = SavedExecutable.from_bytes(sealed(json.dumps(header).encode(), b"code"), "x")
+    except pjrt.DataLossError:
+        return
+    assert SavedExecutable.from_bytes(read.to_bytes()).signature == read.signature
 
 
 @given(st.binary(max_size=100))

@@ -95,6 +95,16 @@ def _is_compile_options(value: Any) -> bool:
     return True
 
 
+def _is_signature(value: Any) -> bool:
+    from pjrt.artifacts import saved_signature
+
+    try:
+        saved_signature.from_json(value)
+    except PjrtError:
+        return False
+    return True
+
+
 _STATS = frozenset(CompiledMemoryStats.__dataclass_fields__)
 
 # The required and the optional facts of a header, with the check of each.
@@ -127,7 +137,9 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
         isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and _is_base64(value[1])
     ),
     "compile_options": _is_compile_options,
-    "arguments": lambda value: _is_list_of(value, lambda pair: _is_list_of(pair, _is_text) and len(pair) == 2),
+    "parameter_shardings": lambda value: _is_list_of(value, _is_base64),
+    "output_shardings": lambda value: _is_list_of(value, _is_base64),
+    "signature": _is_signature,
 }
 
 

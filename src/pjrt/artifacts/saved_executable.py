@@ -6,7 +6,7 @@ import base64
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.abi_version import ExecutableAbiVersion
 from pjrt.api.client import Client
@@ -27,13 +27,16 @@ from pjrt.api.topology import TopologyDescription
 from pjrt.artifacts import file_format
 from pjrt.artifacts.whole_file import read_plain_file, write_whole
 
+if TYPE_CHECKING:
+    from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
+
 
 def save_executable(
     executable: Executable,
     path: str | os.PathLike[str],
     *,
     compiled_for: Client | TopologyDescription | None = None,
-    program: Program | str | bytes | None = None,
+    program: Program | CallSignature | str | bytes | None = None,
 ) -> None:
     """Write an executable to a file, with the facts that ``load_executable`` needs to check that a client can run it.
 
@@ -44,7 +47,8 @@ def save_executable(
         path: the file; an existing file is replaced.
         compiled_for: the topology, or client, that it was compiled for; not needed for a loaded executable, which
             knows its client.
-        program: the program, to save the names and types of its arguments too; this needs jaxlib.
+        program: the program, to save the names and types of its arguments and results too, which needs jaxlib; or its
+            call signature. ``pjrt.load_model`` can call files that have it.
 
     Raises:
         UnimplementedError: the plugin cannot serialize executables.
@@ -84,7 +88,7 @@ def load_executable(
 class SavedExecutable(Executable):
     """An executable that was compiled before: its facts, saved then, and the plugin's bytes.
 
-    Facts that its compiler did not report, and layouts, shardings and the optimized program, which are not saved, raise
+    Facts that its compiler did not report, and layouts and the optimized program, which are not saved, raise
     ``UnimplementedError``.
     """
 
@@ -100,12 +104,12 @@ class SavedExecutable(Executable):
         executable: Executable,
         *,
         compiled_for: Client | TopologyDescription | None = None,
-        program: Program | str | bytes | None = None,
+        program: Program | CallSignature | str | bytes | None = None,
     ) -> SavedExecutable:
         """Return what ``save_executable`` writes, as an object."""
-        arguments = {} if program is None else {"arguments": _arguments(Program.of(program))}
+        signature = {} if program is None else {"signature": _signature(program)}
         if isinstance(executable, SavedExecutable):
-            return SavedExecutable({**executable._header, **arguments}, executable._code)
+            return SavedExecutable({**executable._header, **signature}, executable._code)
         if compiled_for is None and isinstance(executable, LoadedExecutable):
             compiled_for = executable.client
         if compiled_for is None:
@@ -118,7 +122,7 @@ class SavedExecutable(Executable):
             "platform_version": compiled_for.platform_version,
             "device_kind": device_kind(compiled_for),
         }
-        return SavedExecutable({**_facts(executable), **target, **arguments}, executable.serialize())
+        return SavedExecutable({**_facts(executable), **target, **signature}, executable.serialize())
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> SavedExecutable:
@@ -205,9 +209,25 @@ class SavedExecutable(Executable):
         return str(self._header["device_kind"])
 
     @property
-    def arguments(self) -> Sequence[tuple[str, str]]:
-        """The name, empty where there is none, and the type of each argument of the program."""
-        return tuple((name, kind) for name, kind in self._fact("arguments"))
+    def signature(self) -> CallSignature:
+        """The arguments and results of the program, with names, types and nested structure.
+
+        Raises:
+            UnimplementedError: it was saved without its program.
+        """
+        from pjrt.artifacts import saved_signature
+
+        return saved_signature.from_json(self._fact("signature", "it was saved without its program"))
+
+    @property
+    def parameters(self) -> Sequence[Parameter]:
+        """The arrays that the program takes: whole arrays, also of a program for several partitions."""
+        return self.signature.parameters
+
+    @property
+    def results(self) -> Sequence[Result]:
+        """The arrays that the program returns: whole arrays, also of a program for several partitions."""
+        return self.signature.results
 
     @property
     def name(self) -> str:
@@ -245,6 +265,14 @@ class SavedExecutable(Executable):
     def parameter_memory_kinds(self) -> Sequence[str]:
         return tuple(self._fact("parameter_memory_kinds"))
 
+    @property
+    def output_shardings(self) -> Sequence[bytes] | None:
+        return self._shardings("output_shardings")
+
+    @property
+    def parameter_shardings(self) -> Sequence[bytes] | None:
+        return self._shardings("parameter_shardings")
+
     def cost_analysis(self) -> Mapping[str, float | int]:
         return dict(self._fact("cost_analysis"))
 
@@ -272,9 +300,13 @@ class SavedExecutable(Executable):
         one_device = self.num_replicas * self.num_partitions == 1
         return None if one_device and not options.compile_portable_executable else options
 
-    def _fact(self, name: str) -> Any:
+    def _shardings(self, name: str) -> Sequence[bytes] | None:
+        shardings = self._header.get(name)
+        return None if shardings is None else tuple(map(base64.b64decode, shardings))
+
+    def _fact(self, name: str, reason: str = "the fact was not saved") -> Any:
         if name not in self._header:
-            raise unimplemented(self.platform_name, f"Executable.{name}", "the fact was not saved")
+            raise unimplemented(self.platform_name, f"Executable.{name}", reason)
         return self._header[name]
 
 
@@ -308,6 +340,8 @@ _QUESTIONS: dict[str, Callable[[Executable], Any]] = {
     "output_shapes": lambda executable: [list(shape) for shape in executable.output_shapes],
     "output_memory_kinds": lambda executable: list(executable.output_memory_kinds),
     "parameter_memory_kinds": lambda executable: list(executable.parameter_memory_kinds),
+    "parameter_shardings": lambda executable: _shardings(executable.parameter_shardings),
+    "output_shardings": lambda executable: _shardings(executable.output_shardings),
     "cost_analysis": lambda executable: dict(executable.cost_analysis()),
     "memory_stats": lambda executable: _fields(executable.memory_stats()),
     "fingerprint": lambda executable: base64.b64encode(executable.fingerprint()).decode(),
@@ -340,7 +374,16 @@ def _abi_version(version: ExecutableAbiVersion) -> tuple[int, str]:
     return version.platform_id, base64.b64encode(version.to_proto()).decode()
 
 
-def _arguments(program: Program) -> list[tuple[str, str]]:
-    from pjrt import stablehlo
+def _shardings(shardings: Sequence[bytes] | None) -> list[str]:
+    if shardings is None:
+        raise UnimplementedError("the executable does not report shardings")
+    return [base64.b64encode(each).decode() for each in shardings]
 
-    return [(argument.name, str(argument.type)) for argument in stablehlo.signature(program).arguments]
+
+def _signature(program: Program | CallSignature | str | bytes) -> dict[str, Any]:
+    from pjrt import stablehlo
+    from pjrt.artifacts import saved_signature
+
+    if not isinstance(program, stablehlo.CallSignature):
+        program = stablehlo.CallSignature.of(stablehlo.signature(Program.of(program)))
+    return saved_signature.to_json(program)

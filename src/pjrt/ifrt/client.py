@@ -26,6 +26,7 @@ from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.ifrt.remap_plan import RemapPlan
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
+from pjrt.stablehlo.inspection import Signature, signature
 from pjrt.stablehlo.refinement import refine
 from pjrt.stablehlo.stated_partitioning import with_partitioning
 
@@ -362,22 +363,41 @@ class Client:
             InvalidArgumentError: the program is damaged, needs more devices than there are, or is not for these shapes.
         """
         program = Program.of(program) if shapes is None else refine(program, shapes)
-        return LoadedExecutable(self, program, self.pjrt_client.compile(program, with_partitioning(program, options)))
+        executable = self.pjrt_client.compile(program, with_partitioning(program, options))
+        return LoadedExecutable(self, signature(program), executable)
 
     def deserialize(
-        self, serialized: bytes, program: Program | str | bytes, options: CompileOptions | None = None
+        self, serialized: bytes, program: Program | Signature | str | bytes, options: CompileOptions | None = None
     ) -> LoadedExecutable:
         """Load what ``LoadedExecutable.serialize`` returned (``DeserializeLoadedExecutable``).
 
         Args:
             serialized: the bytes.
-            program: the program that was compiled: it has the global types, which executables do not keep.
+            program: the program that was compiled, or its signature: it has the global types, which executables do not
+                keep.
             options: compile options to use in place of the original ones, such as another device assignment.
 
         Raises:
             InvalidArgumentError: the bytes are damaged, or from another platform.
         """
-        return LoadedExecutable(self, Program.of(program), self.pjrt_client.deserialize(serialized, options))
+        return self.on_global_arrays(self.pjrt_client.deserialize(serialized, options), program)
+
+    def on_global_arrays(
+        self, executable: pjrt.api.loaded_executable.LoadedExecutable, program: Program | Signature | str | bytes
+    ) -> LoadedExecutable:
+        """Return an executable of the client below as one that takes and returns global arrays.
+
+        Args:
+            executable: the executable.
+            program: the program that was compiled, or its signature.
+
+        Raises:
+            InvalidArgumentError: the executable is of another client.
+        """
+        if executable.client is not self.pjrt_client:
+            raise InvalidArgumentError(f"expected an executable of {self.pjrt_client!r}, found {executable!r}")
+        types = program if isinstance(program, Signature) else signature(Program.of(program))
+        return LoadedExecutable(self, types, executable)
 
     def default_layout(self, spec: ArraySpec) -> Layout:
         """Return the layout that the shards of an array have by default (``GetDefaultLayout``)."""

@@ -11,13 +11,12 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, Unimp
 from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.future import Future
-from pjrt.api.program import Program
 from pjrt.ifrt.array import Array, ArraySpec
 from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding
-from pjrt.stablehlo.inspection import signature
+from pjrt.stablehlo.inspection import Signature
 from pjrt.stablehlo.sharding import Sharding as Tiling
 
 if TYPE_CHECKING:
@@ -49,13 +48,12 @@ class LoadedExecutable:
     __slots__ = ("__weakref__", "_donated", "_executable", "client", "devices", "output_specs", "parameter_specs")
 
     def __init__(
-        self, client: Client, program: Program, executable: pjrt.api.loaded_executable.LoadedExecutable
+        self, client: Client, types: Signature, executable: pjrt.api.loaded_executable.LoadedExecutable
     ) -> None:
         self.client = client
         self._executable = executable
         assignment = executable.device_assignment.device_ids
         self.devices = DeviceList([client.lookup_device(number) for row in assignment for number in row])
-        types = signature(program)
         self._donated = frozenset(
             number
             for number, argument in enumerate(types.arguments)

@@ -10,7 +10,7 @@ from typing import Any
 import pjrt.api.client
 import pjrt.ifrt
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.artifacts.saved_executable import SavedExecutable
@@ -240,7 +240,8 @@ class Model:
     def _compiled(self, shapes: Shapes) -> pjrt.ifrt.LoadedExecutable:
         try:
             if self.file.executable is not None:
-                raise UnimplementedError("saved executables cannot be called yet")
+                loaded = self.file.executable.load(self.client.pjrt_client, self._given_options)
+                return self.client.on_global_arrays(loaded, self.file.signature.program_signature())
             return self.client.compile(self.file.program_for(self.client.platform_name, shapes), self._options)
         except PjrtError as error:
             raise self.file.named(error) from error

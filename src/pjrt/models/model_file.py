@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pjrt import stablehlo
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
@@ -196,6 +197,28 @@ class ModelFile:
             if parameter.argument is not None:
                 of_arguments[parameter.argument] = shape
         return stablehlo.refine(program, [of_arguments[position] for position in range(len(of_arguments))])
+
+    def compiled_signature(self, program: Program) -> CallSignature:
+        """Return the signature of an executable that ``program`` was compiled to, which needs weights as arguments.
+
+        Args:
+            program: the program, from ``program_for``, with static shapes.
+        """
+        signature = self.signature.with_types(stablehlo.signature(program))
+        if not self.weights:
+            return signature
+        assert self.folder is not None
+        weights = [
+            Parameter(
+                len(signature.parameters) + number,
+                self.folder.arguments[position].name or f"constant_{self.folder.arguments[position].position}",
+                ElementType.of(array.dtype),
+                array.shape,
+                argument=position,
+            )
+            for number, (position, array) in enumerate(sorted(self.weights.items()))
+        ]
+        return CallSignature((*signature.parameters, *weights), signature.results, None, signature.output_tree)
 
     def _platform_index(self, platform: str) -> int:
         wanted = (platform, "cpu")

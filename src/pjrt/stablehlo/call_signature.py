@@ -6,7 +6,7 @@ not need all that the caller passes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
@@ -120,6 +120,46 @@ class CallSignature:
             type_ = _tensor(f"result {index}", result)
             results.append(Result(index, result.name, type_.element, type_.shape, result.sharding))
         return CallSignature(tuple(parameters), tuple(results))
+
+    def program_signature(self) -> Signature:
+        """Return the arguments and results of the entry function, whose shapes are static.
+
+        Raises:
+            InvalidArgumentError: a size is known only when the program is called.
+        """
+        needed = sorted((each for each in self.parameters if each.argument is not None), key=_position)
+        arguments = (
+            ArgumentInfo(
+                each.name, TensorType(each.sizes, each.element_type), is_donor=each.donated, sharding=each.sharding
+            )
+            for each in needed
+        )
+        results = (
+            ResultInfo(each.name, TensorType(each.sizes, each.element_type), sharding=each.sharding)
+            for each in self.results
+        )
+        return Signature(tuple(arguments), tuple(results))
+
+    def with_types(self, signature: Signature) -> CallSignature:
+        """Return the same names and structure with the shapes of an entry function, such as that of a refined program.
+
+        Args:
+            signature: the arguments and results of the entry function.
+        """
+        parameters = (
+            each
+            if each.argument is None
+            else replace(each, shape=_tensor(str(each), signature.arguments[each.argument]).shape)
+            for each in self.parameters
+        )
+        results = (
+            replace(each, shape=_tensor(str(each), signature.results[each.index]).shape) for each in self.results
+        )
+        return replace(self, parameters=tuple(parameters), results=tuple(results))
+
+
+def _position(parameter: Parameter) -> int:
+    return -1 if parameter.argument is None else parameter.argument
 
 
 def _tensor(label: str, value: ArgumentInfo | ResultInfo) -> TensorType:
