@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.jax_export import ExportedArray, JaxExport, read_jax_export
     from pjrt.stablehlo.liveness import LiveArray, LiveMemory, LiveStep, live_memory
     from pjrt.stablehlo.location import Location
+    from pjrt.stablehlo.memory_analysis import ArrayRole, PeakArray, PeakMemory, peak_memory
     from pjrt.stablehlo.named_sharding import NamedSharding
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArgumentInfo",
+    "ArrayRole",
     "Block",
     "CallSignature",
     "CollectiveCost",
@@ -100,6 +102,8 @@ __all__ = [
     "Parameter",
     "ParsedProgram",
     "Partitioned",
+    "PeakArray",
+    "PeakMemory",
     "ProgramInfo",
     "Quantization",
     "Result",
@@ -133,6 +137,7 @@ __all__ = [
     "parse_hlo_text",
     "partition",
     "partitioning_of",
+    "peak_memory",
     "read",
     "read_file",
     "read_jax_export",
@@ -162,6 +167,7 @@ _HOMES = {
     "jax_export": "ExportedArray JaxExport read_jax_export",
     "location": "Location",
     "named_sharding": "NamedSharding",
+    "memory_analysis": "ArrayRole PeakArray PeakMemory peak_memory",
     "operation": "Block Function Operation ParsedProgram Value",
     "parser": "parse",
     "partitioner": "Partitioned partition",

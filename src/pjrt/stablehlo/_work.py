@@ -80,6 +80,15 @@ def work_of(operation: Operation, work_of_block: WorkOfBlock) -> Work | None:
     return flops_and_bytes(operation, 0) if special is None else special(operation, work_of_block)
 
 
+def is_elementwise(operation: Operation) -> bool:
+    """Whether each element of the result depends on the elements of the operands at the same place alone."""
+    dialect, _, name = operation.name.rpartition(".")
+    if name == "custom_call":
+        dialect, _, name = str(operation.attribute("call_target_name", "")).rpartition(".")
+        return dialect == "mhlo" and _KIND_OF.get(name) == "special function"
+    return _KIND_OF.get(name) in ("transcendental", "special function", "elementwise") and name != "all_reduce"
+
+
 def moved_bytes(operation: Operation) -> int:
     """Return the bytes of an operation's operands and results."""
     return sum(nbytes(value.type) for value in (*operation.operands, *operation.results))

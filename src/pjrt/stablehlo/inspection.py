@@ -200,7 +200,7 @@ def signature(program: Program, *, trusted: bool = False) -> Signature:
         PjrtError: as for ``inspect``.
     """
     parsed = parse_module(conversion.to_module(program, trusted=trusted), bodies=False)
-    return _signature(parsed)
+    return signature_of(parsed)
 
 
 def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
@@ -216,7 +216,7 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
     """
     module = conversion.to_module(program, trusted=trusted)
     parsed = parse_module(module, largest_constant=0)
-    signature_ = _signature(parsed)
+    signature_ = signature_of(parsed)
     operations = [operation for operation in parsed.walk() if operation.name not in _TERMINATORS]
     needed, reason = _needed_version(module)
     encoding = encoding_of(program)
@@ -252,7 +252,8 @@ def _needed_version(module: MlirModule) -> tuple[Version | None, str]:
         return None, error.message
 
 
-def _signature(parsed: ParsedProgram) -> Signature:
+def signature_of(parsed: ParsedProgram) -> Signature:
+    """Return the arguments and results of a parsed program."""
     entry, of_module = parsed.entry, _module_aliases(parsed)
     arguments = zip(entry.argument_names, entry.type.arguments, entry.argument_attributes, strict=True)
     return Signature(

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.stablehlo._mlir import MlirModule
@@ -41,7 +43,7 @@ def parse_module(module: MlirModule, *, largest_constant: int | None = None, bod
     Args:
         module: the module.
         largest_constant: the most elements of a constant whose value is read; None for all. The attribute ``value`` of
-            larger ones is None.
+            larger ones is None; of those whose elements are equal it is the one element, if one may be read.
         bodies: whether to read the bodies of functions; if not, each function looks as if it were only declared.
     """
     with module as mlir, senseless_refused():
@@ -165,7 +167,8 @@ class _Parser:
 
     def _attributes(self, native: Any) -> Mapping[str, Any]:
         if native.name.endswith(".constant") and self._is_left_out(native):
-            return dict.fromkeys(native.attributes)
+            value = self._one_element(native) if self._largest_constant else None
+            return dict.fromkeys(native.attributes, value)
         return {name: decode_attribute_of(native, name) for name in native.attributes}
 
     def _is_left_out(self, constant: Any) -> bool:
@@ -173,6 +176,17 @@ class _Parser:
             return self._largest_constant is not None
         type_ = self.type(constant.results[0].type)
         return isinstance(type_, TensorType) and type_.is_static and type_.size > self._largest_constant
+
+    def _one_element(self, constant: Any) -> np.ndarray[Any, Any] | None:
+        """Return the element of a constant whose elements are all equal, as an array of rank 0."""
+        type_ = self.type(constant.results[0].type)
+        try:
+            value = constant.attributes["value"]
+            if isinstance(type_, TensorType) and value.is_splat:
+                return np.array(decode_attribute(value.get_splat_value()), type_.dtype)
+        except (AttributeError, TypeError, ValueError):  # an element that the bindings or numpy have no object for
+            pass
+        return None
 
     def type(self, native: Any) -> ValueType:
         type_ = self._types.get(native)

@@ -1,7 +1,7 @@
 """The options that describe GPUs to a plugin which compiles for them without one.
 
 XLA's GPU compilers read the facts about a GPU from a ``stream_executor.GpuTargetConfigProto`` in text form. A client on
-a machine with that GPU reports it as an attribute of its topology. Here the facts are in the folder ``gpus``, and the text
+a machine with that GPU reports it as an attribute of its topology. Here the facts are in the folder ``gpus``. The text
 has only the fields that older plugins know, too: they refuse a text with an unknown field.
 """
 
