@@ -81,6 +81,18 @@ def test_a_program_of_many_devices_comes_back_to_many_devices(tmp_path: Path) ->
         pjrt.load_executable(client, tmp_path / "adder")
 
 
+def test_support_is_found_by_loading(tiny: pjrt.Client, tiny_library: Path, saved: Path, tmp_path: Path) -> None:
+    read = SavedExecutable.read(saved)
+    assert read.support_by(tiny).verdict is pjrt.Verdict.YES
+    assert read.support_by(pjrt.topology(tiny_library, "2")).verdict is pjrt.Verdict.YES
+    with pjrt.client("cpu") as client:
+        support = read.support_by(client)
+    assert support.verdict is pjrt.Verdict.NO
+    assert "compiled for platform name 'tiny', the client has 'cpu'" in support.reasons[0].message
+    damaged = SavedExecutable(read._header, b"nonsense").support_by(tiny)
+    assert (damaged.verdict, damaged.effort) == (pjrt.Verdict.NO, pjrt.Effort.COMPILE)
+
+
 def test_what_was_known_is_known(tiny: pjrt.Client, saved: Path) -> None:
     compiled, read = tiny.compile(adder()), SavedExecutable.read(saved)
     for name in ("name", "num_replicas", "num_partitions", "num_outputs", "size_of_generated_code", "platform_name"):
@@ -266,7 +278,7 @@ def test_a_header_is_refused_whole_or_answers_everything(changes: dict[str, Any]
         assert header != GOOD
         return
     for name in dir(SavedExecutable):
-        if name.startswith("_") or name in ("read", "from_bytes", "of", "load", "misfits", "delete"):
+        if name.startswith("_") or name in ("read", "from_bytes", "of", "load", "misfits", "support_by", "delete"):
             continue
         with contextlib.suppress(pjrt.UnimplementedError):
             found = getattr(read, name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.abi_version import ExecutableAbiVersion
 from pjrt.api.client import Client
+from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
@@ -151,24 +152,47 @@ class SavedExecutable(Executable):
         """Return the executable as the bytes of a file."""
         return file_format.pack(self._header, self._code)
 
-    def misfits(self, client: Client, *, any_version: bool = False) -> list[str]:
-        """Return the reasons why a client cannot run the executable; empty if it can."""
-        facts = {"platform_name": client.platform_name, "device_kind": device_kind(client)}
-        if not any_version:
-            # Some plugins' topologies report another version than their clients: compare like with like.
-            like = client.topology if self._header["compiled_for"] == "topology" else client
-            facts["platform_version"] = like.platform_version
+    def misfits(self, target: Client | TopologyDescription, *, any_version: bool = False) -> list[str]:
+        """Return the reasons why a client cannot run the executable, or a client of a topology's devices; empty if it
+        can.
+        """
+        facts = {"platform_name": target.platform_name, "device_kind": device_kind(target)}
+        for_topology = self._header["compiled_for"] == "topology"
+        # Some plugins' topologies report another version than their clients: compare like with like.
+        if not any_version and isinstance(target, Client):
+            facts["platform_version"] = (target.topology if for_topology else target).platform_version
+        elif not any_version and for_topology:
+            facts["platform_version"] = target.platform_version
+        who = "client" if isinstance(target, Client) else "topology"
         reasons = [
-            f"it was compiled for {name.replace('_', ' ')} {self._header[name]!r}, the client has {value!r}"
+            f"it was compiled for {name.replace('_', ' ')} {self._header[name]!r}, the {who} has {value!r}"
             for name, value in facts.items()
             if self._header[name] != value
         ]
-        if not reasons and not any_version:
-            reasons += self._abi_misfit(client)
+        if isinstance(target, Client) and not reasons and not any_version:
+            reasons += self._abi_misfit(target)
+        count = len(target.devices if isinstance(target, Client) else target.device_descriptions)
         needed = self.num_replicas * self.num_partitions
-        if needed > len(client.devices):
-            reasons.append(f"it runs on {needed} devices, the client has {len(client.devices)}")
+        if needed > count:
+            reasons.append(f"it runs on {needed} devices, the {who} has {count}")
         return reasons
+
+    def support_by(self, target: Client | TopologyDescription) -> Support:
+        """Return whether a client can run the executable, which is found by loading it.
+
+        Args:
+            target: the client; or a topology, whose facts alone decide.
+        """
+        reasons, effort = self.misfits(target), Effort.TYPES
+        if isinstance(target, Client) and not reasons:
+            effort = Effort.COMPILE
+            try:
+                self.load(target).delete()
+            except PjrtError as error:
+                reasons = [error.message]
+        return Support.of(
+            effort, [Reason(Verdict.NO, ReasonKind.COMPILE, target.platform_name, reason) for reason in reasons]
+        )
 
     def load(
         self, client: Client, options: CompileOptions | None = None, *, any_version: bool = False

@@ -9,18 +9,36 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pjrt.api.attributes import NamedValue
 from pjrt.api.capability import Capabilities, Feature
+from pjrt.api.client import Client
 from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import DeadlineExceededError, InternalError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
+from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import registry
 from pjrt.plugins.device_count import client_with_devices
 from pjrt.stablehlo.stated_partitioning import with_partitioning
 from pjrt.system.python_process import NoAnswerError, ask
+
+
+class Compiled(Protocol):
+    """An executable that was compiled before; it can be pickled."""
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas."""
+
+    @property
+    def num_partitions(self) -> int:
+        """The number of partitions."""
+
+    def support_by(self, target: Client | TopologyDescription) -> Support:
+        """Return whether a client can run it, or a client of the devices that a topology describes."""
+
 
 TIME_LIMIT = 600.0
 """The default time limit of a question, in seconds."""
@@ -46,7 +64,7 @@ class Target:
 
 def support_of(
     target: Target,
-    program: Program,
+    program: Program | Compiled,
     options: CompileOptions | None = None,
     *,
     effort: Effort | None = None,
@@ -56,7 +74,7 @@ def support_of(
 
     Args:
         target: the device.
-        program: the program.
+        program: the program, or an executable that was compiled before, of which only the device is asked.
         options: the compile options; those that they leave open, such as the partitions, come from the program.
         effort: the effort to make; ``None`` for the cheapest that gives a yes or a no.
         time_limit: the seconds that the device may take.
@@ -79,9 +97,11 @@ def support_of(
                 raise _error(lost, f"{target}: the process that loaded it", time_limit) from None
             if effort in (Effort.OPS, Effort.TYPES):
                 raise _error(lost, f"{target}: the check", time_limit) from None
-            error = _error(lost, "the compiler", time_limit)
-    doubts = support_of(target, program, options, effort=Effort.TYPES, time_limit=time_limit)
-    located = [doubt for doubt in doubts.reasons if doubt.locations]
+            error = _error(lost, "the compiler" if isinstance(program, Program) else "the runtime", time_limit)
+    located = []
+    if isinstance(program, Program):
+        doubts = support_of(target, program, options, effort=Effort.TYPES, time_limit=time_limit)
+        located = [doubt for doubt in doubts.reasons if doubt.locations]
     is_hang = isinstance(error, DeadlineExceededError)
     verdict, feature = (Verdict.MAYBE, "hang") if is_hang else (Verdict.NO, "crash")
     return Support.of(Effort.COMPILE, [Reason(verdict, ReasonKind.COMPILE, feature, error.message), *located])
@@ -102,7 +122,7 @@ def capabilities_of(target: Target, *, time_limit: float = TIME_LIMIT) -> Capabi
 @dataclass(frozen=True, slots=True)
 class _Question:
     target: Target
-    program: Program
+    program: Program | Compiled
     options: CompileOptions
     effort: Effort | None
     begun: Path
@@ -156,13 +176,19 @@ def _support(question: _Question) -> Support:
     if target.topology is not None:
         topology = registry.topology(target.plugin, target.topology, **target.options)
         question.begun.touch()
+        if not isinstance(program, Program):
+            return program.support_by(topology)
         return topology.supports(program, options, effort=effort)
     plugin = registry.load_plugin(target.plugin)
     problem = "its hardware is not here"
     if registry.declaration(target.plugin).has_hardware:
         try:
             # As many devices as ``pjrt run`` would make.
-            needed = with_partitioning(program, options).partitioning.num_devices
+            needed = (
+                with_partitioning(program, options).partitioning.num_devices
+                if isinstance(program, Program)
+                else program.num_replicas * program.num_partitions
+            )
             client = client_with_devices(target.plugin, needed, target.options)
         except (InvalidArgumentError, NotFoundError):
             raise
@@ -171,8 +197,14 @@ def _support(question: _Question) -> Support:
         else:
             with client:
                 question.begun.touch()
+                if not isinstance(program, Program):
+                    return program.support_by(client)
                 return client.supports(program, options, effort=effort)
     question.begun.touch()
+    if not isinstance(program, Program):
+        return Support.of(
+            Effort.OPS, [Reason(Verdict.MAYBE, ReasonKind.COMPILE, target.plugin, f"it was not loaded: {problem}")]
+        )
     return _without_device(plugin.capabilities, program, options, effort, problem)
 
 
