@@ -48,7 +48,7 @@ def values_by_name(function: Any) -> dict[str, Any]:
 
 
 _TOKEN = "!stablehlo.token"
-_ABOUT_ONE_SIGNATURE = (
+ABOUT_ONE_SIGNATURE = (
     "mhlo.input_output_alias",
     "mhlo.buffer_donor",
     "mhlo.spmd_parameters_shardings",
@@ -72,7 +72,9 @@ class ModuleCut:
         self._values = values_by_name(function)
         self._names = {value: name for name, value in self._values.items()}
 
-    def run(self, results: Sequence[str], arguments: Sequence[str] | None) -> tuple[str, ...]:
+    def run(
+        self, results: Sequence[str], arguments: Sequence[str] | None, aliases: Mapping[int, int]
+    ) -> tuple[str, ...]:
         """Make the module a cut, and return the names of its arguments."""
         wanted = [self._value(name) for name in results]
         block = self._block_of(wanted)
@@ -87,7 +89,7 @@ class ModuleCut:
         tokens = [value for value in chosen if str(value.type) == _TOKEN and not _is_argument_of(value, body)]
         taken = [value for value in chosen if value not in tokens]
         names = tuple(self._names[value] for value in taken)
-        self._build(taken, tokens, wanted, [*constants, *needed])
+        self._build(taken, tokens, wanted, [*constants, *needed], aliases)
         self._clean()
         return names
 
@@ -152,11 +154,16 @@ class ModuleCut:
         return in_order, sorted(outside, key=lambda value: order[self._names[value]]), list(constants)
 
     def _build(
-        self, arguments: Sequence[Any], tokens: Sequence[Any], results: Sequence[Any], operations: Sequence[Any]
+        self,
+        arguments: Sequence[Any],
+        tokens: Sequence[Any],
+        results: Sequence[Any],
+        operations: Sequence[Any],
+        aliases: Mapping[int, int],
     ) -> None:
         """Move the operations to a new function main, and erase the function that had them."""
         ir = self._ir
-        attributes = [self._attributes_of(value) for value in arguments]
+        attributes = [self._attributes_of(value, aliases.get(index)) for index, value in enumerate(arguments)]
         types, locations = [value.type for value in arguments], [value.location for value in arguments]
         # Decided before operations move: the bindings' objects of an operation are not equal before and after that.
         own = set(operations)
@@ -196,25 +203,29 @@ class ModuleCut:
                 break
         self._module.regions[0].blocks[0].append(function)
 
-    def _attributes_of(self, value: Any) -> Any:
+    def _attributes_of(self, value: Any, aliased_result: int | None) -> Any:
         """Return the attributes of a value as an argument: its sharding, and what its function states about it."""
+        stated = dict(self._stated_about(value))
+        if aliased_result is not None:
+            number = self._ir.IntegerAttr.get(self._ir.IntegerType.get_signless(32), aliased_result)
+            stated[_DONATION[0]] = number
+        return self._ir.DictAttr.get(stated)
+
+    def _stated_about(self, value: Any) -> Mapping[str, Any]:
         owner = value.owner
         attributes = self._function.attributes
         if not isinstance(owner, self._ir.Block):
-            return self._ir.DictAttr.get(_sharding_of(owner.operation, value.result_number))
+            return _sharding_of(owner.operation, value.result_number)
         if owner.owner.operation == self._function:
-            if "arg_attrs" not in attributes:
-                return self._ir.DictAttr.get({})
-            row = attributes["arg_attrs"][value.arg_number]
-            return self._ir.DictAttr.get({each.name: each.attr for each in row if each.name not in _DONATION})
+            row = attributes["arg_attrs"][value.arg_number] if "arg_attrs" in attributes else ()
+            return {each.name: each.attr for each in row if each.name not in _DONATION}
         parent = owner.owner.operation
-        carried = parent.name == "stablehlo.while"
-        return self._ir.DictAttr.get(_sharding_of(parent, value.arg_number) if carried else {})
+        return _sharding_of(parent, value.arg_number) if parent.name == "stablehlo.while" else {}
 
     def _clean(self) -> None:
         """Remove functions that the cut does not call, and what the module states about other arguments."""
         attributes = self._module.attributes
-        for name in _ABOUT_ONE_SIGNATURE:
+        for name in ABOUT_ONE_SIGNATURE:
             if name in attributes:
                 del attributes[name]
         functions = {

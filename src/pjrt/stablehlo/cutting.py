@@ -8,7 +8,7 @@ is: constants, private functions, regions, types, source locations, meshes and s
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pjrt.api.errors import InvalidArgumentError
@@ -98,6 +98,7 @@ class Cutter:
         *,
         arguments: Iterable[str | Value] | None = None,
         function: str | None = None,
+        aliases: Mapping[int, int] | None = None,
     ) -> Cut:
         """Return the part of the program that computes some values.
 
@@ -113,6 +114,8 @@ class Cutter:
                 blocks around. Constants of the blocks around are copied. By default, the arguments of a function's
                 body are all those of the function, and of a region those that are needed.
             function: the function that has these values; default: the entry function.
+            aliases: the result that takes over the memory of an argument, by the indices of both: these arguments are
+                donated. A cut donates no others.
 
         Raises:
             NotFoundError: the program has no such function, or the function has no such value.
@@ -128,7 +131,7 @@ class Cutter:
         with self._module as mlir:
             copy = mlir.operation.clone().operation
             cutting = ModuleCut(copy, function_named(copy, name))
-            argument_names = cutting.run(wanted, stops)
+            argument_names = cutting.run(wanted, stops, aliases or {})
             code = _mlir.bytecode_of(copy)
         return Cut(Program(code), argument_names, wanted)
 
