@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pjrt.stablehlo.argument_source import Source
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
     from pjrt.stablehlo.compatibility import static_check, supports
     from pjrt.stablehlo.conversion import (
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.refinement import refine
     from pjrt.stablehlo.safe_parse import vet
     from pjrt.stablehlo.stated_partitioning import partitioning_of, with_partitioning
+    from pjrt.stablehlo.straightening import StraightLine, straighten
     from pjrt.stablehlo.torch_folder import (
         TorchArgument,
         TorchFolder,
@@ -109,6 +111,8 @@ __all__ = [
     "Result",
     "ResultInfo",
     "Signature",
+    "Source",
+    "StraightLine",
     "TensorType",
     "TokenType",
     "TorchArgument",
@@ -147,6 +151,7 @@ __all__ = [
     "serialize",
     "signature",
     "static_check",
+    "straighten",
     "supports",
     "to_hlo",
     "to_module",
@@ -177,6 +182,8 @@ _HOMES = {
     "refinement": "refine",
     "compatibility": "static_check supports",
     "torch_folder": ("TorchArgument TorchFolder TorchInput TorchResult TorchSource is_torch_folder read_torch_folder"),
+    "argument_source": "Source",
+    "straightening": "StraightLine straighten",
     "tree": "CustomNode Tree TreeKind",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
     "version": "Version",
