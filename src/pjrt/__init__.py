@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from pjrt.devices.stablehlo_client import StableHloClient
     from pjrt.models.benchmark import bench
     from pjrt.models.model import Model, load_model
+    from pjrt.models.offloaded_model import offload
 
 __version__ = "0.1.0"
 
@@ -158,6 +159,7 @@ __all__ = [
     "load_model",
     "load_plugin",
     "models",
+    "offload",
     "plugins",
     "save_executable",
     "stablehlo",
@@ -179,6 +181,7 @@ _LAZY = {
     "load_executable": "pjrt.artifacts.saved_executable",
     "load_model": "pjrt.models.model",
     "models": "pjrt",
+    "offload": "pjrt.models.offloaded_model",
     "plugins": "pjrt",
     "save_executable": "pjrt.artifacts.saved_executable",
     "stablehlo": "pjrt",

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from pjrt.models.measurement import MemoryPeak
     from pjrt.models.model import Model, load_model
     from pjrt.models.model_file import ModelFile
+    from pjrt.models.offload_plan import OffloadPlan, StagePlan
+    from pjrt.models.offloaded_model import OffloadedModel, offload
+    from pjrt.models.schedule import Action, Step
     from pjrt.models.times_file import write_times
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 
 __all__ = [
+    "Action",
     "Benchmark",
     "CallSignature",
     "Compilation",
@@ -30,12 +34,17 @@ __all__ = [
     "MemoryPeak",
     "Model",
     "ModelFile",
+    "OffloadPlan",
+    "OffloadedModel",
     "Parameter",
     "Ratio",
     "Result",
+    "StagePlan",
+    "Step",
     "bench",
     "load_model",
     "make_arguments",
+    "offload",
     "write_times",
 ]
 
@@ -47,6 +56,9 @@ _HOMES = {
     "pjrt.models.measurement": "MemoryPeak",
     "pjrt.models.model": "Model load_model",
     "pjrt.models.model_file": "ModelFile",
+    "pjrt.models.offload_plan": "OffloadPlan StagePlan",
+    "pjrt.models.offloaded_model": "OffloadedModel offload",
+    "pjrt.models.schedule": "Action Step",
     "pjrt.models.times_file": "write_times",
     "pjrt.stablehlo.call_signature": "CallSignature Parameter Result",
 }

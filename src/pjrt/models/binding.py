@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
@@ -25,6 +26,7 @@ class Binding:
 
     def __init__(self, parameters: Sequence[Parameter], tree: Tree | None) -> None:
         self._parameters = parameters
+        self._tree = tree
         self._slots = None if tree is None else _slots(parameters, tree)
 
     def leaves(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
@@ -38,6 +40,56 @@ class Binding:
             InvalidArgumentError: arguments are missing, unknown, given twice, or of another structure.
         """
         return self._in_order(arguments, keywords) if self._slots is None else self._in_slots(arguments, keywords)
+
+    def part(self, key: str | int, value: Any) -> dict[int, Any]:
+        """Return the values in one argument, by the index of their parameters.
+
+        Args:
+            key: the name of the argument or of one parameter, or the number of a positional argument.
+            value: its value, nested.
+
+        Raises:
+            InvalidArgumentError: there is no such argument, or the value has another structure.
+        """
+        numbers = _numbers(self._parameters)
+        if isinstance(key, int):
+            positional = [slot for slot in self._slots or () if slot.is_positional]
+            count = len(self._parameters) if self._slots is None else len(positional)
+            if not 0 <= key < count:
+                raise InvalidArgumentError(f"expected the number of one of {count} positional arguments, found {key}")
+            if self._slots is None:
+                return {key: value}
+            key = positional[key].name
+        begin = 0
+        for slot in self._slots or ():
+            if slot.name == key:
+                return dict(enumerate(slot.tree.flatten(value, key), begin))
+            begin += slot.tree.num_leaves
+        return {self._number(path, numbers): leaf for path, leaf in _named(key, value, numbers)}
+
+    def tree_without(self, indices: Collection[int]) -> Tree | None:
+        """Return the structure without some parameters, by their indices; None if the file states none.
+
+        An argument, or an entry of a dictionary, goes with the last of its parameters; an element of a tuple or a list
+        becomes None.
+        """
+        if self._tree is None:
+            return None
+        positional, keywords = self._tree.children
+        places = iter(range(len(self._parameters)))
+        rest = [_without(child, indices, places) for child in positional.children]
+        children = tuple(child for child in rest if child is not None)
+        named = _without(keywords, indices, places) or replace(keywords, children=(), keys=())
+        return replace(self._tree, children=(replace(positional, children=children), named))
+
+    def _number(self, path: str, numbers: Mapping[str, int]) -> int:
+        if path not in numbers:
+            raise InvalidArgumentError(
+                f"expected the names of arguments ({', '.join(numbers)}), found {path}"
+                if numbers
+                else f"expected arguments by position, because the program has no names for them, found {path}"
+            )
+        return numbers[path]
 
     def _in_slots(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
         assert self._slots is not None
@@ -73,21 +125,29 @@ class Binding:
         numbers = _numbers(self._parameters)
         for keyword, value in keywords.items():
             for path, leaf in _named(keyword, value, numbers):
-                if path not in numbers:
-                    raise InvalidArgumentError(
-                        f"expected the names of arguments ({', '.join(numbers)}), found {path}"
-                        if numbers
-                        else f"expected arguments by position, because the program has no names for them, found {path}"
-                    )
-                if numbers[path] in values:
+                number = self._number(path, numbers)
+                if number in values:
                     raise InvalidArgumentError(f"expected one value for the argument {path}, found two")
-                values[numbers[path]] = leaf
+                values[number] = leaf
         if len(values) < len(self._parameters):
             if not keywords:
                 raise _wrong_count(self._parameters, len(flat))
             missing = "; ".join(str(each) for each in self._parameters if each.index not in values)
             raise InvalidArgumentError(f"expected a value for each parameter, found none for {missing}")
         return [values[index] for index in range(len(self._parameters))]
+
+
+def _without(tree: Tree, indices: Collection[int], places: Iterator[int]) -> Tree | None:
+    """Return a tree without some of its leaves; None if that was all of it."""
+    if tree.kind is TreeKind.LEAF:
+        return None if next(places) in indices else tree
+    children = [_without(child, indices, places) for child in tree.children]
+    if children and not any(children):
+        return None
+    if tree.keys:
+        kept = [(key, child) for key, child in zip(tree.keys, children, strict=True) if child is not None]
+        return replace(tree, keys=tuple(key for key, _ in kept), children=tuple(child for _, child in kept))
+    return replace(tree, children=tuple(Tree(TreeKind.NONE) if child is None else child for child in children))
 
 
 class _Slot:

@@ -1,0 +1,130 @@
+"""The executables of stages: one for all stages whose operations are equal."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pjrt import stablehlo
+from pjrt.api.client import Client
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.models.stages import Stage, Value, nbytes
+
+_log = logging.getLogger("pjrt.models")
+
+MayDonate = Callable[[int, Value], bool]
+"""Whether a stage, by its index, may use up a value."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageRun:
+    """A stage with its executable.
+
+    Attributes:
+        stage: the stage.
+        executable: the executable, which other stages may share.
+        results: the values that the executable returns; not all of them need have a use.
+        donated: the inputs that it uses up.
+        result_bytes: the bytes of results that need new memory.
+        temporary_bytes: the bytes that it needs while it runs.
+    """
+
+    stage: Stage
+    executable: LoadedExecutable
+    results: tuple[Value, ...]
+    donated: frozenset[Value]
+    result_bytes: int
+    temporary_bytes: int
+
+
+def compiled(
+    stages: Sequence[Stage],
+    cutter: stablehlo.Cutter,
+    client: Client,
+    options: CompileOptions,
+    may_donate: MayDonate,
+) -> list[StageRun]:
+    """Compile the stages of a program, each kind of stage once.
+
+    Raises:
+        PjrtError: the device's compiler rejects a stage; the executables that were made are unloaded.
+    """
+    groups: dict[object, list[int]] = {}
+    for index, stage in enumerate(stages):
+        groups.setdefault(stage.key, []).append(index)
+    runs: dict[int, StageRun] = {}
+    try:
+        for members in groups.values():
+            runs.update(_group(stages, members, cutter, client, options, may_donate))
+    except BaseException:
+        for run in runs.values():
+            run.executable.delete()
+        raise
+    return [runs[index] for index in range(len(stages))]
+
+
+def _group(
+    stages: Sequence[Stage],
+    members: Sequence[int],
+    cutter: stablehlo.Cutter,
+    client: Client,
+    options: CompileOptions,
+    may_donate: MayDonate,
+) -> dict[int, StageRun]:
+    """Compile one program for stages of one key; it returns the results that any of them needs."""
+    first = stages[members[0]]
+    made = {index: stages[index].values for index in members}
+    numbers = {index: {value: number for number, value in enumerate(made[index])} for index in members}
+    needed = sorted({numbers[i][value] for i in members for value in stages[i].outputs if value in numbers[i]})
+    passed = tuple(value for value in first.outputs if value not in numbers[members[0]])
+    results = {index: (*(made[index][number] for number in needed), *passed) for index in members}
+    aliases = _aliases(stages, members, results[members[0]][: len(needed)], may_donate)
+    begin = time.perf_counter()
+    cut = cutter.cut(results[members[0]], arguments=first.inputs, aliases=aliases)
+    executable = client.compile(cut.program, options)
+    _log.info("compiled stages %s in %.3f s", ", ".join(map(str, members)), time.perf_counter() - begin)
+    total = sum(map(nbytes, results[members[0]]))
+    saved = sum(nbytes(first.inputs[number]) for number in aliases)
+    saved, temporaries = _measured(executable, saved, first.temporary_bytes)
+    return {
+        index: StageRun(
+            stages[index],
+            executable,
+            results[index],
+            frozenset(stages[index].inputs[number] for number in aliases),
+            total - saved,
+            temporaries,
+        )
+        for index in members
+    }
+
+
+def _aliases(
+    stages: Sequence[Stage], members: Sequence[int], results: Sequence[Value], may_donate: MayDonate
+) -> dict[int, int]:
+    """Return the result that takes over the memory of an input, for inputs that no later stage of any member needs."""
+    free = list(range(len(results)))
+    aliases: dict[int, int] = {}
+    for number, value in enumerate(stages[members[0]].inputs):
+        if all(may_donate(index, stages[index].inputs[number]) for index in members):
+            match = next((place for place in free if results[place].type == value.type), None)
+            if match is not None:
+                free.remove(match)
+                aliases[number] = match
+    return aliases
+
+
+def _measured(executable: LoadedExecutable, saved: int, temporaries: int) -> tuple[int, int]:
+    """Return the bytes of results in donated memory and of temporaries, as the compiler states them.
+
+    A device that states nothing gets no memory back early, and the temporaries are as estimated.
+    """
+    try:
+        stats = executable.memory_stats()
+    except (UnimplementedError, PjrtError):
+        return 0, temporaries
+    return min(saved, stats.alias_size_in_bytes), stats.temp_size_in_bytes
