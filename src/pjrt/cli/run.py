@@ -99,9 +99,9 @@ def _run(
         if output is not None:
             check_output_path(output, len(file.results))
         given = make_arguments(file.parameters, inputs)
-    how = partitioning.completed(file.partitioning)
-    with _client(device, options, how.partitioning.num_devices, profile) as client:
-        model = Model(file, client, compile_options=how)
+    count = partitioning.completed(file.partitioning).partitioning.num_devices
+    with _client(device, options, count, profile) as client:
+        model = Model(file, client, compile_options=partitioning)
         arguments = model.fitted([each.array for each in given])
         with progress(f"compiling for {client.platform_name}"):
             executable, compile_seconds = _timed(lambda: model.compile([array.shape for array in arguments]))

@@ -88,7 +88,8 @@ class Model:
     ) -> None:
         self.file = file
         self._options = CompileOptions.of(compile_options).completed(file.partitioning)
-        self._given_options = compile_options
+        # A saved executable has its own options, which these replace as a whole.
+        self._load_options = None if compile_options == CompileOptions() else compile_options
         self._binding = Binding(file.parameters, file.input_tree)
         self._compilations = Compilations(shapes_kept, file.parameters)
         self._weights = Weights(file.weights)
@@ -240,7 +241,7 @@ class Model:
     def _compiled(self, shapes: Shapes) -> pjrt.ifrt.LoadedExecutable:
         try:
             if self.file.executable is not None:
-                loaded = self.file.executable.load(self.client.pjrt_client, self._given_options)
+                loaded = self.file.executable.load(self.client.pjrt_client, self._load_options)
                 return self.client.on_global_arrays(loaded, self.file.signature.program_signature())
             return self.client.compile(self.file.program_for(self.client.platform_name, shapes), self._options)
         except PjrtError as error:

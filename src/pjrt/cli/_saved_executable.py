@@ -1,0 +1,131 @@
+"""A saved executable as ``pjrt inspect`` shows it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pjrt
+from pjrt.api.shape_spec import format_shape
+from pjrt.artifacts.saved_executable import SavedExecutable
+from pjrt.cli._console import print_facts, print_table, readable_bytes
+from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
+from pjrt.stablehlo.sharding import Sharding
+
+
+def print_executable(executable: SavedExecutable) -> None:
+    """Print the facts of a saved executable, its arguments and its results."""
+    print_facts(_facts(executable))
+    signature = _signature(executable)
+    if signature is None:
+        return
+    arguments = executable.parameter_shardings
+    print_table(
+        ["argument", "name", "type", "notes"],
+        [
+            [each.index, each.name, _type(each), _notes(executable, each, each.argument, arguments)]
+            for each in signature.parameters
+        ],
+        right=["argument"],
+    )
+    print_table(
+        ["result", "name", "type", "notes"],
+        [
+            [each.index, each.name, _type(each), _notes(executable, each, each.index, executable.output_shardings)]
+            for each in signature.results
+        ],
+        right=["result"],
+    )
+
+
+def as_dict(executable: SavedExecutable) -> dict[str, Any]:
+    """Return the facts of a saved executable for ``--json``."""
+    signature = _signature(executable)
+    facts: dict[str, Any] = {
+        "name": executable.name,
+        "encoding": "saved executable",
+        "platform": executable.platform_name,
+        "platform_version": executable.platform_version,
+        "device_kind": executable.device_kind,
+        "num_replicas": executable.num_replicas,
+        "num_partitions": executable.num_partitions,
+        "size": len(executable.serialize()),
+        "option_overrides": _overrides(executable),
+    }
+    if signature is not None:
+        facts["arguments"] = [
+            {
+                **_as_dict(each, each.argument, executable.parameter_shardings),
+                "donated": each.donated,
+                "needed": each.argument is not None,
+            }
+            for each in signature.parameters
+        ]
+        facts["results"] = [_as_dict(each, each.index, executable.output_shardings) for each in signature.results]
+    return facts
+
+
+def _facts(executable: SavedExecutable) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [
+        ("program", executable.name or "without a name"),
+        ("written as", "saved executable"),
+        ("compiled for", f"{executable.platform_name}, {executable.device_kind}"),
+        ("compiled by", executable.platform_version),
+        ("made for", f"{executable.num_replicas} replicas, {executable.num_partitions} partitions"),
+        ("size", readable_bytes(len(executable.serialize()))),
+    ]
+    overrides = _overrides(executable)
+    if overrides:
+        facts.append(("options", ", ".join(f"{name}={value}" for name, value in sorted(overrides.items()))))
+    try:
+        facts.append(("memory", f"{readable_bytes(executable.memory_stats().needed_in_bytes)} on each device"))
+    except pjrt.UnimplementedError:
+        pass
+    if _signature(executable) is None:
+        facts.append(("arguments", "unknown: it was saved without its program"))
+    return facts
+
+
+def _overrides(executable: SavedExecutable) -> dict[str, Any]:
+    try:
+        return dict(executable.compile_options().option_overrides)
+    except pjrt.UnimplementedError:
+        return {}
+
+
+def _signature(executable: SavedExecutable) -> CallSignature | None:
+    try:
+        return executable.signature
+    except pjrt.UnimplementedError:
+        return None
+
+
+def _type(value: Result) -> str:
+    return format_shape(value.element_type, value.sizes) if not value.is_dynamic else str(value.shape)
+
+
+def _notes(executable: SavedExecutable, value: Result, position: int | None, shardings: Any) -> str:
+    notes = []
+    if isinstance(value, Parameter):
+        notes += ["donated"] if value.donated else []
+        notes += ["not needed"] if value.argument is None else []
+    shard = _shard_shape(value, position, shardings)
+    if executable.num_partitions > 1 and shard is not None:
+        notes.append(f"shards {list(shard)}" if list(shard) != list(value.shape) else "whole on each device")
+    return ", ".join(notes)
+
+
+def _as_dict(value: Result, position: int | None, shardings: Any) -> dict[str, Any]:
+    shard = _shard_shape(value, position, shardings)
+    return {
+        "name": value.name,
+        "element_type": value.element_type.name,
+        "shape": list(value.shape),
+        "shard_shape": None if shard is None else list(shard),
+        "sharding": value.sharding,
+    }
+
+
+def _shard_shape(value: Result, position: int | None, shardings: Any) -> tuple[int, ...] | None:
+    if shardings is None or position is None or value.is_dynamic:
+        return None
+    return Sharding.from_proto(shardings[position]).shard_shape(value.sizes)

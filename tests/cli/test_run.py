@@ -1,0 +1,96 @@
+"""``pjrt run``: whole arrays, names, devices, and files of every kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pjrt as package
+
+NAMED = """
+func.func @main(%x: tensor<2xf32> loc("params['w']"), %y: tensor<f32> loc("scale"))
+    -> (tensor<2xf32> {jax.result_info = "result['a']['x']"}, tensor<f32> {jax.result_info = "result['b'][0]"}) {
+  %0 = stablehlo.broadcast_in_dim %y, dims = [] : (tensor<f32>) -> tensor<2xf32>
+  %1 = stablehlo.multiply %x, %0 : tensor<2xf32>
+  return %1, %y : tensor<2xf32>, tensor<f32>
+}
+"""
+SHARDED = """
+module attributes {mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func public @main(%x: tensor<4x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>} loc("x"))
+      -> (tensor<4x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {}]>}) {
+    %0 = stablehlo.add %x, %x : tensor<4x2xf32>
+    return %0 : tensor<4x2xf32>
+  }
+}
+"""
+
+
+def run(folder: Path, *arguments: str, command: str = "run") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pjrt", command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
+    )
+
+
+def test_results_have_the_names_of_the_program(tmp_path: Path) -> None:
+    (tmp_path / "named.mlir").write_text(NAMED)
+    done = run(tmp_path, "named.mlir", "-i", "w=[1,2]", "-i", "scale=3", "-o", "out.npz", "-d", "reference")
+    assert done.returncode == 0, done.stderr
+    assert "result['a']['x']  f32[2] [3, 6]" in done.stdout
+    with np.load(tmp_path / "out.npz") as written:
+        assert sorted(written) == ["result['a']['x']", "result['b'][0]"]
+        np.testing.assert_array_equal(written["result['a']['x']"], [3, 6])
+    done = run(tmp_path, "named.mlir", "-i", "ones", "-o", "out.safetensors", "-d", "reference", "--json")
+    assert [each["name"] for each in json.loads(done.stdout)["results"]] == ["result['a']['x']", "result['b'][0]"]
+    from safetensors.numpy import load_file
+
+    assert sorted(load_file(tmp_path / "out.safetensors")) == ["result['a']['x']", "result['b'][0]"]
+
+
+def test_a_saved_executable_is_run(tmp_path: Path) -> None:
+    with package.client("cpu", num_devices=2) as client:
+        package.save_executable(client.compile(SHARDED), tmp_path / "model.bin", program=SHARDED)
+    x = np.arange(8, dtype=np.float32).reshape(4, 2)
+    np.save(tmp_path / "x.npy", x)
+    done = run(tmp_path, "model.bin", "-d", "cpu", "-i", "x=x.npy", "-o", "y.npy")
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), 2 * x)
+    done = run(tmp_path, "model.bin", "-d", "reference", "-i", "zeros")
+    assert done.returncode == 2
+    assert "compiled for platform name 'cpu', the client has 'reference'" in done.stderr
+
+
+def test_a_saved_executable_without_its_program(tmp_path: Path) -> None:
+    with package.client("cpu", num_devices=2) as client:
+        package.save_executable(client.compile(SHARDED), tmp_path / "model.bin")
+    done = run(tmp_path, "model.bin", "-i", "zeros")
+    assert done.returncode == 2
+    assert "it was saved without its program" in done.stderr
+
+
+@pytest.mark.parametrize("file", ["none.mlir", "folder"])
+def test_no_model(tmp_path: Path, file: str) -> None:
+    (tmp_path / "folder").mkdir()
+    done = run(tmp_path, file)
+    assert done.returncode == 2
+    assert file in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_too_few_devices_are_reported_before_compiling(tmp_path: Path) -> None:
+    (tmp_path / "sharded.mlir").write_text(SHARDED)
+    done = run(tmp_path, "sharded.mlir", "-i", "zeros", "-O", "num_devices=1")
+    assert done.returncode == 2
+    assert "1 replicas × 2 partitions need 2 devices, the client of 'cpu' has 1" in done.stderr
