@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,18 @@ def test_too_few_devices_are_reported_before_compiling(tmp_path: Path) -> None:
     done = run(tmp_path, "sharded.mlir", "-i", "zeros", "-O", "num_devices=1")
     assert done.returncode == 2
     assert "1 replicas × 2 partitions need 2 devices, the client of 'cpu' has 1" in done.stderr
+
+
+def test_a_saved_executable_is_inspected(tmp_path: Path) -> None:
+    with package.client("cpu", num_devices=2) as client:
+        executable = client.compile(SHARDED)
+        package.save_executable(executable, tmp_path / "model.bin", program=SHARDED)
+        package.save_executable(executable, tmp_path / "bare.bin")
+    shown = run(tmp_path, "model.bin", command="inspect").stdout
+    assert "compiled for  cpu, cpu" in shown
+    assert re.search(r"0 +x +f32\[4,2\] +shards \[2, 2\]", shown)
+    facts = json.loads(run(tmp_path, "model.bin", "--json", command="inspect").stdout)
+    assert facts["arguments"][0]["shard_shape"] == [2, 2]
+    assert facts["num_partitions"] == 2
+    assert "saved without its program" in run(tmp_path, "bare.bin", command="inspect").stdout
+    assert run(tmp_path, "model.bin", "--text", command="inspect").returncode == 2

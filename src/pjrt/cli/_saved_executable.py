@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pjrt
@@ -76,10 +77,8 @@ def _facts(executable: SavedExecutable) -> list[tuple[str, object]]:
     overrides = _overrides(executable)
     if overrides:
         facts.append(("options", ", ".join(f"{name}={value}" for name, value in sorted(overrides.items()))))
-    try:
+    with contextlib.suppress(pjrt.UnimplementedError):
         facts.append(("memory", f"{readable_bytes(executable.memory_stats().needed_in_bytes)} on each device"))
-    except pjrt.UnimplementedError:
-        pass
     if _signature(executable) is None:
         facts.append(("arguments", "unknown: it was saved without its program"))
     return facts

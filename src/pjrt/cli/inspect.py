@@ -9,6 +9,8 @@ import click
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
 from pjrt.cli._failures import naming
+from pjrt.cli._saved_executable import as_dict, print_executable
+from pjrt.models.model_file import ModelFile
 
 _EXAMPLES = """
 \b
@@ -32,7 +34,17 @@ def inspect(program: str, as_json: bool, as_text: bool, locations: bool) -> None
         raise click.UsageError("expected one of --json and --text, found both")
     if locations and not as_text:
         raise click.UsageError("expected --text with --locations: tables show locations anyway")
-    read = stablehlo.read_file(program)
+    file = ModelFile.read(program)
+    if file.executable is not None:
+        if as_text:
+            raise click.UsageError("expected a program with --text, found a saved executable, which has no text")
+        if as_json:
+            print_json(as_dict(file.executable))
+        else:
+            print_executable(file.executable)
+        return
+    assert file.program is not None
+    read = file.program
     if as_text:
         with progress("reading the program"), naming(program):
             text = stablehlo.to_text(read, locations=locations)
