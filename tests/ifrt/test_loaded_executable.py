@@ -87,7 +87,8 @@ def test_arguments_that_do_not_fit(client: ifrt.Client, product: ifrt.LoadedExec
     ):
         product(X, W.T)
     with pytest.raises(
-        pjrt.InvalidArgumentError, match=r"argument 0 of 'product' must be f32\[8,12\] .*, found s32\[8,12\]"
+        pjrt.InvalidArgumentError,
+        match=r"argument 0 of 'product' must be f32\[8,12\], found .* s32\[8,12\]; convert it",
     ):
         product(X.astype(np.int32), W)
 

@@ -12,6 +12,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import unimplemented
 from pjrt.api.layout import Layout
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.api.tpu_executable import TpuExecutable
 
 
@@ -72,6 +73,20 @@ class Executable(abc.ABC):
     def parameter_memory_kinds(self) -> Sequence[str]:
         """The expected kind of memory of each parameter (``PJRT_Executable_ParameterMemoryKinds``)."""
         raise unimplemented(self.platform_name, "Executable.parameter_memory_kinds")
+
+    @property
+    def parameter_specs(self) -> Sequence[ShapeSpec]:
+        """The shape and element type of each parameter on one device. The C API has no function for it: where the
+        device is a plugin, it is read from ``optimized_program``.
+        """
+        raise unimplemented(self.platform_name, "Executable.parameter_specs", "give arguments as numpy arrays")
+
+    @property
+    def parameter_names(self) -> Sequence[str]:
+        """The name of each parameter in the author's program, such as ``x`` or ``weights['w']``; empty where it is
+        unknown. It is read at the first use, from the same source as ``parameter_specs``.
+        """
+        raise unimplemented(self.platform_name, "Executable.parameter_names", "give arguments by position")
 
     @property
     def output_layouts(self) -> Sequence[Layout]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.call_arguments import WITHOUT_TYPE, bound, explained
 from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.executable import Executable
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from pjrt.api.device import Device
 
 Argument = Any
-"""An argument of the short form ``executable(…)``: a ``Buffer``, or a numpy array or scalar, which is put on the device
-first.
+"""An argument of the short form ``executable(…)``: a ``Buffer``; or a numpy array or scalar, a Python number or nested
+lists of them, which are put on the device first.
 """
 
 
@@ -128,15 +129,25 @@ class LoadedExecutable(Executable):
         (``PjRtLoadedExecutable::ExecutePortable``). The arguments are those of ``execute_sharded``.
         """
 
-    def __call__(self, *arguments: Argument) -> tuple[Buffer, ...]:
-        """Run the program on one device: the short form, which takes numpy arrays as well as buffers.
+    def __call__(self, *arguments: Argument, **keywords: Argument) -> tuple[Buffer, ...]:
+        """Run the program on one device: the short form, which takes numpy arrays and numbers as well as buffers.
+
+        A numpy array must have the parameter's dtype. Python numbers (``3.0``, ``[1, 2]``) have none, and become the
+        parameter's if that can hold them: floating-point types round, ``3.5`` for an ``s32`` is an error.
+
+        Args:
+            arguments: the arguments by position.
+            keywords: arguments by name: one of ``parameter_names``, or its last key if no other has that key, such as
+                ``w`` for ``weights['w']``.
 
         Returns:
             The results as a tuple of buffers.
 
         Raises:
-            InvalidArgumentError: the program runs on more than one device; use ``execute``.
+            InvalidArgumentError: the program runs on more than one device (use ``execute``); an argument is of another
+                type or shape, missing, given twice, or its name is unknown; or a type cannot hold a number.
             FailedPreconditionError: the executable was deleted.
+            UnimplementedError: there are keywords, and the device does not report names.
         """
         if self.is_deleted:
             raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
@@ -151,8 +162,14 @@ class LoadedExecutable(Executable):
             run, device = self.execute_sharded, devices[0]
         else:
             run, device = self.execute_portable, default_device(client)
-        buffers = [a if isinstance(a, Buffer) else client.buffer_from_host(a, device=device) for a in arguments]
-        return tuple(run(buffers, device))
+        values: Sequence[Argument] = arguments
+        if keywords or not WITHOUT_TYPE.isdisjoint(map(type, arguments)):
+            values = bound(self, arguments, keywords)
+        buffers = [a if isinstance(a, Buffer) else client.buffer_from_host(a, device=device) for a in values]
+        try:
+            return tuple(run(buffers, device))
+        except InvalidArgumentError as error:
+            raise explained(error, self, values) from error
 
     @property
     @abc.abstractmethod

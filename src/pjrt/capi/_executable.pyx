@@ -1,5 +1,7 @@
 """Executables: compiled programs that are not loaded on devices."""
 
+import functools
+
 cimport cython
 from libc.stdint cimport int64_t
 
@@ -15,6 +17,7 @@ from pjrt.api.errors import InternalError
 from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.program import Program
 from pjrt.capi._documented import documented
+from pjrt.capi._parameters import parameters_of
 
 cdef size_t _LARGEST_PROGRAM = <size_t>1 << 36
 cdef Getter _COST_ANALYSIS = Getter("PJRT_Executable_GetCostAnalysis")  # Executable.cost_analysis
@@ -186,6 +189,18 @@ class PluginExecutable(ExecutableCore, Executable):
     num_outputs = Constant("PJRT_Executable_NumOutputs")
     size_of_generated_code = Getter("PJRT_Executable_SizeOfGeneratedCodeInBytes")
     output_element_types = Getter("PJRT_Executable_OutputElementTypes")
+
+    @functools.cached_property
+    def _parameters(self):
+        return parameters_of(self)
+
+    @property
+    def parameter_specs(self):
+        return tuple([parameter.spec for parameter in self._parameters])
+
+    @property
+    def parameter_names(self):
+        return tuple([parameter.name for parameter in self._parameters])
 
 
 cdef object new_executable(Scope scope, str platform, PJRT_Executable *native):

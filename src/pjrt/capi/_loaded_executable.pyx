@@ -87,8 +87,10 @@ cdef class LoadedExecutableCore(Handle):
 
     # Running it.
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments, **keywords):
         """Run on one device. Where all arguments are buffers already, nothing else is done before the call."""
+        if keywords:
+            return LoadedExecutable.__call__(self, *arguments, **keywords)
         for argument in arguments:
             if not isinstance(argument, BufferCore):
                 return LoadedExecutable.__call__(self, *arguments)
@@ -275,6 +277,8 @@ class PluginLoadedExecutable(LoadedExecutableCore, LoadedExecutable):
     output_shapes = _of_executable("output_shapes")
     output_memory_kinds = _of_executable("output_memory_kinds")
     parameter_memory_kinds = _of_executable("parameter_memory_kinds")
+    parameter_specs = _of_executable("parameter_specs")
+    parameter_names = _of_executable("parameter_names")
     output_layouts = _of_executable("output_layouts")
     parameter_layouts = _of_executable("parameter_layouts")
     output_shardings = _of_executable("output_shardings")

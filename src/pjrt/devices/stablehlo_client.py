@@ -228,6 +228,7 @@ def _compile(
             _specs(entry.type.arguments, program) if compiled.parameters is None else compiled.parameters,
             entry.argument_attributes,
         ),
+        parameter_names=entry.argument_names if compiled.parameter_names is None else compiled.parameter_names,
         outputs=with_asked_layouts(
             _specs(entry.type.results, program) if compiled.outputs is None else compiled.outputs,
             entry.result_attributes,

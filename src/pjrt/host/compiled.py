@@ -28,6 +28,8 @@ class Compiled:
         outputs: shape and element type of each result, and its layout if that is not row-major.
         parameters: shape and element type of each parameter; arguments are checked against them. Frameworks are asked
             for the layouts; arrays of every layout are accepted.
+        parameter_names: the name of each parameter, for calls with keywords, empty where it is unknown; or a function,
+            which is called at the first use.
         name: the program's name.
         takes_context: whether ``run`` takes a ``RunContext`` before the arrays. It has the device, the replica and the
             partition of the run, and lets the devices of one launch meet.
@@ -53,6 +55,7 @@ class Compiled:
     run: Callable[..., Any]
     outputs: Sequence[ShapeSpec] | None = None
     parameters: Sequence[ShapeSpec] | None = None
+    parameter_names: Sequence[str] | Callable[[], Sequence[str]] | None = None
     name: str = "main"
     takes_context: bool = False
     aliases: Mapping[int, int] = field(default_factory=dict)

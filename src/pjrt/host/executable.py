@@ -93,6 +93,17 @@ class HostExecutable(Executable):
         return [self.origin.default_memory_kind] * count
 
     @property
+    def parameter_specs(self) -> Sequence[ShapeSpec]:
+        return self._declared("parameter_specs", self.compiled.parameters)
+
+    @property
+    def parameter_names(self) -> Sequence[str]:
+        names = self.compiled.parameter_names
+        if names is None:
+            return super().parameter_names
+        return names() if callable(names) else names
+
+    @property
     def output_layouts(self) -> Sequence[Layout]:
         return _layouts(self._declared("output_layouts", self.compiled.outputs))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pjrt.api.loaded_executable
+from pjrt.api.call_arguments import WITHOUT_TYPE, bound, explained
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats
@@ -43,9 +44,19 @@ class LoadedExecutable:
         devices: the devices, one for each partition, and the partitions of the next replica after those of the first.
         parameter_specs: the global array that each parameter takes.
         output_specs: the global array that each result is.
+        parameter_names: the name of each parameter in the author's program; empty where it is unknown.
     """
 
-    __slots__ = ("__weakref__", "_donated", "_executable", "client", "devices", "output_specs", "parameter_specs")
+    __slots__ = (
+        "__weakref__",
+        "_donated",
+        "_executable",
+        "client",
+        "devices",
+        "output_specs",
+        "parameter_names",
+        "parameter_specs",
+    )
 
     def __init__(
         self, client: Client, types: Signature, executable: pjrt.api.loaded_executable.LoadedExecutable
@@ -54,6 +65,7 @@ class LoadedExecutable:
         self._executable = executable
         assignment = executable.device_assignment.device_ids
         self.devices = DeviceList([client.lookup_device(number) for row in assignment for number in row])
+        self.parameter_names = tuple(argument.name for argument in types.arguments)
         self._donated = frozenset(
             number
             for number, argument in enumerate(types.arguments)
@@ -157,15 +169,28 @@ class LoadedExecutable:
         outputs = self._run(arguments, options, futures)
         return ExecuteResult(outputs, Future.all(futures))
 
-    def __call__(self, *arguments: Any) -> tuple[Array, ...]:
-        """Run the program on global arrays or whole numpy arrays, and return global arrays."""
+    def __call__(self, *arguments: Any, **keywords: Any) -> tuple[Array, ...]:
+        """Run the program on global arrays, whole numpy arrays or Python numbers, and return global arrays.
+
+        Arguments are given by position or by name, and numbers take the parameter's type, as for
+        ``pjrt.LoadedExecutable``.
+
+        Raises:
+            InvalidArgumentError: an argument is of another type or shape, missing, given twice, or its name is unknown.
+        """
+        values: Sequence[Any] = arguments
+        if keywords or not WITHOUT_TYPE.isdisjoint(map(type, arguments)):
+            values = bound(self, arguments, keywords)
+        if len(values) != len(self.parameter_specs):
+            raise self._wrong_count(len(values))
         arrays = [
-            argument if isinstance(argument, Array) else self.client.make_array(argument, spec.sharding)
-            for argument, spec in zip(arguments, self.parameter_specs, strict=False)
+            value if isinstance(value, Array) else self.client.make_array(value, spec.sharding)
+            for value, spec in zip(values, self.parameter_specs, strict=True)
         ]
-        if len(arguments) != len(self.parameter_specs):
-            raise self._wrong_count(len(arguments))
-        return tuple(self._run(arrays))
+        try:
+            return tuple(self._run(arrays))
+        except InvalidArgumentError as error:
+            raise explained(error, self, values) from error
 
     def _run(
         self,

@@ -5,7 +5,6 @@ They are the values of the command's ``--input`` options, and messages call them
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pjrt.api.call_arguments import key_of
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.shape_spec import format_shape
@@ -95,7 +95,7 @@ def files_of(options: Sequence[str]) -> list[Path]:
 
 def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
     target, equals, value = option.partition("=")
-    names = {name for p in parameters for name in (p.name, key_of(p)) if name}
+    names = {name for p in parameters for name in (p.name, key_of(p.name)) if name}
     if equals and (target in names or target.isdigit()):
         return _Source(target, value, option)
     if equals and not Path(option).exists() and (is_filler(value) or are_numbers(value) or value.endswith(RAW)):
@@ -106,15 +106,9 @@ def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
     return _Source("", option, option)
 
 
-def key_of(parameter: Parameter) -> str:
-    """Return a parameter's name in a file of arrays: ``conv.bias`` of JAX's ``weights['conv.bias']``."""
-    member = re.search(r"\['([^']*)'\]$", parameter.name)
-    return member[1] if member else parameter.name
-
-
 def _find(parameters: Sequence[Parameter], source: _Source) -> Parameter:
     for parameter in parameters:
-        if source.target in (parameter.name, key_of(parameter), str(parameter.index)):
+        if source.target in (parameter.name, key_of(parameter.name), str(parameter.index)):
             return parameter
     raise InvalidArgumentError(
         f"--input {source.option}: the program has arguments 0 to {len(parameters) - 1}, found {source.target}"
@@ -190,8 +184,8 @@ def _first_open(chosen: dict[int, Input], parameters: Sequence[Parameter], sourc
 
 def _fill_from_file(chosen: dict[int, Input], parameters: Sequence[Parameter], source: _Source) -> None:
     arrays = arrays_in(source.value, source.option)
-    named = [key for p in parameters if (key := key_of(p))]
-    by_name = {key: p for p in parameters if named.count(key := key_of(p)) == 1}
+    named = [key for p in parameters if (key := key_of(p.name))]
+    by_name = {key: p for p in parameters if named.count(key := key_of(p.name)) == 1}
     # The name of a .npy file is not the name of an argument.
     matches = [] if source.value.endswith(".npy") else [name for name in arrays if name in by_name]
     if matches:

@@ -93,6 +93,7 @@ def compile_program(
         run=run,
         outputs=result_specs,
         parameters=parameter_specs,
+        parameter_names=lambda: _parameter_names(program, parameters),
         name=name,
         takes_context=True,
         parameter_shardings=None if shardings is None else shardings[0],
@@ -119,6 +120,14 @@ _log = logging.getLogger("pjrt")
 def _name_of(module: Any) -> str:
     attributes = module.operation.attributes
     return str(attributes["sym_name"].value) if "sym_name" in attributes else "main"
+
+
+def _parameter_names(program: Program, parameters: Sequence[ValueType]) -> list[str]:
+    """Return the name of each parameter; empty where it is unknown, as that of a tuple's element."""
+    from pjrt.stablehlo import signature
+
+    names = [argument.name for argument in signature(read(program), trusted=True).arguments]
+    return names if len(names) == len(parameters) else [""] * len(parameters)
 
 
 def _leaves(types: Sequence[ValueType]) -> Iterator[ValueType]:

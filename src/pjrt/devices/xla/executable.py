@@ -12,10 +12,12 @@ from pjrt.api.errors import FailedPreconditionError, UnimplementedError
 from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.xla import _jaxlib, shutdown
 from pjrt.devices.xla._jaxlib import ValueShape, converted
 from pjrt.devices.xla.input_output_alias import donated_parameters
 from pjrt.devices.xla.memory_space import DEVICE, PINNED_HOST
+from pjrt.stablehlo.hlo_parameters import hlo_parameters
 
 T = TypeVar("T")
 
@@ -128,6 +130,18 @@ class XlaExecutable(Executable):
     @property
     def output_layouts(self) -> Sequence[Layout]:
         return [TiledLayout(result.minor_to_major) for result in self.program_shape.results]
+
+    @property
+    def parameter_specs(self) -> Sequence[ShapeSpec]:
+        return [ShapeSpec(parameter.shape, element_type_of(parameter)) for parameter in self.program_shape.parameters]
+
+    @property
+    def parameter_names(self) -> Sequence[str]:
+        return self._names
+
+    @functools.cached_property
+    def _names(self) -> Sequence[str]:
+        return [parameter.name for parameter in hlo_parameters(self.optimized_program())]
 
     @property
     def parameter_layouts(self) -> Sequence[Layout]:

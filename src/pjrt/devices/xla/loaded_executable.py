@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any
 
 from pjrt.api.buffer import Buffer
+from pjrt.api.call_arguments import WITHOUT_TYPE, bound, explained
 from pjrt.api.checks import expect, expect_sequence
 from pjrt.api.client import Client
 from pjrt.api.compile_options import DeviceAssignment
@@ -112,17 +113,26 @@ class XlaLoadedExecutable(XlaLoaded):
 
     # Running it.
 
-    def __call__(self, *arguments: Argument) -> tuple[Buffer, ...]:
-        results = self._short_path(arguments)
-        if results is not None:
-            return tuple(results)
+    def __call__(self, *arguments: Argument, **keywords: Argument) -> tuple[Buffer, ...]:
+        if not keywords:
+            results = self._short_path(arguments)
+            if results is not None:
+                return tuple(results)
         self._check(None, None)
         if len(self._devices) > 1:
-            return super().__call__(*arguments)
+            return super().__call__(*arguments, **keywords)
+        values: Sequence[Argument] = arguments
+        if keywords or not WITHOUT_TYPE.isdisjoint(map(type, arguments)):
+            values = bound(self, arguments, keywords)
         put, here = self._client.buffer_from_host, self._first
-        buffers = [a if isinstance(a, Buffer) else put(a, device=here) for a in arguments]
+        buffers = [a if isinstance(a, Buffer) else put(a, device=here) for a in values]
         results = self._short_path(buffers)
-        return tuple(self.execute_sharded(buffers, here) if results is None else results)
+        if results is not None:
+            return tuple(results)
+        try:
+            return tuple(self.execute_sharded(buffers, here))
+        except InvalidArgumentError as error:
+            raise explained(error, self, values) from error
 
     def execute_sharded(
         self,
