@@ -13,6 +13,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models import replicas
 from pjrt.models.argument import Argument, fitted
@@ -21,7 +22,6 @@ from pjrt.models.compilations import Compilation, Compilations, Shapes
 from pjrt.models.model_file import ModelFile
 from pjrt.models.weights import Weights
 from pjrt.plugins.device_count import client_with_devices
-from pjrt.stablehlo.argument_shapes import Shapes as ArgumentShapes
 from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import Parameter, Result
 from pjrt.stablehlo.tree import NodeTypes
@@ -236,7 +236,8 @@ class Model:
             resolved = tuple(parameter.sizes for parameter in self.parameters)
         else:
             resolved = resolve_shapes(shapes, self.parameters)
-        return self._compilations.get(resolved, self._compiled)
+        executable: pjrt.ifrt.LoadedExecutable = self._compilations.get(resolved, self._compiled)
+        return executable
 
     def _compiled(self, shapes: Shapes) -> pjrt.ifrt.LoadedExecutable:
         try:

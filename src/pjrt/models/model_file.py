@@ -15,10 +15,10 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models import file_signature
-from pjrt.stablehlo.argument_shapes import Shapes as ArgumentShapes
 from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.format import is_text
