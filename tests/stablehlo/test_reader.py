@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protobuf_fields import bytes_field, varint_field
 
-from pjrt import DataLossError, InvalidArgumentError, NotFoundError, Program
+from pjrt import DataLossError, InvalidArgumentError, NotFoundError, Program, stablehlo
 from pjrt.stablehlo import Encoding, Version, artifact_version, encoding_of, read, read_file
 
 REFUSED = (DataLossError, InvalidArgumentError)
@@ -253,3 +253,19 @@ def test_where_text_that_is_not_utf8_goes_wrong_is_told_wherever_it_is(tmp_path:
     with pytest.raises(DataLossError, match=f"at byte {len(text.encode())}"):
         read(wrong)
     assert read(text).code == text.encode()
+
+
+def test_functions_take_paths_text_and_bytes(tmp_path: Path) -> None:
+    text = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n  return %x : tensor<2xf32>\n}"
+    path = tmp_path / "program"
+    path.write_text(text)
+    version = stablehlo.current_version()
+    for program in (path, text, text.encode()):
+        assert stablehlo.inspect(program).encoding is stablehlo.Encoding.TEXT
+        assert stablehlo.signature(program).arguments[0].shape == (2,)
+        assert list(stablehlo.parse(program).functions) == ["main"]
+        assert "func.func" in stablehlo.to_text(program)
+        assert stablehlo.serialize(program, version).code == stablehlo.serialize(stablehlo.read(text), version).code
+        assert stablehlo.from_hlo(stablehlo.to_hlo(program)).format == "mlir"
+    with pytest.raises(NotFoundError):
+        stablehlo.inspect(tmp_path / "missing")

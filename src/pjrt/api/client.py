@@ -28,7 +28,7 @@ from pjrt.api.layout import Layout
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.process_info import ProcessInfo
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram
 from pjrt.api.shape_spec import Shapes, ShapeSpec
 from pjrt.api.topology import TopologyDescription
 from pjrt.api.transfer import AsyncHostToDeviceTransferManager
@@ -146,12 +146,13 @@ class Client(abc.ABC):
 
     @abc.abstractmethod
     def compile(
-        self, program: Program | str | bytes, options: CompileOptions | None = None, *, shapes: Shapes | None = None
+        self, program: AnyProgram, options: CompileOptions | None = None, *, shapes: Shapes | None = None
     ) -> LoadedExecutable:
         """Compile a program and load it on its devices (``PJRT_Client_Compile``).
 
         Args:
-            program: the program; the format of text and bytes is detected.
+            program: the program, its text or bytes, or the path of its file as a path object (a ``str`` is text). The
+                format of text and bytes is detected.
             options: compile options; the defaults are for one device.
             shapes: the shapes of the arguments, for a program with dynamic shapes; see ``pjrt.stablehlo.refine``.
 
@@ -163,7 +164,7 @@ class Client(abc.ABC):
 
     def supports(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         effort: Effort | str | None = None,

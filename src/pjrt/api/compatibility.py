@@ -26,7 +26,7 @@ from pjrt.api.errors import (
 )
 from pjrt.api.executable import Executable
 from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram, Program
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -183,7 +183,7 @@ def format_reason(format_: str, capabilities: Capabilities) -> Reason | None:
     return Reason(Verdict.NO, ReasonKind.FORMAT, format_, message)
 
 
-def only_format(program: Program | str | bytes, capabilities: Capabilities) -> StaticCheck:
+def only_format(program: AnyProgram, capabilities: Capabilities) -> StaticCheck:
     """Return a check of a program's format and of nothing else, for devices that do not look into programs."""
     unknown = Reason(Verdict.MAYBE, ReasonKind.OP, "operations", "the device does not look into programs")
     reason = format_reason(str(Program.of(program).format), capabilities) or unknown
@@ -252,9 +252,7 @@ def refusal(error: PjrtError) -> Reason:
     return Reason(verdict, kind, subject, message, places[:SHOWN], len(places))
 
 
-def try_compiling(
-    place: Client | TopologyDescription, program: Program | str | bytes, options: CompileOptions | None
-) -> None:
+def try_compiling(place: Client | TopologyDescription, program: AnyProgram, options: CompileOptions | None) -> None:
     """Compile a program for a client or topology, and throw the executable away.
 
     Raises:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
 
 
 class ProgramFormat(enum.StrEnum):
@@ -43,13 +45,17 @@ class Program:
         return len(self.code)
 
     @staticmethod
-    def of(program: Program | str | bytes | bytearray | memoryview) -> Program:
+    def of(program: AnyProgram | bytearray | memoryview) -> Program:
         """Return the program that ``Client.compile`` was given; text and bytes without a format count as ``mlir``.
 
         ``pjrt.stablehlo.read`` inspects the bytes and recognizes HLO protos too.
 
+        Args:
+            program: a program, its text or bytes, or the path of its file as a path object; a ``str`` is always text.
+
         Raises:
-            InvalidArgumentError: the argument is not a program.
+            InvalidArgumentError: the argument is not a program, or the file cannot be read.
+            NotFoundError: the file does not exist.
         """
         if isinstance(program, Program):
             return program
@@ -57,4 +63,28 @@ class Program:
             return Program(program.encode())
         if isinstance(program, (bytes, bytearray, memoryview)):
             return Program(bytes(program))
-        raise InvalidArgumentError(f"expected a program as pjrt.Program, str or bytes, found {type(program).__name__}")
+        if isinstance(program, os.PathLike):
+            return Program(_content(program))
+        raise InvalidArgumentError(
+            f"expected a program as pjrt.Program, str, bytes or a path, found {type(program).__name__}"
+        )
+
+
+def _content(path: os.PathLike[str]) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"expected a program, found no file at {os.fspath(path)!r}") from error
+    except IsADirectoryError as error:
+        raise InvalidArgumentError(
+            f"expected a program, found a folder at {os.fspath(path)!r}; pjrt.load_model takes folders of PyTorch/XLA"
+        ) from error
+    except OSError as error:
+        raise InvalidArgumentError(f"expected a program, cannot read {os.fspath(path)!r}: {error.strerror}") from error
+    except ValueError as error:  # a zero byte in the path
+        raise InvalidArgumentError(f"expected a path, found {os.fspath(path)!r}: {error}") from error
+
+
+AnyProgram: TypeAlias = Program | str | bytes | os.PathLike[str]
+"""A program, its text or bytes, or the path of its file as a path object (a ``str`` is text)."""

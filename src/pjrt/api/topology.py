@@ -15,7 +15,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError, unimplemented
 from pjrt.api.executable import Executable
 from pjrt.api.layout import Layout
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram
 from pjrt.api.shape_spec import Shapes
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class TopologyDescription(abc.ABC):
 
     def compile(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         client: Client | None = None,
@@ -101,7 +101,7 @@ class TopologyDescription(abc.ABC):
 
     def supports(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         effort: Effort | str | None = None,

@@ -24,7 +24,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
 from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.api.shape_spec import Shapes
 from pjrt.api.topology import TopologyDescription
 from pjrt.artifacts.file_format import FORMAT_VERSION
@@ -86,7 +86,7 @@ class CompilationCache:
     def compile(
         self,
         target: Client,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         shapes: Shapes | None = None,
@@ -96,7 +96,7 @@ class CompilationCache:
     def compile(
         self,
         target: TopologyDescription,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         shapes: Shapes | None = None,
@@ -105,7 +105,7 @@ class CompilationCache:
     def compile(
         self,
         target: Client | TopologyDescription,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         shapes: Shapes | None = None,
@@ -140,7 +140,7 @@ class CompilationCache:
     def key(
         self,
         target: Client | TopologyDescription,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
     ) -> str:
         """Return the key of an executable: 64 hexadecimal digits, the same in every process."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.errors import FailedPreconditionError, PjrtError
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.api.shape_spec import Shapes
 
 _VERSION = "stablehlo_current_version"
 
 
 def prepared(
-    program: Program | str | bytes, attributes: Attributes, shapes: Shapes | None = None
+    program: AnyProgram, attributes: Attributes, shapes: Shapes | None = None
 ) -> tuple[Program, PjrtError | None]:
     """Return a program, for these shapes of its arguments, in the version of the plugin with these attributes.
 

@@ -22,7 +22,7 @@ from pjrt.api.layout import Layout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.placement import choose_place
 from pjrt.api.process_info import ProcessInfo
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes, ShapeSpec
 from pjrt.host import from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion
@@ -205,14 +205,14 @@ class HostClient(Client):
     # Programs.
 
     def compile(
-        self, program: Program | str | bytes, options: CompileOptions | None = None, *, shapes: Shapes | None = None
+        self, program: AnyProgram, options: CompileOptions | None = None, *, shapes: Shapes | None = None
     ) -> HostLoadedExecutable:
         self.check_open()
         return self._load(self._compiler.compile(program, options, shapes))
 
     def supports(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         effort: Effort | str | None = None,

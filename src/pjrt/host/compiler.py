@@ -12,7 +12,7 @@ from pjrt.api.compatibility import Effort, StaticCheck, Support, decide, only_fo
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.partitioning import Partitioning
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes
 from pjrt.host.compiled import Compiled, CompileFunction
 from pjrt.host.device_errors import without_traceback
@@ -46,7 +46,7 @@ class HostCompiler:
     refine: RefineFunction | None
 
     def compile(
-        self, program: Program | str | bytes, options: CompileOptions | None, shapes: Shapes | None = None
+        self, program: AnyProgram, options: CompileOptions | None, shapes: Shapes | None = None
     ) -> HostExecutable:
         """Compile a program by the author's ``compile``, for these shapes of its arguments.
 
@@ -79,7 +79,7 @@ class HostCompiler:
 
     def supports(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None,
         effort: Effort | str | None,
         capabilities: Capabilities,

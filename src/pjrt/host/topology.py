@@ -17,7 +17,7 @@ from pjrt.api.device_options import topology_options
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, unimplemented
 from pjrt.api.layout import Layout, TiledLayout
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram
 from pjrt.api.shape_spec import Shapes, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.host.capability import describe
@@ -53,7 +53,7 @@ class HostTopology(TopologyDescription):
 
     def compile(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         client: Client | None = None,
@@ -69,7 +69,7 @@ class HostTopology(TopologyDescription):
 
     def supports(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         effort: Effort | str | None = None,

@@ -16,7 +16,7 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes, ShapeSpec
 from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, reshaped
 from pjrt.ifrt.assembly import assembled
@@ -350,7 +350,7 @@ class Client:
     # Programs.
 
     def compile(
-        self, program: Program | str | bytes, options: CompileOptions | None = None, *, shapes: Shapes | None = None
+        self, program: AnyProgram, options: CompileOptions | None = None, *, shapes: Shapes | None = None
     ) -> LoadedExecutable:
         """Compile a program for global arrays and load it on its devices (``CompileAndLoad``).
 

@@ -15,7 +15,7 @@ from pjrt.api.capability import Capabilities
 from pjrt.api.compatibility import Effort, Reason, ReasonKind, StaticCheck, Support, Verdict, decide, format_reason
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import conversion
 from pjrt.stablehlo._requirements import STRUCTURE, Requirements
 from pjrt.stablehlo.format import artifact_version
@@ -27,7 +27,7 @@ from pjrt.stablehlo.version import Version
 
 
 def supports(
-    program: Program | str | bytes,
+    program: AnyProgram,
     options: CompileOptions | None,
     capabilities: Capabilities,
     *,
@@ -50,9 +50,7 @@ def supports(
     return decide(effort, static_check(program, options, capabilities), compile)
 
 
-def static_check(
-    program: Program | str | bytes, options: CompileOptions | None, capabilities: Capabilities
-) -> StaticCheck:
+def static_check(program: AnyProgram, options: CompileOptions | None, capabilities: Capabilities) -> StaticCheck:
     """Return a check of a program for a device with these capabilities; see ``pjrt.api.compatibility.decide``.
 
     The program is parsed once, where that is needed.

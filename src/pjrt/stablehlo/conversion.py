@@ -7,21 +7,22 @@ already is returned as it is.
 from __future__ import annotations
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _artifact, _hlo, _mlir, jaxlib, safe_parse
 from pjrt.stablehlo._hlo_conversion import from_hlo_proto, to_hlo_proto
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.format import HLO_ENCODINGS, Encoding, artifact_version, encoding_of
+from pjrt.stablehlo.reader import as_program
 from pjrt.stablehlo.version import Version
 
 
-def to_module(program: Program, *, trusted: bool = False, legalized: bool = True) -> MlirModule:
+def to_module(program: AnyProgram, *, trusted: bool = False, legalized: bool = True) -> MlirModule:
     """Return the program as an MLIR module in a context of its own, to be used inside ``with … as module:``.
 
     An HLO proto becomes StableHLO on the way.
 
     Args:
-        program: a program in any encoding.
+        program: a program in any encoding, its text or bytes, or the path of its file.
         trusted: whether the bytes come from a compiler or framework and were not damaged since. If not, bytecode and
             protos are first parsed in a subprocess (see ``safe_parse``), because the native parsers do not survive
             every damaged file. Text needs no trust.
@@ -33,6 +34,7 @@ def to_module(program: Program, *, trusted: bool = False, legalized: bool = True
         DataLossError: the program is truncated or corrupt, or nested too deep.
         FailedPreconditionError: jaxlib is missing.
     """
+    program = as_program(program)
     if not trusted or encoding_of(program) is Encoding.TEXT:
         safe_parse.vet(program)
     return parse_here(program, legalized=legalized)
@@ -54,11 +56,11 @@ def parse_here(program: Program, *, legalized: bool = True) -> MlirModule:
     return module
 
 
-def to_text(program: Program, *, locations: bool = False, trusted: bool = False) -> str:
+def to_text(program: AnyProgram, *, locations: bool = False, trusted: bool = False) -> str:
     """Return the program as MLIR text.
 
     Args:
-        program: a program in any encoding.
+        program: a program in any encoding, its text or bytes, or the path of its file.
         locations: whether to print source locations too.
         trusted: as for ``to_module``.
 
@@ -68,12 +70,12 @@ def to_text(program: Program, *, locations: bool = False, trusted: bool = False)
     return _mlir.write_text(to_module(program, trusted=trusted), locations=locations)
 
 
-def serialize(program: Program, version: Version | str | tuple[int, ...], *, trusted: bool = False) -> Program:
+def serialize(program: AnyProgram, version: Version | str | tuple[int, ...], *, trusted: bool = False) -> Program:
     """Return the program as a portable artifact that a reader of ``version`` can read.
 
     Args:
-        program: a program in any encoding. An artifact that is old enough already is returned as it is, without
-            looking inside.
+        program: a program in any encoding, its text or bytes, or the path of its file. An artifact that is old enough
+            already is returned as it is, without looking inside.
         version: the version that the reader declares, such as a plugin's ``stablehlo_current_version``. If it is newer
             than this jaxlib writes, the artifact is written at jaxlib's version, which a newer reader reads too.
         trusted: as for ``to_module``.
@@ -83,6 +85,7 @@ def serialize(program: Program, version: Version | str | tuple[int, ...], *, tru
             names it.
         PjrtError: as for ``to_module``.
     """
+    program = as_program(program)
     target = Version.of(version)
     written_at = artifact_version(program)
     if written_at is not None and written_at <= target:
@@ -96,7 +99,7 @@ def serialize(program: Program, version: Version | str | tuple[int, ...], *, tru
 
 
 def to_hlo(
-    program: Program, *, with_config: bool = False, tuple_result: bool = False, trusted: bool = False
+    program: AnyProgram, *, with_config: bool = False, tuple_result: bool = False, trusted: bool = False
 ) -> Program:
     """Return the program as an ``HloModuleProto``, or as an ``HloModuleProtoWithConfig``.
 
@@ -111,6 +114,7 @@ def to_hlo(
         InvalidArgumentError: XLA cannot convert the program.
         PjrtError: as for ``to_module``.
     """
+    program = as_program(program)
     if encoding_of(program) in HLO_ENCODINGS:
         place = _hlo.screen(program.code)
         if place.has_config and with_config:
@@ -126,7 +130,7 @@ def to_hlo(
     return Program(_hlo.with_config(proto, *counts), ProgramFormat.HLO_WITH_CONFIG)
 
 
-def from_hlo(program: Program, *, trusted: bool = False) -> Program:
+def from_hlo(program: AnyProgram, *, trusted: bool = False) -> Program:
     """Return an HLO proto as StableHLO (MLIR bytecode), and any other program as it is.
 
     Deprecated operations are replaced, and those of XLA's own that have a counterpart.
@@ -136,6 +140,7 @@ def from_hlo(program: Program, *, trusted: bool = False) -> Program:
             the like).
         PjrtError: as for ``to_module``.
     """
+    program = as_program(program)
     if encoding_of(program) not in HLO_ENCODINGS:
         return program
     return Program(_mlir.write_bytecode(to_module(program, trusted=trusted)), ProgramFormat.MLIR)
@@ -151,7 +156,7 @@ def minimum_version() -> Version:
     return _mlir.minimum_version()
 
 
-def needed_version(program: Program, *, trusted: bool = False) -> Version:
+def needed_version(program: AnyProgram, *, trusted: bool = False) -> Version:
     """Return the oldest StableHLO version that can hold the program, found by trying.
 
     Raises:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram, Program
 from pjrt.stablehlo._call_graph import CallGraph
 from pjrt.stablehlo._collective_traffic import traffic_of
 from pjrt.stablehlo._live_operations import live_operations
@@ -189,9 +189,7 @@ def cost(
     return Cost(*work, entry.operation_costs(), entry.collective_costs(parsed))
 
 
-def parsed_for_one_device(
-    program: Program | str | bytes, options: CompileOptions | None, trusted: bool
-) -> ParsedProgram:
+def parsed_for_one_device(program: AnyProgram, options: CompileOptions | None, trusted: bool) -> ParsedProgram:
     """Return a program, parsed, as one of its partitions runs it, without the values of large constants.
 
     Raises:

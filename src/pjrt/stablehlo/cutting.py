@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.partitioning import Partitioning
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo._module_cut import ModuleCut, function_named
@@ -42,7 +42,7 @@ class Cut:
 
 
 def cut(
-    program: Program | str | bytes,
+    program: AnyProgram,
     results: Iterable[str | Value],
     *,
     arguments: Iterable[str | Value] | None = None,
@@ -75,7 +75,7 @@ class Cutter:
         PjrtError: as for ``parse``.
     """
 
-    def __init__(self, program: Program | str | bytes, *, trusted: bool = False) -> None:
+    def __init__(self, program: AnyProgram, *, trusted: bool = False) -> None:
         program = read(program)
         self._module = to_module(program, trusted=trusted)
         if program.format == ProgramFormat.HLO_WITH_CONFIG:

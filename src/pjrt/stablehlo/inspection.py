@@ -9,13 +9,14 @@ from typing import Any
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram
 from pjrt.stablehlo import _artifact, _hlo, conversion
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram
 from pjrt.stablehlo.parser import parse_module
+from pjrt.stablehlo.reader import as_program
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 from pjrt.stablehlo.version import Version
 
@@ -189,7 +190,7 @@ class Signature:
     results: tuple[ResultInfo, ...]
 
 
-def signature(program: Program, *, trusted: bool = False) -> Signature:
+def signature(program: AnyProgram, *, trusted: bool = False) -> Signature:
     """Return the arguments and results of a program in any encoding: the part of ``inspect`` that takes little time.
 
     Args:
@@ -203,7 +204,7 @@ def signature(program: Program, *, trusted: bool = False) -> Signature:
     return signature_of(parsed)
 
 
-def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
+def inspect(program: AnyProgram, *, trusted: bool = False) -> ProgramInfo:
     """Return the facts about a program in any encoding; for an HLO proto, about the StableHLO that it becomes.
 
     Args:
@@ -214,6 +215,7 @@ def inspect(program: Program, *, trusted: bool = False) -> ProgramInfo:
         PjrtError: as for ``parse``.
         NotFoundError: the program has no function to run.
     """
+    program = as_program(program)
     module = conversion.to_module(program, trusted=trusted)
     parsed = parse_module(module, largest_constant=0)
     signature_ = signature_of(parsed)

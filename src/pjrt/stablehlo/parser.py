@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.location import Location
@@ -20,11 +20,11 @@ from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, 
 from pjrt.stablehlo.types import TensorType, ValueType
 
 
-def parse(program: Program, *, trusted: bool = False) -> ParsedProgram:
+def parse(program: AnyProgram, *, trusted: bool = False) -> ParsedProgram:
     """Return the program as plain Python objects. An HLO proto becomes StableHLO on the way.
 
     Args:
-        program: a program in any encoding.
+        program: a program in any encoding, its text or bytes, or the path of its file.
         trusted: whether the bytes come from a compiler or framework and were not damaged since; if not, those that
             are not text are first parsed in a subprocess, which costs a fraction of a second (see ``safe_parse``).
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
@@ -47,7 +47,7 @@ class Partitioned:
     result_shardings: tuple[bytes, ...]
 
 
-def partition(program: Program | str | bytes, options: CompileOptions | None = None) -> Partitioned:
+def partition(program: AnyProgram, options: CompileOptions | None = None) -> Partitioned:
     """Partition a program by its shardings, Shardy's or GSPMD's, and by what XLA propagates from them.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.reader import read
@@ -21,7 +21,7 @@ _ATTRIBUTE = "jax.global_constant"
 _PLATFORM_INDEX = "_platform_index"
 
 
-def select_platform(program: Program | str | bytes, index: int, *, trusted: bool = False) -> Program:
+def select_platform(program: AnyProgram, index: int, *, trusted: bool = False) -> Program:
     """Return a program for several platforms as the program for one of them, without the argument for the platform.
 
     Args:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo
 from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
 from pjrt.stablehlo.format import BYTE_ORDER_MARK, Encoding, encoding_of, refuse_beginning
@@ -43,6 +43,11 @@ def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[st
             f"expected the text of a program, found a path; read a file with pjrt.stablehlo.read_file({source!r})"
         )
     return _recognized(Program.of(source).code)
+
+
+def as_program(program: AnyProgram) -> Program:
+    """Return a program as it is; read text, bytes or the file at a path, as ``read`` does."""
+    return program if isinstance(program, Program) else read(program)
 
 
 def read_file(path: str | os.PathLike[str]) -> Program:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes
 from pjrt.stablehlo import jaxlib
 from pjrt.stablehlo._diagnostics import shortened
@@ -35,7 +35,7 @@ from pjrt.stablehlo.types import TensorType, ValueType
 _PURPOSE = "refine the shapes of a program"
 
 
-def refine(program: Program | str | bytes, shapes: Shapes, *, trusted: bool = False) -> Program:
+def refine(program: AnyProgram, shapes: Shapes, *, trusted: bool = False) -> Program:
     """Return the program with static shapes, for these shapes of its arguments.
 
     Args:

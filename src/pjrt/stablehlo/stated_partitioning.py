@@ -8,7 +8,7 @@ from typing import Any
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import PjrtError
 from pjrt.api.partitioning import Partitioning
-from pjrt.api.program import Program, ProgramFormat
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo, _mlir
 
 # As MLIR spells them, in text and among the strings of bytecode.
@@ -43,7 +43,7 @@ def partitioning_of(program: Program) -> Partitioning:
         return Partitioning(*_mlir.device_counts(mlir.operation.attributes), _has_shardy(mlir))
 
 
-def with_partitioning(program: Program | str | bytes, options: CompileOptions | None) -> CompileOptions:
+def with_partitioning(program: AnyProgram, options: CompileOptions | None) -> CompileOptions:
     """Return compile options that leave nothing to the program: what they do not state is read from it."""
     chosen = CompileOptions.of(options)
     return chosen if chosen.states_partitioning else chosen.completed(partitioning_of(Program.of(program)))

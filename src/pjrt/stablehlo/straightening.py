@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram, Program
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._dense import decode_dense
 from pjrt.stablehlo._known_scalars import FOLDED, Known, fold, is_scalar
@@ -51,7 +51,7 @@ class StraightLine:
     sources: tuple[Source, ...]
 
 
-def straighten(program: Program | str | bytes, weights: Collection[int], *, trusted: bool = False) -> StraightLine:
+def straighten(program: AnyProgram, weights: Collection[int], *, trusted: bool = False) -> StraightLine:
     """Return a program as a straight line.
 
     Args:

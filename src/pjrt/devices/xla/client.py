@@ -23,7 +23,7 @@ from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.placement import choose_place
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes, ShapeSpec, expect_shape
 from pjrt.devices.xla import custom_calls, from_host, special_buffers
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
@@ -95,7 +95,7 @@ class XlaClient(Client):
     # Programs.
 
     def compile(
-        self, program: Program | str | bytes, options: CompileOptions | None = None, *, shapes: Shapes | None = None
+        self, program: AnyProgram, options: CompileOptions | None = None, *, shapes: Shapes | None = None
     ) -> LoadedExecutable:
         from pjrt.stablehlo import refine, with_partitioning  # here and below: start-up would be slower
 
@@ -105,7 +105,7 @@ class XlaClient(Client):
 
     def supports(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         effort: Effort | str | None = None,

@@ -13,7 +13,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.layout import Layout, TiledLayout
-from pjrt.api.program import Program
+from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
@@ -60,7 +60,7 @@ class XlaTopology(TopologyDescription):
 
     def supports(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         effort: Effort | str | None = None,
@@ -77,7 +77,7 @@ class XlaTopology(TopologyDescription):
 
     def compile(
         self,
-        program: Program | str | bytes,
+        program: AnyProgram,
         options: CompileOptions | None = None,
         *,
         client: Client | None = None,
