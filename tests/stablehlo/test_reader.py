@@ -113,7 +113,7 @@ def test_what_is_not_text_bytes_or_a_path_is_refused() -> None:
 def test_files_are_named_in_errors(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"found no file at '.*missing\.mlir'"):
         read_file(tmp_path / "missing.mlir")
-    with pytest.raises(InvalidArgumentError, match=r"expected a folder of PyTorch/XLA .* found none in '.*'"):
+    with pytest.raises(InvalidArgumentError, match=r"found a folder that is neither of PyTorch/XLA .*: '.*'"):
         read_file(tmp_path)
     with pytest.raises(InvalidArgumentError, match="expected a path"):
         read_file("a\0b")

@@ -210,7 +210,7 @@ def test_what_is_damaged(folder: Path, damage: Callable[[Path], None], kind: typ
 
 def test_what_is_no_such_folder(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"functions/NAME\.meta, found none"):
-        stablehlo.read_file(tmp_path)
+        read_torch_folder(tmp_path)
     with pytest.raises(NotFoundError, match="found nothing at"):
         read_torch_folder(tmp_path / "missing")
     assert not stablehlo.is_torch_folder(tmp_path)

@@ -51,6 +51,13 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.reader import read, read_file
     from pjrt.stablehlo.refinement import refine
     from pjrt.stablehlo.safe_parse import vet
+    from pjrt.stablehlo.saved_model import (
+        SavedModel,
+        SavedModelArgument,
+        SavedModelSource,
+        is_saved_model,
+        read_saved_model,
+    )
     from pjrt.stablehlo.stated_partitioning import partitioning_of, with_partitioning
     from pjrt.stablehlo.straightening import StraightLine, straighten
     from pjrt.stablehlo.torch_folder import (
@@ -110,6 +117,9 @@ __all__ = [
     "Quantization",
     "Result",
     "ResultInfo",
+    "SavedModel",
+    "SavedModelArgument",
+    "SavedModelSource",
     "Signature",
     "Source",
     "StraightLine",
@@ -133,6 +143,7 @@ __all__ = [
     "encoding_of",
     "from_hlo",
     "inspect",
+    "is_saved_model",
     "is_torch_folder",
     "live_memory",
     "minimum_version",
@@ -145,6 +156,7 @@ __all__ = [
     "read",
     "read_file",
     "read_jax_export",
+    "read_saved_model",
     "read_torch_folder",
     "refine",
     "select_platform",
@@ -188,6 +200,7 @@ _HOMES = {
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
     "version": "Version",
     "safe_parse": "vet",
+    "saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -15,7 +15,7 @@ from pjrt.stablehlo.format import encoding_of
 from pjrt.stablehlo.jax_export import ExportedArray, JaxExport
 from pjrt.stablehlo.named_sharding import NamedSharding
 from pjrt.stablehlo.symbolic_size import symbols_in
-from pjrt.stablehlo.tree import DEEPEST, LEAF, Tree, TreeKind
+from pjrt.stablehlo.tree import DEEPEST, LEAF, Tree, TreeKind, shortened
 
 _WHAT = "jax.export file"
 _MOST_DERIVATIVES = 16
@@ -45,16 +45,23 @@ def _exported(table: FlatTable, depth: int) -> JaxExport:
     kept = table.numbers(Exported.KEPT_ARGUMENTS, UINT16)
     if list(kept) != sorted(set(kept)) or (kept and kept[-1] >= len(arguments)):
         raise table.damaged(f"keeps the arguments {kept[:9]} of {len(arguments)}")
+    num_devices = table.number(Exported.NUM_DEVICES, UINT32) or table.number(Exported.NUM_DEVICES_16, INT16)
+    for array in (*arguments, *results):
+        if array.sharding is not None and array.sharding.num_devices not in (1, num_devices):
+            raise table.damaged(f"is for {num_devices} devices, and has a sharding {array.sharding}")
+    input_tree = _tree(table, Exported.IN_TREE, "structure of the arguments", len(arguments))
+    if [child.kind for child in input_tree.children] != [TreeKind.TUPLE, TreeKind.DICT]:
+        raise table.damaged(f"has arguments that are no tuple and dictionary: {shortened(input_tree)}")
     vjp = table.table(Exported.VJP, "derivative")
     return JaxExport(
         function_name=table.text(Exported.FUNCTION_NAME) or "",
         program=_program(table),
-        input_tree=_tree(table, Exported.IN_TREE, "structure of the arguments", len(arguments)),
+        input_tree=input_tree,
         arguments=arguments,
         output_tree=_tree(table, Exported.OUT_TREE, "structure of the results", len(results)),
         results=results,
         kept_arguments=kept,
-        num_devices=table.number(Exported.NUM_DEVICES, UINT32) or table.number(Exported.NUM_DEVICES_16, INT16),
+        num_devices=num_devices,
         platforms=table.texts(Exported.PLATFORMS),
         ordered_effects=_effects(table, Exported.ORDERED_EFFECTS),
         unordered_effects=_effects(table, Exported.UNORDERED_EFFECTS),

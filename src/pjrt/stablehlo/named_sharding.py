@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from pjrt.api.errors import DataLossError
 from pjrt.stablehlo.sharding import Sharding
-from pjrt.stablehlo.sharding_parser import Mesh, parse_sdy
 
-_MOST_DEVICES = 1 << 20
+_MOST_DEVICES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,9 @@ class NamedSharding:
         cut = [axis for axes in self.spec for axis in axes]
         if len(sizes) != len(self.mesh) or not 1 <= self.num_devices <= _MOST_DEVICES:
             raise DataLossError(f"expected a mesh of named axes with 1 to {_MOST_DEVICES} devices, found {self.mesh}")
-        unknown = [axis for axis in (*cut, *self.unreduced, *self.reduced) if axis not in sizes]
-        if unknown or len(set(cut)) != len(cut):
+        used = [*cut, *self.unreduced]
+        unknown = [axis for axis in (*used, *self.reduced) if axis not in sizes]
+        if unknown or len(set(used)) != len(used):
             raise DataLossError(f"expected axes of the mesh {', '.join(sizes)}, each once, found {self.spec}")
 
     @property
@@ -47,12 +49,22 @@ class NamedSharding:
         return math.prod(size for _, size in self.mesh)
 
     def tiling(self, rank: int) -> Sharding:
-        """Return the tiles of an array with this many dimensions, for the devices in the mesh's order."""
-        spec = self.spec + ((),) * (rank - len(self.spec))
-        dimensions = ", ".join("{" + ", ".join(f'"{axis}"' for axis in axes) + "}" for axes in spec)
-        terms = ", ".join(f'"{axis}"' for axis in self.unreduced)
-        mesh = Mesh(dict(self.mesh), tuple(range(self.num_devices)))
-        return parse_sdy(f"<@mesh, [{dimensions}], unreduced={{{terms}}}>", lambda _: mesh)[0]
+        """Return the tiles of an array with this many dimensions, for the devices in the mesh's order.
+
+        Raises:
+            DataLossError: the sharding is for more dimensions.
+        """
+        if len(self.spec) > rank:
+            raise DataLossError(f"expected a sharding of {rank} dimensions, found {self}")
+        cuts = [*self.spec, *[()] * (rank - len(self.spec)), self.unreduced]
+        used = [axis for axes in cuts for axis in axes]
+        cuts.append(tuple(axis for axis, _ in self.mesh if axis not in used))
+        sizes = dict(self.mesh)
+        numbers = {axis: number for number, axis in enumerate(sizes)}
+        devices = np.arange(self.num_devices).reshape(tuple(sizes.values()))
+        devices = devices.transpose([numbers[axis] for axes in cuts for axis in axes])
+        grid = devices.reshape([math.prod(sizes[axis] for axis in axes) for axes in cuts])
+        return Sharding.of_grid(grid, rank, [rank] if self.unreduced else [])
 
     def __str__(self) -> str:
         names = ["None" if not axes else repr(axes[0] if len(axes) == 1 else axes) for axes in self.spec]

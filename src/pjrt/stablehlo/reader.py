@@ -51,7 +51,7 @@ def as_program(program: AnyProgram) -> Program:
 
 
 def read_file(path: str | os.PathLike[str]) -> Program:
-    """Return the program in a file, or in a folder of PyTorch/XLA; the name does not matter.
+    """Return the program in a file, or in a folder of PyTorch/XLA or TensorFlow; the name does not matter.
 
     Raises:
         NotFoundError: the file does not exist.
@@ -59,9 +59,7 @@ def read_file(path: str | os.PathLike[str]) -> Program:
         PjrtError: the file cannot be read.
     """
     if os.path.isdir(path):
-        from pjrt.stablehlo.torch_folder import read_torch_folder
-
-        return read_torch_folder(path).program
+        return _of_folder(path)
     with naming(path):
         return _recognized(_content(path))
 
@@ -79,6 +77,20 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise InvalidArgumentError(f"expected a program, cannot read {os.fspath(path)!r}: {error.strerror}") from error
     except ValueError as error:  # a zero byte in the path
         raise InvalidArgumentError(f"expected a path, found {os.fspath(path)!r}: {error}") from error
+
+
+def _of_folder(path: str | os.PathLike[str]) -> Program:
+    from pjrt.stablehlo.saved_model import is_saved_model, read_saved_model
+    from pjrt.stablehlo.torch_folder import is_torch_folder, read_torch_folder
+
+    if is_saved_model(path):
+        return read_saved_model(path).program
+    if is_torch_folder(path):
+        return read_torch_folder(path).program
+    raise InvalidArgumentError(
+        "expected a program, found a folder that is neither of PyTorch/XLA (functions/NAME.meta) nor a SavedModel of "
+        f"TensorFlow (saved_model.pb): {os.fspath(path)!r}"
+    )
 
 
 _BEGINNING = 1 << 16

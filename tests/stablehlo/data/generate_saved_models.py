@@ -1,0 +1,49 @@
+"""Write the SavedModels of this folder: a function of JAX and one of TensorFlow. Needs tensorflow and jax.
+
+python -m venv /tmp/tf && /tmp/tf/bin/pip install tensorflow-cpu jax && /tmp/tf/bin/python generate_saved_models.py
+"""
+
+import tempfile
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import tensorflow as tf
+from jax.experimental import jax2tf
+
+HERE = Path(__file__).parent
+X = tf.TensorSpec([None, 4], tf.float32, name="x")
+
+
+class Layer(tf.Module):
+    """A linear layer and a sine, for two platforms and any batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.parameters = [tf.Variable(np.eye(4, 3, dtype=np.float32)), tf.Variable(np.ones(3, np.float32))]
+        self.converted = jax2tf.convert(
+            lambda p, x: {"y": jnp.sin(x @ p[0]) + p[1], "sum": x.sum()},
+            polymorphic_shapes=[None, "(b, 4)"],
+            native_serialization_platforms=["cpu", "tpu"],
+            with_gradient=False,
+        )
+
+    @tf.function(input_signature=[X], autograph=False)
+    def __call__(self, x):
+        return self.converted(self.parameters, x)
+
+
+class Plain(tf.Module):
+    """An addition in TensorFlow's own operations."""
+
+    @tf.function(input_signature=[X], autograph=False)
+    def __call__(self, x):
+        return {"y": x + 1}
+
+
+for name, module in (("saved_model", Layer()), ("saved_model_of_tensorflow", Plain())):
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(module, folder, signatures={"serving_default": module.__call__})
+        target = HERE / name / "saved_model.pb"
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes((Path(folder) / "saved_model.pb").read_bytes())
