@@ -126,7 +126,7 @@ def _read(folder: Path, meta_graph: Any, signature: str) -> SavedModel:
     attributes = {_text(entry.key): entry.value for entry in module.node.attributes}
     if "function_list" in attributes and attributes["function_list"].list.functions:
         raise UnimplementedError(f"expected a program on its own, found an {_MODULE} that calls TensorFlow functions")
-    result_names = {origins[name].index: name for name in sorted(origins, reverse=True)}
+    result_names = {origins[name].position: name for name in sorted(origins, reverse=True)}
     count = len(attributes["Tout"].list.types) if "Tout" in attributes else max(result_names) + 1
     return SavedModel(
         path=folder,
@@ -170,13 +170,13 @@ class _Origin(NamedTuple):
         scope: the calls around it, the outermost first.
         node: the operation.
         op: its kind.
-        index: the value's position among its results.
+        position: the position of the value among its results.
     """
 
     scope: tuple[str, ...]
     node: Any
     op: str
-    index: int
+    position: int
 
 
 class _Graph:
@@ -228,7 +228,7 @@ class _Graph:
         origin = self.origin(scope, tensor)
         name = _text(origin.node.name)
         if origin.op == "Placeholder" and not origin.scope:
-            key = inputs.get(f"{name}:{origin.index}", inputs.get(name))
+            key = inputs.get(f"{name}:{origin.position}", inputs.get(name))
             if key is not None:
                 return SavedModelArgument(SavedModelSource.INPUT, key)
         if origin.op == "ReadVariableOp":
