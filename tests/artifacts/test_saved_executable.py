@@ -66,6 +66,7 @@ def test_devices_in_the_box_save_and_load(name: str, tmp_path: Path) -> None:
     with pjrt.client(name) as client:
         np.testing.assert_array_equal(np.asarray(pjrt.load_executable(client, path)(X, X)[0]), 2 * X)
     assert list(map(str, SavedExecutable.read(path).parameters)) == ["argument 0 (x): f32[4]", "argument 1 (y): f32[4]"]
+    assert SavedExecutable.read(path).parameter_names == ("x", "y")
 
 
 def test_a_program_of_many_devices_comes_back_to_many_devices(tmp_path: Path) -> None:
@@ -253,10 +254,11 @@ GOOD: dict[str, Any] = {
     "output_shardings": ["CAA="],
     "signature": {
         "parameters": [
-            {"name": "x", "element_type": "F32", "shape": [4, "b"], "sharding": "", "donated": False, "argument": 0}
+            {"name": "x", "element_type": "F32", "shape": [4], "sharding": "", "donated": False, "argument": 0},
+            {"name": "y", "element_type": "S8", "shape": ["b"], "sharding": "", "donated": False, "argument": None},
         ],
-        "results": [{"name": "", "element_type": "F32", "shape": [None], "sharding": ""}],
-        "input_tree": {"kind": "dict", "keys": ["x"], "children": [{"kind": "leaf"}]},
+        "results": [{"name": "", "element_type": "F32", "shape": [4], "sharding": ""}],
+        "input_tree": {"kind": "dict", "keys": ["x", "y"], "children": [{"kind": "leaf"}, {"kind": "leaf"}]},
         "output_tree": None,
     },
 }

@@ -82,7 +82,7 @@ def test_nested_arguments_without_a_stated_structure() -> None:
     """
     with pjrt.load_model(text, "cpu") as model:
         assert [each.name for each in model.parameters] == ["weights['a']", "weights['b']"]
-        for (result,) in (model({"b": 1, "a": 5}), model(weights={"b": 1, "a": 5}), model(5, 1)):
+        for (result,) in (model({"b": 1, "a": 5}), model(weights={"b": 1, "a": 5}), model(5, 1), model(b=1, a=5)):
             assert float(np.asarray(result)) == 4
         with pytest.raises(
             pjrt.InvalidArgumentError, match=r"expected the names of arguments \(weights\['a'\], .* found"

@@ -254,6 +254,10 @@ class SavedExecutable(Executable):
         return self.signature.results
 
     @property
+    def parameter_names(self) -> Sequence[str]:
+        return tuple(argument.name for argument in self.signature.program_signature().arguments)
+
+    @property
     def name(self) -> str:
         return str(self._header["name"])
 

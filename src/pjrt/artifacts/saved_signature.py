@@ -47,6 +47,8 @@ def from_json(value: Any) -> CallSignature:
     for tree, leaves in zip(trees, (parameters, results), strict=True):
         if tree is not None and tree.num_leaves != len(leaves):
             raise InvalidArgumentError(f"expected {len(leaves)} leaves in {tree}, found {tree.num_leaves}")
+    if any(each.is_dynamic for each in (*results, *(each for each in parameters if each.argument is not None))):
+        raise InvalidArgumentError("expected static shapes of the arguments and results of an executable")
     positions = sorted(each.argument for each in parameters if each.argument is not None)
     if positions != list(range(len(positions))):
         raise InvalidArgumentError(f"expected a parameter for each argument of the program, found {positions}")

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pjrt.api.call_arguments import key_of
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.stablehlo.call_signature import Parameter
 from pjrt.stablehlo.tree import Tree, TreeKind
@@ -84,9 +85,10 @@ class Binding:
 
     def _number(self, path: str, numbers: Mapping[str, int]) -> int:
         if path not in numbers:
+            names = [each.name for each in self._parameters if each.name]
             raise InvalidArgumentError(
-                f"expected the names of arguments ({', '.join(numbers)}), found {path}"
-                if numbers
+                f"expected the names of arguments ({', '.join(names)}), found {path}"
+                if names
                 else f"expected arguments by position, because the program has no names for them, found {path}"
             )
         return numbers[path]
@@ -182,9 +184,13 @@ def is_call_tree(tree: Tree) -> bool:
 
 
 def _numbers(parameters: Sequence[Parameter]) -> dict[str, int]:
-    """Return the index of each parameter whose name no other has."""
-    names = [each.name for each in parameters]
-    return {each.name: each.index for each in parameters if each.name and names.count(each.name) == 1}
+    """Return the index of each parameter by its name, or by the last key of it, which no other has."""
+    numbers: dict[str, int] = {}
+    for names in ([each.name for each in parameters], [key_of(each.name) for each in parameters]):
+        for each, name in zip(parameters, names, strict=True):
+            if name and names.count(name) == 1:
+                numbers.setdefault(name, each.index)
+    return numbers
 
 
 def _named(keyword: str, value: Any, numbers: Mapping[str, int]) -> list[tuple[str, Any]]:
