@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-import time
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 import pjrt
-from pjrt import stablehlo
-from pjrt.api.compatibility import check_memory
-from pjrt.api.partitioning import Partitioning
-from pjrt.cli._console import console, print_facts, print_json, print_table, progress, readable_bytes
-from pjrt.cli._failures import error_as_dict, fail, naming, one_line
+from pjrt.cli._compilation import Compilation, Count, compile_for
+from pjrt.cli._compile_tables import print_largest, print_one, print_several
+from pjrt.cli._console import print_json, progress
+from pjrt.cli._failures import EXIT_CODE, fail, one_line
 from pjrt.cli._options import client_options, partitioning_options
-from pjrt.cli._timing import readable
+from pjrt.models.model_file import ModelFile
 from pjrt.plugins.env_vars import option_value
 
-_BAR_WIDTH = 40
-_BESIDE_BAR = 50
-"""The width of the memory table without its bars."""
+_LARGEST = 10
+"""The number of arrays that are listed when a program does not fit."""
 
 _EXAMPLES = """
 \b
 Examples:
   pjrt compile model.stablehlo --topology tpu:v5e:2x2
   pjrt compile sharded.mlir --topology tpu:v5e:2x2 -o sharded.bin
-  pjrt compile model.mlir -t cuda:h100:1x1x4
+  pjrt compile model.mlir -t cuda:h100:1x1x4 --largest 20
+  pjrt compile model.mlir -t tpu:v5e:2x2,tpu:v5e:4x4,cuda:h200
   pjrt compile model.mlir --topology /path/to/plugin.so:2x2 --json
 """
 
@@ -38,61 +37,98 @@ Examples:
 @click.option(
     "--topology",
     "-t",
-    "place",
+    "places",
     required=True,
-    metavar="PLUGIN[:NAME]",
-    help="A plugin's name or library and the name of a topology, such as tpu:v5e:2x2.",
+    multiple=True,
+    metavar="PLUGIN[:NAME],…",
+    help="A plugin's name or library and the name of a topology, such as tpu:v5e:2x2. Several, separated by commas or "
+    "given one by one, are compared in a table.",
 )
 @client_options
 @partitioning_options
 @click.option("--compiler-option", "-C", "flags", multiple=True, metavar="KEY=VALUE", help="A flag of the compiler.")
 @click.option("--output", "-o", metavar="PATH", help="Save the executable, for pjrt.load_executable.")
+@click.option(
+    "--largest",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help=f"Print the N largest arrays in memory. Without this {_LARGEST} are printed if the program does not fit.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def compile_(
     program: str,
-    place: str,
+    places: tuple[str, ...],
     options: dict[str, Any],
     partitioning: pjrt.CompileOptions,
     flags: tuple[str, ...],
     output: str | None,
+    largest: int | None,
     as_json: bool,
 ) -> None:
     """Compile PROGRAM for a topology and show the memory, operations and bytes moved of one run.
 
-    A program that needs more memory than a device has is an error, and is not saved.
+    A program that needs more memory than a device has is an error, and is not saved. With several topologies the exit
+    code is 0 if the program fits everywhere, 1 if it does not fit somewhere, and 2 if there is another error.
     """
-    read = stablehlo.read_file(program)
+    topologies = [place for each in places for place in each.split(",") if place]
+    if not topologies:
+        raise click.BadParameter("expected PLUGIN[:NAME], found nothing", param_hint="--topology")
+    if output is not None and len(topologies) > 1:
+        raise click.BadParameter(f"expected one --topology, found {len(topologies)}", param_hint="--output")
+    file = ModelFile.read(program)
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise pjrt.NotFoundError(f"--output {output}: there is no folder {str(Path(output).parent)!r}")
-    overrides = _overrides(flags)
-    with progress("reading the program"), naming(program):
-        how = stablehlo.with_partitioning(read, dataclasses.replace(partitioning, option_overrides=overrides))
-    plugin, _, name = place.partition(":")
-    with progress(f"asking {plugin} for the topology"):
-        topology = pjrt.topology(plugin, name, **options)
-    _check_size(topology, how.partitioning)
-    begin = time.perf_counter()
-    with progress(f"compiling for {topology.device_descriptions[0].kind}"), naming(program):
-        executable = topology.compile(read, how)
-    facts = _facts(topology, executable, time.perf_counter() - begin)
-    too_large = _too_large(executable, facts["memory_limit_in_bytes"])
-    if output is not None and too_large is None:
-        pjrt.save_executable(executable, output, compiled_for=topology)
-        facts |= {"output": output, "output_size_in_bytes": Path(output).stat().st_size}
-    if as_json:
-        print_json(facts if too_large is None else {**facts, **error_as_dict(too_large)})
+    with progress("reading the program"):
+        how = dataclasses.replace(partitioning, option_overrides=_overrides(flags)).completed(file.partitioning)
+    compilations = [
+        compile_for(place, options, how, program, lambda platform: file.program_for(platform)) for place in topologies
+    ]
+    if len(compilations) == 1:
+        _report_one(compilations[0], how, output, largest, as_json)
     else:
-        _print(facts)
-    if too_large is not None:
-        fail(one_line(too_large))
+        _report_several(compilations, how, largest, as_json)
 
 
-def _too_large(executable: pjrt.Executable, limit: int | None) -> pjrt.PjrtError | None:
-    try:
-        check_memory(executable, limit)
-    except pjrt.ResourceExhaustedError as error:
-        return error
-    return None
+def _report_one(
+    compilation: Compilation, how: pjrt.CompileOptions, output: str | None, largest: int | None, as_json: bool
+) -> None:
+    error, facts = compilation.error, compilation.facts
+    if error is not None and compilation.fits is None:
+        raise error
+    compiled = compilation.executable is not None
+    is_counted = bool(largest or error or how.partitioning.num_devices > 1 or not facts["cost"])
+    count = Count.of(compilation.code, how) if is_counted and compilation.code is not None else None
+    if output is not None and error is None and compilation.executable is not None:
+        pjrt.save_executable(compilation.executable, output, compiled_for=compilation.topology)
+        facts |= {"output": output, "output_size_in_bytes": Path(output).stat().st_size}
+    most = largest or (_LARGEST if error is not None else 0)
+    if as_json:
+        print_json({**compilation.as_dict(), **({} if count is None else {"counted": count.as_dict()})})
+    else:
+        if compiled:
+            print_one(facts, count)
+        if count is not None and most:
+            print_largest(count, most)
+    if error is not None:
+        fail(one_line(error))
+
+
+def _report_several(
+    compilations: list[Compilation], how: pjrt.CompileOptions, largest: int | None, as_json: bool
+) -> None:
+    is_too_large = any(each.fits is False for each in compilations)
+    is_wrong = any(each.error is not None and each.fits is None for each in compilations)
+    most = largest or (_LARGEST if is_too_large else 0)
+    code = next((each.code for each in compilations if each.code is not None), None)
+    count = Count.of(code, how) if most and code is not None else None
+    if as_json:
+        rows = [{"topology": each.place, "fits": each.fits, **each.as_dict()} for each in compilations]
+        print_json({"topologies": rows, **({} if count is None else {"counted": count.as_dict()})})
+    else:
+        print_several(compilations)
+        if count is not None:
+            print_largest(count, most)
+    sys.exit(EXIT_CODE if is_wrong else 1 if is_too_large else 0)
 
 
 def _overrides(flags: tuple[str, ...]) -> dict[str, Any]:
@@ -106,106 +142,3 @@ def _overrides(flags: tuple[str, ...]) -> dict[str, Any]:
             )
         overrides[name] = value
     return overrides
-
-
-def _check_size(topology: pjrt.TopologyDescription, partitioning: Partitioning) -> None:
-    available = len(topology.device_descriptions)
-    if partitioning.num_devices > available:
-        raise pjrt.InvalidArgumentError(
-            f"{partitioning} need {partitioning.num_devices} devices, the topology has {available}; choose a larger one"
-        )
-
-
-def _facts(topology: pjrt.TopologyDescription, executable: pjrt.Executable, seconds: float) -> dict[str, Any]:
-    device = topology.device_descriptions[0]
-    stats = _if_offered(executable.memory_stats)
-    memory = None if stats is None else {name: getattr(stats, name) for name in stats.__dataclass_fields__}
-    return {
-        "platform": topology.platform_name,
-        "platform_version": topology.platform_version,
-        "device_kind": device.kind,
-        "num_devices": len(topology.device_descriptions),
-        "executable": executable.name,
-        "num_replicas": executable.num_replicas,
-        "num_partitions": executable.num_partitions,
-        "compile_seconds": seconds,
-        "memory_limit_in_bytes": device.memory_limit_in_bytes,
-        "memory_needed_in_bytes": None if stats is None else stats.needed_in_bytes,
-        "memory": memory,
-        "cost": _if_offered(lambda: dict(executable.cost_analysis())),
-    }
-
-
-def _if_offered(question: Any) -> Any:
-    """Return the answer to a question, or ``None`` if the compiler does not answer it."""
-    try:
-        return question()
-    except pjrt.UnimplementedError:
-        return None
-
-
-_PARTS = (
-    ("arguments", "argument_size_in_bytes"),
-    ("results", "output_size_in_bytes"),
-    ("temporaries", "temp_size_in_bytes"),
-    ("code", "generated_code_size_in_bytes"),
-)
-
-
-def _print(facts: dict[str, Any]) -> None:
-    replicas, partitions = facts["num_replicas"], facts["num_partitions"]
-    lines: list[tuple[str, object]] = [
-        ("program", facts["executable"]),
-        ("topology", f"{facts['num_devices']} × {facts['device_kind']} ({facts['platform']})"),
-        ("runs on", f"{replicas * partitions} of them: {replicas} replicas × {partitions} partitions"),
-        ("compiled in", readable(facts["compile_seconds"])),
-    ]
-    if "output" in facts:
-        lines.append(("saved as", f"{facts['output']} ({readable_bytes(facts['output_size_in_bytes'])})"))
-    print_facts(lines)
-    _print_memory(facts["memory"], facts["memory_needed_in_bytes"], facts["memory_limit_in_bytes"])
-    _print_cost(facts["cost"])
-
-
-def _print_memory(memory: dict[str, int] | None, needed: int | None, limit: int | None) -> None:
-    if memory is None or needed is None:
-        click.echo("\nThis compiler does not report the memory that the program needs.")
-        return
-    of = f"of {readable_bytes(limit)}" if limit else "of what it needs"
-    whole, width = limit or needed, min(_BAR_WIDTH, console().width - _BESIDE_BAR)
-    rows = [(label, readable_bytes(memory[field]), *_bar(memory[field], whole, width)) for label, field in _PARTS]
-    if memory["alias_size_in_bytes"]:
-        rows.insert(2, ("both at once", readable_bytes(memory["alias_size_in_bytes"]), "", ""))
-    rows.append(("needed", readable_bytes(needed), *_bar(needed, whole, width)))
-    print_table(["memory of each device", "size", of, "share"], rows, right=["size", "share"])
-    if needed != sum(memory[field] for _, field in _PARTS) - memory["alias_size_in_bytes"]:
-        click.echo("'needed' is the compiler's peak, the most memory in use at one time, not the sum of the rows.")
-
-
-def _print_cost(cost: dict[str, float] | None) -> None:
-    shown = [
-        ("FLOPs", "flops", _readable_count),
-        ("transcendentals", "transcendentals", _readable_count),
-        ("bytes moved", "bytes accessed", readable_bytes),
-        ("time at best", "optimal_seconds", readable),
-    ]
-    rows = [(label, convert(cost[key])) for label, key, convert in shown if cost and key in cost]
-    if rows:
-        print_table(["work of each device", "a run"], rows, right=["a run"])
-    else:
-        click.echo("This compiler does not report the work of the program.")
-
-
-def _bar(amount: int, whole: int, width: int) -> tuple[str, str]:
-    """Return a part as a bar and as a percentage; a part above zero has at least one mark."""
-    share = amount / whole if whole else 0.0
-    filled = min(width, max(round(share * width), 1 if amount else 0))
-    percent = "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
-    return "█" * filled + "░" * (width - filled), percent
-
-
-def _readable_count(count: float) -> str:
-    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f}"

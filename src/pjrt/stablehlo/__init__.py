@@ -26,7 +26,14 @@ if TYPE_CHECKING:
         to_module,
         to_text,
     )
-    from pjrt.stablehlo.cost_analysis import CollectiveCost, CollectiveTotal, Cost, OperationCost, cost
+    from pjrt.stablehlo.cost_analysis import (
+        CollectiveCost,
+        CollectiveTotal,
+        Cost,
+        OperationCost,
+        cost,
+        parse_for_one_device,
+    )
     from pjrt.stablehlo.cutting import Cut, Cutter, cut
     from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
     from pjrt.stablehlo.hlo_text import parse_hlo_text
@@ -149,6 +156,7 @@ __all__ = [
     "minimum_version",
     "needed_version",
     "parse",
+    "parse_for_one_device",
     "parse_hlo_text",
     "partition",
     "partitioning_of",
@@ -176,7 +184,7 @@ _HOMES = {
     "call_signature": "CallSignature Parameter Result",
     "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
     "cutting": "Cut Cutter cut",
-    "cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost",
+    "cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
     "format": "Encoding artifact_version encoding_of",
     "liveness": "LiveArray LiveMemory LiveStep live_memory",
     "hlo_text": "parse_hlo_text",

@@ -180,7 +180,7 @@ def cost(
         InvalidArgumentError: a function calls itself, or is only declared.
         PjrtError: as for ``parse``.
     """
-    parsed = program if isinstance(program, ParsedProgram) else parsed_for_one_device(program, options, trusted)
+    parsed = program if isinstance(program, ParsedProgram) else parse_for_one_device(program, options, trusted=trusted)
     for _, message in CallGraph.of(parsed).faults():
         raise InvalidArgumentError(message)
     counter = _Counter(parsed)
@@ -189,11 +189,21 @@ def cost(
     return Cost(*work, entry.operation_costs(), entry.collective_costs(parsed))
 
 
-def parsed_for_one_device(program: AnyProgram, options: CompileOptions | None, trusted: bool) -> ParsedProgram:
-    """Return a program, parsed, as one of its partitions runs it, without the values of large constants.
+def parse_for_one_device(
+    program: AnyProgram, options: CompileOptions | None = None, *, trusted: bool = False
+) -> ParsedProgram:
+    """Return a program as one of its partitions runs it, parsed for ``cost`` and ``peak_memory``.
+
+    The values of constants with more than one element are left out.
+
+    Args:
+        program: the program.
+        options: the compile options: how many partitions there are, where the program leaves that open.
+        trusted: as for ``parse``.
 
     Raises:
-        PjrtError: as for ``cost``.
+        UnimplementedError: XLA cannot partition it.
+        PjrtError: as for ``parse``.
     """
     program = Program.of(program)
     options = with_partitioning(program, options)

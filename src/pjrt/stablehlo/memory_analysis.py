@@ -16,7 +16,7 @@ from pjrt.api.program import Program
 from pjrt.stablehlo._block_peak import PeakFinder
 from pjrt.stablehlo._call_graph import CallGraph
 from pjrt.stablehlo._work import nbytes
-from pjrt.stablehlo.cost_analysis import parsed_for_one_device
+from pjrt.stablehlo.cost_analysis import parse_for_one_device
 from pjrt.stablehlo.inspection import signature_of
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram, Value
@@ -98,7 +98,7 @@ def peak_memory(
         InvalidArgumentError: a function calls itself, or is only declared.
         PjrtError: as for ``parse``.
     """
-    parsed = program if isinstance(program, ParsedProgram) else parsed_for_one_device(program, options, trusted)
+    parsed = program if isinstance(program, ParsedProgram) else parse_for_one_device(program, options, trusted=trusted)
     for _, message in CallGraph.of(parsed).faults():
         raise InvalidArgumentError(message)
     entry = parsed.entry
@@ -113,7 +113,7 @@ def peak_memory(
             ArrayRole.ARGUMENT,
             each.type,
             sizes[index],
-            entry.location,
+            Location(""),
             donated[index],
         )
         for index, each in enumerate(signature.arguments)

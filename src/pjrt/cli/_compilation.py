@@ -1,0 +1,227 @@
+"""One program, compiled for one topology: the facts that ``pjrt compile`` reports."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pjrt
+from pjrt import stablehlo
+from pjrt.api.compatibility import check_memory
+from pjrt.api.compile_options import DeviceAssignment
+from pjrt.cli._console import progress
+from pjrt.cli._failures import error_as_dict, naming
+from pjrt.stablehlo import Cost, PeakMemory
+
+
+@dataclass
+class Compilation:
+    """One program, compiled for one topology.
+
+    Attributes:
+        place: the topology as the user names it.
+        facts: what the topology and the compiler report; without the executable's where it could not be compiled.
+        topology: the topology; None if there is none of that name.
+        executable: the executable; None if it could not be compiled.
+        code: the program as it was compiled.
+        error: why it cannot run there; None if it can.
+    """
+
+    place: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    topology: pjrt.TopologyDescription | None = None
+    executable: pjrt.Executable | None = None
+    code: pjrt.Program | None = None
+    error: pjrt.PjrtError | None = None
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the program fits into the memory of each device; None if that is unknown."""
+        if isinstance(self.error, pjrt.ResourceExhaustedError):
+            return False
+        needed, limit = self.facts.get("memory_needed_in_bytes"), self.facts.get("memory_limit_in_bytes")
+        return None if self.error is not None or needed is None or limit is None else True
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the facts as ``--json`` prints them."""
+        return {**self.facts, **(error_as_dict(self.error) if self.error is not None else {})}
+
+
+def compile_for(
+    place: str,
+    options: dict[str, Any],
+    how: pjrt.CompileOptions,
+    path: str,
+    code_for: Callable[[str], pjrt.Program],
+) -> Compilation:
+    """Compile a program for a topology.
+
+    Args:
+        place: the plugin and the name of the topology, such as ``tpu:v5e:2x2``.
+        options: the topology's options.
+        how: the compile options.
+        path: the program's file, for messages.
+        code_for: returns the program for a platform.
+
+    Returns:
+        The facts. An error is in them, whatever failed.
+    """
+    compilation = Compilation(place)
+    try:
+        _compile(compilation, options, how, path, code_for)
+    except pjrt.PjrtError as error:
+        compilation.error = error
+        _read_numbers(compilation)
+    return compilation
+
+
+def _compile(
+    compilation: Compilation,
+    options: dict[str, Any],
+    how: pjrt.CompileOptions,
+    path: str,
+    code_for: Callable[[str], pjrt.Program],
+) -> None:
+    plugin, _, name = compilation.place.partition(":")
+    with progress(f"asking {plugin} for the topology"):
+        topology = compilation.topology = pjrt.topology(plugin, name, **options)
+    device = topology.device_descriptions[0]
+    compilation.facts |= {
+        "topology": compilation.place,
+        "platform": topology.platform_name,
+        "platform_version": topology.platform_version,
+        "device_kind": device.kind,
+        "num_devices": len(topology.device_descriptions),
+        "memory_limit_in_bytes": device.memory_limit_in_bytes,
+    }
+    how = _placed(topology, how)
+    with progress("reading the program"), naming(path):
+        compilation.code = code_for(topology.platform_name)
+    begin = time.perf_counter()
+    with progress(f"compiling for {device.kind}"), naming(path):
+        executable = compilation.executable = topology.compile(compilation.code, how)
+    stats = _if_offered(executable.memory_stats)
+    compilation.facts |= {
+        "executable": executable.name,
+        "num_replicas": executable.num_replicas,
+        "num_partitions": executable.num_partitions,
+        "compile_seconds": time.perf_counter() - begin,
+        "memory_needed_in_bytes": None if stats is None else stats.needed_in_bytes,
+        "memory": None if stats is None else {name: getattr(stats, name) for name in stats.__dataclass_fields__},
+        "cost": _if_offered(lambda: dict(executable.cost_analysis())),
+    }
+    check_memory(executable, device.memory_limit_in_bytes)
+
+
+def _placed(topology: pjrt.TopologyDescription, how: pjrt.CompileOptions) -> pjrt.CompileOptions:
+    """Return the options with the devices of the lowest ids, if the program is for several and not for all of them.
+
+    The compiler for TPUs chooses others by default, and then refuses its own choice.
+
+    Raises:
+        InvalidArgumentError: the topology has too few devices.
+    """
+    replicas, partitions = how.partitioning.num_replicas, how.partitioning.num_partitions
+    needed, available = replicas * partitions, len(topology.device_descriptions)
+    if needed > available:
+        raise pjrt.InvalidArgumentError(
+            f"{how.partitioning} need {needed} devices, the topology has {available}; choose a larger one"
+        )
+    if needed in (1, available) or how.device_assignment is not None:
+        return how
+    ids = sorted(device.id for device in topology.device_descriptions)[:needed]
+    rows = tuple(tuple(ids[row * partitions : (row + 1) * partitions]) for row in range(replicas))
+    return dataclasses.replace(how, device_assignment=DeviceAssignment(rows))
+
+
+def _if_offered(question: Callable[[], Any]) -> Any:
+    """Return the answer to a question, or ``None`` if the compiler does not answer it."""
+    try:
+        return question()
+    except pjrt.UnimplementedError:
+        return None
+
+
+# XLA's compiler for TPUs refuses a program that does not fit, and has its numbers in the message.
+_USED_OF = re.compile(
+    r"\((?P<used>[\d.]+[KMGT]?)\) exceeds available \w+ \((?P<of>[\d.]+[KMGT]?)\)"
+    r"|Used (?P<used_before>[\d.]+[KMGT]?) of (?P<of_before>[\d.]+[KMGT]?)"
+)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def _read_numbers(compilation: Compilation) -> None:
+    match = _USED_OF.search(compilation.error.message) if compilation.error is not None else None
+    if match is None or "memory_needed_in_bytes" in compilation.facts:
+        return
+    used, available = (match[name] or match[f"{name}_before"] for name in ("used", "of"))
+    compilation.facts["memory_needed_in_bytes"] = _bytes(used)
+    compilation.facts["memory_limit_in_bytes"] = _bytes(available)
+
+
+def _bytes(text: str) -> int:
+    unit = text[-1] if text[-1] in _UNITS else ""
+    return round(float(text.removesuffix(unit)) * _UNITS[unit])
+
+
+@dataclass(frozen=True)
+class Count:
+    """The work and the memory of one device, counted from the program.
+
+    Attributes:
+        cost: the work.
+        peak: the memory.
+        problem: why it cannot be counted; then both are None.
+    """
+
+    cost: Cost | None
+    peak: PeakMemory | None
+    problem: str = ""
+
+    @staticmethod
+    def of(code: pjrt.Program, how: pjrt.CompileOptions) -> Count:
+        """Count a program."""
+        try:
+            with progress("counting the work and the memory"):
+                parsed = stablehlo.parse_for_one_device(code, how)
+                return Count(stablehlo.cost(parsed), stablehlo.peak_memory(parsed))
+        except pjrt.PjrtError as error:
+            return Count(None, None, error.message)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the numbers as ``--json`` prints them."""
+        if self.cost is None or self.peak is None:
+            return {"problem": self.problem}
+        return {
+            "cost": self.cost.as_dict(),
+            "notes": [
+                {"operation": each.name, "note": each.note, "at": str(each.location)} for each in self.cost.notes
+            ],
+            "collectives": [
+                {
+                    "kind": each.kind,
+                    "group_size": each.group_size,
+                    "times": each.times,
+                    "operand_bytes": each.operand_bytes,
+                    "sent_bytes": each.sent_bytes,
+                }
+                for each in self.cost.collective_totals
+            ],
+            "peak_memory_in_bytes": self.peak.nbytes,
+            "arrays": [
+                {
+                    "name": each.name,
+                    "role": each.role,
+                    "type": str(each.type),
+                    "shape": each.shape,
+                    "bytes": each.nbytes,
+                    "donated": each.is_donated,
+                    "at": str(each.location) if each.location.is_known else "",
+                }
+                for each in self.peak.arrays
+            ],
+        }
