@@ -113,6 +113,30 @@ _PARTITIONING = (
     ),
 )
 
+
+def _parse_shapes(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
+    shapes: dict[str, tuple[int, ...]] = {}
+    for value in values:
+        name, equals, text = value.rpartition("=")
+        sizes = text.split("x")
+        if not equals or not name or not all(size.isascii() and size.isdigit() for size in sizes):
+            raise click.BadParameter(f"expected NAME=SIZES, such as x=8x16, 0=8x16 or b=8, found {value!r}")
+        shape = tuple(map(int, sizes))
+        if shapes.setdefault(name, shape) != shape:
+            raise click.BadParameter(f"expected one shape for {name}, found {shapes[name]} and {shape}")
+    return shapes or None
+
+
+shapes_option = click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=SIZES",
+    callback=_parse_shapes,
+    help="For a program with dynamic shapes: the shape of an argument, by name or index, such as x=8x16, or the size "
+    "that a symbol of the program stands for, such as b=8. May be given several times.",
+)
+
 topologies_option = click.option(
     "--topology",
     "-t",

@@ -7,17 +7,19 @@ from typing import Any, TypeAlias
 import click
 
 import pjrt
-from pjrt import plugins, stablehlo
+from pjrt import plugins
 from pjrt.cli._console import print_json, progress, single_line
-from pjrt.cli._failures import fail, one_line
+from pjrt.cli._failures import fail, naming, one_line
 from pjrt.cli._options import (
     client_options,
     devices_option,
     partitioning_options,
+    shapes_option,
     targets_of,
     time_limit_option,
     topologies_option,
 )
+from pjrt.models.model_file import ModelFile
 from pjrt.plugins import subprocess_support
 
 YES, NO, MAYBE = 0, 1, 3
@@ -31,6 +33,7 @@ Examples:
   pjrt check model.mlir --device cpu --device reference
   pjrt check model.stablehlo --topology tpu:v5e:2x2
   pjrt check model.mlir --device mydevice --effort ops --json
+  pjrt check exported.bin --device cpu --shape b=8
   pjrt check step.mlir -t cuda:h100
 
 \b
@@ -52,6 +55,7 @@ Exit code:
     type=click.Choice([effort.value for effort in pjrt.Effort]),
     help="Check the names of operations, types and attributes too, or compile. The default is the least that decides.",
 )
+@shapes_option
 @partitioning_options
 @time_limit_option(subprocess_support.TIME_LIMIT, "each device may")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -61,12 +65,14 @@ def check(
     topologies: tuple[str, ...],
     options: dict[str, Any],
     effort: str | None,
+    shapes: dict[str, tuple[int, ...]] | None,
     partitioning: pjrt.CompileOptions,
     time_limit: float,
     as_json: bool,
 ) -> None:
     """Check whether devices can run PROGRAM: yes, no or maybe, with the operations, types or versions that decide."""
-    read = stablehlo.read_file(program)
+    file = ModelFile.read(program)
+    how = partitioning.completed(file.partitioning)
     targets = targets_of(devices, topologies, options) or [
         subprocess_support.Target(plugins.default(), options=options)
     ]
@@ -74,7 +80,9 @@ def check(
     answers: list[tuple[subprocess_support.Target, _Answer]] = []
     for target in targets:
         with progress(f"asking {target}"):
-            answers.append((target, _ask(target, read, partitioning, chosen, time_limit)))
+            with naming(program):
+                code = file.program_for(target.plugin, shapes)
+            answers.append((target, _ask(target, code, how, chosen, time_limit)))
     failed = [target for target, answer in answers if isinstance(answer, pjrt.PjrtError)]
     verdict = None if failed else _worst([answer.verdict for _, answer in answers if isinstance(answer, pjrt.Support)])
     if as_json:

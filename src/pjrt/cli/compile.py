@@ -14,7 +14,7 @@ from pjrt.cli._compilation import Compilation, Count, compile_for
 from pjrt.cli._compile_tables import print_largest, print_one, print_several
 from pjrt.cli._console import print_json, progress
 from pjrt.cli._failures import EXIT_CODE, fail, one_line
-from pjrt.cli._options import client_options, partitioning_options
+from pjrt.cli._options import client_options, partitioning_options, shapes_option
 from pjrt.models.model_file import ModelFile
 from pjrt.plugins.env_vars import option_value
 
@@ -28,6 +28,7 @@ Examples:
   pjrt compile sharded.mlir --topology tpu:v5e:2x2 -o sharded.bin
   pjrt compile model.mlir -t cuda:h100:1x1x4 --largest 20
   pjrt compile model.mlir -t tpu:v5e:2x2,tpu:v5e:4x4,cuda:h200
+  pjrt compile exported.bin --topology tpu:v5e:2x2 --shape b=8
   pjrt compile model.mlir --topology /path/to/plugin.so:2x2 --json
 """
 
@@ -45,6 +46,7 @@ Examples:
     "given one by one, are compared in a table.",
 )
 @client_options
+@shapes_option
 @partitioning_options
 @click.option("--compiler-option", "-C", "flags", multiple=True, metavar="KEY=VALUE", help="A flag of the compiler.")
 @click.option("--output", "-o", metavar="PATH", help="Save the executable, for pjrt.load_executable.")
@@ -59,6 +61,7 @@ def compile_(
     program: str,
     places: tuple[str, ...],
     options: dict[str, Any],
+    shapes: dict[str, tuple[int, ...]] | None,
     partitioning: pjrt.CompileOptions,
     flags: tuple[str, ...],
     output: str | None,
@@ -81,7 +84,8 @@ def compile_(
     with progress("reading the program"):
         how = dataclasses.replace(partitioning, option_overrides=_overrides(flags)).completed(file.partitioning)
     compilations = [
-        compile_for(place, options, how, program, lambda platform: file.program_for(platform)) for place in topologies
+        compile_for(place, options, how, program, lambda platform: file.program_for(platform, shapes))
+        for place in topologies
     ]
     if len(compilations) == 1:
         _report_one(compilations[0], how, output, largest, as_json)

@@ -11,6 +11,7 @@ from pjrt.cli._console import print_facts, print_json, print_table, progress, re
 from pjrt.cli._failures import naming
 from pjrt.cli._saved_executable import as_dict, print_executable
 from pjrt.models.model_file import ModelFile
+from pjrt.stablehlo.argument_shapes import spelled_shape
 
 _EXAMPLES = """
 \b
@@ -103,6 +104,8 @@ def _argument_notes(argument: stablehlo.ArgumentInfo) -> str:
         notes.append(f"donated to result {argument.aliases_output}")
     if argument.is_donor:
         notes.append("donated")
+    if any(isinstance(size, str) for size in argument.symbolic_shape):
+        notes.append(f"shape {spelled_shape(argument.symbolic_shape)}")
     return ", ".join([*notes, *filter(None, [_placement(argument)])])
 
 

@@ -190,10 +190,13 @@ class ModelFile:
         program = self.program
         if len(self.platforms) > 1:
             program = stablehlo.select_platform(program, self._platform_index(platform))
-        if shapes is None or not any(parameter.is_dynamic for parameter in self.parameters):
+        if shapes is None:
+            return program
+        resolved = resolve_shapes(shapes, self.parameters)
+        if not any(parameter.is_dynamic for parameter in self.parameters):
             return program
         of_arguments = {position: array.shape for position, array in self.weights.items()}
-        for parameter, shape in zip(self.parameters, resolve_shapes(shapes, self.parameters), strict=True):
+        for parameter, shape in zip(self.parameters, resolved, strict=True):
             if parameter.argument is not None:
                 of_arguments[parameter.argument] = shape
         return stablehlo.refine(program, [of_arguments[position] for position in range(len(of_arguments))])

@@ -220,6 +220,8 @@ class Requirements:
             self._add(_MAYBE, ReasonKind.FEATURE, words, f"whether the device has {words} is not known, for {subject}")
         elif not has:
             message = f"the device has no {words}, which {subject} needs"
+            if feature is Feature.DYNAMIC_SHAPES:
+                message += "; give the shapes of the arguments: --shape, or pjrt.stablehlo.refine"
             self._against(certain, ReasonKind.FEATURE, words, message, location)
 
     # The reasons.

@@ -110,7 +110,7 @@ class CallSignature:
                     index,
                     argument.name,
                     type_.element,
-                    type_.shape,
+                    argument.symbolic_shape,
                     argument.sharding,
                     donated=argument.is_donor or argument.aliases_output is not None,
                     argument=index,

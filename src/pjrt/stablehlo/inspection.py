@@ -12,11 +12,13 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram
 from pjrt.stablehlo import _artifact, _hlo, conversion
 from pjrt.stablehlo._mlir import MlirModule
+from pjrt.stablehlo.argument_shapes import StatedShape
 from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import as_program
+from pjrt.stablehlo.shape_assertions import symbolic_shapes
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 from pjrt.stablehlo.version import Version
 
@@ -82,6 +84,8 @@ class ArgumentInfo(_TensorFacts):
         sharding: its sharding over devices, as the program spells it; empty if none is stated.
         layout: the layout that the program asks for (``mhlo.layout_mode``); empty if none is stated.
         memory_kind: the kind of memory that the program asks for; empty if none is stated.
+        symbolic_shape: the shape of a tensor with the symbols that the program states for its dynamic sizes, such as
+            ``("b", 16)``; None for a dynamic size without one.
     """
 
     name: str
@@ -91,6 +95,7 @@ class ArgumentInfo(_TensorFacts):
     sharding: str = ""
     layout: str = ""
     memory_kind: str = ""
+    symbolic_shape: tuple[int | str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +205,8 @@ def signature(program: AnyProgram, *, trusted: bool = False) -> Signature:
     Raises:
         PjrtError: as for ``inspect``.
     """
-    parsed = parse_module(conversion.to_module(program, trusted=trusted), bodies=False)
-    return signature_of(parsed)
+    module = conversion.to_module(program, trusted=trusted)
+    return signature_of(parse_module(module, bodies=False), module)
 
 
 def inspect(program: AnyProgram, *, trusted: bool = False) -> ProgramInfo:
@@ -218,7 +223,7 @@ def inspect(program: AnyProgram, *, trusted: bool = False) -> ProgramInfo:
     program = as_program(program)
     module = conversion.to_module(program, trusted=trusted)
     parsed = parse_module(module, largest_constant=0)
-    signature_ = signature_of(parsed)
+    signature_ = signature_of(parsed, module)
     operations = [operation for operation in parsed.walk() if operation.name not in _TERMINATORS]
     needed, reason = _needed_version(module)
     encoding = encoding_of(program)
@@ -254,10 +259,18 @@ def _needed_version(module: MlirModule) -> tuple[Version | None, str]:
         return None, error.message
 
 
-def signature_of(parsed: ParsedProgram) -> Signature:
-    """Return the arguments and results of a parsed program."""
+def signature_of(parsed: ParsedProgram, module: MlirModule | None = None) -> Signature:
+    """Return the arguments and results of a parsed program.
+
+    Args:
+        parsed: the program.
+        module: the module that it was parsed from, for the symbols of dynamic sizes; without it they have none.
+    """
     entry, of_module = parsed.entry, _module_aliases(parsed)
-    arguments = zip(entry.argument_names, entry.type.arguments, entry.argument_attributes, strict=True)
+    shapes: list[StatedShape] = [_shape(type_) for type_ in entry.type.arguments]
+    if module is not None:
+        shapes = symbolic_shapes(module, shapes)
+    arguments = zip(_argument_names(parsed), entry.type.arguments, entry.argument_attributes, shapes, strict=True)
     return Signature(
         tuple(
             ArgumentInfo(
@@ -266,14 +279,31 @@ def signature_of(parsed: ParsedProgram) -> Signature:
                 _index(attributes.get("tf.aliasing_output", of_module.get(index))),
                 attributes.get("jax.buffer_donor", False) is True,
                 *_placement(attributes),
+                symbolic_shape=tuple(shape),
             )
-            for index, (name, type_, attributes) in enumerate(arguments)
+            for index, (name, type_, attributes, shape) in enumerate(arguments)
         ),
         tuple(
             ResultInfo(_text(attributes.get("jax.result_info")), type_, *_placement(attributes))
             for type_, attributes in zip(entry.type.results, entry.result_attributes, strict=True)
         ),
     )
+
+
+def _shape(type_: ValueType) -> StatedShape:
+    return type_.shape if isinstance(type_, TensorType) else ()
+
+
+def _argument_names(parsed: ParsedProgram) -> tuple[str, ...]:
+    """Return the names of the entry function's arguments.
+
+    In a program of ``jax.export`` with dynamic shapes only the function that the entry function wraps has them, behind
+    arguments for the symbols.
+    """
+    names, wrapped = parsed.entry.argument_names, parsed.functions.get("_wrapped_jax_export_main")
+    if any(names) or wrapped is None or len(wrapped.argument_names) < len(names):
+        return names
+    return wrapped.argument_names[len(wrapped.argument_names) - len(names) :]
 
 
 def _module_aliases(parsed: ParsedProgram) -> dict[int, int]:

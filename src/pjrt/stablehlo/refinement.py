@@ -25,12 +25,11 @@ from pjrt.stablehlo.argument_shapes import (
     symbols_in_shape,
 )
 from pjrt.stablehlo.conversion import to_module
+from pjrt.stablehlo.inspection import signature_of
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read
-from pjrt.stablehlo.shape_assertions import symbolic_shapes
 from pjrt.stablehlo.shape_propagation import propagate
-from pjrt.stablehlo.types import TensorType, ValueType
 
 _PURPOSE = "refine the shapes of a program"
 
@@ -89,7 +88,7 @@ def with_shape_advice(error: PjrtError, program: Program) -> PjrtError:
     spelled = ", ".join(f"{argument.name or index} {spelled_shape(argument.shape)}" for index, argument in dynamic)
     return InvalidArgumentError(
         f"the device does not compile programs with dynamic shapes, and this one has arguments of such shapes "
-        f"({spelled}); give their shapes, as in {_ADVICE}{example}): {shortened(error.message)}"
+        f"({spelled}); give their shapes, as in {_ADVICE}{example}), or by --shape: {shortened(error.message)}"
     )
 
 
@@ -100,14 +99,10 @@ class _Argument:
 
 
 def _arguments(module: MlirModule) -> list[_Argument]:
-    """Return the names of the program's arguments and their shapes, with symbols where the program states them."""
-    entry = parse_module(module, bodies=False).entry
-    shapes = symbolic_shapes(module, [_stated_shape(type_) for type_ in entry.type.arguments])
-    return [_Argument(name, shape) for name, shape in zip(entry.argument_names, shapes, strict=True)]
-
-
-def _stated_shape(type_: ValueType) -> StatedShape:
-    return type_.shape if isinstance(type_, TensorType) else ()
+    return [
+        _Argument(each.name, each.symbolic_shape)
+        for each in signature_of(parse_module(module, bodies=False), module).arguments
+    ]
 
 
 def _described(arguments: Sequence[_Argument], shapes: Sequence[Shape]) -> str:
