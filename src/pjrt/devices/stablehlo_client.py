@@ -20,6 +20,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.author.capability import capabilities_of
 from pjrt.devices.author.code import AuthorCode, ParsedCompileFunction
 from pjrt.devices.author.kernels import INTERPRETER, Kernel
+from pjrt.devices.author.values import DeviceValues, HostValues
 from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
@@ -132,12 +133,15 @@ class StableHloClient(HostClient):
                     fuse or (lambda operation: names is None or operation.name in names),
                     longest=1 if observation.observers else None,
                     fallback=fallback is not None,
+                    values=HostValues() if self.memory is None else DeviceValues(self.memory),
                     options=compile_options,
                 )
                 fold = not observation.observers
                 return Evaluator(module, fold=fold, handlers=self.ffi_handlers, author=author)
 
-            return compile_program(program, compile_options, evaluator, observation.loop, vet=False)
+            return compile_program(
+                program, compile_options, evaluator, observation.loop, vet=False, allocations=self.memory is not None
+            )
 
         super().__init__(
             name,

@@ -5,13 +5,18 @@ a complete, asynchronous client of many devices of it. This package must not kno
 
 - ``HostClient``: the client; its arguments are everything that an author configures.
 - ``Compiled``: what ``compile`` may return instead of a bare function, to declare more about it.
+- ``Memory``: the allocator of a device whose memory numpy cannot see; ``Allocation``: one array in it; ``Enqueued``:
+  the results of a program whose work goes on.
 - ``RunContext``: what such a function may ask about its run: device, replica, partition, and a rendezvous with the
   other devices of the launch.
 """
 
 from pjrt.host.client import HostClient
 from pjrt.host.compiled import Compiled
+from pjrt.host.device_memory.allocation import Allocation
+from pjrt.host.device_memory.fences import Enqueued
+from pjrt.host.device_memory.memory import Memory
 from pjrt.host.platform_spec import MEMORY_KINDS
 from pjrt.host.run_context import RunContext
 
-__all__ = ["MEMORY_KINDS", "Compiled", "HostClient", "RunContext"]
+__all__ = ["MEMORY_KINDS", "Allocation", "Compiled", "Enqueued", "HostClient", "Memory", "RunContext"]

@@ -70,5 +70,5 @@ def alias_buffer(
     storage = Storage(Future())
     _, layout = order_and_layout(spec.layout, spec.shape, spec.element_type)
     plain = ShapeSpec(spec.shape, spec.element_type, layout)
-    buffer = HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
+    buffer = device.client.buffer_type(device, space, spec.shape, spec.element_type, storage, layout)
     return buffer, HostAliasFulfillment(space, plain, storage)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pjrt.api.buffer import Buffer
+from pjrt.api.buffer import Buffer, ExternalReference
 from pjrt.api.checks import expect, expect_out
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
@@ -15,6 +15,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.future import Future, Promise
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.memory_space import MemorySpace
+from pjrt.api.raw_buffer import RawBuffer
 from pjrt.api.shape_spec import ShapeSpec, expect_shape
 from pjrt.host.copies import copy_between, schedule
 from pjrt.host.memory_space import HostMemorySpace
@@ -126,12 +127,12 @@ class HostBuffer(Buffer):
         return schedule(self.device, storage, lambda array: aligned_copy(array, dtype, order), self.on_device_size)
 
     def copy_raw_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
-        return copy_raw(self.device, self.use(), self.on_device_size, out, offset, size)
+        return self._copy_bytes(self.use(), out, offset, size)
 
     def copy_raw_to_host_future(self, out: Future[Any], offset: int = 0, size: int | None = None) -> Future[None]:
         expect(out, Future, "a future of the memory to copy to")
         # Held from now on: the buffer may be deleted before there is memory to copy to.
-        storage, available = self.use(), self.on_device_size
+        storage = self.use()
         promise: Promise[None] = Promise()
 
         def settle(done: Future[None]) -> None:
@@ -140,25 +141,24 @@ class HostBuffer(Buffer):
 
         def begin(place: Future[Any]) -> None:
             try:
-                copy_raw(self.device, storage, available, place.result(), offset, size).add_done_callback(settle)
+                self._copy_bytes(storage, place.result(), offset, size).add_done_callback(settle)
             except BaseException as error:
                 promise.set_error(error)
 
         out.add_done_callback(begin)
         return promise.future
 
+    def _copy_bytes(self, storage: Storage, out: Any, offset: int, size: int | None) -> Future[None]:
+        return copy_raw(self.device, storage, self.on_device_size, out, offset, size)
+
     # Copies elsewhere, and other uses of its memory.
 
     def copy_to(self, destination: Device | MemorySpace) -> Buffer:
         source = self.use()
-        expect(destination, (Device, MemorySpace), "a device or memory space to copy to")
-        device = destination if isinstance(destination, Device) else destination.devices[0]
-        if not device.is_addressable:
-            raise InvalidArgumentError(
-                f"{device} belongs to process {device.process_index}; copy to an addressable device"
-            )
-        space = device.default_memory_space if isinstance(destination, Device) else destination
-        if not isinstance(device.client, type(self.client)) or not isinstance(space, HostMemorySpace):
+        device, space = self._destination(destination)
+        # A client with memory of its own has buffers of another kind.
+        same_kind = getattr(device.client, "memory", self) is self.client.memory
+        if not same_kind or not isinstance(space, HostMemorySpace):
             # Another kind of client: copy by way of the host, and wait for that.
             return device.client.buffer_from_host(self.to_host().result(), device=device, memory_space=space)
         home = space.devices[0]
@@ -166,33 +166,48 @@ class HostBuffer(Buffer):
         storage = copy_between(source, home, space, array_dtype(self.element_type), self._order, self.on_device_size)
         return HostBuffer(home, space, self.shape, self.element_type, storage, self._layout)
 
+    def _destination(self, destination: Device | MemorySpace) -> tuple[Device, MemorySpace]:
+        """Return the device and the memory space to copy to."""
+        expect(destination, (Device, MemorySpace), "a device or memory space to copy to")
+        device = destination if isinstance(destination, Device) else destination.devices[0]
+        if not device.is_addressable:
+            raise InvalidArgumentError(
+                f"{device} belongs to process {device.process_index}; copy to an addressable device"
+            )
+        return device, device.default_memory_space if isinstance(destination, Device) else destination
+
     def bitcast(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None = None) -> HostBuffer:
         source = self.use()
-        spec = ShapeSpec(expect_shape(shape), element_type, layout)
+        spec = self._bitcast_spec(element_type, shape, layout)
         dtype = array_dtype(spec.element_type)
-        size = spec.size * dtype.itemsize
-        if size != self.on_device_size:
-            raise InvalidArgumentError(
-                f"a bitcast keeps the number of bytes: {self.described} has {self.on_device_size}, {spec} has {size}"
-            )
         order = tuple(range(len(spec.shape))) if layout is None else order_of(layout, spec.shape, spec.element_type)
         storage = reinterpret(source, self._order, dtype, spec.shape, order)
         self.delete()
         return HostBuffer(self.device, self.memory_space, spec.shape, spec.element_type, storage, tiled(order))
 
+    def _bitcast_spec(self, element_type: ElementType, shape: Sequence[int], layout: Layout | None) -> ShapeSpec:
+        """Return the type of a bitcast, which must have as many bytes."""
+        spec = ShapeSpec(expect_shape(shape), element_type, layout)
+        size = spec.size * array_dtype(spec.element_type).itemsize
+        if size != self.on_device_size:
+            raise InvalidArgumentError(
+                f"a bitcast keeps the number of bytes: {self.described} has {self.on_device_size}, {spec} has {size}"
+            )
+        return spec
+
     def donate_with_control_dependency(self, dependency: Future[Any]) -> HostBuffer:
         storage = depend(self.use(), expect(dependency, Future, "a future to wait for"))
         self.delete()
-        return HostBuffer(self.device, self.memory_space, self.shape, self.element_type, storage, self._layout)
+        return type(self)(self.device, self.memory_space, self.shape, self.element_type, storage, self._layout)
 
-    def external_reference(self) -> HostExternalReference:
+    def external_reference(self) -> ExternalReference:
         storage = self.use()
         return HostExternalReference(storage.value(), storage)
 
     def unsafe_pointer(self) -> int:
         return int(self.use().value().ctypes.data)
 
-    def raw(self) -> HostRawBuffer:
+    def raw(self) -> RawBuffer:
         return HostRawBuffer(self.device, self.memory_space, self.use(), self.on_device_size)
 
     def __dlpack__(

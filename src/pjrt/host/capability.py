@@ -33,6 +33,10 @@ _RUNTIME = {
 """The abilities of the runtime; the author declares what programs may contain."""
 
 
+_LACKING_WITH_OWN_MEMORY = {Feature.DEVICE_VIEWS: False, Feature.LAYOUTS: False}
+"""The abilities that a device with memory of its own lacks."""
+
+
 def describe(
     compiler: HostCompiler, descriptions: Sequence[HostDeviceDescription], attributes: Attributes
 ) -> Capabilities:
@@ -43,7 +47,7 @@ def describe(
         num_devices=len(descriptions),
         memory_kinds=tuple(kinds),
         program_formats=compiler.formats,
-        features=_RUNTIME,
+        features={**_RUNTIME, **(_LACKING_WITH_OWN_MEMORY if compiler.own_memory else {})},
         variants={"device_kind": ", ".join(names)},
     )
     return compiler.declared_capabilities().completed(Capabilities.from_attributes(attributes)).completed(runtime)

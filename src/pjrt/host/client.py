@@ -15,7 +15,7 @@ from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
+from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.executable import Executable
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
@@ -31,6 +31,9 @@ from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import CompileFunction
 from pjrt.host.compiler import HostCompiler, PartitioningFunction, RefineFunction, StaticCheckFunction
 from pjrt.host.device import HostDevice
+from pjrt.host.device_memory import from_host as device_memory
+from pjrt.host.device_memory.buffer import DeviceBuffer
+from pjrt.host.device_memory.memory import Memory
 from pjrt.host.dispatch import Dispatcher
 from pjrt.host.dma import DmaMappings
 from pjrt.host.executable import HostExecutable
@@ -58,7 +61,10 @@ class HostClient(Client):
         device_kind: the name of the kind of device; the platform's name by default.
         device_attributes: facts of every device by name.
         attributes: facts of the platform by name, such as ``stablehlo_current_version``.
-        memory_kinds: the kinds of memory of each device, its default one first.
+        memory: the memory of the devices, if it is not numpy's: an allocator (``pjrt.host.Memory``). Then programs take
+            and return its handles in place of arrays, and may return ``pjrt.host.Enqueued`` before their work is done.
+        memory_kinds: the kinds of memory of each device, its default one first; by default those of ``memory``, or
+            ``MEMORY_KINDS``.
         memory_limit: the most bytes in use on each device: of its default memory, or by kind.
         process_index: the number of this process among those of the job.
         process_count: the number of processes of the job, each with ``num_devices`` devices; the devices of the other
@@ -88,9 +94,11 @@ class HostClient(Client):
         "_unfulfilled",
         "addressable_devices",
         "alignment",
+        "buffer_type",
         "collective_timeout",
         "devices",
         "dispatcher",
+        "memory",
         "memory_spaces",
         "topology",
     )
@@ -110,7 +118,8 @@ class HostClient(Client):
         device_kind: str | None = None,
         device_attributes: Attributes | None = None,
         attributes: Attributes | None = None,
-        memory_kinds: Sequence[str] = MEMORY_KINDS,
+        memory: Memory | None = None,
+        memory_kinds: Sequence[str] | None = None,
         memory_limit: int | Mapping[str, int] | None = None,
         process_index: int = 0,
         process_count: int | None = None,
@@ -125,6 +134,10 @@ class HostClient(Client):
     ) -> None:
         self._closed = False
         self._generation = generation()
+        self.memory = None if memory is None else expect(memory, Memory, "an allocator as pjrt.host.Memory")
+        self.buffer_type: type[HostBuffer] = HostBuffer if memory is None else DeviceBuffer
+        if memory_kinds is None:
+            memory_kinds = MEMORY_KINDS if memory is None else memory.kinds
         self._platform = PlatformSpec(
             name=name,
             version=platform_version,
@@ -144,7 +157,8 @@ class HostClient(Client):
         self._compiler = HostCompiler(
             platform_name=name,
             platform_version=platform_version,
-            default_memory_kind=memory_kinds[0],
+            default_memory_kind=self._platform.memory_kinds[0],
+            own_memory=memory is not None,
             compile_function=compile,
             deserialize_function=deserialize,
             formats=None if formats is None else tuple(map(str, formats)),
@@ -250,15 +264,19 @@ class HostClient(Client):
         on_done_with_host_buffer: Callable[[], object] | None = None,
     ) -> HostBuffer:
         place, space = self._place(device, memory_space)
-        return from_host.buffer_from_host(array, place, space, layout, semantics, on_done_with_host_buffer)
+        make = from_host.buffer_from_host if self.memory is None else device_memory.buffer_from_host
+        return make(array, place, space, layout, semantics, on_done_with_host_buffer)
 
     def buffer_from_dlpack(self, source: Any, *, device: Device | None = None) -> HostBuffer:
         place, space = self._place(device, None)
+        if self.memory is not None:
+            return device_memory.buffer_from_dlpack(source, place, space)
         return from_host.zero_copy(from_source(source), place, space, None)
 
     def create_uninitialized_buffer(self, spec: ShapeSpec, *, memory_space: MemorySpace | None = None) -> HostBuffer:
         device, space = self._place(None, memory_space)
-        return from_host.uninitialized(spec, device, space)
+        make = from_host.uninitialized if self.memory is None else device_memory.uninitialized
+        return make(spec, device, space)
 
     def create_error_buffer(
         self, error: PjrtError, spec: ShapeSpec, *, memory_space: MemorySpace | None = None
@@ -289,6 +307,11 @@ class HostClient(Client):
         place, space = self._place(device, memory_space)
         if stream is not None:
             raise InvalidArgumentError(f"memory of the host has no streams: expected stream=None, found {stream!r}")
+        if self.memory is not None:
+            raise UnimplementedError(
+                f"the memory of '{self.platform_name}' cannot use memory at an address; use buffer_from_dlpack or "
+                "buffer_from_host"
+            )
         return from_host.view(pointer, spec, place, space, on_delete)
 
     def create_buffers_for_async_host_to_device(
@@ -353,6 +376,8 @@ class HostClient(Client):
         self._closed = True
         if self._generation == generation():
             self.dispatcher.finish(self._end_waiting)
+            for device in self.addressable_devices:
+                device.fences.finish()
         self._notify_closed()
 
     def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:

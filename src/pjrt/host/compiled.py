@@ -33,6 +33,8 @@ class Compiled:
         name: the program's name.
         takes_context: whether ``run`` takes a ``RunContext`` before the arrays. It has the device, the replica and the
             partition of the run, and lets the devices of one launch meet.
+        takes_allocations: on a device with memory of its own, ``run`` takes ``pjrt.host.Allocation``s instead of bare
+            handles: the handle with its type, which can be read and copied.
         aliases: result number by parameter number: these parameters are donated, and the result takes over their
             memory. Their arrays are writable: ``run`` may overwrite and return them.
         donated: further parameters that are donated; their arrays are writable too.
@@ -58,6 +60,7 @@ class Compiled:
     parameter_names: Sequence[str] | Callable[[], Sequence[str]] | None = None
     name: str = "main"
     takes_context: bool = False
+    takes_allocations: bool = False
     aliases: Mapping[int, int] = field(default_factory=dict)
     donated: Collection[int] = ()
     output_memory_kinds: Sequence[str] | None = None

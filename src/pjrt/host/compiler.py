@@ -37,6 +37,7 @@ class HostCompiler:
     platform_name: str
     platform_version: str
     default_memory_kind: str
+    own_memory: bool
     compile_function: CompileFunction
     deserialize_function: Callable[[bytes, Program, CompileOptions], Any] | None
     formats: tuple[str, ...] | None

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.memory_space import MemorySpaceDescription
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.host.device_memory.allocation import Allocation
+from pjrt.host.device_memory.fence_waiter import FenceWaiter
 from pjrt.host.infeed import Feed
 from pjrt.host.memory_space import HostMemorySpace
+from pjrt.host.storage import freeze
 from pjrt.host.work_queue import WorkQueue
+from pjrt.host_memory.aligned import HostArray
 
 if TYPE_CHECKING:
     from pjrt.host.client import HostClient
@@ -49,6 +54,7 @@ class HostDevice(Device):
         compute: the queue on which programs run, one after the other.
         transfers: the queue on which large copies run, so that they do not wait for programs.
         launches: the executions under way that have a launch id.
+        fences: the work that programs have enqueued on hardware of the device.
         infeed: values from the host for running programs.
         outfeed: values from running programs for the host.
     """
@@ -58,6 +64,7 @@ class HostDevice(Device):
         "client",
         "compute",
         "description",
+        "fences",
         "infeed",
         "is_addressable",
         "launches",
@@ -90,6 +97,7 @@ class HostDevice(Device):
         self._tracked: set[HostAsyncTrackingEvent] = set()
         self.compute = WorkQueue(f"{platform.name}:{description.id}")
         self.transfers = WorkQueue(f"{platform.name}:{description.id} transfers")
+        self.fences = FenceWaiter(f"{platform.name}:{description.id} fences")
 
     @property
     def default_memory_space(self) -> HostMemorySpace:
@@ -103,6 +111,11 @@ class HostDevice(Device):
         space = super().memory_space(kind)
         assert isinstance(space, HostMemorySpace)
         return space
+
+    def stored(self, array: HostArray, spec: ShapeSpec, space: HostMemorySpace) -> Any:
+        """Return a new host array as the value of a storage: frozen, or copied into memory of the device's own."""
+        memory = self.client.memory
+        return freeze(array) if memory is None else Allocation.of_array(memory, array, spec, space)
 
     def memory_stats(self) -> AllocatorStats:
         return self.default_memory_space.account.stats()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.compile_options import DeviceAssignment
@@ -11,10 +11,11 @@ from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
 from pjrt.api.layout import TiledLayout
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.host.buffer import HostBuffer
 from pjrt.host.compiled import Compiled
 from pjrt.host.device import HostDevice
+from pjrt.host.device_memory.allocation import Allocation
 from pjrt.host.memory_space import HostMemorySpace
+from pjrt.host.storage import Storage
 from pjrt.host_memory.layout import order_and_layout
 
 if TYPE_CHECKING:
@@ -62,12 +63,19 @@ class DeviceRun(NamedTuple):
         outputs = self.outputs
         if outputs is None:
             execution.definition.result()
-            outputs = _outputs(self.spaces, [ShapeSpec.of(storage.array) for storage in execution.outputs or ()])
+            outputs = _outputs(self.spaces, [_spec_of(storage) for storage in execution.outputs or ()])
         device = self.device
+        buffer_type = device.client.buffer_type
         return [
-            HostBuffer(device, space, shape, element_type, storage, layout)
+            buffer_type(device, space, shape, element_type, storage, layout)
             for (space, shape, element_type, layout), storage in zip(outputs, execution.outputs or (), strict=True)
         ]
+
+
+def _spec_of(storage: Storage) -> ShapeSpec:
+    """Return the type of an output that the program did not declare."""
+    value: Any = storage.array
+    return value.spec if isinstance(value, Allocation) else ShapeSpec.of(value)
 
 
 def _outputs(spaces: tuple[HostMemorySpace, ...], specs: Sequence[ShapeSpec]) -> tuple[Output, ...]:

@@ -15,6 +15,7 @@ from pjrt.api.future import Future
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.host.arguments import Arguments
 from pjrt.host.device import HostDevice
+from pjrt.host.device_memory.execution import DeviceExecution
 from pjrt.host.device_run import DeviceRun, device_runs
 from pjrt.host.executable import HostExecutable
 from pjrt.host.execution import Execution
@@ -185,7 +186,8 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         context = None
         if self.compiled.takes_context and launch is not None:
             context = RunContext(run, self.device_assignment, options, launch, place)
-        return Execution(self.compiled, run, inputs, donated, launch, context)
+        execution = Execution if self.client.memory is None else DeviceExecution
+        return execution(self.compiled, run, inputs, donated, launch, context)
 
     def _join_launch(self, device: Device, launch_id: int) -> Launch:
         """Return the launch of a run that is started alone: the n-th runs of all devices are one launch."""

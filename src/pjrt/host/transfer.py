@@ -25,7 +25,7 @@ from pjrt.host.buffer import HostBuffer
 from pjrt.host.copies import INLINE_BYTES
 from pjrt.host.device_errors import without_traceback
 from pjrt.host.fork_safety import runtime_lock
-from pjrt.host.storage import Storage, freeze
+from pjrt.host.storage import Storage
 from pjrt.host.work_queue import Call
 from pjrt.host_memory.aligned import HostArray, aligned_empty
 from pjrt.host_memory.byte_range import source_bytes
@@ -125,6 +125,7 @@ class _Filling:
         "_definition",
         "_device",
         "_ended",
+        "_space",
         "_storage",
         "_under_way",
         "size",
@@ -136,6 +137,7 @@ class _Filling:
         self.spec = spec
         self.size = spec.size_in_bytes
         self._device = device
+        self._space = space
         self._definition: Future[None] = Future()
         storage = Storage(self._definition)
         storage.charge(space.account, self.size)
@@ -145,7 +147,9 @@ class _Filling:
         self._bytes: HostArray | None = memory_of(self._array)
         self._under_way = 0
         self._ended = False
-        self._buffer: HostBuffer | None = HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
+        self._buffer: HostBuffer | None = device.client.buffer_type(
+            device, space, spec.shape, spec.element_type, storage, layout
+        )
 
     def retrieve(self) -> HostBuffer:
         """Return the buffer, once."""
@@ -213,6 +217,10 @@ class _Filling:
                 return
             storage, array = self._storage, self._array
             self._storage = self._array = self._bytes = None
+        error = None
         if storage is not None and array is not None and not self._definition._done:
-            storage.array = freeze(array)
-        self._definition._complete(None)
+            try:
+                storage.array = self._device.stored(array, self.spec, self._space)
+            except BaseException as raised:  # the author's, of a device with memory of its own
+                error = without_traceback(raised)
+        self._definition._complete(None, error)

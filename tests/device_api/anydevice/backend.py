@@ -127,6 +127,17 @@ class HostBackend(Backend):
             yield
 
 
+class SimulatorBackend(HostBackend):
+    """The host runtime over memory of a device's own, which numpy cannot see."""
+
+    name = "simulator"
+
+    def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
+        from anydevice.simulated_memory import SimulatedClient
+
+        return SimulatedClient(num_devices=num_devices, memory_limit=memory_limit)
+
+
 @contextmanager
 def _waiting_program(programs: Programs, client: Client, device: Device) -> Iterator[None]:
     """Run a program that waits for something from the host until the end."""
@@ -226,7 +237,8 @@ def _exported(inner: Backend) -> ExportedPlugin:
 
 
 DEFAULT_DEVICES = (
-    "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,cpu,reference,exported-tiny,exported-host,exported-cpu"
+    "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,simulator,cpu,reference,exported-tiny,exported-host,"
+    "exported-simulator,exported-cpu"
 )
 
 BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", DEFAULT_DEVICES).split(","))
@@ -245,6 +257,8 @@ def make_backend(name: str, library: Path) -> Backend:
             return TinyBackend(library)
         case "host":
             return HostBackend()
+        case "simulator":
+            return SimulatorBackend()
         case "cpu":
             return XlaBackend()
         case "reference":

@@ -8,11 +8,12 @@ from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import PjrtError, UnimplementedError
-from pjrt.devices.author.kernels import AuthorKernel, Kernel, checked, read_only
+from pjrt.devices.author.kernels import AuthorKernel, Kernel
 from pjrt.devices.author.operation_runs import OperationRun, is_whole, operation_run, split
+from pjrt.devices.author.values import Values, places
 from pjrt.devices.reference.core import block
 from pjrt.devices.reference.core.author import CONTROL_FLOW
-from pjrt.devices.reference.core.block import Environment, context_of
+from pjrt.devices.reference.core.block import context_of
 from pjrt.devices.reference.core.liveness import Pending
 from pjrt.host import Compiled
 from pjrt.stablehlo.operation import Operation, ParsedProgram
@@ -35,6 +36,7 @@ class AuthorCode:
         accepts: whether a run may have an operation in it.
         longest: the most operations of a run; None for any number.
         fallback: whether the interpreter runs what the author's code does not; control flow it runs in any case.
+        values: the form of the values that the author's code takes and returns.
         options: the options of the program.
     """
 
@@ -46,6 +48,7 @@ class AuthorCode:
         accepts: Callable[[Operation], bool],
         longest: int | None,
         fallback: bool,
+        values: Values,
         options: CompileOptions,
     ) -> None:
         self._device = device
@@ -54,6 +57,7 @@ class AuthorCode:
         self._accepts = accepts
         self._longest = longest
         self._fallback = fallback
+        self._values = values
         self._options = options
         self._runs = 0
 
@@ -63,7 +67,14 @@ class AuthorCode:
             name not in PROGRAM_STRUCTURE and (self._compile is not None or not self._fallback)
         )
 
-    def kernel(self, operation: Operation, interpreted: Callable[[], block.Kernel], environment: bool) -> block.Kernel:
+    def kernel(
+        self,
+        operation: Operation,
+        interpreted: Callable[[], block.Kernel],
+        environment: bool,
+        constants: Collection[int],
+        captured: Sequence[int],
+    ) -> block.Kernel:
         """Return the kernel of an operation; see ``pjrt.devices.reference.core.author``."""
         function = self._kernels.get(operation.name)
         if function is None and not self._fallback and not self._may_run(operation):
@@ -73,14 +84,18 @@ class AuthorCode:
             )
         fallback: block.Kernel | PjrtError
         try:
-            fallback = interpreted()
+            fallback = self.hosted(operation.name, interpreted(), environment, captured)
         except UnimplementedError as error:
             if function is None and not self._may_run(operation):
                 raise
             fallback = error
         if function is not None:
-            return AuthorKernel(self._device, function, operation, fallback, environment)
+            return AuthorKernel(self._device, function, operation, fallback, environment, self._values, constants)
         return _Missing(fallback) if isinstance(fallback, PjrtError) else fallback
+
+    def hosted(self, name: str, kernel: block.Kernel, environment: bool, captured: Sequence[int]) -> block.Kernel:
+        """Return an interpreter's kernel in a form that takes values of the author's device, too."""
+        return self._values.hosted(name, kernel, environment, captured)
 
     def combine(
         self,
@@ -120,30 +135,48 @@ class AuthorCode:
         except UnimplementedError as error:
             _log.info("%s declined %d operations: %s", self._device, len(run), error.message)
             return run
-        kernel = RunKernel(self._device, planned, compiled)
+        constants = [position for position, slot in enumerate(planned.inputs) if slot in constant]
+        kernel = RunKernel(self._device, planned, compiled, self._values, constants)
         step = planned.step._replace(runner=kernel)
-        return [Pending(kernel, step, planned.inputs, compiled.takes_context, False, True)]
+        return [Pending(kernel, step, planned.inputs, kernel.environment, False, True)]
 
 
 class RunKernel:
-    """The author's function for a run of operations."""
+    """The author's function for a run of operations.
 
-    __slots__ = ("_function", "_takes_context", "_types", "device")
+    Args:
+        device: the name of the author's device.
+        run: the run.
+        compiled: the author's function.
+        values: the form of the values that it takes and returns.
+        constants: the positions of arguments that are the same in every run of the program.
 
-    def __init__(self, device: str, run: OperationRun, compiled: Compiled) -> None:
+    Attributes:
+        device: the name of the author's device.
+        environment: whether a call has the environment first.
+    """
+
+    __slots__ = ("_constants", "_function", "_takes_context", "_types", "_values", "device", "environment")
+
+    def __init__(
+        self, device: str, run: OperationRun, compiled: Compiled, values: Values, constants: Collection[int]
+    ) -> None:
         self.device = device
         self._function = compiled.run
         self._takes_context = compiled.takes_context
         self._types = run.step.output_types
+        self._values = values
+        self._constants = places(constants)
+        self.environment = compiled.takes_context or values.needs_environment
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, *given: Any) -> Any:
         """Return the results of the run."""
-        if self._takes_context:
-            environment: Environment = values[0]
-            results = self._function(context_of(environment).host, *map(read_only, values[1:]))
-        else:
-            results = self._function(*map(read_only, values))
-        return checked(results, self._types, f"the function that {self.device} compiled")
+        environment, operands = (given[0], given[1:]) if self.environment else (None, given)
+        arguments = self._values.arguments(environment, operands, self._constants)
+        context = [context_of(given[0]).host] if self._takes_context else []
+        results = self._function(*context, *self._values.bare(arguments))
+        source = f"the function that {self.device} compiled"
+        return self._values.results(environment, results, self._types, source, arguments)
 
 
 class _Missing:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
-import numpy as np
-
-from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError, UnimplementedError
-from pjrt.api.shape_spec import format_shape
+from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.devices.author.values import Values, places
 from pjrt.devices.reference.core import block
-from pjrt.devices.reference.core.values import TOKEN
 from pjrt.stablehlo.operation import Operation
-from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
 Kernel = Callable[..., Any]
 """An author's kernel: ``kernel(operation, *arrays)`` returns an array for each result, or ``NotImplemented`` to leave
-the operation to the fallback.
+the operation to the fallback. On a device with memory of its own, it takes and returns handles.
 """
 
 INTERPRETER = "reference"
@@ -32,10 +27,26 @@ class AuthorKernel:
         function: the kernel.
         operation: the operation.
         fallback: the interpreter's kernel, or the error of an operation that it lacks.
-        environment: whether the interpreter's kernel takes its environment first.
+        fallback_environment: whether the interpreter's kernel takes the environment first.
+        values: the form of the values that the kernel takes and returns.
+        constants: the positions of operands that are the same in every run.
+
+    Attributes:
+        environment: whether a call has the environment first.
     """
 
-    __slots__ = ("_declined", "_device", "_environment", "_fallback", "_function", "_operation", "_types")
+    __slots__ = (
+        "_constants",
+        "_declined",
+        "_device",
+        "_fallback",
+        "_fallback_environment",
+        "_function",
+        "_operation",
+        "_types",
+        "_values",
+        "environment",
+    )
 
     def __init__(
         self,
@@ -43,28 +54,35 @@ class AuthorKernel:
         function: Kernel,
         operation: Operation,
         fallback: block.Kernel | PjrtError,
-        environment: bool,
+        fallback_environment: bool,
+        values: Values,
+        constants: Collection[int],
     ) -> None:
         self._device = device
         self._function = function
         self._operation = operation
         self._fallback = fallback
-        self._environment = environment
+        self._fallback_environment = fallback_environment
+        self._values = values
+        self._constants = places(constants)
         self._types = [value.type for value in operation.results]
         self._declined = False
+        self.environment = fallback_environment or values.needs_environment
 
     @property
     def device(self) -> str:
         """The device that computes the operation: the author's until the kernel declines."""
         return INTERPRETER if self._declined else self._device
 
-    def __call__(self, *values: Any) -> Any:
+    def __call__(self, *given: Any) -> Any:
         """Return the results of the operation."""
+        environment, operands = (given[0], given[1:]) if self.environment else (None, given)
         if not self._declined:
-            arrays = values[1:] if self._environment else values
-            results = self._function(self._operation, *map(read_only, arrays))
+            arguments = self._values.arguments(environment, operands, self._constants)
+            results = self._function(self._operation, *self._values.bare(arguments))
             if results is not NotImplemented:
-                return checked(results, self._types, f"the kernel of {self._operation.name}")
+                source = f"the kernel of {self._operation.name}"
+                return self._values.results(environment, results, self._types, source, arguments)
             # The types and attributes are the same in every run, so the next run need not ask again.
             self._declined = True
         if isinstance(self._fallback, PjrtError):
@@ -72,59 +90,4 @@ class AuthorKernel:
                 f"the kernel of {self._operation.name} declined the operation, and no other can run it: "
                 f"{self._fallback.message}"
             )
-        return self._fallback(*values)
-
-
-def read_only(value: Any) -> Any:
-    """Return a value as an array that cannot be written to: the interpreter may use its memory again."""
-    if value is TOKEN:
-        return None
-    if isinstance(value, tuple):
-        return tuple(map(read_only, value))
-    view = np.asarray(value).view()
-    view.flags.writeable = False
-    return view
-
-
-def checked(results: Any, types: Sequence[ValueType], source: str) -> Any:
-    """Return the results of an author's function in the form of a kernel's, after a check of their types.
-
-    Args:
-        results: one array, or a sequence of them.
-        types: the types in the program.
-        source: the name of the function, for messages.
-
-    Raises:
-        InternalError: the number of results, an element type or a shape is not the program's.
-    """
-    if len(types) == 1 and not (isinstance(results, (tuple, list)) and len(results) == 1):
-        return _checked(results, types[0], source)
-    if not isinstance(results, (tuple, list)) or len(results) != len(types):
-        count = len(results) if isinstance(results, (tuple, list)) else f"one {type(results).__name__}"
-        raise InternalError(f"{source}: expected a sequence of {len(types)} results, found {count}")
-    values = [_checked(result, type_, source) for result, type_ in zip(results, types, strict=True)]
-    return values[0] if len(values) == 1 else values
-
-
-def _checked(result: Any, type_: ValueType, source: str) -> Any:
-    if isinstance(type_, TokenType):
-        return TOKEN
-    if not isinstance(type_, TensorType):
-        return result
-    array = np.asarray(result)
-    if array.dtype == type_.dtype and (
-        array.shape == type_.shape
-        or (
-            array.ndim == type_.rank
-            and all(want in (None, have) for want, have in zip(type_.shape, array.shape, strict=True))
-        )
-    ):
-        return array
-    raise InternalError(f"{source}: expected a result of type {type_}, found {_described(array)}")
-
-
-def _described(array: Any) -> str:
-    try:
-        return format_shape(ElementType.of(array.dtype), array.shape)
-    except InvalidArgumentError:
-        return f"an array of numpy dtype {array.dtype} and shape {array.shape}"
+        return self._fallback(environment, *operands) if self._fallback_environment else self._fallback(*operands)

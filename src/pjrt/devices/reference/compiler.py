@@ -29,7 +29,13 @@ Loop = Callable[[Block, Environment], None]
 
 
 def compile_program(
-    program: Program, options: CompileOptions, evaluator_of: Callable[[Any], Evaluator], loop: Loop, *, vet: bool
+    program: Program,
+    options: CompileOptions,
+    evaluator_of: Callable[[Any], Evaluator],
+    loop: Loop,
+    *,
+    vet: bool,
+    allocations: bool = False,
 ) -> Compiled:
     """Compile a program for the reference device.
 
@@ -39,6 +45,7 @@ def compile_program(
         evaluator_of: makes the evaluator of an MLIR module.
         loop: runs the steps.
         vet: parse binary programs in a subprocess first, for programs that may be damaged.
+        allocations: whether arguments and results may be in memory of the device's own.
 
     Raises:
         UnimplementedError, InvalidArgumentError: as ``Evaluator``.
@@ -96,6 +103,7 @@ def compile_program(
         parameter_names=lambda: _parameter_names(program, parameters),
         name=name,
         takes_context=True,
+        takes_allocations=allocations,
         parameter_shardings=None if shardings is None else shardings[0],
         output_shardings=None if shardings is None else shardings[1],
         aliases=aliases,

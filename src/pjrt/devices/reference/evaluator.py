@@ -14,6 +14,7 @@ from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.lowering import ModuleLowering, function_attributes
 from pjrt.devices.reference.core.values import TOKEN
 from pjrt.devices.reference.fast.lowering import FastModuleLowering
+from pjrt.host import Allocation
 from pjrt.stablehlo.sharding_parser import shardings_of
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
@@ -101,6 +102,8 @@ def check(value: Any, type_: ValueType, index: int) -> Any:
         return TOKEN
     if isinstance(type_, TupleType):
         return tuple(check(item, t, index) for item, t in zip(value, type_.elements, strict=True))
+    if isinstance(value, Allocation):  # the host runtime has checked its type
+        return value
     if not isinstance(type_, TensorType):
         raise InvalidArgumentError(f"expected a tensor, tuple or token as argument {index}, found {type_}")
     array = np.asarray(value)
@@ -120,7 +123,7 @@ def own(value: Any, type_: ValueType, held: set[int]) -> Any:
     """
     if isinstance(type_, TupleType):
         return tuple(own(item, t, held) for item, t in zip(value, type_.elements, strict=True))
-    if not isinstance(type_, TensorType):
+    if not isinstance(type_, TensorType) or isinstance(value, Allocation):
         return value
     flags = value.flags
     if (

@@ -21,13 +21,34 @@ class Author(Protocol):
     def wants(self, name: str) -> bool:
         """Whether the author may compute operations of a name; only these are parsed."""
 
-    def kernel(self, operation: Operation, interpreted: Callable[[], Kernel], environment: bool) -> Kernel:
+    def kernel(
+        self,
+        operation: Operation,
+        interpreted: Callable[[], Kernel],
+        environment: bool,
+        constants: Collection[int],
+        captured: Sequence[int],
+    ) -> Kernel:
         """Return the kernel of an operation: the author's, or the interpreter's.
+
+        If it has an attribute ``environment``, this says whether it takes the environment first.
 
         Args:
             operation: the operation.
             interpreted: returns the interpreter's kernel; raises the error of an op that the interpreter lacks.
-            environment: whether kernels of this op take the environment first.
+            environment: whether the interpreter's kernel takes the environment first.
+            constants: the positions of operands that are the same in every run.
+            captured: the slots that regions of the operation read.
+        """
+
+    def hosted(self, name: str, kernel: Kernel, environment: bool, captured: Sequence[int]) -> Kernel:
+        """Return an interpreter's kernel in a form that takes values of the author's device, too.
+
+        Args:
+            name: the name of the op.
+            kernel: the kernel.
+            environment: whether the kernel takes the environment first.
+            captured: the slots that regions of the op read.
         """
 
     def combine(

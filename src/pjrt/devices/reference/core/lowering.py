@@ -238,13 +238,19 @@ class BlockLowering:
             raise view.unimplemented(f"{EXPECTED}, found {unknown}")
         rule = registry.find(view.name)
         environment = bool(view.regions) or (rule is not None and rule.environment)
+        captured = tuple(outside for region in view.regions for outside, _ in region.block.captures)
         parsed = None
-        if self._author is not None and view.name not in _CONSTANTS and self._author.wants(view.name):
+        author = None if view.name in _CONSTANTS else self._author
+        if author is not None and author.wants(view.name):
             operands = [Value(type_, f"%{slot}", None, 0) for slot, type_ in zip(inputs, operand_types, strict=True)]
             parsed = self._module.parser.parse(operation, operands)
-            kernel = self._author.kernel(parsed, lambda: self._compile(view), environment)
+            constants = [position for position, slot in enumerate(inputs) if slot in self._constant]
+            kernel = author.kernel(parsed, lambda: self._compile(view), environment, constants, captured)
+        elif author is not None:
+            kernel = author.hosted(view.name, self._compile(view), environment, captured)
         else:
             kernel = self._compile(view)
+        environment = getattr(kernel, "environment", environment)
         outputs = tuple(self._new_slot(type_) for type_ in view.results)
         self._slots.update(zip(operation.results, outputs, strict=True))
         runner = kernel if hasattr(kernel, "device") else None
@@ -256,7 +262,6 @@ class BlockLowering:
         if view.name in _CONSTANTS:
             self._set_constant(outputs[0], kernel())
             return
-        captured = tuple(outside for region in view.regions for outside, _ in region.block.captures)
         blocks = tuple(region.block for region in (*view.regions, *view.called))
         flops = getattr(kernel, "flops", None)
         step = Step(view.name, view.location, inputs, outputs, view.operands, view.results, blocks, flops, runner)

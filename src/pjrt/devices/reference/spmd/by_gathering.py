@@ -15,6 +15,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.spmd.replica_groups import Rendezvous
+from pjrt.host.device_memory.allocation import on_host
 from pjrt.stablehlo.sharding import REPLICATED, Sharding
 from pjrt.stablehlo.types import TensorType, ValueType
 
@@ -64,7 +65,7 @@ class GatheredProgram:
     def run(self, args: Sequence[Any], context: Context) -> list[Any]:
         """Return this device's shards of the results, from its shards of the arguments."""
         group = tuple((context.replica_id, partition) for partition in range(context.num_partitions))
-        whole = self._gather(args, context, group)
+        whole = self._gather([on_host(arg) for arg in args], context, group)
         if self._one_for_all:
             own = self._evaluator.run(whole, context) if context.partition_id == 0 else None
             results = self._scattering.exchange(context, group, own, timeout=_FOREVER)[0]

@@ -1,0 +1,264 @@
+"""The values that an author's code takes and returns: numpy arrays, or handles of the device's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InternalError, InvalidArgumentError
+from pjrt.api.memory_space import MemorySpace
+from pjrt.api.shape_spec import ShapeSpec, format_shape
+from pjrt.devices.reference.core.author import CONTROL_FLOW
+from pjrt.devices.reference.core.block import Environment, Kernel, context_of
+from pjrt.devices.reference.core.values import TOKEN
+from pjrt.host import Allocation, Enqueued, Memory
+from pjrt.host.device_memory.allocation import handle_of, on_host
+from pjrt.host.device_memory.fences import wait_for
+from pjrt.stablehlo.types import TensorType, TokenType, ValueType
+
+PASSING = CONTROL_FLOW | {
+    "func.call",
+    "stablehlo.composite",
+    "stablehlo.tuple",
+    "stablehlo.get_tuple_element",
+    "stablehlo.optimization_barrier",
+}
+"""Ops of the interpreter that pass values on and do not look at them, but for a condition or an index."""
+
+
+class Call(Protocol):
+    """A function of the author's, in the form of an interpreter's kernel for values of one kind.
+
+    ``environment`` says whether the values of the environment come first.
+    """
+
+    environment: bool
+
+
+class Values(Protocol):
+    """The values of a device's author."""
+
+    needs_environment: bool
+
+    def arguments(self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any]) -> list[Any]:
+        """Return values of the program as those that ``bare`` turns into the author's arguments. Keep them while the
+        author's function runs.
+
+        Args:
+            environment: the environment of the step, if ``needs_environment``.
+            values: the values.
+            constants: by its position, a place for each value that is the same in every run.
+        """
+
+    def bare(self, values: Sequence[Any]) -> list[Any]:
+        """Return the arguments of the author's function."""
+
+    def results(
+        self,
+        environment: Environment | None,
+        results: Any,
+        types: Sequence[ValueType],
+        source: str,
+        values: Sequence[Any],
+    ) -> Any:
+        """Return the author's results as values of the program, after a check of their types.
+
+        Args:
+            environment: the environment of the step, if ``needs_environment``.
+            results: one result, or a sequence of them.
+            types: the types in the program.
+            source: the name of the author's function, for messages.
+            values: what ``arguments`` returned.
+
+        Raises:
+            InternalError: the number of results, an element type or a shape is not the program's.
+        """
+
+    def hosted(self, name: str, kernel: Kernel, environment: bool, captured: Sequence[int]) -> Kernel:
+        """Return an interpreter's kernel in a form that takes values of every kind."""
+
+
+class HostValues:
+    """Numpy arrays, read-only: the interpreter may use their memory again."""
+
+    needs_environment = False
+
+    def arguments(self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any]) -> list[Any]:
+        """Return the values as read-only arrays."""
+        return list(map(_read_only, values))
+
+    def bare(self, values: Sequence[Any]) -> list[Any]:
+        """Return the arrays."""
+        return list(values)
+
+    def results(
+        self,
+        environment: Environment | None,
+        results: Any,
+        types: Sequence[ValueType],
+        source: str,
+        values: Sequence[Any],
+    ) -> Any:
+        """Return the results as arrays."""
+        if isinstance(results, Enqueued):
+            wait_for(results.fence)
+            results = results.results
+        checked = [
+            _checked(result, type_, source)
+            for result, type_ in zip(_several(results, types, source), types, strict=True)
+        ]
+        return checked[0] if len(checked) == 1 else checked
+
+    def hosted(self, name: str, kernel: Kernel, environment: bool, captured: Sequence[int]) -> Kernel:
+        """Return the kernel: all values are arrays."""
+        return kernel
+
+
+class DeviceValues:
+    """Handles of a device's own memory. The interpreter's kernels get copies on the host, as few as possible.
+
+    Args:
+        memory: the author's allocator.
+    """
+
+    needs_environment = True
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def arguments(self, environment: Environment | None, values: Sequence[Any], constants: dict[Any, Any]) -> list[Any]:
+        """Return the values as allocations; those that are on the host are copied into the memory."""
+        space = _space(environment)
+        allocations = []
+        for position, value in enumerate(values):
+            if position in constants:
+                held = constants[position]
+                if space not in held:
+                    held[space] = self._allocation(value, space)
+                value = held[space]
+            allocations.append(self._allocation(value, space))
+        return allocations
+
+    def bare(self, values: Sequence[Any]) -> list[Any]:
+        """Return the handles of allocations."""
+        return list(map(handle_of, values))
+
+    def results(
+        self,
+        environment: Environment | None,
+        results: Any,
+        types: Sequence[ValueType],
+        source: str,
+        values: Sequence[Any],
+    ) -> Any:
+        """Return the handles with their types; a handle that came in as an argument stays the same value."""
+        if isinstance(results, Enqueued):
+            wait_for(results.fence)
+            results = results.results
+        space = _space(environment)
+        known = {id(value.handle): value for value in values if isinstance(value, Allocation)}
+        allocations = []
+        for result, type_ in zip(_several(results, types, source), types, strict=True):
+            if not isinstance(type_, TensorType):
+                allocations.append(TOKEN if isinstance(type_, TokenType) else result)
+                continue
+            spec = ShapeSpec(type_.sizes, type_.element)
+            allocation = known.get(id(result))
+            if allocation is None or allocation.spec != spec:
+                allocation = Allocation(self._memory, result, spec, space).check(source)
+                known[id(result)] = allocation
+            allocations.append(allocation)
+        return allocations[0] if len(allocations) == 1 else allocations
+
+    def hosted(self, name: str, kernel: Kernel, environment: bool, captured: Sequence[int]) -> Kernel:
+        """Return the kernel with its arguments copied to the host, unless it only passes them on."""
+        if name in PASSING:
+            return kernel
+        return _OnHost(kernel, environment, captured)
+
+    def _allocation(self, value: Any, space: MemorySpace) -> Any:
+        if value is TOKEN:
+            return None
+        if isinstance(value, Allocation):
+            return value
+        array = np.asarray(value)
+        spec = ShapeSpec(array.shape, ElementType.of(array.dtype))
+        return Allocation.of_array(self._memory, array, spec, space)
+
+
+class _OnHost:
+    """An interpreter's kernel that takes allocations, too."""
+
+    elementwise = False
+
+    def __init__(self, kernel: Kernel, environment: bool, captured: Sequence[int]) -> None:
+        self._kernel = kernel
+        self._captured = tuple(captured)
+        self.environment = environment
+        self.flops = getattr(kernel, "flops", None)
+
+    def __call__(self, *values: Any) -> Any:
+        if self.environment:
+            environment: Environment = values[0]
+            for slot in self._captured:
+                environment[slot] = on_host(environment[slot])
+            return self._kernel(environment, *map(on_host, values[1:]))
+        return self._kernel(*map(on_host, values))
+
+
+def _space(environment: Environment | None) -> MemorySpace:
+    assert environment is not None  # the values need it
+    space: MemorySpace = context_of(environment).host.device.default_memory_space
+    return space
+
+
+def _several(results: Any, types: Sequence[ValueType], source: str) -> Sequence[Any]:
+    """Return the results as a sequence of the right length."""
+    if len(types) == 1 and not (isinstance(results, (tuple, list)) and len(results) == 1):
+        return [results]
+    if not isinstance(results, (tuple, list)) or len(results) != len(types):
+        count = len(results) if isinstance(results, (tuple, list)) else f"one {type(results).__name__}"
+        raise InternalError(f"{source}: expected a sequence of {len(types)} results, found {count}")
+    return results
+
+
+def _read_only(value: Any) -> Any:
+    if value is TOKEN:
+        return None
+    if isinstance(value, tuple):
+        return tuple(map(_read_only, value))
+    view = np.asarray(value).view()
+    view.flags.writeable = False
+    return view
+
+
+def _checked(result: Any, type_: ValueType, source: str) -> Any:
+    if isinstance(type_, TokenType):
+        return TOKEN
+    if not isinstance(type_, TensorType):
+        return result
+    array = np.asarray(result)
+    if array.dtype == type_.dtype and (
+        array.shape == type_.shape
+        or (
+            array.ndim == type_.rank
+            and all(want in (None, have) for want, have in zip(type_.shape, array.shape, strict=True))
+        )
+    ):
+        return array
+    raise InternalError(f"{source}: expected a result of type {type_}, found {_described(array)}")
+
+
+def _described(array: Any) -> str:
+    try:
+        return format_shape(ElementType.of(array.dtype), array.shape)
+    except InvalidArgumentError:
+        return f"an array of numpy dtype {array.dtype} and shape {array.shape}"
+
+
+def places(constants: Collection[int]) -> dict[int, dict[MemorySpace, Any]]:
+    """Return a place for each argument that is the same in every run, by its position."""
+    return {position: {} for position in constants}

@@ -1,0 +1,133 @@
+"""Buffers in the memory of a device's own, from host arrays and from other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pjrt.api.checks import expect_array, expect_callable, unexpected
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import UnimplementedError
+from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.layout import Layout
+from pjrt.api.shape_spec import ShapeSpec, expect_spec
+from pjrt.host.copies import INLINE_BYTES
+from pjrt.host.device_memory.allocation import Allocation
+from pjrt.host.device_memory.buffer import DeviceBuffer, expect_row_major
+from pjrt.host.device_memory.memory import Memory
+from pjrt.host.storage import READY, TOKEN, Storage
+from pjrt.host.work_queue import Call
+from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.external import notify_owner
+from pjrt.host_memory.layout import array_dtype
+
+if TYPE_CHECKING:
+    from pjrt.host.device import HostDevice
+    from pjrt.host.memory_space import HostMemorySpace
+
+
+def buffer_from_host(
+    array: Any,
+    device: HostDevice,
+    space: HostMemorySpace,
+    layout: Layout | None,
+    semantics: HostBufferSemantics,
+    on_done: Callable[[], object] | None,
+) -> DeviceBuffer:
+    """Return a buffer with a copy of a host array: no semantics lets a device use memory that it cannot see."""
+    source: HostArray = expect_array(array)
+    if type(semantics) is not HostBufferSemantics:
+        raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
+    if on_done is not None:
+        expect_callable(on_done, "a function, or None, as on_done_with_host_buffer")
+    spec = ShapeSpec(source.shape, ElementType.of(source.dtype), layout)
+    expect_row_major(spec, device)
+    memory = memory_of(device)
+    storage = Storage(READY)
+    storage.charge(space.account, spec.size_in_bytes)
+    if semantics is HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL and source.nbytes > INLINE_BYTES:
+        # The caller may write to its array when this returns; the copy into the memory takes place later.
+        source = np.array(source, array_dtype(spec.element_type), order="C")
+    work = _CopyIn(memory, source, spec, space, storage, on_done)
+    call = Call(work.run)
+    if source.nbytes <= INLINE_BYTES:
+        call.run()
+        call.future.result()
+    else:
+        storage.definition = call.future
+        device.transfers.put(call)
+    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
+
+
+class _CopyIn:
+    """The copy of a host array into a storage that is new."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        source: HostArray,
+        spec: ShapeSpec,
+        space: HostMemorySpace,
+        storage: Storage,
+        on_done: Callable[[], object] | None,
+    ) -> None:
+        self._memory = memory
+        self._source: HostArray | None = source
+        self._spec = spec
+        self._space = space
+        self._storage: Storage | None = storage
+        self._on_done = on_done
+
+    def run(self) -> None:
+        """Copy, and drop the array and the storage: a thread that waits for the copy may use them next."""
+        source, self._source = self._source, None
+        storage, self._storage = self._storage, None
+        assert source is not None
+        assert storage is not None
+        try:
+            value: Any = Allocation.of_array(self._memory, source, self._spec, self._space)
+            storage.array = value
+        finally:
+            del source
+            if self._on_done is not None:
+                notify_owner(self._on_done)
+
+
+def uninitialized(spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> DeviceBuffer:
+    """Return a buffer with memory and no particular value."""
+    expect_spec(spec)
+    expect_row_major(spec, device)
+    storage = Storage(READY)
+    storage.charge(space.account, spec.size_in_bytes)
+    value: Any = TOKEN
+    if spec.element_type is not ElementType.TOKEN:
+        value = Allocation.new(memory_of(device), spec, space)
+    storage.array = value
+    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
+
+
+def buffer_from_dlpack(source: Any, device: HostDevice, space: HostMemorySpace) -> DeviceBuffer:
+    """Return a buffer that shares the memory of an object with ``__dlpack__``.
+
+    Raises:
+        UnimplementedError: the device's memory takes none, or does not know the type of what it took.
+    """
+    memory = memory_of(device)
+    handle = memory.from_dlpack(source, space)
+    spec = memory.spec_of(handle)
+    if spec is None:
+        raise UnimplementedError(f"{type(memory).__name__} has from_dlpack, but no spec_of for the type of its handles")
+    value: Any = Allocation(memory, handle, spec, space)
+    storage = Storage(READY, mutable=False)
+    storage.charge(space.account, spec.size_in_bytes)
+    storage.array = value
+    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
+
+
+def memory_of(device: HostDevice) -> Memory:
+    """Return the author's allocator of a device."""
+    memory = device.client.memory
+    assert memory is not None  # this package is for such devices
+    return memory

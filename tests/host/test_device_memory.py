@@ -1,0 +1,283 @@
+"""Devices with memory of their own."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pjrt
+from anydevice.simulated_memory import SimulatedMemory
+from pjrt.api.future import Promise
+from pjrt.host import Allocation, Compiled, Enqueued, HostClient
+
+SPEC = pjrt.ShapeSpec((4,), np.float32)
+X = np.arange(4, dtype=np.float32)
+
+
+class Device:
+    """A client of one program: ``function(memory, *handles)``."""
+
+    def __init__(
+        self, function: Callable[..., Any], memory: SimulatedMemory | None = None, **declarations: Any
+    ) -> None:
+        self.memory = memory or SimulatedMemory()
+        declared = {"parameters": [SPEC], "outputs": [SPEC], **declarations}
+        self.client = HostClient(
+            "own",
+            compile=lambda program, options: Compiled(run=lambda *h: function(self.memory, *h), **declared),
+            num_devices=2,
+            memory=self.memory,
+        )
+        self.executable = self.client.compile("any program")
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+
+
+def doubled(memory: SimulatedMemory, handle: int) -> int:
+    result = memory.allocate(SPEC, None)  # type: ignore[arg-type]  # it does not look at the space
+    memory.copy_in(result, memory.read(handle) * 2)
+    return result
+
+
+def in_place(memory: SimulatedMemory, handle: int) -> int:
+    memory.copy_in(handle, memory.read(handle) * 2)
+    return handle
+
+
+def test_programs_take_and_return_handles() -> None:
+    with Device(doubled) as device:
+        x = device.client.buffer_from_host(X)
+        (y,) = device.executable(x)
+        np.testing.assert_array_equal(np.asarray(y), X * 2)
+        assert not y.is_on_cpu
+        assert y.unsafe_pointer() in device.memory.contents
+        assert len(device.memory.contents) == 2
+        x.delete()
+        del y
+        assert not device.memory.contents  # each was freed, once
+
+
+def test_a_donated_handle_is_used_again() -> None:
+    with Device(in_place, aliases={0: 0}) as device:
+        x = device.client.buffer_from_host(X)
+        address = x.unsafe_pointer()
+        for _ in range(3):
+            (x,) = device.executable(x)
+            x.ready().result()
+        assert x.unsafe_pointer() == address
+        assert list(device.memory.contents) == [address]
+        np.testing.assert_array_equal(np.asarray(x), X * 8)
+
+
+def test_a_donated_handle_that_something_else_sees_is_copied() -> None:
+    with Device(in_place, aliases={0: 0}) as device:
+        x = device.client.buffer_from_host(X)
+        with x.external_reference() as held:
+            (y,) = device.executable(x)
+            np.testing.assert_array_equal(np.asarray(y), X * 2)
+            assert y.unsafe_pointer() != held.pointer
+            np.testing.assert_array_equal(device.memory.read(held.pointer), X)
+
+
+def test_an_argument_may_be_a_result() -> None:
+    with Device(lambda memory, handle: [handle, handle], outputs=[SPEC, SPEC]) as device:
+        x = device.client.buffer_from_host(X)
+        y, z = device.executable(x)
+        x.delete()
+        y.delete()
+        np.testing.assert_array_equal(np.asarray(z), X)
+        assert len(device.memory.contents) == 1
+        del z
+        assert not device.memory.contents
+
+
+def test_copies_between_devices_use_the_memory() -> None:
+    with Device(doubled) as device:
+        x = device.client.buffer_from_host(X)
+        y = x.copy_to(device.client.devices[1])
+        np.testing.assert_array_equal(np.asarray(y), X)
+        assert y.unsafe_pointer() != x.unsafe_pointer()
+        with pjrt.client("cpu") as other:
+            np.testing.assert_array_equal(np.asarray(x.copy_to(other.devices[0])), X)
+
+
+# Fences.
+
+
+class Event:
+    """An event of a device's queue, as libraries have them."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.set = self._event.set
+
+    def synchronize(self) -> None:
+        self._event.wait()
+
+
+def _pjrt_future() -> tuple[Any, Callable[[], object]]:
+    promise: Promise[None] = Promise()
+    return promise.future, lambda: promise.set_result(None)
+
+
+def _concurrent_future() -> tuple[Any, Callable[[], object]]:
+    future: concurrent.futures.Future[None] = concurrent.futures.Future()
+    return future, lambda: future.set_result(None)
+
+
+def _event_with_wait() -> tuple[Any, Callable[[], object]]:
+    event = threading.Event()
+    return event, event.set
+
+
+def _event_with_synchronize() -> tuple[Any, Callable[[], object]]:
+    event = Event()
+    return event, event.set
+
+
+def _function() -> tuple[Any, Callable[[], object]]:
+    event = threading.Event()
+    return event.wait, event.set
+
+
+FENCES = [_pjrt_future, _concurrent_future, _event_with_wait, _event_with_synchronize, _function]
+
+
+@pytest.mark.parametrize("make", FENCES)
+def test_results_are_ready_when_the_fence_is(make: Callable[[], tuple[Any, Callable[[], object]]]) -> None:
+    fence, reach = make()
+    with Device(lambda memory, handle: Enqueued(doubled(memory, handle), fence)) as device:
+        (y,) = device.executable(device.client.buffer_from_host(X))
+        (z,) = device.executable(y)  # enqueued behind it, before it is done
+        with pytest.raises(TimeoutError):
+            y.ready().result(0.05)
+        reach()
+        np.testing.assert_array_equal(np.asarray(y), X * 2)
+        np.testing.assert_array_equal(np.asarray(z), X * 4)
+
+
+def test_a_device_that_enqueues_gets_the_next_program_before_the_fence() -> None:
+    fence = threading.Event()
+    calls = threading.Semaphore(0)
+
+    def run(memory: SimulatedMemory, handle: int) -> Enqueued:
+        calls.release()
+        return Enqueued(in_place(memory, handle), fence)
+
+    with Device(run, aliases={0: 0}) as device:
+        x = device.client.buffer_from_host(X)
+        address = x.unsafe_pointer()
+        for _ in range(5):
+            (x,) = device.executable(x)
+        for _ in range(5):
+            assert calls.acquire(timeout=60)  # all five are enqueued
+        assert not x.ready().done()
+        fence.set()
+        np.testing.assert_array_equal(np.asarray(x), X * 32)
+        assert x.unsafe_pointer() == address  # donated each time, although nothing was done yet
+
+
+def test_a_fence_that_fails_fails_the_results_and_what_is_computed_from_them() -> None:
+    future: concurrent.futures.Future[None] = concurrent.futures.Future()
+    with Device(lambda memory, handle: Enqueued(doubled(memory, handle), future)) as device:
+        (y,) = device.executable(device.client.buffer_from_host(X))
+        future.set_exception(ValueError("the queue was lost"))
+        with pytest.raises(pjrt.PjrtError, match="the queue was lost"):
+            np.asarray(y)
+        (z,) = device.executable(y)
+        with pytest.raises(pjrt.PjrtError, match="the queue was lost"):
+            np.asarray(z)
+
+
+def test_closing_waits_for_fences() -> None:
+    fence = threading.Event()
+    device = Device(lambda memory, handle: Enqueued(doubled(memory, handle), fence))
+    (y,) = device.executable(device.client.buffer_from_host(X))
+    ready = y.ready()
+    threading.Timer(0.05, fence.set).start()
+    device.client.close()
+    assert ready.done()
+
+
+def test_what_is_no_fence_is_an_error() -> None:
+    with Device(lambda memory, handle: Enqueued(doubled(memory, handle), 3)) as device:
+        (y,) = device.executable(device.client.buffer_from_host(X))
+        with pytest.raises(pjrt.InvalidArgumentError, match="expected a fence, found int"):
+            np.asarray(y)
+
+
+# Errors.
+
+
+class FullMemory(SimulatedMemory):
+    def allocate(self, spec: Any, space: Any) -> int:
+        raise MemoryError("no slots left")
+
+
+def test_memory_errors_are_resource_exhausted() -> None:
+    with Device(doubled, FullMemory()) as device, pytest.raises(pjrt.ResourceExhaustedError, match="no slots left"):
+        device.client.buffer_from_host(X)
+
+
+class Untyped(SimulatedMemory):
+    def spec_of(self, handle: int) -> None:
+        return None
+
+
+def test_a_wrong_handle_is_an_error() -> None:
+    def wrong(memory: SimulatedMemory, handle: int) -> int:
+        return memory.allocate(pjrt.ShapeSpec((2,), np.float32), None)  # type: ignore[arg-type]
+
+    with Device(wrong) as device:
+        (y,) = device.executable(device.client.buffer_from_host(X))
+        with pytest.raises(pjrt.InternalError, match=r"gave a handle of f32\[2\], expected f32\[4\]"):
+            np.asarray(y)
+
+
+def test_undeclared_outputs_need_the_types_of_handles() -> None:
+    with Device(doubled, outputs=None) as device:
+        (y,) = device.executable(device.client.buffer_from_host(X))
+        np.testing.assert_array_equal(np.asarray(y), X * 2)
+    with Device(doubled, Untyped(), outputs=None) as device:
+        with pytest.raises(pjrt.InternalError, match="declares no outputs"):
+            device.executable(device.client.buffer_from_host(X))
+
+
+def test_functions_may_take_allocations() -> None:
+    seen = []
+
+    def run(memory: SimulatedMemory, allocation: Allocation) -> int:
+        seen.append(allocation)
+        return doubled(memory, allocation.handle)
+
+    with Device(run, takes_allocations=True) as device:
+        (y,) = device.executable(device.client.buffer_from_host(X))
+        np.testing.assert_array_equal(np.asarray(y), X * 2)
+        (allocation,) = seen
+        assert allocation.spec == SPEC
+        np.testing.assert_array_equal(allocation.read(), X)
+
+
+def test_an_object_that_is_no_memory_is_refused() -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"an allocator as pjrt\.host\.Memory"):
+        HostClient("wrong", compile=lambda program, options: None, memory=object())  # type: ignore[arg-type,return-value]
+
+
+def test_the_memory_limit_holds() -> None:
+    memory = SimulatedMemory()
+    with HostClient("small", compile=lambda program, options: None, memory=memory, memory_limit=16) as client:  # type: ignore[arg-type,return-value]
+        x = client.buffer_from_host(X)
+        with pytest.raises(pjrt.ResourceExhaustedError):
+            client.buffer_from_host(X)
+        assert client.devices[0].memory_stats().bytes_in_use == 16
+        del x
+        assert client.devices[0].memory_stats().bytes_in_use == 0
