@@ -1,16 +1,18 @@
-"""Call signatures that a file states beside its program: files of ``jax.export`` and folders of PyTorch/XLA."""
+"""Call signatures that files state beside their programs: ``jax.export``, PyTorch/XLA and SavedModels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import UnimplementedError
+from pjrt.api.errors import DataLossError, UnimplementedError
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.jax_export import ExportedArray, JaxExport
 from pjrt.stablehlo.parser import parse_module
+from pjrt.stablehlo.saved_model import SavedModel
 from pjrt.stablehlo.torch_folder import TorchFolder
 from pjrt.stablehlo.tree import Tree
 
@@ -93,6 +95,25 @@ def of_torch_folder(folder: TorchFolder) -> CallSignature:
         for index, (name, result) in enumerate(zip(names, info.results, strict=True))
     ]
     return CallSignature(tuple(parameters), tuple(results), input_tree, tree)
+
+
+def of_saved_model(model: SavedModel) -> CallSignature:
+    """Return the call signature of a program in a SavedModel: flat, with the names of the signature and the variables.
+
+    The positions of the parameters among the program's arguments are those behind the platform index.
+    """
+    program = stablehlo.select_platform(model.program, 0) if len(model.platforms) > 1 else model.program
+    flat = CallSignature.of(stablehlo.signature(program))
+    if (len(flat.parameters), len(flat.results)) != (len(model.arguments), len(model.results)):
+        raise DataLossError(
+            f"corrupt SavedModel: expected {len(model.arguments)} arguments and {len(model.results)} results of the "
+            f"program, found {len(flat.parameters)} and {len(flat.results)}"
+        )
+    parameters = (
+        replace(each, name=argument.name) for each, argument in zip(flat.parameters, model.arguments, strict=True)
+    )
+    results = (replace(each, name=name) for each, name in zip(flat.results, model.results, strict=True))
+    return replace(flat, parameters=tuple(parameters), results=tuple(results))
 
 
 def _names(tree: Tree, own_names: dict[int, str]) -> list[str]:

@@ -28,6 +28,15 @@ from pjrt.stablehlo.tree import Tree
 SAVED = "saved executable"
 """The kind of a file with an executable that was compiled before."""
 
+Contents = stablehlo.JaxExport | stablehlo.TorchFolder | stablehlo.SavedModel
+"""The contents of a file that has more than a program."""
+
+_KINDS: dict[type, str] = {
+    stablehlo.JaxExport: "jax.export file",
+    stablehlo.TorchFolder: "PyTorch/XLA folder",
+    stablehlo.SavedModel: "SavedModel of TensorFlow",
+}
+
 _BEGINNING = 1 << 16
 
 
@@ -42,8 +51,7 @@ class ModelFile:
         program: the program as it is in the file; None for a saved executable. ``program_for`` returns what is
             compiled.
         executable: the saved executable; None for a program.
-        export: the contents of a file of ``jax.export``; None for other files.
-        folder: the contents of a folder of PyTorch/XLA; None for other files.
+        contents: the contents of a file that has more than a program, such as one of ``jax.export``; None for others.
     """
 
     def __init__(
@@ -53,19 +61,17 @@ class ModelFile:
         source: str = "",
         program: Program | None = None,
         executable: SavedExecutable | None = None,
-        export: stablehlo.JaxExport | None = None,
-        folder: stablehlo.TorchFolder | None = None,
+        contents: Contents | None = None,
     ) -> None:
         self.kind = kind
         self.source = source
         self.program = program
         self.executable = executable
-        self.export = export
-        self.folder = folder
+        self.contents = contents
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> ModelFile:
-        """Read a file of any supported format, or a folder of PyTorch/XLA; the name of the file does not matter.
+        """Read a file or folder of any supported format; its name does not matter.
 
         Raises:
             NotFoundError: there is no such file.
@@ -74,39 +80,42 @@ class ModelFile:
         """
         source = os.fspath(path)
         if stablehlo.is_torch_folder(path):
-            folder = stablehlo.read_torch_folder(path)
-            return ModelFile("PyTorch/XLA folder", source=source, program=folder.program, folder=folder)
+            return ModelFile._of_contents(stablehlo.read_torch_folder(path), source)
+        if stablehlo.is_saved_model(path):
+            return ModelFile._of_contents(stablehlo.read_saved_model(path), source)
         beginning = _beginning(source)
         if file_format.is_saved_executable(beginning):
             return ModelFile(SAVED, source=source, executable=SavedExecutable.read(path))
         if is_jax_export(beginning):
-            return ModelFile._of_export(stablehlo.read_jax_export(Path(path)), source)
+            return ModelFile._of_contents(stablehlo.read_jax_export(Path(path)), source)
         return ModelFile._of_program(stablehlo.read_file(path), source)
 
     @staticmethod
     def of(
-        model: ModelFile | Program | SavedExecutable | stablehlo.JaxExport | str | bytes | os.PathLike[str],
+        model: ModelFile | Program | SavedExecutable | Contents | str | bytes | os.PathLike[str],
         source: str = "",
     ) -> ModelFile:
         """Return a program or an executable as a model file; read the file at a path.
 
         Args:
             model: a program, its text or bytes, the bytes of a file, a saved executable, or the path of a file. A
-                ``str`` that does not begin as a program's text does is a path.
+                ``str`` of one line that does not begin as MLIR text does is a path.
             source: its origin, for messages.
         """
         if isinstance(model, ModelFile):
             return model
         if isinstance(model, SavedExecutable):
             return ModelFile(SAVED, source=source, executable=model)
-        if isinstance(model, stablehlo.JaxExport):
-            return ModelFile._of_export(model, source)
-        if isinstance(model, os.PathLike) or (isinstance(model, str) and not is_text(model.encode())):
+        if isinstance(model, stablehlo.JaxExport | stablehlo.TorchFolder | stablehlo.SavedModel):
+            return ModelFile._of_contents(model, source)
+        if isinstance(model, os.PathLike) or (
+            isinstance(model, str) and "\n" not in model and not is_text(model.encode())
+        ):
             return ModelFile.read(model)
         if isinstance(model, bytes) and file_format.is_saved_executable(model):
             return ModelFile(SAVED, source=source, executable=SavedExecutable.from_bytes(model))
         if isinstance(model, bytes) and is_jax_export(model):
-            return ModelFile._of_export(stablehlo.read_jax_export(model), source)
+            return ModelFile._of_contents(stablehlo.read_jax_export(model), source)
         return ModelFile._of_program(stablehlo.read(model), source)
 
     @staticmethod
@@ -114,8 +123,8 @@ class ModelFile:
         return ModelFile(str(stablehlo.encoding_of(program)), source=source, program=program)
 
     @staticmethod
-    def _of_export(export: stablehlo.JaxExport, source: str) -> ModelFile:
-        return ModelFile("jax.export file", source=source, program=export.program, export=export)
+    def _of_contents(contents: Contents, source: str) -> ModelFile:
+        return ModelFile(_KINDS[type(contents)], source=source, program=contents.program, contents=contents)
 
     @functools.cached_property
     def signature(self) -> CallSignature:
@@ -129,10 +138,13 @@ class ModelFile:
         try:
             if self.executable is not None:
                 return self.executable.signature
-            if self.export is not None:
-                return file_signature.of_jax_export(self.export)
-            if self.folder is not None:
-                return file_signature.of_torch_folder(self.folder)
+            match self.contents:
+                case stablehlo.JaxExport():
+                    return file_signature.of_jax_export(self.contents)
+                case stablehlo.TorchFolder():
+                    return file_signature.of_torch_folder(self.contents)
+                case stablehlo.SavedModel():
+                    return file_signature.of_saved_model(self.contents)
             assert self.program is not None
             return CallSignature.of(stablehlo.signature(self.program))
         except PjrtError as error:
@@ -161,14 +173,16 @@ class ModelFile:
     @property
     def weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         """The arrays in the file, by their positions among the arguments of the program."""
-        return {} if self.folder is None else self.folder.weights
+        return self.contents.weights if isinstance(self.contents, stablehlo.TorchFolder) else {}
 
     @property
     def platforms(self) -> Sequence[str]:
         """The platforms that the file is for; empty if it is for any."""
         if self.executable is not None:
             return (self.executable.platform_name,)
-        return () if self.export is None else self.export.platforms
+        if isinstance(self.contents, stablehlo.JaxExport | stablehlo.SavedModel):
+            return self.contents.platforms
+        return ()
 
     def program_for(self, platform: str, shapes: ArgumentShapes | None = None) -> Program:
         """Return the program as a platform compiles it.
@@ -208,13 +222,13 @@ class ModelFile:
             program: the program, from ``program_for``, with static shapes.
         """
         signature = self.signature.with_types(stablehlo.signature(program))
-        if not self.weights:
+        if not isinstance(self.contents, stablehlo.TorchFolder) or not self.weights:
             return signature
-        assert self.folder is not None
+        arguments = self.contents.arguments
         weights = [
             Parameter(
                 len(signature.parameters) + number,
-                self.folder.arguments[position].name or f"constant_{self.folder.arguments[position].position}",
+                arguments[position].name or f"constant_{arguments[position].position}",
                 ElementType.of(array.dtype),
                 array.shape,
                 argument=position,
