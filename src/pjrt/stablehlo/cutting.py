@@ -11,12 +11,12 @@ import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
-from pjrt.stablehlo._module_cut import ModuleCut, function_named
+from pjrt.stablehlo._module_cut import ModuleCut, function_named, values_by_name
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.operation import Operation, ParsedProgram, Value
 from pjrt.stablehlo.parser import parse_module
@@ -149,10 +149,24 @@ class Cutter:
             PjrtError: as for ``cut``.
         """
         chosen = list(operations)
-        operands = dict.fromkeys(value.name for operation in chosen for value in _inputs(operation))
+        operands = dict.fromkeys(value.name for operation in chosen for value in inputs_of(operation))
         return self.cut(
             [value for operation in chosen for value in operation.results], arguments=operands, function=function
         )
+
+    def text_of(self, operation: Operation, *, function: str | None = None) -> str:
+        """Return an operation that has results as MLIR spells it, with the first elements of large constants.
+
+        Raises:
+            NotFoundError: the program has no such function, or the function has no such operation.
+        """
+        with self._module as mlir:
+            values = values_by_name(function_named(mlir.operation, self._entry if function is None else function))
+            if not operation.results or operation.results[0].name not in values:
+                raise NotFoundError(f"expected an operation with results of the program, found {operation}")
+            owner = values[operation.results[0].name].owner.operation
+            text: str = owner.get_asm(large_elements_limit=_mlir.FEW_ELEMENTS)
+        return text
 
     @functools.cached_property
     def _entry(self) -> str:
@@ -163,8 +177,11 @@ def _name(value: str | Value) -> str:
     return value.name if isinstance(value, Value) else value
 
 
-def _inputs(operation: Operation) -> Iterator[Value]:
-    """Yield the values that an operation takes, and those that its regions take from around it; constants left out."""
+def inputs_of(operation: Operation) -> Iterator[Value]:
+    """Yield the values that an operation takes, and those that its regions take from around it; constants left out.
+
+    A value that is taken several times is yielded several times.
+    """
     inside: set[Value] = set()
     for each in (operation, *operation.walk()):
         for block in each.regions:
