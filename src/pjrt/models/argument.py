@@ -17,7 +17,7 @@ from pjrt.stablehlo.call_signature import Parameter
 Argument = np.ndarray[Any, Any] | pjrt.ifrt.Array
 
 
-def fitted(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argument:
+def fitted(client: pjrt.ifrt.Client | None, parameter: Parameter, value: Any) -> Argument:
     """Return a value as an array of the parameter's type and shape.
 
     Numbers of Python, and lists of them, take the parameter's element type. An array on the client's devices stays
@@ -40,7 +40,7 @@ def fitted(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argume
     return array
 
 
-def _array(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argument:
+def _array(client: pjrt.ifrt.Client | None, parameter: Parameter, value: Any) -> Argument:
     if isinstance(value, pjrt.ifrt.Array):
         if value.client.pjrt_client is not client.pjrt_client:
             raise InvalidArgumentError(

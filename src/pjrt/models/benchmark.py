@@ -16,8 +16,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
 from pjrt.artifacts.saved_executable import SavedExecutable
-from pjrt.models.binding import Binding
-from pjrt.models.inputs import make_arguments
+from pjrt.models.flat_inputs import flat_inputs
 from pjrt.models.latency import Latencies
 from pjrt.models.measurement import Measurement, MemoryPeak, Plan
 from pjrt.models.model import Model, load_model
@@ -80,7 +79,7 @@ def bench(
             raise InvalidArgumentError(f"expected a list of {name}, found {value!r}")
     if not devices:
         raise InvalidArgumentError("expected at least one device to measure, found none")
-    arguments = _flat(file, inputs)
+    arguments = flat_inputs(file, inputs)
     origin = time.perf_counter_ns()
     with contextlib.ExitStack() as stack:
         subjects = []
@@ -275,18 +274,6 @@ class _Subject:
             throughput=measurement.throughput,
             memory_peak=measurement.memory_peak,
         )
-
-
-def _flat(file: ModelFile, inputs: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-    """Return an array for each parameter."""
-    if isinstance(inputs, Mapping):
-        return Binding(file.parameters, file.input_tree).leaves((), inputs)
-    if all(isinstance(each, str) for each in inputs):
-        try:
-            return [each.array for each in make_arguments(file.parameters, [*inputs])]
-        except PjrtError as error:
-            raise file.named(error) from error
-    return Binding(file.parameters, file.input_tree).leaves(inputs, {})
 
 
 def _labels(devices: Sequence[str | Client | None]) -> list[str]:

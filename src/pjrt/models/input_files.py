@@ -20,16 +20,19 @@ FORMS = (
     "zeros or ones, each optionally after NAME= or INDEX="
 )
 
+ARRAY_FILES = "PATH.npy, PATH.npz[:NAME] or PATH.safetensors[:NAME]"
+
 RAW = ".bin"
 """The suffix of a file with the bytes of one array, whose type and shape are the parameter's."""
 
 
-def arrays_in(text: str, option: str) -> Mapping[str, Array]:
+def arrays_in(text: str, option: str, flag: str = "--input") -> Mapping[str, Array]:
     """Return the arrays of a ``.npy``, ``.npz`` or ``.safetensors`` file by name.
 
     Args:
         text: the path, and optionally the name of one array after a colon.
         option: the whole option, for messages.
+        flag: the name of the option, for messages.
 
     Raises:
         InvalidArgumentError: the file is of another format, or is damaged.
@@ -38,21 +41,22 @@ def arrays_in(text: str, option: str) -> Mapping[str, Array]:
     path, _, name = text.partition(":") if not Path(text).exists() else (text, "", "")
     reader = _READERS.get(Path(path).suffix)
     if reader is None:
-        raise InvalidArgumentError(f"--input {option}: expected {FORMS}")
-    _check_exists(path, option)
+        forms = FORMS if flag == "--input" else ARRAY_FILES
+        raise InvalidArgumentError(f"{flag} {option}: expected {forms}")
+    _check_exists(path, option, flag)
     try:
         arrays = reader(path)
     except PjrtError:
         raise
     except Exception as error:  # numpy's readers raise what they are made of: ast, struct, tokenize, zipfile, zlib
         raise InvalidArgumentError(
-            f"--input {option}: {path!r} is not a readable {Path(path).suffix} file: {error}"
+            f"{flag} {option}: {path!r} is not a readable {Path(path).suffix} file: {error}"
         ) from error
     arrays = {key: _in_native_order(array) for key, array in arrays.items()}
     if not name:
         return arrays
     if name not in arrays:
-        raise NotFoundError(f"--input {option}: {path!r} has no array {name!r}; it has {', '.join(arrays)}")
+        raise NotFoundError(f"{flag} {option}: {path!r} has no array {name!r}; it has {', '.join(arrays)}")
     return {name: arrays[name]}
 
 
@@ -92,9 +96,9 @@ def array_of_bytes(path: str, parameter: Parameter, option: str) -> Array:
     return _in_native_order(flat).reshape(shape)
 
 
-def _check_exists(path: str, option: str) -> None:
+def _check_exists(path: str, option: str, flag: str = "--input") -> None:
     if not Path(path).is_file():
-        raise NotFoundError(f"--input {option}: expected a file, found none at {path!r}{_why_no_name(path)}")
+        raise NotFoundError(f"{flag} {option}: expected a file, found none at {path!r}{_why_no_name(path)}")
 
 
 def _why_no_name(path: str) -> str:

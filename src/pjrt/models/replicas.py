@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,23 @@ def put(executable: pjrt.ifrt.LoadedExecutable, index: int, value: Array) -> pjr
         index: the position of the argument.
         value: the whole argument of one replica.
     """
+    return put_each(executable, index, [value] * executable.pjrt_executable.num_replicas)
+
+
+def put_each(executable: pjrt.ifrt.LoadedExecutable, index: int, values: Sequence[Array]) -> pjrt.ifrt.Array:
+    """Return an argument on all devices: each replica gets its own value, cut over the replica's partitions.
+
+    Args:
+        executable: the executable.
+        index: the position of the argument.
+        values: the whole argument of each replica.
+    """
     if executable.pjrt_executable.num_replicas == 1:
-        return executable.client.make_array(value, executable.parameter_specs[index].sharding)
+        return executable.client.make_array(values[0], executable.parameter_specs[index].sharding)
     tiling = _tiling(executable.pjrt_executable.parameter_shardings, index)
     ids = executable.pjrt_executable.addressable_device_logical_ids
-    shape = tiling.shard_shape(value.shape)
-    shards = [np.ascontiguousarray(tiling.cut(value, partition)).reshape(shape) for _, partition in ids]
+    shape = tiling.shard_shape(values[0].shape)
+    shards = [np.ascontiguousarray(tiling.cut(values[row], partition)).reshape(shape) for row, partition in ids]
     return executable.client.make_array_from_host_buffer_shards(executable.parameter_specs[index], shards)
 
 

@@ -1,0 +1,33 @@
+"""Flat inputs: one value for each parameter of a model, from texts or from values nested as the model takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pjrt.api.errors import PjrtError
+from pjrt.models.binding import Binding
+from pjrt.models.inputs import make_arguments
+from pjrt.models.model_file import ModelFile
+
+
+def flat_inputs(file: ModelFile, inputs: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
+    """Return a value for each parameter.
+
+    Args:
+        file: the model file.
+        inputs: texts such as ``random:0`` or ``x=FILE.npy``, as the command's ``--input`` takes them; or values, flat
+            or nested as the model takes them, in a sequence or by name.
+
+    Raises:
+        InvalidArgumentError: inputs are missing, unknown or left over, or a text has no known form.
+        NotFoundError: a file does not exist.
+    """
+    if isinstance(inputs, Mapping):
+        return Binding(file.parameters, file.input_tree).leaves((), inputs)
+    if all(isinstance(each, str) for each in inputs):
+        try:
+            return [each.array for each in make_arguments(file.parameters, [*inputs])]
+        except PjrtError as error:
+            raise file.named(error) from error
+    return Binding(file.parameters, file.input_tree).leaves(inputs, {})
