@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from pjrt.capi.export import ExportedPlugin, export
     from pjrt.devices.stablehlo_client import StableHloClient
     from pjrt.models.benchmark import bench
+    from pjrt.models.comparison import Comparison, compare
     from pjrt.models.model import Model, load_model
     from pjrt.models.offloaded_model import offload
 
@@ -82,6 +83,7 @@ __all__ = [
     "CancelledError",
     "Capabilities",
     "Client",
+    "Comparison",
     "CompilationCache",
     "CompileOptions",
     "CompiledMemoryStats",
@@ -151,6 +153,7 @@ __all__ = [
     "__version__",
     "bench",
     "client",
+    "compare",
     "export",
     "frameworks",
     "host",
@@ -168,12 +171,14 @@ __all__ = [
 
 # The modules of names that are imported at their first use, so that programs without them start faster.
 _LAZY = {
+    "Comparison": "pjrt.models.comparison",
     "CompilationCache": "pjrt.artifacts.compilation_cache",
     "ExportedPlugin": "pjrt.capi.export",
     "Model": "pjrt.models.model",
     "SavedExecutable": "pjrt.artifacts.saved_executable",
     "StableHloClient": "pjrt.devices.stablehlo_client",
     "bench": "pjrt.models.benchmark",
+    "compare": "pjrt.models.comparison",
     "export": "pjrt.capi.export",
     "frameworks": "pjrt",
     "host": "pjrt",
