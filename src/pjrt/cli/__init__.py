@@ -13,6 +13,7 @@ _COMMANDS = {
     "bench": "pjrt.cli.bench:bench",
     "capabilities": "pjrt.cli.capabilities:capabilities",
     "check": "pjrt.cli.check:check",
+    "compare": "pjrt.cli.compare:compare",
     "compile": "pjrt.cli.compile:compile_",
     "export": "pjrt.cli.export:export",
     "devices": "pjrt.cli.devices:devices",

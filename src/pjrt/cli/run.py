@@ -16,13 +16,16 @@ import pjrt
 import pjrt.ifrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, progress
+from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import client_options, device_option, partitioning_options
 from pjrt.cli._outputs import Array, check_output_path, describe, write_results
 from pjrt.cli._timing import Timing, readable
 from pjrt.models.argument import Argument
+from pjrt.models.comparison import ResultDifference, differences_from_file
 from pjrt.models.inputs import files_of, make_arguments
 from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
+from pjrt.models.tolerance import Tolerance
 from pjrt.plugins.device_count import client_with_devices
 
 _EXAMPLES = """
@@ -53,6 +56,8 @@ Examples:
     "numbers, or random:SEED, zeros or ones for all others; after NAME= or INDEX= it is for that argument.",
 )
 @click.option("--output", "-o", metavar="PATH", help="Write the results to a .npy, .npz or .safetensors file.")
+@expect_option
+@tolerance_options
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
 @click.option("--profile", is_flag=True, help="Print the time per operation: on the device reference.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -88,6 +93,8 @@ def _run(
     options: dict[str, Any],
     partitioning: pjrt.CompileOptions,
     output: str | None,
+    expect: str | None,
+    tolerance: Tolerance,
     repeat: int | None,
     profile: bool,
     as_json: bool,
@@ -114,10 +121,13 @@ def _run(
         timing = Timing(compile_seconds, first, times)
         if output is not None:
             write_results(output, results)
+        differences = None if expect is None else differences_from_file(results, expect, tolerance)
         # A client that took the option ``profile`` has one.
         measured = getattr(client, "profile", None)
         matched = {str(p): each.matched_by_type for p, each in zip(file.parameters, given, strict=True)}
-        _report(client.platform_name, results, timing, output, as_json, measured, matched)
+        _report(client.platform_name, results, timing, output, as_json, measured, matched, differences)
+        if not all(each.difference.agrees for each in differences or ()):
+            sys.exit(DIFFER)
 
 
 class _Run:
@@ -189,6 +199,7 @@ def _report(
     as_json: bool,
     profile: Any,
     matched_by_type: Mapping[str, str],
+    differences: Sequence[ResultDifference] | None,
 ) -> None:
     for parameter, place in matched_by_type.items():
         if place:
@@ -199,6 +210,8 @@ def _report(
             for name, a in results.items()
         ]
         extra = {} if profile is None else {"profile": profile.as_dict()}
+        if differences is not None:
+            extra["expected"] = [each.as_dict() for each in differences]
         print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **extra})
         return
     facts: list[tuple[str, object]] = [(_label(name), describe(array)) for name, array in results.items()]
@@ -210,6 +223,8 @@ def _report(
         spread = f"median {readable(median)}, 10% to 90% within {readable(low)} to {readable(high)}"
         facts.append((f"{len(timing.repeats)} runs", spread))
     print_facts(facts)
+    if differences is not None:
+        print_differences(differences)
     if profile is not None:
         click.echo(f"\n{profile.table()}")
 

@@ -1,0 +1,67 @@
+"""Differences of results on the terminal, and the options of comparisons."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from pjrt.cli._console import print_table
+from pjrt.models.comparison import ResultDifference
+from pjrt.models.difference import spelled
+from pjrt.models.tolerance import Tolerance
+
+DIFFER = 1
+"""The exit code where results differ."""
+
+Command = Callable[..., Any]
+
+expect_option = click.option(
+    "--expect", metavar="PATH", help="Compare with the results in a file, as 'pjrt run -o' writes it."
+)
+
+
+def tolerance_options(command: Command) -> Command:
+    """Add the options for the tolerance, which the command gets as ``tolerance``."""
+
+    @functools.wraps(command)
+    def with_tolerance(*args: Any, rtol: float | None, atol: float | None, **others: Any) -> Any:
+        return command(*args, tolerance=Tolerance(rtol, atol), **others)
+
+    for option in reversed(_TOLERANCE):
+        with_tolerance = option(with_tolerance)
+    return with_tolerance
+
+
+_TOLERANCE = (
+    click.option("--rtol", type=float, metavar="R", help="The relative tolerance. By default that of each type."),
+    click.option("--atol", type=float, metavar="A", help="The absolute tolerance. By default that of each type."),
+)
+
+
+def print_differences(differences: Sequence[ResultDifference]) -> None:
+    """Print a table of the differences of results."""
+    rows = []
+    for each in differences:
+        found = each.difference
+        if found.problem:
+            rows.append((each.device, each.result, found.problem, "", "", "", "", "", ""))
+            continue
+        rows.append(
+            (
+                each.device,
+                each.result,
+                f"{found.element_type.name.lower()}[{','.join(map(str, found.shape))}]",
+                "agrees" if found.agrees else f"{found.mismatches} differ",
+                f"{found.max_absolute:.3g}",
+                f"{found.max_relative:.3g}",
+                str(found.max_ulp),
+                "" if found.worst is None else f"[{','.join(map(str, found.worst))}]",
+                "" if found.worst is None else f"{spelled(found.value)}, expected {spelled(found.expected)}",
+            )
+        )
+    columns = ("device", "result", "type", "", "absolute", "relative", "ulp", "worst at", "worst value")
+    if rows:
+        print_table(columns, rows, right=("absolute", "relative", "ulp"))

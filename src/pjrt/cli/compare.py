@@ -1,0 +1,118 @@
+"""``pjrt compare``: whether devices agree about a program, and the first operation about which they do not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import pjrt
+from pjrt.cli._console import print_facts, print_json, progress
+from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
+from pjrt.cli._options import client_options, devices_option, partitioning_options, time_limit_option
+from pjrt.models.comparison import Comparison, read_expected
+from pjrt.models.comparison import compare as compare_devices
+from pjrt.models.cut_runs import Limits
+from pjrt.models.model_file import ModelFile
+from pjrt.models.tolerance import Tolerance
+
+_EXAMPLES = """
+\b
+Examples:
+  pjrt compare model.stablehlo -d cpu -d reference --input random:0
+  pjrt compare model.mlir -d cpu -d reference -d ./plugin.so -i x=image.npy
+  pjrt compare model.mlir -d ./plugin.so -d reference -i random:0 --save-case bug
+  pjrt compare model.mlir -d cpu -i image.npy --expect scores.npz --rtol 1e-3
+"""
+
+
+@click.command(short_help="Compare the results of devices; find the first operation that differs.", epilog=_EXAMPLES)
+@click.argument("program", type=click.Path())
+@devices_option
+@client_options
+@partitioning_options
+@click.option("--input", "-i", "inputs", multiple=True, metavar="SOURCE", help="An argument, as in 'pjrt run'.")
+@expect_option
+@tolerance_options
+@click.option("--no-first", is_flag=True, help="Do not search for the first operation that differs.")
+@click.option("--save-case", metavar="DIR", help="Write that operation as a program, with its inputs, to a folder.")
+@click.option(
+    "--max-compilations",
+    type=click.IntRange(min=1),
+    default=Limits().compilations,
+    show_default=True,
+    metavar="N",
+    help="How many programs the search may compile.",
+)
+@time_limit_option(Limits().seconds, "a run of a device, and the search, may")
+@click.option("--in-process", is_flag=True, help="Run the devices in this process, which they can crash.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def compare(
+    program: str,
+    devices: tuple[str, ...],
+    options: dict[str, Any],
+    partitioning: pjrt.CompileOptions,
+    inputs: tuple[str, ...],
+    expect: str | None,
+    tolerance: Tolerance,
+    no_first: bool,
+    save_case: str | None,
+    max_compilations: int,
+    time_limit: float,
+    in_process: bool,
+    as_json: bool,
+) -> None:
+    """Run PROGRAM on all devices with the same inputs, and compare the results.
+
+    The exit code is 0 if they agree, 1 if they differ. The device reference is the judge where it takes part. Each
+    device runs in a subprocess, so that a crash is a finding, too.
+    """
+    with progress("comparing"):
+        comparison = compare_devices(
+            ModelFile.read(program),
+            devices,
+            inputs,
+            expected=None if expect is None else read_expected(expect),
+            rtol=tolerance.rtol,
+            atol=tolerance.atol,
+            find_first=not no_first,
+            limits=Limits(max_compilations, time_limit),
+            isolated=not in_process,
+            time_limit=time_limit,
+            compile_options=partitioning,
+            client_options=options,
+        )
+    saved = _save(comparison, save_case)
+    if as_json:
+        print_json({**comparison.as_dict(), "case": saved})
+    else:
+        _print(comparison, saved)
+    sys.exit(0 if comparison.agrees else DIFFER)
+
+
+def _save(comparison: Comparison, folder: str | None) -> str | None:
+    """Write the case of the first difference to a folder, and return the folder; None if there is no case."""
+    difference = comparison.first_difference
+    if folder is None or difference is None or difference.case is None:
+        return None
+    difference.save_case(Path(folder))
+    return folder
+
+
+def _print(comparison: Comparison, saved: str | None) -> None:
+    print_differences(comparison.differences)
+    for name, error in comparison.errors.items():
+        click.echo(f"{name} failed: {error.message}")
+    names = ", ".join(comparison.devices)
+    verdict = "agrees" if len(comparison.devices) == 1 else "agree"
+    if not comparison.agrees:
+        verdict = "differs" if len(comparison.devices) == 1 else "do not all agree"
+    click.echo(f"{names} {verdict}, compared with {comparison.judge}")
+    for name in comparison.odd_ones:
+        click.echo(f"the odd one out: {name}")
+    for difference in comparison.first_differences.values():
+        click.echo(f"\n{difference}")
+    if saved is not None:
+        print_facts([("case", saved)])
