@@ -20,7 +20,7 @@ _VIEWS = frozenset(
 """Operations whose results compilers do not store: they read the operand's memory in another way."""
 
 _CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
-_RUN_REGIONS = frozenset(
+RUN_REGIONS = frozenset(
     ("stablehlo.case", "stablehlo.if", "stablehlo.while", "stablehlo.async_start", "sdy.manual_computation")
 )
 """Operations whose regions compute arrays; the regions of the others, such as ``reduce``, compute single elements."""
@@ -194,7 +194,7 @@ class _Walk:
         Returns:
             The most bytes that are live inside, besides those before; 0 if steps show them.
         """
-        if operation.name in _RUN_REGIONS:
+        if operation.name in RUN_REGIONS:
             for block in operation.regions:
                 self._block(block, function, set())
             return 0

@@ -1,0 +1,55 @@
+// The live memory along the program, as an area; the peak is marked, and a click selects the operation.
+
+const CHART_HEIGHT = 150;
+const CHART_LEFT = 64;
+
+function memoryChart(memory, nodes, onChoose) {
+  const holder = element('div', {class: 'chart', id: 'memory'});
+  const status = element('p', {class: 'note', role: 'status'}, 'Point at the chart to see the operation; click to select it.');
+  const draw = () => holder.replaceChildren(drawn(memory, nodes, Math.max(holder.clientWidth, 320), status, onChoose));
+  new ResizeObserver(draw).observe(holder);
+  return element('div', {}, holder, status);
+}
+
+function drawn(memory, nodes, width, status, onChoose) {
+  const {steps, peak} = memory;
+  const most = steps[peak][1] || 1;
+  const plot = width - CHART_LEFT - 8;
+  const x = (index) => CHART_LEFT + index / steps.length * plot;
+  const y = (count) => 14 + (1 - count / most) * (CHART_HEIGHT - 34);
+  const bottom = y(0);
+  const stride = Math.max(1, Math.floor(steps.length / plot));  // one point for each pixel: the highest of its steps
+  let path = `M${x(0)} ${bottom}`;
+  for (let begin = 0; begin < steps.length; begin += stride) {
+    const end = Math.min(begin + stride, steps.length);
+    const high = Math.max(...steps.slice(begin, end).map((step) => step[1]));
+    path += `L${x(begin)} ${y(high)}L${x(end)} ${y(high)}`;
+  }
+  path += `L${x(steps.length)} ${bottom}z`;
+  const cursor = svg('line', {class: 'cursor', y1: 8, y2: bottom, x1: -9, x2: -9});
+  const middle = x(peak + 0.5);
+  const isRight = middle > width * 0.7;
+  const chart = svg('svg', {width, height: CHART_HEIGHT, role: 'img', 'aria-label': `live memory, at most ${bytesText(most)}`},
+    [0, 0.5, 1].map((part) => svg('g', {class: 'axis'}, svg('line', {x1: CHART_LEFT, x2: width - 8, y1: y(part * most), y2: y(part * most)}),
+      svg('text', {x: CHART_LEFT - 6, y: y(part * most) + 4, 'text-anchor': 'end'}, bytesText(part * most)))),
+    svg('path', {class: 'area', d: path}), svg('line', {class: 'peak', x1: middle, x2: middle, y1: 8, y2: bottom}),
+    svg('text', {class: 'peak', x: middle + (isRight ? -6 : 6), y: bottom - 6, 'text-anchor': isRight ? 'end' : 'start'}, 'peak'),
+    svg('text', {class: 'axis', x: CHART_LEFT, y: CHART_HEIGHT - 4}, 'first operation'),
+    svg('text', {class: 'axis', x: width - 8, y: CHART_HEIGHT - 4, 'text-anchor': 'end'}, `${steps.length} steps`), cursor);
+  const indexAt = (event) => {
+    const at = (event.clientX - chart.getBoundingClientRect().left - CHART_LEFT) / plot * steps.length;
+    return Math.min(Math.max(Math.floor(at), 0), steps.length - 1);
+  };
+  chart.addEventListener('pointermove', (event) => {
+    const index = indexAt(event);
+    const node = nodes[steps[index][0]];
+    cursor.setAttribute('x1', x(index + 0.5));
+    cursor.setAttribute('x2', x(index + 0.5));
+    status.textContent = `${bytesText(steps[index][1])} at step ${index}` + (node ? `: ${node.shortName} ${node.label} ${node.types.join(', ')}` : '');
+  });
+  chart.addEventListener('click', (event) => {
+    const index = steps[indexAt(event)][0];
+    if (index >= 0) onChoose(index);
+  });
+  return chart;
+}

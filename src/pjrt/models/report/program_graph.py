@@ -1,0 +1,285 @@
+"""The graph of a program, as data: one node for each operation, argument and list of results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.shape_spec import format_shape
+from pjrt.models.model_file import ModelFile
+from pjrt.stablehlo import Block, Function, Operation, ParsedProgram, TensorType, Value, ValueType, to_module
+from pjrt.stablehlo.cost_analysis import OperationCost, cost
+from pjrt.stablehlo.inspection import COLLECTIVES
+from pjrt.stablehlo.liveness import RUN_REGIONS, nbytes_of
+from pjrt.stablehlo.parser import parse_module
+
+ARGUMENT, RESULTS = "argument", "results"
+"""The names of the nodes that are no operations."""
+
+_MOST_ATTRIBUTE_CHARACTERS = 500
+_PLACES = ("sdy.sharding", "mhlo.sharding", "sharding", "out_shardings")
+_RETURNS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
+
+_KINDS = {
+    "contraction": "convolution dot dot_general ragged_dot",
+    "reduction": "reduce reduce_window reduce_precision select_and_scatter sort top_k",
+    "movement": (
+        "bitcast_convert broadcast broadcast_in_dim concatenate copy dynamic_broadcast_in_dim dynamic_gather dynamic_pad "
+        "dynamic_reshape dynamic_slice dynamic_update_slice gather pad reshape reverse scatter slice transpose"
+    ),
+    "constant": "constant create_token dynamic_iota iota partition_id replica_id",
+    "control": "call case composite if while return optimization_barrier async_start async_done after_all",
+    "custom": "custom_call",
+}
+_KIND_OF = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of the graph.
+
+    Attributes:
+        index: its number.
+        name: the operation's name with its dialect; ``argument`` or ``results``.
+        label: the names of its values, such as ``%3``, or the argument's name.
+        kind: the kind of its work, such as ``contraction``.
+        function: the name of its function.
+        parent: the number of the operation whose region it is in; -1 for none.
+        types: the type of each result.
+        operands: the numbers of the nodes that its operands come from; ``parent`` for an argument of the region.
+        scope: the names of the author's scopes around it, such as ``layer_0/attention``.
+        file: the source file; empty if unknown.
+        line: the line in it.
+        location: the places that it comes from, the innermost first.
+        attributes: its attributes as text, shortened.
+        sharding: its sharding as the program spells it; empty if it states none.
+        nbytes: the bytes of its results; None if a shape is dynamic.
+        flops: the arithmetic operations of all its runs; None if they were not counted.
+        bytes_accessed: the bytes that it reads and writes in all its runs; None if they were not counted.
+        times: how often it runs; None if that was not counted.
+        note: a remark about its cost.
+    """
+
+    index: int
+    name: str
+    label: str
+    kind: str
+    function: str
+    parent: int
+    types: tuple[str, ...]
+    operands: tuple[int, ...]
+    scope: str
+    file: str
+    line: int
+    location: str
+    attributes: str
+    sharding: str
+    nbytes: int | None
+    flops: int | None
+    bytes_accessed: int | None
+    times: int | None
+    note: str
+
+    @property
+    def short_name(self) -> str:
+        """The name without the dialect of StableHLO."""
+        return self.name.removeprefix("stablehlo.")
+
+
+class ProgramGraph:
+    """The nodes of a program, in the order of its text.
+
+    Args:
+        program: the program.
+
+    Attributes:
+        nodes: the nodes; the operands of a node come before it, except in called functions.
+        cost_note: why the cost is unknown; empty if it was counted.
+        flops: the arithmetic operations of one run; None if they were not counted.
+        bytes_accessed: the bytes read and written; None if they were not counted.
+    """
+
+    def __init__(self, program: ParsedProgram) -> None:
+        self.program = program
+        self.nodes: list[Node] = []
+        self.flops: int | None = None
+        self.bytes_accessed: int | None = None
+        self.cost_note = ""
+        self._node_of_value: dict[int, int] = {}
+        self._node_of_operation: dict[int, int] = {}
+        self._costs = self._counted()
+        for function in program.functions.values():
+            self._add_function(function)
+
+    def node_of(self, owner: Operation | Value) -> Node | None:
+        """Return the node of an operation or of a value; None for those inside regions of single elements."""
+        table = self._node_of_operation if isinstance(owner, Operation) else self._node_of_value
+        index = table.get(id(owner))
+        return None if index is None else self.nodes[index]
+
+    def _counted(self) -> dict[int, OperationCost]:
+        try:
+            counted = cost(self.program)
+        except PjrtError as error:
+            self.cost_note = error.message
+            return {}
+        self.flops, self.bytes_accessed = counted.flops, counted.bytes_accessed
+        return {id(each.operation): each for each in counted.operations}
+
+    def _add_function(self, function: Function) -> None:
+        for value, name, attributes in zip(
+            function.arguments, function.argument_names, function.argument_attributes, strict=True
+        ):
+            self._node_of_value[id(value)] = len(self.nodes)
+            self._add(
+                name=ARGUMENT,
+                label=name or value.name,
+                function=function.name,
+                types=[value.type],
+                sharding=_sharding(attributes),
+                attributes=_attributes(attributes),
+            )
+        if function.body is not None:
+            self._add_block(function.body, function.name, -1)
+
+    def _add_block(self, block: Block, function: str, parent: int) -> None:
+        for operation in block.operations:
+            index = len(self.nodes)
+            self._node_of_operation[id(operation)] = index
+            for value in operation.results:
+                self._node_of_value[id(value)] = index
+            self._add_operation(operation, function, parent)
+            for region in operation.regions if operation.name in RUN_REGIONS else ():
+                for value in region.arguments:
+                    self._node_of_value[id(value)] = index
+                self._add_block(region, function, index)
+
+    def _add_operation(self, operation: Operation, function: str, parent: int) -> None:
+        counted = self._costs.get(id(operation))
+        location = operation.location
+        is_return = operation.name in _RETURNS
+        target = operation.attributes.get("call_target_name") or operation.attributes.get("callee")
+        self._add(
+            name=RESULTS if is_return else operation.name,
+            label=f"@{target}" if target else ", ".join(value.name for value in operation.results),
+            function=function,
+            parent=parent,
+            types=[value.type for value in (operation.operands if is_return else operation.results)],
+            operands=self._operands(operation),
+            scope=location.name.rpartition("/")[0],
+            file=location.file,
+            line=location.line,
+            location="\n".join(map(str, location.places)),
+            attributes=_attributes(operation.attributes, operation.regions),
+            sharding=_sharding(operation.attributes),
+            cost=counted,
+        )
+
+    def _operands(self, operation: Operation) -> tuple[int, ...]:
+        """Return the nodes that an operation reads, those that its regions of single elements read among them."""
+        readers: list[Operation] = [operation]
+        if operation.name not in RUN_REGIONS:
+            readers += operation.walk()
+        nodes = (self._node_of_value.get(id(value)) for reader in readers for value in reader.operands)
+        return tuple(dict.fromkeys(node for node in nodes if node is not None))
+
+    def _add(
+        self,
+        *,
+        name: str,
+        label: str,
+        function: str,
+        types: Sequence[ValueType],
+        parent: int = -1,
+        operands: tuple[int, ...] = (),
+        scope: str = "",
+        file: str = "",
+        line: int = 0,
+        location: str = "",
+        attributes: str = "",
+        sharding: str = "",
+        cost: OperationCost | None = None,
+    ) -> None:
+        sizes = [nbytes_of(type_) for type_ in types]
+        self.nodes.append(
+            Node(
+                index=len(self.nodes),
+                name=name,
+                label=label,
+                kind=_kind(name),
+                function=function,
+                parent=parent,
+                types=tuple(map(type_text, types)),
+                operands=operands,
+                scope=scope,
+                file=file,
+                line=line,
+                location=location,
+                attributes=attributes,
+                sharding=sharding,
+                nbytes=None if None in sizes else sum(size for size in sizes if size is not None),
+                flops=None if cost is None else cost.flops,
+                bytes_accessed=None if cost is None else cost.bytes_accessed,
+                times=None if cost is None else cost.times,
+                note="" if cost is None else cost.note,
+            )
+        )
+
+
+def parsed_without_constants(model: ModelFile) -> ParsedProgram:
+    """Return the program of a file, parsed, without the values of large constants.
+
+    Raises:
+        InvalidArgumentError: the file has no program, but an executable.
+        PjrtError: the program does not parse.
+    """
+    if model.program is None:
+        raise InvalidArgumentError(f"{model.source}: expected a file with a program, found a {model.kind}")
+    try:
+        return parse_module(to_module(model.program), largest_constant=1)
+    except PjrtError as error:
+        raise model.named(error) from error
+
+
+def type_text(type_: ValueType) -> str:
+    """Return a type as people write it: ``f32[8,?]`` for a tensor."""
+    if isinstance(type_, TensorType) and type_.quantization is None:
+        if type_.is_static:
+            return format_shape(type_.element, type_.sizes)
+        sizes = ",".join("?" if size is None else str(size) for size in type_.shape)
+        return f"{type_.element.name.lower()}[{sizes}]"
+    return str(type_)
+
+
+def _kind(name: str) -> str:
+    if name in (ARGUMENT, RESULTS):
+        return "argument"
+    if name in COLLECTIVES:
+        return "collective"
+    return _KIND_OF.get(name.rpartition(".")[2], "elementwise")
+
+
+def _sharding(attributes: Any) -> str:
+    return next((_text(attributes[key]) for key in _PLACES if key in attributes), "")
+
+
+def _attributes(attributes: Any, regions: Sequence[Block] = ()) -> str:
+    lines = [f"{key} = {_text(value)}" for key, value in attributes.items() if key not in _PLACES]
+    lines += list(_bodies(regions))
+    return "\n".join(line[:_MOST_ATTRIBUTE_CHARACTERS] for line in lines)
+
+
+def _bodies(regions: Sequence[Block]) -> Iterator[str]:
+    for region in regions:
+        names = [operation.name.rpartition(".")[2] for operation in region.operations[:-1]]
+        if names:
+            yield f"region: {', '.join(names)}"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "…"
+    text = getattr(value, "text", None)
+    return text if isinstance(text, str) else " ".join(str(value).split())

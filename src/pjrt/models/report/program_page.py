@@ -1,0 +1,103 @@
+"""The page of a program: its graph, costs, and the memory along it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from pjrt.api.errors import PjrtError
+from pjrt.models.model_file import ModelFile
+from pjrt.models.report.page import page
+from pjrt.models.report.program_graph import Node, ProgramGraph, parsed_without_constants, type_text
+from pjrt.stablehlo import ParsedProgram
+from pjrt.stablehlo.liveness import LiveMemory, live_memory
+
+_SCRIPTS = ("elements.js", "layout.js", "groups.js", "graph.js", "memory.js", "program.js")
+
+_FIELDS = tuple(each.name for each in dataclasses.fields(Node))
+
+
+def program_page(model: ModelFile) -> str:
+    """Return the page of a program as HTML.
+
+    Args:
+        model: the model file.
+
+    Raises:
+        InvalidArgumentError: the file has no program, but an executable.
+        PjrtError: the program does not parse.
+    """
+    program = parsed_without_constants(model)
+    title = model.source or program.name or "program"
+    return page(f"{title} - pjrt", _data(model, program), _SCRIPTS)
+
+
+def _data(model: ModelFile, program: ParsedProgram) -> dict[str, Any]:
+    graph = ProgramGraph(program)
+    strings: dict[str, int] = {}
+    nodes = [[_packed(getattr(node, name), strings) for name in _FIELDS] for node in graph.nodes]
+    return {
+        "name": program.name,
+        "source": model.source,
+        "format": model.kind,
+        "entry": program.entry.name,
+        "partitions": program.num_partitions,
+        "replicas": program.num_replicas,
+        "flops": graph.flops,
+        "bytes": graph.bytes_accessed,
+        "cost_note": graph.cost_note,
+        "fields": list(_FIELDS),
+        "nodes": nodes,
+        "strings": list(strings),
+        "memory": _memory(program, graph),
+        "parameters": list(_signature(model, "parameters")),
+        "results": list(_signature(model, "results")),
+    }
+
+
+def _packed(value: Any, strings: dict[str, int]) -> Any:
+    """Return a field of a node for JSON: texts as numbers, because many nodes share them."""
+    if isinstance(value, str):
+        return strings.setdefault(value, len(strings))
+    if isinstance(value, tuple):
+        return [_packed(each, strings) for each in value]
+    return value
+
+
+def _memory(program: ParsedProgram, graph: ProgramGraph) -> dict[str, Any] | None:
+    try:
+        memory = live_memory(program)
+    except PjrtError as error:
+        return {"note": error.message}
+    nodes = [graph.node_of(step.operation) for step in memory.steps]
+    return {
+        "note": "Arrays of dynamic shape count as nothing." if memory.has_unknown_sizes else "",
+        "steps": [
+            [-1 if node is None else node.index, step.live_bytes]
+            for node, step in zip(nodes, memory.steps, strict=True)
+        ],
+        "peak": memory.peak_step,
+        "arrays": list(_arrays(memory, graph)),
+    }
+
+
+def _arrays(memory: LiveMemory, graph: ProgramGraph) -> Iterator[list[Any]]:
+    for array in memory.peak_arrays:
+        node = graph.node_of(array.value)
+        yield [-1 if node is None else node.index, array.name, type_text(array.value.type), array.nbytes]
+
+
+def _signature(model: ModelFile, which: str) -> Iterator[dict[str, Any]]:
+    try:
+        values = getattr(model, which)
+    except PjrtError:  # a token, which has no array
+        return
+    for value in values:
+        sizes = ",".join("?" if size is None else str(size) for size in value.shape)
+        yield {
+            "name": value.name,
+            "type": f"{value.element_type.name.lower()}[{sizes}]",
+            "sharding": value.sharding,
+            "donated": getattr(value, "donated", False),
+        }
