@@ -40,7 +40,9 @@ class Browser:
 
     def __init__(self, folder: Path, *flags: str) -> None:
         assert DRIVER is not None
-        self._driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self._driver = subprocess.Popen(
+            [DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         assert self._driver.stdout is not None
         for line in self._driver.stdout:
             started = re.search(r"started successfully on port (\d+)", line)
@@ -52,7 +54,9 @@ class Browser:
         options = {"args": [*_FLAGS, *flags, f"--user-data-dir={folder}"], "binary": CHROMIUM}
         capabilities = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         self._session = ""
-        self._session = "/session/" + self._post("/session", {"capabilities": {"alwaysMatch": capabilities}})["sessionId"]
+        self._session = (
+            "/session/" + self._post("/session", {"capabilities": {"alwaysMatch": capabilities}})["sessionId"]
+        )
 
     def open(self, path: Path) -> None:
         """Open a file, and wait until it is loaded."""
@@ -73,6 +77,12 @@ class Browser:
     def screenshot(self, path: Path) -> None:
         """Write what the window shows to a PNG file."""
         path.write_bytes(base64.b64decode(self._request("GET", f"{self._session}/screenshot", None)))
+
+    def emulate(self, scheme: str) -> None:
+        """Show pages as for a user who prefers light or dark colours."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        command = {"cmd": "Emulation.setEmulatedMedia", "params": {"features": features}}
+        self._post("/goog/cdp/execute", command)
 
     def console(self) -> list[str]:
         """Return the messages of the console so far: errors of scripts and refused resources among them."""

@@ -224,3 +224,38 @@ def test_bad_programs_are_refused() -> None:
           %0 = call @main(%a) : (tensor<f32>) -> tensor<f32>
           return %0 : tensor<f32>
         }""")
+
+
+def test_the_memory_at_each_operation() -> None:
+    peak = stablehlo.peak_memory("""
+    func.func @main(%a: tensor<16x16xf32>) -> tensor<16x16xf32> {
+      %0 = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0]
+        : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+      %1 = call @square(%0) : (tensor<16x16xf32>) -> tensor<16x16xf32>
+      %2 = stablehlo.tanh %1 : tensor<16x16xf32>
+      return %2 : tensor<16x16xf32>
+    }
+    func.func private @square(%a: tensor<16x16xf32>) -> tensor<16x16xf32> {
+      %0 = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0]
+        : (tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+      return %0 : tensor<16x16xf32>
+    }""")
+    steps = [(step.operation.name.rpartition(".")[2], step.nbytes // KIB) for step in peak.steps]
+    assert steps == [("dot_general", 2), ("dot_general", 3), ("call", 3), ("tanh", 2)]
+    assert max(step.nbytes for step in peak.steps) == peak.nbytes
+
+
+def test_a_call_is_one_step_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = "\n".join(f"%{n} = call @f(%{n - 1 if n else 'a'}) : (tensor<f32>) -> tensor<f32>" for n in range(20))
+    text = f"""
+    func.func @main(%a: tensor<f32>) -> tensor<f32> {{
+      {calls}
+      return %19 : tensor<f32>
+    }}
+    func.func private @f(%a: tensor<f32>) -> tensor<f32> {{
+      %0 = stablehlo.tanh %a : tensor<f32>
+      return %0 : tensor<f32>
+    }}"""
+    assert len(stablehlo.peak_memory(text).steps) == 40
+    monkeypatch.setattr("pjrt.stablehlo._block_peak.MOST_STEPS", 10)
+    assert len(stablehlo.peak_memory(text).steps) == 10 + 15

@@ -11,6 +11,9 @@ from pjrt.cli._console import print_facts, print_json, print_table, progress, re
 from pjrt.cli._failures import naming
 from pjrt.cli._saved_executable import as_dict, print_executable
 from pjrt.models.model_file import ModelFile
+from pjrt.models.report.dot import program_dot
+from pjrt.models.report.page import check_page_path, write_page
+from pjrt.models.report.program_page import program_page
 from pjrt.stablehlo.argument_shapes import spelled_shape
 
 _EXAMPLES = """
@@ -19,6 +22,8 @@ Examples:
   pjrt inspect model.stablehlo
   pjrt inspect model.hlo --json
   pjrt inspect model.stablehlo --text --locations > model.mlir
+  pjrt inspect model.stablehlo --html report.html
+  pjrt inspect model.stablehlo --dot | dot -Tsvg > model.svg
 """
 
 
@@ -27,15 +32,25 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--text", "as_text", is_flag=True, help="Print the program as MLIR text instead.")
 @click.option("--locations", is_flag=True, help="With --text: print source locations too.")
-def inspect(program: str, as_json: bool, as_text: bool, locations: bool) -> None:
+@click.option("--dot", "as_dot", is_flag=True, help="Print the graph of operations for Graphviz instead.")
+@click.option("--html", metavar="PATH", help="Write a page with the graph, the cost and the memory of the program.")
+def inspect(program: str, as_json: bool, as_text: bool, locations: bool, as_dot: bool, html: str | None) -> None:
     """Show the types, operations, versions and size of PROGRAM (StableHLO text, bytecode, portable artifact, HLO
     proto).
     """
-    if as_json and as_text:
-        raise click.UsageError("expected one of --json and --text, found both")
+    forms = [
+        name for name, value in (("--json", as_json), ("--text", as_text), ("--dot", as_dot), ("--html", html)) if value
+    ]
+    if len(forms) > 1:
+        raise click.UsageError(f"expected one of --json, --text, --dot and --html, found {' and '.join(forms)}")
     if locations and not as_text:
         raise click.UsageError("expected --text with --locations: tables show locations anyway")
+    if html is not None:
+        check_page_path(html)
     file = ModelFile.read(program)
+    if html is not None or as_dot:
+        _draw(file, html)
+        return
     if file.executable is not None:
         if as_text:
             raise click.UsageError("expected a program with --text, found a saved executable, which has no text")
@@ -57,6 +72,17 @@ def inspect(program: str, as_json: bool, as_text: bool, locations: bool) -> None
         print_json(_as_dict(info))
         return
     _print(info)
+
+
+def _draw(file: ModelFile, html: str | None) -> None:
+    """Write a page, or print the graph if there is no path."""
+    with progress("drawing the program"):
+        text = program_dot(file) if html is None else program_page(file)
+    if html is None:
+        click.echo(text, nl=False)
+        return
+    write_page(html, text)
+    print_facts([("written to", html), ("size", readable_bytes(len(text)))])
 
 
 def _print(info: stablehlo.ProgramInfo) -> None:

@@ -47,9 +47,8 @@ if TYPE_CHECKING:
         signature,
     )
     from pjrt.stablehlo.jax_export import ExportedArray, JaxExport, read_jax_export
-    from pjrt.stablehlo.liveness import LiveArray, LiveMemory, LiveStep, live_memory
     from pjrt.stablehlo.location import Location
-    from pjrt.stablehlo.memory_analysis import ArrayRole, PeakArray, PeakMemory, peak_memory
+    from pjrt.stablehlo.memory_analysis import ArrayRole, MemoryStep, PeakArray, PeakMemory, peak_memory
     from pjrt.stablehlo.named_sharding import NamedSharding
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
@@ -106,10 +105,8 @@ __all__ = [
     "FunctionType",
     "FutureType",
     "JaxExport",
-    "LiveArray",
-    "LiveMemory",
-    "LiveStep",
     "Location",
+    "MemoryStep",
     "NamedSharding",
     "OpaqueType",
     "Operation",
@@ -152,7 +149,6 @@ __all__ = [
     "inspect",
     "is_saved_model",
     "is_torch_folder",
-    "live_memory",
     "minimum_version",
     "needed_version",
     "parse",
@@ -186,13 +182,12 @@ _HOMES = {
     "cutting": "Cut Cutter cut",
     "cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
     "format": "Encoding artifact_version encoding_of",
-    "liveness": "LiveArray LiveMemory LiveStep live_memory",
     "hlo_text": "parse_hlo_text",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
     "jax_export": "ExportedArray JaxExport read_jax_export",
     "location": "Location",
     "named_sharding": "NamedSharding",
-    "memory_analysis": "ArrayRole PeakArray PeakMemory peak_memory",
+    "memory_analysis": "ArrayRole MemoryStep PeakArray PeakMemory peak_memory",
     "operation": "Block Function Operation ParsedProgram Value",
     "parser": "parse",
     "partitioner": "Partitioned partition",

@@ -24,6 +24,9 @@ from pjrt.stablehlo._live_operations import live_operations
 from pjrt.stablehlo._work import is_elementwise, nbytes
 from pjrt.stablehlo.operation import Block, Function, Operation, Value
 
+MOST_STEPS = 50_000
+"""The number of steps beyond which a call is one step: functions that call functions have very many."""
+
 
 @dataclass(slots=True, eq=False)
 class Storage:
@@ -65,6 +68,8 @@ class Peak:
         freed: the indices of the arguments whose memory is free by then.
         operation: the operation that runs; None at the end of the block.
         outputs: for each output the index of the argument in whose memory it is, or the value that has new memory.
+        steps: the operations in the order in which they end, those of the blocks that they run before them, each with
+            the most bytes while it runs. Of a loop one iteration is listed.
     """
 
     nbytes: int = 0
@@ -72,6 +77,7 @@ class Peak:
     freed: frozenset[int] = frozenset()
     operation: Operation | None = None
     outputs: tuple[int | Value, ...] = ()
+    steps: tuple[tuple[Operation, int], ...] = ()
 
 
 class PeakFinder:
@@ -125,6 +131,8 @@ class _BlockWalk:
         self._peak, self._peak_time, self._inside = 0, 0, Peak()
         self._peak_operation: Operation | None = None
         self._freed_inside: list[Storage] = []
+        self._steps: list[tuple[Operation, int]] = []
+        self._step_bytes = 0
         self._time = 0  # counts allocations, overwritings and the ends of operations
         self._operation: Operation | None = None
         for index, argument in enumerate(block.arguments):
@@ -139,11 +147,13 @@ class _BlockWalk:
     def peak(self, *, copied: bool) -> Peak:
         """Walk through the block, and return its peak."""
         for operation, used in zip(self._operations, self._used, strict=True):
-            self._operation = operation
+            self._operation, self._step_bytes = operation, self._current
             for value in used:
                 for storage in self._behind.get(id(value), ()):
                     storage.pending -= 1
             self._run(operation)
+            if operation is not self._block.operations[-1]:  # which returns the outputs
+                self._steps.append((operation, max(self._step_bytes, self._current)))
             self._free_unused()
         self._operation = None
         outputs, of_outputs = self._return(copied)
@@ -156,6 +166,7 @@ class _BlockWalk:
             frozenset(each.argument for each in self._storages if each.argument is not None and each not in alive),
             inside.operation or self._peak_operation,
             outputs,
+            tuple(self._steps),
         )
 
     def _run(self, operation: Operation) -> None:
@@ -282,6 +293,9 @@ class _BlockWalk:
 
     def _note(self, inside: Peak, arguments: Sequence[Storage] = ()) -> None:
         """Compare the memory at this step, with that of a block that it runs, with the peak."""
+        self._step_bytes = max(self._step_bytes, self._current + inside.nbytes)
+        if len(self._steps) + len(inside.steps) <= MOST_STEPS:
+            self._steps += [(operation, self._current + nbytes_inside) for operation, nbytes_inside in inside.steps]
         if self._current + inside.nbytes > self._peak:
             self._peak, self._peak_time, self._inside = self._current + inside.nbytes, self._time, inside
             self._peak_operation = self._operation

@@ -42,6 +42,7 @@ class PeakArray:
         type: its type, as one device has it.
         nbytes: its size in bytes.
         location: the source location of the operation that computes it; unknown for an argument.
+        value: the value that it holds.
         is_donated: whether it is an argument whose memory the program may reuse.
     """
 
@@ -50,6 +51,7 @@ class PeakArray:
     type: ValueType
     nbytes: int
     location: Location
+    value: Value = field(repr=False)
     is_donated: bool = False
 
     @property
@@ -62,6 +64,19 @@ class PeakArray:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryStep:
+    """One operation on the way through a program.
+
+    Attributes:
+        operation: the operation.
+        nbytes: the most bytes in use while it runs, arguments and results included.
+    """
+
+    operation: Operation = field(repr=False)
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeakMemory:
     """The memory of one device when one run of a program needs the most.
 
@@ -71,6 +86,8 @@ class PeakMemory:
         result_nbytes: the bytes of all results, those in the memory of a donated argument included.
         operation: the operation that runs then; None if it is the end of the program.
         arrays: the arrays in memory then, the largest first.
+        steps: the memory at each operation, in the order in which they end; those of called functions and of regions
+            are listed before the operation that runs them, of a loop those of one iteration.
     """
 
     nbytes: int
@@ -78,6 +95,7 @@ class PeakMemory:
     result_nbytes: int
     operation: Operation | None = field(repr=False)
     arrays: tuple[PeakArray, ...] = field(repr=False)
+    steps: tuple[MemoryStep, ...] = field(repr=False)
 
 
 def peak_memory(
@@ -114,6 +132,7 @@ def peak_memory(
             each.type,
             sizes[index],
             Location(""),
+            entry.arguments[index],
             donated[index],
         )
         for index, each in enumerate(signature.arguments)
@@ -127,6 +146,7 @@ def peak_memory(
         sum(nbytes(type_) for type_ in entry.type.results),
         peak.operation,
         tuple(sorted(arrays, key=lambda array: -array.nbytes)),
+        tuple(MemoryStep(operation, sum(sizes) + size) for operation, size in peak.steps),
     )
 
 
@@ -134,7 +154,9 @@ def _array(value: Value, size: int, is_output: bool, names: Mapping[int, str]) -
     operation = value.owner
     if not isinstance(operation, Operation):
         name = f"copy of {names.get(id(value), '') or f'argument {value.index}'}"
-        return PeakArray(name, ArrayRole.RESULT if is_output else ArrayRole.TEMPORARY, value.type, size, Location(""))
+        return PeakArray(
+            name, ArrayRole.RESULT if is_output else ArrayRole.TEMPORARY, value.type, size, Location(""), value
+        )
     is_constant = operation.name.endswith(".constant")
     role = ArrayRole.RESULT if is_output else ArrayRole.CONSTANT if is_constant else ArrayRole.TEMPORARY
-    return PeakArray(operation.name, role, value.type, size, operation.location)
+    return PeakArray(operation.name, role, value.type, size, operation.location, value)

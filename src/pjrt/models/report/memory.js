@@ -12,8 +12,9 @@ function memoryChart(memory, nodes, onChoose) {
 }
 
 function drawn(memory, nodes, width, status, onChoose) {
-  const {steps, peak} = memory;
-  const most = steps[peak][1] || 1;
+  const {steps} = memory;
+  const most = Math.max(memory.peak_bytes, 1);
+  const peak = steps.reduce((best, step, index) => (step[1] > steps[best][1] ? index : best), 0);
   const plot = width - CHART_LEFT - 8;
   const x = (index) => CHART_LEFT + index / steps.length * plot;
   const y = (count) => 14 + (1 - count / most) * (CHART_HEIGHT - 34);

@@ -108,13 +108,11 @@ function mostExpensive() {
 }
 
 function peakArrays() {
-  const rows = memory.arrays.slice(0, MOST_ROWS).map(([index, name, type, size]) => {
-    const node = nodes[index];
-    return [index < 0 ? name : nodeButton(index, name), type, bytesText(size), node ? node.shortName : '', node && node.file ? `${node.file}:${node.line}` : ''];
-  });
+  const rows = memory.arrays.slice(0, MOST_ROWS).map(([index, name, type, size, role, place]) =>
+    [index < 0 ? name : nodeButton(index, name), type, bytesText(size), role, place]);
   const left = memory.arrays.slice(MOST_ROWS);
   if (left.length) rows.push([`and ${left.length} more`, '', bytesText(left.reduce((total, array) => total + array[3], 0)), '', '']);
-  return table(['array', 'type', 'bytes', 'computed by', 'from'], rows, ['bytes']);
+  return table(['array', 'type', 'bytes', 'role', 'from'], rows, ['bytes']);
 }
 
 function signature(values) {
@@ -122,17 +120,17 @@ function signature(values) {
     [String(index), value.name, value.type, value.sharding, value.donated ? 'donated' : '']), ['index']);
 }
 
-const hasSteps = Boolean(memory.steps && memory.steps.length);
+const hasSteps = memory.steps.length > 0;
 const devices = data.partitions * data.replicas;
 document.body.append(
   element('header', {}, element('h1', {}, data.source || data.name || 'program'), facts([['program', data.name || 'without a name'], ['format', data.format],
     ['operations', String(operations.length)], ['functions', String(new Set(nodes.map((node) => node.function)).size)], ['FLOPs', countText(data.flops)],
-    ['bytes moved', bytesText(data.bytes)], ['peak of live memory', hasSteps ? bytesText(memory.steps[memory.peak][1]) : 'unknown'],
+    ['bytes moved', bytesText(data.bytes)], ['peak memory of a device', bytesText(memory.peak_bytes)],
     ['devices', devices > 1 ? `${data.replicas} replicas × ${data.partitions} partitions` : '1']])),
   element('main', {},
     section('Graph', data.cost_note ? `The cost is unknown: ${data.cost_note}` : 'Click a box with + to open it, the head of an open one to fold it, an operation for its details. Drag to move, turn the wheel to zoom.',
       toolbar, element('div', {class: 'split'}, graph.picture, details), legend, graph.message),
-    section('Memory', ['The arrays of the program as it is written, whole, from their operation to their last use; a compiler that merges operations needs less.', memory.note].filter(Boolean).join(' '),
+    section('Memory of a device', memory.note || 'Estimated from the program, as a compiler would store its arrays: arguments, results and temporaries, at each operation.',
       hasSteps ? memoryChart(memory, nodes, reveal) : null, hasSteps ? element('h3', {}, 'Arrays at the peak') : null, hasSteps ? peakArrays() : null),
     data.flops === null ? null : section('Most expensive operations', 'Counted from the program as it is written, over all of its devices; loops and calls with the number of their runs.', mostExpensive()),
     section('Arguments', '', signature(data.parameters)), section('Results', '', signature(data.results))));

@@ -12,7 +12,7 @@ from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo import Block, Function, Operation, ParsedProgram, TensorType, Value, ValueType, to_module
 from pjrt.stablehlo.cost_analysis import OperationCost, cost
 from pjrt.stablehlo.inspection import COLLECTIVES
-from pjrt.stablehlo.liveness import RUN_REGIONS, nbytes_of
+from pjrt.stablehlo.location import PROGRAM_TEXT
 from pjrt.stablehlo.parser import parse_module
 
 ARGUMENT, RESULTS = "argument", "results"
@@ -22,12 +22,18 @@ _MOST_ATTRIBUTE_CHARACTERS = 500
 _PLACES = ("sdy.sharding", "mhlo.sharding", "sharding", "out_shardings")
 _RETURNS = frozenset({"func.return", "stablehlo.return", "sdy.return"})
 
+_RUN_REGIONS = frozenset(
+    ("stablehlo.case", "stablehlo.if", "stablehlo.while", "stablehlo.async_start", "sdy.manual_computation")
+)
+"""Operations whose regions compute arrays; the regions of the others, such as ``reduce``, compute single elements."""
+
 _KINDS = {
     "contraction": "convolution dot dot_general ragged_dot",
     "reduction": "reduce reduce_window reduce_precision select_and_scatter sort top_k",
     "movement": (
-        "bitcast_convert broadcast broadcast_in_dim concatenate copy dynamic_broadcast_in_dim dynamic_gather dynamic_pad "
-        "dynamic_reshape dynamic_slice dynamic_update_slice gather pad reshape reverse scatter slice transpose"
+        "bitcast_convert broadcast broadcast_in_dim concatenate copy dynamic_broadcast_in_dim dynamic_gather "
+        "dynamic_pad dynamic_reshape dynamic_slice dynamic_update_slice gather pad reshape reverse scatter slice "
+        "transpose"
     ),
     "constant": "constant create_token dynamic_iota iota partition_id replica_id",
     "control": "call case composite if while return optimization_barrier async_start async_done after_all",
@@ -151,7 +157,7 @@ class ProgramGraph:
             for value in operation.results:
                 self._node_of_value[id(value)] = index
             self._add_operation(operation, function, parent)
-            for region in operation.regions if operation.name in RUN_REGIONS else ():
+            for region in operation.regions if operation.name in _RUN_REGIONS else ():
                 for value in region.arguments:
                     self._node_of_value[id(value)] = index
                 self._add_block(region, function, index)
@@ -169,7 +175,7 @@ class ProgramGraph:
             types=[value.type for value in (operation.operands if is_return else operation.results)],
             operands=self._operands(operation),
             scope=location.name.rpartition("/")[0],
-            file=location.file,
+            file="<program>" if location.file == PROGRAM_TEXT else location.file,
             line=location.line,
             location="\n".join(map(str, location.places)),
             attributes=_attributes(operation.attributes, operation.regions),
@@ -180,7 +186,7 @@ class ProgramGraph:
     def _operands(self, operation: Operation) -> tuple[int, ...]:
         """Return the nodes that an operation reads, those that its regions of single elements read among them."""
         readers: list[Operation] = [operation]
-        if operation.name not in RUN_REGIONS:
+        if operation.name not in _RUN_REGIONS:
             readers += operation.walk()
         nodes = (self._node_of_value.get(id(value)) for reader in readers for value in reader.operands)
         return tuple(dict.fromkeys(node for node in nodes if node is not None))
@@ -202,7 +208,7 @@ class ProgramGraph:
         sharding: str = "",
         cost: OperationCost | None = None,
     ) -> None:
-        sizes = [nbytes_of(type_) for type_ in types]
+        sizes = [_nbytes(type_) for type_ in types]
         self.nodes.append(
             Node(
                 index=len(self.nodes),
@@ -251,6 +257,12 @@ def type_text(type_: ValueType) -> str:
         sizes = ",".join("?" if size is None else str(size) for size in type_.shape)
         return f"{type_.element.name.lower()}[{sizes}]"
     return str(type_)
+
+
+def _nbytes(type_: ValueType) -> int | None:
+    if isinstance(type_, TensorType):
+        return type_.nbytes if type_.is_static else None
+    return 0
 
 
 def _kind(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from pjrt.models.model_file import ModelFile
 from pjrt.models.report.page import page
 from pjrt.models.report.program_graph import Node, ProgramGraph, parsed_without_constants, type_text
 from pjrt.stablehlo import ParsedProgram
-from pjrt.stablehlo.liveness import LiveMemory, live_memory
+from pjrt.stablehlo.memory_analysis import PeakArray, peak_memory
 
 _SCRIPTS = ("elements.js", "layout.js", "groups.js", "graph.js", "memory.js", "program.js")
 
@@ -50,7 +51,7 @@ def _data(model: ModelFile, program: ParsedProgram) -> dict[str, Any]:
         "fields": list(_FIELDS),
         "nodes": nodes,
         "strings": list(strings),
-        "memory": _memory(program, graph),
+        "memory": _memory(model, program, graph),
         "parameters": list(_signature(model, "parameters")),
         "results": list(_signature(model, "results")),
     }
@@ -65,27 +66,28 @@ def _packed(value: Any, strings: dict[str, int]) -> Any:
     return value
 
 
-def _memory(program: ParsedProgram, graph: ProgramGraph) -> dict[str, Any] | None:
+def _memory(model: ModelFile, program: ParsedProgram, graph: ProgramGraph) -> dict[str, Any]:
+    """Return the memory along the program on one device; operations of a partitioned program have no node."""
     try:
-        memory = live_memory(program)
+        memory = peak_memory(program if program.num_partitions == 1 or model.program is None else model.program)
     except PjrtError as error:
-        return {"note": error.message}
+        return {"note": f"The memory is unknown: {error.message}", "steps": [], "arrays": [], "peak_bytes": None}
     nodes = [graph.node_of(step.operation) for step in memory.steps]
     return {
-        "note": "Arrays of dynamic shape count as nothing." if memory.has_unknown_sizes else "",
+        "note": "",
+        "peak_bytes": memory.nbytes,
         "steps": [
-            [-1 if node is None else node.index, step.live_bytes]
-            for node, step in zip(nodes, memory.steps, strict=True)
+            [-1 if node is None else node.index, step.nbytes] for node, step in zip(nodes, memory.steps, strict=True)
         ],
-        "peak": memory.peak_step,
-        "arrays": list(_arrays(memory, graph)),
+        "arrays": list(map(functools.partial(_array, graph), memory.arrays)),
     }
 
 
-def _arrays(memory: LiveMemory, graph: ProgramGraph) -> Iterator[list[Any]]:
-    for array in memory.peak_arrays:
-        node = graph.node_of(array.value)
-        yield [-1 if node is None else node.index, array.name, type_text(array.value.type), array.nbytes]
+def _array(graph: ProgramGraph, array: PeakArray) -> list[Any]:
+    node = graph.node_of(array.value)
+    location = array.location
+    place = f"{location.file}:{location.line}" if location.file else location.name
+    return [-1 if node is None else node.index, array.name, type_text(array.type), array.nbytes, str(array.role), place]
 
 
 def _signature(model: ModelFile, which: str) -> Iterator[dict[str, Any]]:
