@@ -47,6 +47,7 @@ PAGES = [
     "docs/reloading.md",
     "docs/ifrt.md",
     "docs/models.md",
+    "docs/memory.md",
 ]
 PRINTED_LINES = {
     "docs/compare.md": 6,
@@ -54,6 +55,7 @@ PRINTED_LINES = {
     "docs/reloading.md": 3,
     "docs/ifrt.md": 34,
     "docs/models.md": 9,
+    "docs/memory.md": 6,
 }
 """The pages that show all of their output, and how many lines they print."""
 

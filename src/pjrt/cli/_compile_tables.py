@@ -54,12 +54,12 @@ def print_several(compilations: Sequence[Compilation]) -> None:
                 *sizes,
                 _size(facts.get("memory_needed_in_bytes")),
                 _size(facts.get("memory_limit_in_bytes")),
-                _answer(each),
                 "" if seconds is None else readable(seconds),
+                _answer(each),
             )
         )
-    columns = ["topology", "devices", *(name for name, _ in _PARTS[:3]), "peak", "of", "fits", "compiled in"]
-    print_table(columns, rows, right=[*columns[1:7], "compiled in"])
+    columns = ["topology", "devices", *(name for name, _ in _PARTS[:3]), "peak", "of", "compiled in", "fits"]
+    print_table(columns, rows, right=columns[1:8])
     for each in compilations:
         if each.error is not None:
             click.echo(f"{each.place}: {one_line(each.error)}")

@@ -17,6 +17,7 @@ from pjrt.cli._failures import EXIT_CODE, fail, one_line
 from pjrt.cli._options import client_options, partitioning_options, shapes_option
 from pjrt.models.model_file import ModelFile
 from pjrt.plugins.env_vars import option_value
+from pjrt.stablehlo.call_signature import CallSignature
 
 _LARGEST = 10
 """The number of arrays that are listed when a program does not fit."""
@@ -88,13 +89,18 @@ def compile_(
         for place in topologies
     ]
     if len(compilations) == 1:
-        _report_one(compilations[0], how, output, largest, as_json)
+        _report_one(compilations[0], file, how, output, largest, as_json)
     else:
         _report_several(compilations, how, largest, as_json)
 
 
 def _report_one(
-    compilation: Compilation, how: pjrt.CompileOptions, output: str | None, largest: int | None, as_json: bool
+    compilation: Compilation,
+    file: ModelFile,
+    how: pjrt.CompileOptions,
+    output: str | None,
+    largest: int | None,
+    as_json: bool,
 ) -> None:
     error, facts = compilation.error, compilation.facts
     if error is not None and compilation.fits is None:
@@ -103,7 +109,8 @@ def _report_one(
     is_counted = bool(largest or error or how.partitioning.num_devices > 1 or not facts["cost"])
     count = Count.of(compilation.code, how) if is_counted and compilation.code is not None else None
     if output is not None and error is None and compilation.executable is not None:
-        pjrt.save_executable(compilation.executable, output, compiled_for=compilation.topology)
+        names = _signature(file, compilation)
+        pjrt.save_executable(compilation.executable, output, compiled_for=compilation.topology, program=names)
         facts |= {"output": output, "output_size_in_bytes": Path(output).stat().st_size}
     most = largest or (_LARGEST if error is not None else 0)
     if as_json:
@@ -115,6 +122,15 @@ def _report_one(
             print_largest(count, most)
     if error is not None:
         fail(one_line(error))
+
+
+def _signature(file: ModelFile, compilation: Compilation) -> CallSignature | None:
+    """Return the names and types to save with an executable; None for a program with arguments that are not arrays."""
+    assert compilation.code is not None
+    try:
+        return file.compiled_signature(compilation.code)
+    except pjrt.UnimplementedError:
+        return None
 
 
 def _report_several(
