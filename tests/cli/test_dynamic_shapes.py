@@ -88,6 +88,22 @@ def test_run_knows_the_shapes_of_its_inputs(folder: Path, device: str) -> None:
         np.testing.assert_array_equal(value, np.full(value.shape, 2 if value.ndim == 2 else 16))
 
 
+@pytest.mark.parametrize("command", [["run"], ["bench", "-n", "2", "--warm-up", "0"]])
+def test_generated_inputs_take_their_shapes_from_options(folder: Path, command: list[str]) -> None:
+    done = pjrt_(folder, *command, "step.exported", "-d", "cpu", "-i", "ones", "--shape", "b=3", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "[\n        3,\n        16\n      ]" in done.stdout or '"argument_bytes": 216' in done.stdout
+    done = pjrt_(folder, *command, "step.exported", "-d", "cpu", "-i", "ones")
+    assert (done.exit_code, "give it by --shape" in done.stderr) == (2, True)
+
+
+def test_devices_are_compared_on_generated_inputs(folder: Path) -> None:
+    devices = ["-d", "cpu", "-d", "reference", "--in-process"]
+    done = pjrt_(folder, "compare", "step.exported", *devices, "-i", "random:0", "--shape", "b=3")
+    assert done.exit_code == 0, done.stderr
+    assert "agree" in done.stdout
+
+
 def test_run_refuses_inputs_that_contradict_each_other(folder: Path) -> None:
     done = pjrt_(folder, "run", "step.exported", "-i", "unfit.npz")
     assert done.exit_code == 2

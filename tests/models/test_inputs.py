@@ -184,7 +184,7 @@ def test_what_has_no_known_form_is_refused() -> None:
 
 def test_fillers_need_static_shapes() -> None:
     for text in ("zeros", "ones", "random:0"):
-        assert "its shape is dynamic; give a file" in refused(pjrt.InvalidArgumentError, text, x=(F32, ("n",)))
+        assert "its shape is dynamic; give it by --shape" in refused(pjrt.InvalidArgumentError, text, x=(F32, ("n",)))
 
 
 def test_files_and_numbers_mix(tmp_path: Path) -> None:
@@ -194,3 +194,22 @@ def test_files_and_numbers_mix(tmp_path: Path) -> None:
     x, w, b, rest = made(f"b={tmp_path}/b.npy", "ones", f"{tmp_path}/w.npz", "x=-1", **types)
     assert (x.item(), w.tolist(), float(b), rest.tolist()) == (-1, [1, 2], 3, [1] * 4)
     assert b.dtype == ml_dtypes.bfloat16
+
+
+def test_shapes_for_what_has_none(tmp_path: Path) -> None:
+    types = {"x": (F32, ("b", 3)), "y": (F32, ("2*b",)), "z": (F32, (None,))}
+    parameters = [Parameter(i, name, *type_) for i, (name, type_) in enumerate(types.items())]
+
+    def shapes(*options: str, **given: tuple[int, ...]) -> list[tuple[int, ...]]:
+        return [each.array.shape for each in make_arguments(parameters, options, given)]
+
+    assert shapes("zeros", b=(4,), z=(7,)) == [(4, 3), (8,), (7,)]
+    assert shapes("y=random:0", "zeros", x=(4, 3), z=(7,)) == [(4, 3), (8,), (7,)]
+    np.save(tmp_path / "x.npy", np.ones((5, 3), np.float32))
+    assert shapes("zeros", f"x={tmp_path}/x.npy", z=(7,)) == [(5, 3), (10,), (7,)]
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"expected argument 0 \(x\): f32\[4,3\], found f32\[5,3\]"):
+        shapes("zeros", f"x={tmp_path}/x.npy", b=(4,), z=(7,))
+    with pytest.raises(pjrt.InvalidArgumentError, match="or a symbol"):
+        shapes("zeros", c=(4,))
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"z.*its shape is dynamic; give it by --shape"):
+        shapes("zeros", b=(4,))

@@ -9,7 +9,7 @@ import click
 
 import pjrt
 from pjrt.cli._console import console, print_facts, print_json, print_table, progress, readable_bytes
-from pjrt.cli._options import client_options, devices_option, partitioning_options
+from pjrt.cli._options import client_options, devices_option, partitioning_options, shapes_option
 from pjrt.cli._plots import histogram, timeline
 from pjrt.cli._timing import readable
 from pjrt.models.benchmark import DEFAULT_ROUNDS, DEFAULT_SECONDS, Benchmark, DeviceBenchmark, plan_of
@@ -32,6 +32,7 @@ Examples:
 @click.argument("program", type=click.Path())
 @devices_option
 @client_options
+@shapes_option
 @partitioning_options
 @click.option("--input", "-i", "inputs", multiple=True, metavar="SOURCE", help="An argument, as in 'pjrt run'.")
 @click.option("--count", "-n", type=int, metavar="N", help="Measure N executions on each device.")
@@ -61,6 +62,7 @@ def bench(
     program: str,
     devices: tuple[str, ...],
     options: dict[str, Any],
+    shapes: dict[str, tuple[int, ...]] | None,
     partitioning: pjrt.CompileOptions,
     inputs: tuple[str, ...],
     count: int | None,
@@ -84,6 +86,7 @@ def bench(
             ModelFile.read(program),
             devices or (None,),
             inputs,
+            shapes=shapes,
             count=count,
             seconds=seconds,
             warm_up=warm_up,

@@ -11,7 +11,7 @@ import click
 import pjrt
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
-from pjrt.cli._options import client_options, devices_option, partitioning_options, time_limit_option
+from pjrt.cli._options import client_options, devices_option, partitioning_options, shapes_option, time_limit_option
 from pjrt.models.comparison import Comparison, read_expected
 from pjrt.models.comparison import compare as compare_devices
 from pjrt.models.cut_runs import Limits
@@ -32,6 +32,7 @@ Examples:
 @click.argument("program", type=click.Path())
 @devices_option
 @client_options
+@shapes_option
 @partitioning_options
 @click.option("--input", "-i", "inputs", multiple=True, metavar="SOURCE", help="An argument, as in 'pjrt run'.")
 @expect_option
@@ -53,6 +54,7 @@ def compare(
     program: str,
     devices: tuple[str, ...],
     options: dict[str, Any],
+    shapes: dict[str, tuple[int, ...]] | None,
     partitioning: pjrt.CompileOptions,
     inputs: tuple[str, ...],
     expect: str | None,
@@ -74,6 +76,7 @@ def compare(
             ModelFile.read(program),
             devices,
             inputs,
+            shapes=shapes,
             expected=None if expect is None else read_expected(expect),
             rtol=tolerance.rtol,
             atol=tolerance.atol,

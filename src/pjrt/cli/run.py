@@ -17,7 +17,7 @@ import pjrt.ifrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
-from pjrt.cli._options import client_options, device_option, partitioning_options
+from pjrt.cli._options import client_options, device_option, partitioning_options, shapes_option
 from pjrt.cli._outputs import Array, check_output_path, describe, write_results
 from pjrt.cli._timing import Timing, readable
 from pjrt.models.argument import Argument
@@ -45,6 +45,7 @@ Examples:
 @click.argument("program", type=click.Path())
 @device_option
 @client_options
+@shapes_option
 @partitioning_options
 @click.option(
     "--input",
@@ -91,6 +92,7 @@ def _run(
     inputs: tuple[str, ...],
     *,
     options: dict[str, Any],
+    shapes: dict[str, tuple[int, ...]] | None,
     partitioning: pjrt.CompileOptions,
     output: str | None,
     expect: str | None,
@@ -105,7 +107,7 @@ def _run(
     with progress("reading the program"):
         if output is not None:
             check_output_path(output, len(file.results))
-        given = make_arguments(file.parameters, inputs)
+        given = make_arguments(file.parameters, inputs, shapes)
     count = partitioning.completed(file.partitioning).partitioning.num_devices
     with _client(device, options, count, profile) as client:
         model = Model(file, client, compile_options=partitioning)

@@ -41,6 +41,7 @@ def bench(
     devices: Sequence[str | Client | None] = (None,),
     inputs: Sequence[Any] | Mapping[str, Any] = (),
     *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     count: int | None = None,
     seconds: float | None = None,
     warm_up: int | None = None,
@@ -59,6 +60,8 @@ def bench(
         devices: names of devices or clients; None is the default device. Clients stay the caller's.
         inputs: the arguments: texts such as ``random:0`` or ``x=FILE.npy``, as ``pjrt run --input`` takes them; or
             arrays, flat or nested as the model takes them, in a sequence or by name.
+        shapes: shapes for texts such as ``random:0``, by a parameter's name or index, or sizes by symbol, where the
+            model has dynamic shapes.
         count: the executions on each device.
         seconds: the time for the executions on each device, instead of a count.
         warm_up: the executions on each device that are not measured; by default those of about 0.3 seconds.
@@ -79,7 +82,7 @@ def bench(
             raise InvalidArgumentError(f"expected a list of {name}, found {value!r}")
     if not devices:
         raise InvalidArgumentError("expected at least one device to measure, found none")
-    arguments = flat_inputs(file, inputs)
+    arguments = flat_inputs(file, inputs, shapes)
     origin = time.perf_counter_ns()
     with contextlib.ExitStack() as stack:
         subjects = []

@@ -116,6 +116,7 @@ def compare(
     devices: Sequence[str | Client | pjrt.ifrt.Client],
     inputs: Sequence[Any] | Mapping[str, Any] = ("random:0",),
     *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
     expected: Mapping[str, Array] | None = None,
     rtol: float | None = None,
     atol: float | None = None,
@@ -134,6 +135,8 @@ def compare(
             else, of three devices or more, one of those that agree with most others; else the first.
         inputs: the arguments: texts such as ``random:0`` or ``x=FILE.npy``, as ``pjrt run --input`` takes them; or
             arrays, flat or nested as the model takes them, in a sequence or by name.
+        shapes: shapes for texts such as ``random:0``, by a parameter's name or index, or sizes by symbol, where the
+            model has dynamic shapes.
         expected: results to compare with, by name, as ``pjrt run -o`` writes them. Then they are the judge's.
         rtol: the relative tolerance; by default that of each type, see ``DEFAULT_TOLERANCES``.
         atol: the absolute tolerance; likewise.
@@ -159,7 +162,7 @@ def compare(
         raise InvalidArgumentError(
             f"expected two devices or more to compare, or one and the expected results, found {len(devices)}"
         )
-    arrays = _arrays(file, inputs)
+    arrays = _arrays(file, inputs, shapes)
     options = CompileOptions.of(compile_options).completed(file.partitioning)
     opened: list[ComparedDevice] = []
     try:
@@ -183,11 +186,14 @@ def _names(devices: Sequence[str | Client | pjrt.ifrt.Client]) -> list[str]:
     ]
 
 
-def _arrays(file: ModelFile, inputs: Sequence[Any] | Mapping[str, Any]) -> list[Array]:
+def _arrays(
+    file: ModelFile, inputs: Sequence[Any] | Mapping[str, Any], shapes: Mapping[str, Sequence[int]] | None
+) -> list[Array]:
     """Return an array for each parameter, on the host: each device gets it from there."""
     if isinstance(inputs, str):
         inputs = (inputs,)
-    flat = [np.asarray(value) if hasattr(value, "__array__") else value for value in flat_inputs(file, inputs)]
+    values = flat_inputs(file, inputs, shapes)
+    flat = [np.asarray(value) if hasattr(value, "__array__") else value for value in values]
     return [np.asarray(fitted(None, *pair)) for pair in zip(file.parameters, flat, strict=True)]
 
 

@@ -37,7 +37,9 @@ def filled(text: str, parameter: Parameter) -> Array:
     """
     shape = tuple(size for size in parameter.shape if isinstance(size, int))
     if len(shape) != len(parameter.shape):
-        raise InvalidArgumentError(f"--input {text} cannot make {parameter}: its shape is dynamic; give a file")
+        raise InvalidArgumentError(
+            f"--input {text} cannot make {parameter}: its shape is dynamic; give it by --shape, or give a file"
+        )
     seed = "0" if text in _CONSTANTS else text.partition(":")[2]
     if not (seed.isascii() and seed.isdigit()):
         raise InvalidArgumentError(

@@ -6,7 +6,7 @@ They are the values of the command's ``--input`` options, and messages call them
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.shape_spec import format_shape
 from pjrt.models.input_files import RAW, array_of_bytes, arrays_in
 from pjrt.models.input_values import are_numbers, filled, is_filler, numbers
+from pjrt.stablehlo.argument_shapes import known_shapes
 from pjrt.stablehlo.call_signature import Parameter
 
 Array = np.ndarray[Any, Any]
@@ -46,12 +47,20 @@ class Input:
     matched_by_type: str = ""
 
 
-def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> list[Input]:
+def make_arguments(
+    parameters: Sequence[Parameter], options: Sequence[str], shapes: Mapping[str, Sequence[int]] | None = None
+) -> list[Input]:
     """Return the arrays for a program's parameters.
 
     A file of several arrays fills the parameters that it names. If it names none, each array goes to the one free
     parameter of its type and shape. A single array fills the first free parameter. ``random:SEED`` and ``zeros`` fill
     all that are free after that.
+
+    Args:
+        parameters: the parameters.
+        options: the inputs.
+        shapes: shapes of parameters with dynamic sizes by their names or indices, and sizes by their symbols, for what
+            has no shape of its own. Sizes that follow from these or from the arrays in files need not be given.
 
     Raises:
         InvalidArgumentError: an option has no known form, an array does not fit or fits several parameters,
@@ -60,9 +69,10 @@ def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> l
     """
     chosen: dict[int, Input] = {}
     fillers: list[_Source] = []
+    stated, parameters = parameters, _sized(parameters, shapes or {})
     for option in options:
         source = _parse(option, parameters)
-        if source.target:
+        if source.target and not is_filler(source.value):
             parameter = _find(parameters, source)
             _fill(chosen, parameter, _one_array(source, parameter), source)
         elif is_filler(source.value):
@@ -72,7 +82,12 @@ def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> l
             _fill(chosen, parameter, _one_array(source, parameter), source)
         else:
             _fill_from_file(chosen, parameters, source)
-    for source in fillers:
+    parameters = _sized(stated, {**(shapes or {}), **{index: each.array.shape for index, each in chosen.items()}})
+    for source in sorted(fillers, key=lambda source: not source.target):  # those that name their parameter first
+        if source.target:
+            parameter = _find(parameters, source)
+            _fill(chosen, parameter, filled(source.value, parameter), source)
+            continue
         for parameter in parameters:
             if parameter.index not in chosen:
                 chosen[parameter.index] = Input(filled(source.value, parameter))
@@ -84,6 +99,14 @@ def make_arguments(parameters: Sequence[Parameter], options: Sequence[str]) -> l
             "give files, or --input random:0 or --input zeros for the rest"
         )
     return [chosen[p.index] for p in parameters]
+
+
+def _sized(parameters: Sequence[Parameter], shapes: Mapping[str | int, Sequence[int]]) -> Sequence[Parameter]:
+    """Return the parameters with static shapes, where these follow from the given ones."""
+    if not shapes:
+        return parameters
+    sizes = zip(parameters, known_shapes(shapes, parameters), strict=True)
+    return [parameter if shape is None else replace(parameter, shape=shape) for parameter, shape in sizes]
 
 
 def files_of(options: Sequence[str]) -> list[Path]:
@@ -150,8 +173,6 @@ def _same_bits(array: Array, wanted: ElementType) -> Array:
 
 
 def _one_array(source: _Source, parameter: Parameter) -> Array:
-    if is_filler(source.value):
-        return filled(source.value, parameter)
     if source.value.endswith(RAW):
         return array_of_bytes(source.value, parameter, source.option)
     if are_numbers(source.value):

@@ -57,6 +57,28 @@ def resolve_shapes(shapes: Shapes, arguments: Sequence[StatedArgument]) -> tuple
         InvalidArgumentError: a shape does not fit its argument, a key of the mapping is unknown, shapes contradict each
             other, or a size is missing.
     """
+    solver = _solver_of(shapes, arguments)
+    resolved = solver.solution()
+    missing = [solver.describe(index) for index, shape in enumerate(resolved) if shape is None]
+    if missing:
+        symbols = ", ".join(sorted(solver.symbols - solver.sizes.keys()))
+        raise InvalidArgumentError(
+            f"expected shapes for all dynamic arguments of the program, found none for {'; '.join(missing)}; give "
+            "the shape by the argument's index or name" + (f", or a size for {symbols}" if symbols else "")
+        )
+    return tuple(shape for shape in resolved if shape is not None)
+
+
+def known_shapes(shapes: Shapes, arguments: Sequence[StatedArgument]) -> tuple[Shape | None, ...]:
+    """Return the shape of each argument of a program, or None for those that do not follow from the given shapes.
+
+    Raises:
+        InvalidArgumentError: as for ``resolve_shapes``, but for missing sizes.
+    """
+    return tuple(_solver_of(shapes, arguments).solution())
+
+
+def _solver_of(shapes: Shapes, arguments: Sequence[StatedArgument]) -> _Solver:
     solver = _Solver(arguments)
     if isinstance(shapes, Mapping):
         for key, value in shapes.items():
@@ -71,7 +93,7 @@ def resolve_shapes(shapes: Shapes, arguments: Sequence[StatedArgument]) -> tuple
         for index, shape in enumerate(shapes):
             if shape is not None:
                 solver.take_shape(index, shape)
-    return solver.solution()
+    return solver
 
 
 class _Solver:
@@ -115,16 +137,16 @@ class _Solver:
         )
         if not fits:
             raise InvalidArgumentError(
-                f"expected a shape that fits {self._describe(index)}, found {spelled_shape(sizes)}"
+                f"expected a shape that fits {self.describe(index)}, found {spelled_shape(sizes)}"
             )
         if self.shapes.setdefault(index, sizes) != sizes:
             raise InvalidArgumentError(
-                f"expected one shape for {self._describe(index)}, found {spelled_shape(self.shapes[index])} and "
+                f"expected one shape for {self.describe(index)}, found {spelled_shape(self.shapes[index])} and "
                 f"{spelled_shape(sizes)}"
             )
 
-    def solution(self) -> tuple[Shape, ...]:
-        """Return the shape of each argument."""
+    def solution(self) -> list[Shape | None]:
+        """Return the shape of each argument, or None where a size of it is missing."""
         pending = [
             (index, wanted, size)
             for index, shape in self.shapes.items()
@@ -136,15 +158,7 @@ class _Solver:
             if len(rest) == len(pending):
                 break
             pending = rest
-        resolved = [self.shapes.get(index) or self._computed(index) for index in range(len(self.stated))]
-        missing = [self._describe(index) for index, shape in enumerate(resolved) if shape is None]
-        if missing:
-            symbols = ", ".join(sorted(self.symbols - self.sizes.keys()))
-            raise InvalidArgumentError(
-                f"expected shapes for all dynamic arguments of the program, found none for {'; '.join(missing)}; give "
-                "the shape by the argument's index or name" + (f", or a size for {symbols}" if symbols else "")
-            )
-        return tuple(shape for shape in resolved if shape is not None)
+        return [self.shapes.get(index, self._computed(index)) for index in range(len(self.stated))]
 
     def _learn(self, index: int, wanted: str, size: int) -> bool:
         """Take what the size of an argument says about symbols; return whether it says no more."""
@@ -154,13 +168,13 @@ class _Solver:
                 names = sorted(symbols_in(wanted))
                 because = "; ".join(f"{name} = {self.sizes[name]} by {self.origins[name]}" for name in names)
                 raise InvalidArgumentError(
-                    f"the shapes contradict each other: expected {wanted} = {value} in {self._describe(index)}, found "
+                    f"the shapes contradict each other: expected {wanted} = {value} in {self.describe(index)}, found "
                     f"{size} in {spelled_shape(self.shapes[index])} ({because})"
                 )
             return True
         solution = solve(wanted, size, self.sizes)
         if solution is not None:
-            self._take_size(*solution, f"the shape {spelled_shape(self.shapes[index])} of {self._describe(index)}")
+            self._take_size(*solution, f"the shape {spelled_shape(self.shapes[index])} of {self.describe(index)}")
         return solution is not None
 
     def _take_size(self, symbol: str, size: int, origin: str) -> None:
@@ -176,7 +190,7 @@ class _Solver:
                 size = evaluate(size, self.sizes)
                 if size < 0:
                     raise InvalidArgumentError(
-                        f"expected sizes from 0 up, found {size} for {self._describe(index)} with {self.sizes}"
+                        f"expected sizes from 0 up, found {size} for {self.describe(index)} with {self.sizes}"
                     )
             if not isinstance(size, int):
                 return None
@@ -200,8 +214,9 @@ class _Solver:
 
     def descriptions(self) -> Iterator[str]:
         """Yield a description of each argument."""
-        return map(self._describe, range(len(self.arguments)))
+        return map(self.describe, range(len(self.arguments)))
 
-    def _describe(self, index: int) -> str:
+    def describe(self, index: int) -> str:
+        """Return the index, name and stated shape of an argument."""
         name = self.arguments[index].name
         return f"argument {index}{f' ({name})' if name else ''} of shape {spelled_shape(self.stated[index])}"
