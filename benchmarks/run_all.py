@@ -22,6 +22,7 @@ BENCHMARKS = [
     "transfers",
     "big_models",
     "ifrt",
+    "offload",
     "export",
     "soak",
     "exits",

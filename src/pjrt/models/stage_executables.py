@@ -84,7 +84,7 @@ def _group(
     results = {index: (*(made[index][number] for number in needed), *passed) for index in members}
     aliases = _aliases(stages, members, results[members[0]][: len(needed)], may_donate)
     begin = time.perf_counter()
-    cut = cutter.cut(results[members[0]], arguments=first.inputs, aliases=aliases)
+    cut = cutter.cut(results[members[0]], arguments=first.inputs, function="main", aliases=aliases)
     executable = client.compile(cut.program, options)
     _log.info("compiled stages %s in %.3f s", ", ".join(map(str, members)), time.perf_counter() - begin)
     total = sum(map(nbytes, results[members[0]]))
