@@ -168,17 +168,18 @@ def measure(quick: bool) -> Report:
     direct = timed(lambda limit: cpu, limit, model, weights, x, rounds)
     rows.append(("`cpu` itself: arrays are used in place", *_cells(direct), ""))
     about = (
-        f"A transformer of {LAYERS} layers ({tokens} tokens of width {width}, {LAYERS * layer / 1e6:.1f} MB of weights), "
-        f"on a device whose memory is limited to {limit / 1e6:.1f} MB: two layers and the activations. *Resident* has no "
-        "limit and all weights on the device. Without prefetch each stage waits for its weights. *Hidden* is the part of "
-        "the time between *resident* and *no prefetch* that prefetching saves. The first layer's transfer has nothing "
-        f"to hide behind (1 of {LAYERS}), nor has half of the time of a link of 2×. Medians.\n\n"
-        "The device is simulated: XLA's CPU computes the numbers, then a thread sleeps until the time is over that "
-        f"reading the arguments from the device's memory would take, {LAYER_SECONDS * 1e3:.0f} ms for a layer. The link "
-        "to it is simulated, too: a thread sleeps for the time of the bytes, as long as the layer computes (1×), or half "
-        "or twice as long. So the table shows what the order of transfers and computations hides, and nothing about a "
-        "real link. The last line is XLA's CPU itself, which uses the arrays in place, under a limit that it does not "
-        "enforce: it shows what stages cost."
+        f"A transformer of {LAYERS} layers ({tokens} tokens of width {width}, {LAYERS * layer / 1e6:.1f} MB of "
+        f"weights), on a device whose memory is limited to {limit / 1e6:.1f} MB: two layers and the activations. "
+        "*Resident* has no limit and all weights on the device. Without prefetch each stage waits for its "
+        "weights. *Hidden* is the part of the time between *resident* and *no prefetch* that prefetching saves. "
+        f"The first layer's transfer has nothing to hide behind (1 of {LAYERS}), nor has half of the time of a "
+        "link of 2×. Medians.\n\n"
+        "The device is simulated: XLA's CPU computes the numbers, then a thread sleeps until the time is over "
+        f"that reading the arguments from the device's memory would take, {LAYER_SECONDS * 1e3:.0f} ms for a "
+        "layer. The link to it is simulated, too: a thread sleeps for the time of the bytes, as long as the layer "
+        "computes (1×), or half or twice as long. So the table shows what the order of transfers and computations "
+        "hides, and nothing about a real link. The last line is XLA's CPU itself, which uses the arrays in place, "
+        "under a limit that it does not enforce: it shows what stages cost."
     )
     header = ["link", RESIDENT, PREFETCH, "no prefetch", "of resident", "hidden"]
     return Report("Offloading", about, [table(header, rows)], aims)

@@ -65,9 +65,9 @@ class OffloadPlan:
 
     def __str__(self) -> str:
         head = (
-            f"{len(self.stages)} stages, {self.num_executables} compiled programs; weights {_size(self.weight_bytes)}, "
-            f"of which {_size(self.resident_bytes)} stay on the device; at most {_size(self.peak_bytes)} of "
-            f"{_size(self.memory_limit)} in use"
+            f"{_count(len(self.stages), 'stage')}, {_count(self.num_executables, 'compiled program')}; "
+            f"weights {_size(self.weight_bytes)}, of which {_size(self.resident_bytes)} stay on the device; "
+            f"at most {_size(self.peak_bytes)} of {_size(self.memory_limit)} in use"
         )
         rows: list[Sequence[str]] = [
             ("stage", "program", "operations", "weights", "live", "results", "temporaries", "begins at")
@@ -79,6 +79,10 @@ class OffloadPlan:
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([head, *lines])
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _size(count: int) -> str:

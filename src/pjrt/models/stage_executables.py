@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pjrt import stablehlo
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.api.errors import PjrtError
+from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.models.stages import Stage, Value, nbytes
 
@@ -27,16 +28,16 @@ class StageRun:
     Attributes:
         stage: the stage.
         executable: the executable, which other stages may share.
+        options: its execute options: inputs that are not used up, although the executable could.
         results: the values that the executable returns; not all of them need have a use.
-        donated: the inputs that it uses up.
         result_bytes: the bytes of results that need new memory.
         temporary_bytes: the bytes that it needs while it runs.
     """
 
     stage: Stage
     executable: LoadedExecutable
+    options: ExecuteOptions | None
     results: tuple[Value, ...]
-    donated: frozenset[Value]
     result_bytes: int
     temporary_bytes: int
 
@@ -87,30 +88,31 @@ def _group(
     cut = cutter.cut(results[members[0]], arguments=first.inputs, function="main", aliases=aliases)
     executable = client.compile(cut.program, options)
     _log.info("compiled stages %s in %.3f s", ", ".join(map(str, members)), time.perf_counter() - begin)
-    total = sum(map(nbytes, results[members[0]]))
-    saved = sum(nbytes(first.inputs[number]) for number in aliases)
-    saved, temporaries = _measured(executable, saved, first.temporary_bytes)
-    return {
-        index: StageRun(
-            stages[index],
+    keeps_donation, temporaries = _measured(executable, first, aliases)
+    runs = {}
+    for index in members:
+        stage = stages[index]
+        kept = frozenset(number for number in aliases if not may_donate(index, stage.inputs[number]))
+        donated = aliases.keys() - kept if keeps_donation else ()
+        runs[index] = StageRun(
+            stage,
             executable,
+            ExecuteOptions(non_donatable_input_indices=kept) if kept else None,
             results[index],
-            frozenset(stages[index].inputs[number] for number in aliases),
-            total - saved,
+            sum(map(nbytes, results[index])) - sum(nbytes(stage.inputs[number]) for number in donated),
             temporaries,
         )
-        for index in members
-    }
+    return runs
 
 
 def _aliases(
     stages: Sequence[Stage], members: Sequence[int], results: Sequence[Value], may_donate: MayDonate
 ) -> dict[int, int]:
-    """Return the result that takes over the memory of an input, for inputs that no later stage of any member needs."""
+    """Return the result that takes over the memory of an input, for inputs that some member can use up."""
     free = list(range(len(results)))
     aliases: dict[int, int] = {}
     for number, value in enumerate(stages[members[0]].inputs):
-        if all(may_donate(index, stages[index].inputs[number]) for index in members):
+        if any(may_donate(index, stages[index].inputs[number]) for index in members):
             match = next((place for place in free if results[place].type == value.type), None)
             if match is not None:
                 free.remove(match)
@@ -118,13 +120,14 @@ def _aliases(
     return aliases
 
 
-def _measured(executable: LoadedExecutable, saved: int, temporaries: int) -> tuple[int, int]:
-    """Return the bytes of results in donated memory and of temporaries, as the compiler states them.
+def _measured(executable: LoadedExecutable, stage: Stage, aliases: Mapping[int, int]) -> tuple[bool, int]:
+    """Return whether results take over the memory of donated inputs, and the bytes of temporaries, by the compiler.
 
-    A device that states nothing gets no memory back early, and the temporaries are as estimated.
+    A device that states nothing may take new memory for all results, and the temporaries are as estimated.
     """
     try:
         stats = executable.memory_stats()
-    except (UnimplementedError, PjrtError):
-        return 0, temporaries
-    return min(saved, stats.alias_size_in_bytes), stats.temp_size_in_bytes
+    except PjrtError:
+        return False, stage.temporary_bytes
+    donated = sum(nbytes(stage.inputs[number]) for number in aliases)
+    return stats.alias_size_in_bytes >= donated, stats.temp_size_in_bytes

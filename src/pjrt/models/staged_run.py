@@ -100,7 +100,7 @@ class StagedRun:
             elif action is Action.RUN:
                 futures: list[Future[None]] = []
                 buffers = run.executable.execute_sharded(
-                    [values[value] for value in run.stage.inputs], self._device, returned_futures=futures
+                    [values[value] for value in run.stage.inputs], self._device, run.options, returned_futures=futures
                 )
                 owned.update(buffers)
                 under_way[index] = futures[0]

@@ -54,9 +54,9 @@ def arrays_by_name(path: str | os.PathLike[str]) -> Mapping[str, HostArray]:
         raise NotFoundError(f"expected a file of weights, found none at {str(file)!r}")
     if file.suffix == ".npz":
         try:
-            with np.load(file, allow_pickle=False) as arrays:
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
                 return dict(arrays)
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
             raise DataLossError(f"{str(file)!r} is not a readable .npz file: {error}") from error
     if file.suffix == ".safetensors":
         return _mapped(file)
