@@ -256,3 +256,17 @@ def test_the_environment_says_what_runs_without_a_name(site: Path) -> None:
     }
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "4", done.stderr
+
+
+def test_a_plugin_lists_its_topologies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(
+        '[plugins.abacus]\nfactory = "pjrt.devices.reference.plugin:ReferencePlugin"\n'
+        'topologies = { wood = "2, 4", oak = "2, 4", bone = "1" }\n'
+    )
+    monkeypatch.setenv("PJRT_CONFIG", str(config))
+    done = subprocess.run(
+        [sys.executable, "-m", "pjrt", "plugins", "abacus", "--no-load"], capture_output=True, text=True, timeout=60
+    )
+    lines = [line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("topologies ")]
+    assert lines == ["wood, oak: 2, 4", "bone: 1"]

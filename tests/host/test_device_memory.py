@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from anydevice.simulated_memory import SimulatedMemory
 
 import pjrt
-from anydevice.simulated_memory import SimulatedMemory
 from pjrt.api.future import Promise
 from pjrt.host import Allocation, Compiled, Enqueued, HostClient
 

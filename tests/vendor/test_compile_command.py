@@ -182,3 +182,32 @@ def test_a_program_that_does_not_fit_a_gpu_says_so(cuda_plugin: Path, tmp_path: 
         check=False,
     )
     assert (checked.returncode, words in checked.stdout) == (1, True), checked
+
+
+def test_a_table_over_vendors(libtpu: Path, cuda_plugin: Path, tmp_path: Path) -> None:
+    """One row each, also for a slice that is larger than the program, and for one that is too small."""
+    program = write(tmp_path, sharded(4, shardy=True))
+    done = compile_for(program, "-t", "tpu:v5e:2x2,tpu:v5e:4x4,cuda:h100:4,tpu:v5e:1x1", "--json")
+    assert done.returncode == 2
+    square, large, gpus, small = json.loads(done.stdout)["topologies"]
+    assert [each["fits"] for each in (square, large, gpus, small)] == [True, True, True, None]
+    assert [each["num_devices"] for each in (square, large, gpus, small)] == [4, 16, 4, 1]
+    assert square["memory"]["argument_size_in_bytes"] == large["memory"]["argument_size_in_bytes"]
+    assert gpus["memory"]["argument_size_in_bytes"] == (ROWS * INNER + INNER * COLUMNS) * 4 // 4
+    assert "need 4 devices, the topology has 1" in small["error"]["message"]
+
+
+def test_what_does_not_fit_into_a_tpu_is_listed(libtpu: Path, cuda_plugin: Path, tmp_path: Path) -> None:
+    """The numbers of the refusal are libtpu's own."""
+    large = write(tmp_path, MATMUL.replace(str(ROWS), "200000").replace(str(INNER), "100000"))
+    done = compile_for(large, "-t", "tpu:v5e:1x1,cuda:h100,cuda:a100-40gb", "--json")
+    assert done.returncode == 1
+    report = json.loads(done.stdout)
+    tpu, h100, a100 = report["topologies"]
+    needed = (200000 * 100000 + 100000 * COLUMNS + 200000 * COLUMNS) * 4
+    assert tpu["memory_needed_in_bytes"] == pytest.approx(needed, rel=0.01)
+    assert tpu["memory_limit_in_bytes"] == round(15.75 * GIB)
+    assert [each["fits"] for each in (tpu, h100, a100)] == [False, True, False]
+    largest = report["counted"]["arrays"][0]
+    assert (largest["shape"], largest["bytes"]) == ([200000, 100000], 200000 * 100000 * 4)
+    assert report["counted"]["peak_memory_in_bytes"] == needed

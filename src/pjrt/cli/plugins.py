@@ -15,6 +15,7 @@ from pjrt.cli._console import print_facts, print_json, print_table, problem_of, 
 from pjrt.cli._failures import error_as_dict, fail, one_line
 from pjrt.cli._options import time_limit_option
 from pjrt.plugins import device_lock, env_vars, probe, schema
+from pjrt.plugins.declaration import topology_lines
 
 _EXAMPLES = """
 \b
@@ -174,6 +175,7 @@ def _facts(described: dict[str, Any]) -> list[tuple[str, object]]:
         ("devices of a process", " or ".join(described["partition"])),
         ("options of a process", _assignments(described.get("processes", {}))),
         ("loaded once", described.get("resident", "")),
+        *(("topologies", line) for line in topology_lines(described.get("topologies", {}))),
         ("memory on demand", _ways(memory.get("on_demand"))),
         ("memory at once", _ways(memory.get("preallocated"))),
         ("memory fraction", memory.get("fraction", "")),

@@ -143,6 +143,14 @@ class Declaration:
             raise FailedPreconditionError(f"the plugin {self.name!r} ({self.origin}) cannot be used: {self.problem}")
 
 
+def topology_lines(topologies: Mapping[str, str]) -> list[str]:
+    """Return the topologies of a declaration as text: a line for the generations with the same sizes."""
+    generations: dict[str, list[str]] = {}
+    for generation, sizes in topologies.items():
+        generations.setdefault(sizes, []).append(generation)
+    return [f"{', '.join(names)}: {sizes}" for sizes, names in generations.items()]
+
+
 def is_path(name: str) -> bool:
     """Whether a name is the path of a plugin's library."""
     return os.sep in name or "/" in name or system.is_library_file_name(name)

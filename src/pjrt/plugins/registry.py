@@ -13,7 +13,7 @@ from pjrt.api.plugin import Plugin
 from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import builtin, env_vars, visible_devices
 from pjrt.plugins.catalog import Catalog, at_path
-from pjrt.plugins.declaration import Declaration, Sharing, is_path
+from pjrt.plugins.declaration import Declaration, Sharing, is_path, topology_lines
 from pjrt.plugins.loader import Loader, Slot, import_place
 from pjrt.plugins.visible_devices import VisibleDevices
 
@@ -125,10 +125,7 @@ def _described(plugin: Declaration, name: str) -> Mapping[str, Any]:
 
 
 def _no_topology(plugin: Declaration, name: str) -> InvalidArgumentError:
-    generations: dict[str, list[str]] = {}
-    for generation, sizes in plugin.topologies.items():
-        generations.setdefault(sizes, []).append(generation)
-    there = "; ".join(f"{', '.join(names)}: {sizes}" for sizes, names in generations.items())
+    there = "; ".join(topology_lines(plugin.topologies))
     return InvalidArgumentError(
         f"{plugin.name}: expected the name of a topology as GENERATION:SIZE, found {name!r}. The generations and their "
         f"sizes are {there}"

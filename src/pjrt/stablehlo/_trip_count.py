@@ -7,7 +7,7 @@ passes constants, and arguments of the loop that it never changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -80,8 +80,9 @@ class TripCounts:
         kind = owner.name.rpartition(".")[2]
         if kind == "constant":
             array = owner.attributes.get("value")
-            is_integer = isinstance(array, np.ndarray) and array.size == 1 and array.dtype.kind in "iu"
-            return int(array.item()) if is_integer else None
+            if isinstance(array, np.ndarray) and array.size == 1 and array.dtype.kind in "iu":
+                return int(array.item())
+            return None
         if kind in ("convert", "reshape") and len(owner.operands) == 1:
             return self.constant(owner.operands[0], constants, depth + 1)
         if kind in _ARITHMETIC:
@@ -120,7 +121,7 @@ class TripCounts:
         return None
 
 
-_ARITHMETIC = {
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
