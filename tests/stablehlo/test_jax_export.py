@@ -243,3 +243,30 @@ def test_neither_jax_nor_jaxlib_is_needed(tmp_path: Path) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, timeout=60)
     assert (ended.stdout, ended.stderr) == ("f32[3] True\n", "")
+
+
+DATA = Path(__file__).parent / "data"
+RELEASES = {"0.4.24": 2, "0.4.30": 2, "0.5.0": 2, "0.6.2": 2, "0.8.2": 3, "0.9.0": 3, "0.10.0": 3, "0.10.2": 3}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_files_of_all_serialization_versions(release: str) -> None:
+    found = read_jax_export(DATA / f"jax_{release}.export")
+    assert found.serialization_version == RELEASES[release]
+    assert (found.function_name, found.num_devices, found.platforms) == ("step", 8, ("cpu", "tpu"))
+    assert str(found.input_tree) == "(({'count': *, 'unused': *}, *, *), {})"
+    assert str(found.output_tree) == "{'n': (*, None), 'y': *}"
+    assert [str(argument) for argument in found.arguments] == ["i32[]", "bf16[3]", "f32[8,4]", "f32[]"]
+    assert [str(result) for result in found.results] == ["i32[]", "f32[8,4]"]
+    assert found.kept_arguments == (0, 2, 3)
+    tiling = found.arguments[2].tiling()
+    assert tiling is not None
+    assert tiling.to_text() == "{devices=[4,2]0,4,1,5,2,6,3,7}"
+    assert (found.arguments[2].sharding is None) == (found.arguments[2].hlo_sharding != b"")
+    assert found.arguments[0].memory_space == ("" if RELEASES[release] == 2 else "device")
+    signature = stablehlo.signature(found.program)
+    assert [argument.shape for argument in signature.arguments] == [(), (), (8, 4), ()]
+
+
+def test_files_of_old_and_new_releases_are_all_there() -> None:
+    assert {f"jax_{release}.export" for release in RELEASES} == {file.name for file in DATA.glob("*.export")}
