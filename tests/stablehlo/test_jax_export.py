@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
+import random
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flatbuffers
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jax import export
 from jax._src import core, effects
 from jax._src.interpreters import mlir
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
-from pjrt import DataLossError, ElementType, InvalidArgumentError, NotFoundError, stablehlo
+from pjrt import DataLossError, ElementType, InvalidArgumentError, NotFoundError, UnimplementedError, stablehlo
 from pjrt.stablehlo import JaxExport, read_jax_export
 from pjrt.stablehlo.sharding import Sharding
 
+DATA = Path(__file__).parent / "data"
 Point = collections.namedtuple("Point", "x y")
 export.register_namedtuple_serialization(Point, serialized_name="test_jax_export.Point")
 
@@ -233,6 +240,119 @@ def _with_number(code: bytearray, slot: int, number: int) -> bytes:
     return bytes(code[:at] + number.to_bytes(2, "little") + code[at + 2 :])
 
 
+def test_a_program_that_is_not_that_of_the_file() -> None:
+    found, _ = exported(lambda x, n: (x + 1, n), spec(3), spec(dtype=np.int32), platforms=("cpu", "tpu"))
+    entry = stablehlo.parse(found.program).entry.type
+    found.check(entry)
+    with pytest.raises(DataLossError, match="states 2 arguments of the program, which has 3"):
+        dataclasses.replace(found, kept_arguments=(0,)).check(entry)
+    with pytest.raises(DataLossError, match="states 1 results of the program, which has 2"):
+        dataclasses.replace(found, results=found.results[:1]).check(entry)
+    swapped = dataclasses.replace(found, results=found.results[::-1])
+    with pytest.raises(DataLossError, match=r"results .* number 0 as i32\[\], the program as tensor<3xf32>"):
+        swapped.check(entry)
+
+
+# Damaged files. All that a flatbuffer states is an offset or a length, and each of them may be wrong.
+
+
+def read_all(code: bytes) -> None:
+    """Read a file, and everything in it."""
+    found = read_jax_export(code)
+    for array in (*found.arguments, *found.results):
+        try:
+            array.tiling()
+        except UnimplementedError:
+            assert array.hlo_sharding
+    assert len(found.input_tree.paths()) == len(found.arguments)
+    assert len(found.output_tree.paths()) == len(found.results)
+    assert isinstance(found.symbols, tuple)
+    assert repr(found)
+
+
+def damaged(code: bytes, draw: random.Random) -> bytes:
+    """Return a file with some bits, numbers or offsets changed, or with a part cut out."""
+    changed = bytearray(code)
+    kind = draw.choice(("bit", "byte", "cut", "end", "short", "long", "long"))
+    for _ in range(draw.choice((1, 1, 2, 10))):
+        at = draw.randrange(len(changed)) if draw.random() < 0.2 else draw.randrange(min(len(changed), 1500))
+        if kind == "bit":
+            changed[at] ^= 1 << draw.randrange(8)
+        elif kind == "byte":
+            changed[at] = draw.randrange(256)
+        elif kind == "cut":
+            del changed[at : at + draw.randrange(1, 9)]
+        elif kind == "end":
+            return bytes(changed[:at])
+        else:
+            width = 2 if kind == "short" else 4
+            at -= at % width
+            number = draw.choice((0, 1, 4, draw.randrange(len(code)), 2 ** (8 * width - 1), 2 ** (8 * width) - 1))
+            changed[at : at + width] = (number % 2 ** (8 * width)).to_bytes(width, "little")
+    return bytes(changed)
+
+
+@pytest.fixture(scope="module")
+def sound() -> list[bytes]:
+    """Files with everything that a file can have."""
+    (b,) = export.symbolic_shape("b")
+    nested = export.export(jax.jit(lambda s, x, *, q: ({"y": x * q + s["w"]}, [Point(x, None)])))
+    several = export.export(jax.jit(lambda x: x + 1), platforms=("cpu", "tpu"))
+    derivative = export.export(jax.jit(jnp.sin))(spec(3)).serialize(vjp_order=2)
+    whole = [nested({"w": spec(4, 8)}, spec(4, 8), q=spec()).serialize(), several(spec(b, 3)).serialize(), derivative]
+    return [bytes(code) for code in whole] + [file.read_bytes() for file in sorted(DATA.glob("*.export"))]
+
+
+def test_damage_is_an_error(sound: list[bytes]) -> None:
+    draw = random.Random(0)
+    refused = 0
+    for _ in range(3000):
+        try:
+            read_all(damaged(draw.choice(sound), draw))
+        except (DataLossError, InvalidArgumentError):
+            refused += 1
+    assert refused > 1000
+
+
+@settings(deadline=None, max_examples=200)
+@given(at=st.integers(0, 4000), content=st.binary(min_size=1, max_size=8), which=st.integers(0, 10))
+def test_any_bytes_in_a_file_are_read_or_refused(sound: list[bytes], at: int, content: bytes, which: int) -> None:
+    code = sound[which]
+    at = min(at, len(code))
+    with contextlib.suppress(DataLossError, InvalidArgumentError):
+        read_all(code[:at] + content + code[at + len(content) :])
+
+
+def test_each_truncated_file_is_refused(sound: list[bytes]) -> None:
+    for code in sound:
+        for size in (*range(200), *range(200, len(code) - 1, 97)):
+            with pytest.raises((DataLossError, InvalidArgumentError)):
+                read_jax_export(code[:size])
+
+
+def test_a_small_file_cannot_spell_a_large_structure() -> None:
+    """Each node has two children, which are the same next node: together they are 2**60 leaves."""
+    builder = flatbuffers.Builder(0)
+    builder.StartObject(1)
+    node = builder.EndObject()
+    for _ in range(60):
+        builder.StartVector(4, 2, 4)
+        builder.PrependUOffsetTRelative(node)
+        builder.PrependUOffsetTRelative(node)
+        children = builder.EndVector()
+        builder.StartObject(2)
+        builder.PrependInt8Slot(0, 2, 0)  # a tuple
+        builder.PrependUOffsetTRelativeSlot(1, children, 0)
+        node = builder.EndObject()
+    builder.StartObject(16)
+    builder.PrependUint16Slot(0, 3, 0)
+    builder.PrependUint16Slot(14, 10, 0)
+    builder.PrependUOffsetTRelativeSlot(2, node, 0)
+    builder.Finish(builder.EndObject())
+    with pytest.raises(DataLossError, match="shares its contents with others until they are more than the file has"):
+        read_jax_export(builder.Output())
+
+
 def test_neither_jax_nor_jaxlib_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(export.export(jax.jit(jnp.sin))(spec(3)).serialize())
@@ -245,7 +365,6 @@ def test_neither_jax_nor_jaxlib_is_needed(tmp_path: Path) -> None:
     assert (ended.stdout, ended.stderr) == ("f32[3] True\n", "")
 
 
-DATA = Path(__file__).parent / "data"
 RELEASES = {"0.4.24": 2, "0.4.30": 2, "0.5.0": 2, "0.6.2": 2, "0.8.2": 3, "0.9.0": 3, "0.10.0": 3, "0.10.2": 3}
 
 

@@ -37,6 +37,7 @@ def of_jax_export(export: JaxExport) -> CallSignature:
         )
     module = stablehlo.to_module(export.program)
     parsed = parse_module(module, bodies=False)
+    export.check(parsed.entry.type)
     count = len(export.kept_arguments)
     donated = [
         "tf.aliasing_output" in attributes or "jax.buffer_donor" in attributes

@@ -12,11 +12,12 @@ custom calls of ``shape_assertion``.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program
 from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
 from pjrt.stablehlo.named_sharding import NamedSharding
@@ -24,6 +25,7 @@ from pjrt.stablehlo.reader import naming
 from pjrt.stablehlo.sharding import Sharding
 from pjrt.stablehlo.symbolic_size import symbols_in
 from pjrt.stablehlo.tree import Tree
+from pjrt.stablehlo.types import FunctionType, TensorType, ValueType
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,33 @@ class JaxExport:
             f"{self.function_name} was exported for {', '.join(self.platforms)}, not for {platform}: "
             f"export it with platforms=[..., {platform!r}]"
         )
+
+    def check(self, type_: FunctionType) -> None:
+        """Check that the program takes and returns the arrays that the file states.
+
+        Args:
+            type_: the type of the program's entry function.
+
+        Raises:
+            DataLossError: the program has other arguments or results, so the file is corrupt.
+        """
+        kept = [self.arguments[index] for index in self.kept_arguments]
+        _check("arguments", kept, self.num_leading_arguments, type_.arguments)
+        _check("results", self.results, self.num_tokens, type_.results)
+
+
+def _check(what: str, stated: Sequence[ExportedArray], leading: int, actual: Sequence[ValueType]) -> None:
+    if len(actual) != leading + len(stated):
+        raise DataLossError(
+            f"corrupt jax.export file: it states {leading + len(stated)} {what} of the program, which has {len(actual)}"
+        )
+    for number, (array, type_) in enumerate(zip(stated, actual[leading:], strict=True), leading):
+        sizes = tuple(size if isinstance(size, int) else None for size in array.shape)
+        if not isinstance(type_, TensorType) or (type_.element, type_.shape) != (array.element_type, sizes):
+            raise DataLossError(
+                f"corrupt jax.export file: of the {what} of the program it states number {number} as {array}, "
+                f"the program as {type_}"
+            )
 
 
 def is_jax_export(beginning: bytes) -> bool:

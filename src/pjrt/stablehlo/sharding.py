@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.errors import UnimplementedError
+from pjrt.api.errors import DataLossError, UnimplementedError
 from pjrt.stablehlo import _xla_protos
 
 Array = Any
@@ -22,6 +22,8 @@ Shape = tuple[int, ...]
 
 # xla.OpSharding.Type, as far as it is known here.
 _REPLICATED, _OTHER, _UNREDUCED = 0, 3, 6
+
+_MOST_PARTITIONS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class Sharding:
         """Return the sharding that a serialized ``xla.OpSharding`` holds.
 
         Raises:
-            DataLossError: the bytes are no such message.
+            DataLossError: the bytes are no such message, or its numbers contradict each other.
             UnimplementedError: the sharding is of a kind that does not cut a value into tiles.
         """
         proto = _xla_protos.parse("OpSharding", serialized)
@@ -127,15 +129,15 @@ class Sharding:
                 f"expected a sharding that replicates or tiles a value, found one of kind {proto.type}"
             )
         dimensions, last = tuple(proto.tile_assignment_dimensions), proto.last_tile_dims
-        if proto.tile_assignment_devices:
-            devices = np.array(proto.tile_assignment_devices)
-        else:
-            iota = tuple(proto.iota_reshape_dims)
-            devices = np.arange(math.prod(iota)).reshape(iota)
-            devices = devices.transpose(tuple(proto.iota_transpose_perm) or range(devices.ndim))
+        try:
+            grid = _grid(proto, dimensions)
+        except ValueError as error:
+            raise DataLossError(f"corrupt sharding: {error}") from error
         rank = len(dimensions) - max(len(last), int(proto.replicate_on_last_tile_dim))
         summed = [rank + i for i, each in enumerate(last) if each == _UNREDUCED]
-        return Sharding.of_grid(devices.reshape(dimensions), rank, summed)
+        if rank < 0:
+            raise DataLossError(f"corrupt sharding: {len(dimensions)} dimensions, {len(last)} of which are no tiles")
+        return Sharding.of_grid(grid, rank, summed)
 
     @staticmethod
     def of_grid(devices: Array, rank: int, summed: Sequence[int] = ()) -> Sharding:
@@ -153,6 +155,22 @@ class Sharding:
             places[int(device)] = tuple(int(i) for i in place[:rank])
             terms[int(device)] = int(np.ravel_multi_index([place[d] for d in summed], sizes)) if summed else 0
         return Sharding(tuple(devices.shape[:rank]), tuple(places), tuple(terms) if any(terms) else ())
+
+
+def _grid(proto: Any, dimensions: Shape) -> Array:
+    """Return the partition at each place of the grid of tiles.
+
+    Raises:
+        ValueError: the numbers in the message make no grid.
+    """
+    iota = tuple(proto.iota_reshape_dims) or (len(proto.tile_assignment_devices),)
+    if not 0 < math.prod(iota) == math.prod(dimensions) <= _MOST_PARTITIONS or min(*iota, *dimensions) < 1:
+        raise ValueError(f"a grid of {dimensions} tiles for partitions in a grid of {iota}")
+    devices = np.array(proto.tile_assignment_devices or range(math.prod(iota)))
+    if sorted(devices.tolist()) != list(range(devices.size)):
+        raise ValueError(f"expected each of {devices.size} partitions once, found {devices.tolist()[:20]}")
+    devices = devices.reshape(iota)
+    return devices.transpose(tuple(proto.iota_transpose_perm) or range(devices.ndim)).reshape(dimensions)
 
 
 def _serialized(**fields: Any) -> bytes:
