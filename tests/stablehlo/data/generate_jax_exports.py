@@ -1,6 +1,6 @@
 """Write a file of ``jax.export`` with the installed JAX into this folder. Tests read the files of several versions.
 
-python -m venv /tmp/jax; /tmp/jax/bin/pip install jax==0.6.2 flatbuffers absl-py; /tmp/jax/bin/python generate_jax_exports.py
+Run it with a JAX of each version: ``pip install jax==0.6.2 flatbuffers absl-py`` in an environment of its own.
 """
 
 import os

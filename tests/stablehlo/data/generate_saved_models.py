@@ -1,6 +1,6 @@
 """Write the SavedModels of this folder: a function of JAX and one of TensorFlow. Needs tensorflow and jax.
 
-python -m venv /tmp/tf; /tmp/tf/bin/pip install tensorflow-cpu jax; /tmp/tf/bin/python generate_saved_models.py
+Run it in an environment of its own: ``pip install tensorflow-cpu jax``.
 """
 
 import tempfile
