@@ -11,11 +11,11 @@ import pjrt
 from pjrt.cli._console import console, print_facts, print_json, print_table, progress, readable_bytes
 from pjrt.cli._options import client_options, devices_option, partitioning_options, shapes_option
 from pjrt.cli._plots import histogram, timeline
+from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._timing import readable
 from pjrt.models.benchmark import DEFAULT_ROUNDS, DEFAULT_SECONDS, Benchmark, DeviceBenchmark, plan_of
 from pjrt.models.benchmark import bench as measure
 from pjrt.models.latency import PERCENTILES
-from pjrt.models.model_file import ModelFile
 from pjrt.models.times_file import check_times_path, write_times
 
 _EXAMPLES = """
@@ -29,7 +29,7 @@ Examples:
 
 
 @click.command(short_help="Measure a program on devices, side by side.", epilog=_EXAMPLES)
-@click.argument("program", type=click.Path())
+@program_argument
 @devices_option
 @client_options
 @shapes_option
@@ -83,7 +83,7 @@ def bench(
         check_times_path(times)
     with progress("measuring"):
         benchmark = measure(
-            ModelFile.read(program),
+            read_model_file(program),
             devices or (None,),
             inputs,
             shapes=shapes,

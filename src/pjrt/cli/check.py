@@ -19,7 +19,7 @@ from pjrt.cli._options import (
     time_limit_option,
     topologies_option,
 )
-from pjrt.models.model_file import ModelFile
+from pjrt.cli._program import program_argument, read_model_file
 from pjrt.plugins import subprocess_support
 
 YES, NO, MAYBE = 0, 1, 3
@@ -46,7 +46,7 @@ Exit code:
 
 
 @click.command(short_help="Check whether devices can run a program, and why not.", epilog=_EXAMPLES)
-@click.argument("program", type=click.Path())
+@program_argument
 @devices_option
 @topologies_option
 @client_options
@@ -71,7 +71,7 @@ def check(
     as_json: bool,
 ) -> None:
     """Check whether devices can run PROGRAM: yes, no or maybe, with the operations, types or versions that decide."""
-    file = ModelFile.read(program)
+    file = read_model_file(program)
     how = partitioning.completed(file.partitioning)
     targets = targets_of(devices, topologies, options) or [
         subprocess_support.Target(plugins.default(), options=options)

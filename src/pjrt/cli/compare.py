@@ -12,10 +12,10 @@ import pjrt
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import client_options, devices_option, partitioning_options, shapes_option, time_limit_option
+from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.comparison import Comparison, read_expected
 from pjrt.models.comparison import compare as compare_devices
 from pjrt.models.cut_runs import Limits
-from pjrt.models.model_file import ModelFile
 from pjrt.models.tolerance import Tolerance
 
 _EXAMPLES = """
@@ -29,7 +29,7 @@ Examples:
 
 
 @click.command(short_help="Compare the results of devices; find the first operation that differs.", epilog=_EXAMPLES)
-@click.argument("program", type=click.Path())
+@program_argument
 @devices_option
 @client_options
 @shapes_option
@@ -73,7 +73,7 @@ def compare(
     """
     with progress("comparing"):
         comparison = compare_devices(
-            ModelFile.read(program),
+            read_model_file(program),
             devices,
             inputs,
             shapes=shapes,

@@ -15,6 +15,7 @@ from pjrt.cli._compile_tables import print_largest, print_one, print_several
 from pjrt.cli._console import print_json, progress
 from pjrt.cli._failures import EXIT_CODE, fail, one_line
 from pjrt.cli._options import client_options, partitioning_options, shapes_option
+from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
 from pjrt.plugins.env_vars import option_value
 from pjrt.stablehlo.call_signature import CallSignature
@@ -35,7 +36,7 @@ Examples:
 
 
 @click.command("compile", short_help="Compile a program for devices that need not be here.", epilog=_EXAMPLES)
-@click.argument("program", type=click.Path())
+@program_argument
 @click.option(
     "--topology",
     "-t",
@@ -79,7 +80,7 @@ def compile_(
         raise click.BadParameter("expected PLUGIN[:NAME], found nothing", param_hint="--topology")
     if output is not None and len(topologies) > 1:
         raise click.BadParameter(f"expected one --topology, found {len(topologies)}", param_hint="--output")
-    file = ModelFile.read(program)
+    file = read_model_file(program)
     if output is not None and not Path(output).absolute().parent.is_dir():
         raise pjrt.NotFoundError(f"--output {output}: there is no folder {str(Path(output).parent)!r}")
     with progress("reading the program"):

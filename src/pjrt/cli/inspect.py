@@ -9,6 +9,7 @@ import click
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
 from pjrt.cli._failures import naming
+from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._saved_executable import as_dict, print_executable
 from pjrt.models.model_file import ModelFile
 from pjrt.models.report.dot import program_dot
@@ -28,7 +29,7 @@ Examples:
 
 
 @click.command(short_help="Show the content of a program.", epilog=_EXAMPLES)
-@click.argument("program", type=click.Path())
+@program_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--text", "as_text", is_flag=True, help="Print the program as MLIR text instead.")
 @click.option("--locations", is_flag=True, help="With --text: print source locations too.")
@@ -47,7 +48,7 @@ def inspect(program: str, as_json: bool, as_text: bool, locations: bool, as_dot:
         raise click.UsageError("expected --text with --locations: tables show locations anyway")
     if html is not None:
         check_page_path(html)
-    file = ModelFile.read(program)
+    file = read_model_file(program)
     if html is not None or as_dot:
         _draw(file, html)
         return

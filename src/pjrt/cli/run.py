@@ -19,12 +19,12 @@ from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import client_options, device_option, partitioning_options, shapes_option
 from pjrt.cli._outputs import Array, check_output_path, describe, write_results
+from pjrt.cli._program import STDIN, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
 from pjrt.models.argument import Argument
 from pjrt.models.comparison import ResultDifference, differences_from_file
 from pjrt.models.inputs import files_of, make_arguments
 from pjrt.models.model import Model
-from pjrt.models.model_file import ModelFile
 from pjrt.models.tolerance import Tolerance
 from pjrt.plugins.device_count import client_with_devices
 
@@ -42,7 +42,7 @@ Examples:
 
 
 @click.command(short_help="Run a program on a device.", epilog=_EXAMPLES)
-@click.argument("program", type=click.Path())
+@program_argument
 @device_option
 @client_options
 @shapes_option
@@ -77,6 +77,8 @@ def run(program: str, device: str | None, inputs: tuple[str, ...], watch: bool, 
     if not watch:
         _run(program, device, inputs, **how)
         return
+    if program == STDIN:
+        raise click.UsageError("expected a file as PROGRAM with --watch, found -, which is read once")
     from pjrt.cli._watch import run_on_change
     from pjrt.plugins import registry
     from pjrt.plugins.reloading import files
@@ -103,7 +105,7 @@ def _run(
 ) -> None:
     plugin = plugins.declaration(plugins.default() if device is None else device)
     plugin.check_usable()
-    file = ModelFile.read(program)
+    file = read_model_file(program)
     with progress("reading the program"):
         if output is not None:
             check_output_path(output, len(file.results))
