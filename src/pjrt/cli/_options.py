@@ -12,6 +12,7 @@ import click
 
 from pjrt.api.attributes import NamedValue
 from pjrt.api.compile_options import CompileOptions
+from pjrt.cli._completion import complete_device, complete_topology
 from pjrt.plugins.env_vars import option_value
 from pjrt.plugins.subprocess_support import Target
 
@@ -38,6 +39,7 @@ device_option = click.option(
     "--device",
     "-d",
     metavar="NAME",
+    shell_complete=complete_device,
     help="A built-in device, a plugin's name, the path of a plugin's library, or FILE.py:FUNCTION for a function "
     "that makes clients. See 'pjrt devices'.",
 )
@@ -48,6 +50,7 @@ devices_option = click.option(
     "devices",
     multiple=True,
     metavar="NAME",
+    shell_complete=complete_device,
     help="A device, as in 'pjrt run'. May be given several times.",
 )
 
@@ -143,6 +146,7 @@ topologies_option = click.option(
     "topologies",
     multiple=True,
     metavar="PLUGIN[:NAME]",
+    shell_complete=complete_topology,
     help="Devices that need not be here, such as tpu:v5e:2x2. May be given several times.",
 )
 

@@ -6,9 +6,7 @@ import sys
 
 import click
 
-from pjrt import stablehlo
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.api.program import Program
 from pjrt.cli._failures import naming
 from pjrt.models.model_file import ModelFile
 
@@ -26,17 +24,11 @@ def read_model_file(path: str) -> ModelFile:
         InvalidArgumentError: the standard input is a terminal or empty.
         PjrtError: as ``ModelFile.read``.
     """
-    return ModelFile.of(_standard_input(), STDIN) if path == STDIN else ModelFile.read(path)
-
-
-def read_program(path: str) -> Program:
-    """Return the program in the file at a path, or on the standard input; the errors are those of ``read_model_file``
-    and ``stablehlo.read_file``.
-    """
     if path != STDIN:
-        return stablehlo.read_file(path)
+        return ModelFile.read(path)
+    content = _standard_input()
     with naming(STDIN):
-        return stablehlo.read(_standard_input())
+        return ModelFile.of(content, STDIN)
 
 
 def _standard_input() -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 import pjrt
+from pjrt.cli._completion import complete_input
 from pjrt.cli._console import console, print_facts, print_json, print_table, progress, readable_bytes
 from pjrt.cli._options import client_options, devices_option, partitioning_options, shapes_option
 from pjrt.cli._plots import histogram, timeline
@@ -34,7 +35,15 @@ Examples:
 @client_options
 @shapes_option
 @partitioning_options
-@click.option("--input", "-i", "inputs", multiple=True, metavar="SOURCE", help="An argument, as in 'pjrt run'.")
+@click.option(
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    metavar="SOURCE",
+    shell_complete=complete_input,
+    help="An argument, as in 'pjrt run'.",
+)
 @click.option("--count", "-n", type=int, metavar="N", help="Measure N executions on each device.")
 @click.option(
     "--seconds",

@@ -9,6 +9,7 @@ import click
 
 import pjrt
 from pjrt import plugins
+from pjrt.cli._completion import complete_device
 from pjrt.cli._console import print_json, print_table, progress
 from pjrt.cli._options import client_options, targets_of, topologies_option
 from pjrt.plugins import subprocess_support
@@ -25,7 +26,7 @@ UNKNOWN = "?"
 
 
 @click.command(short_help="Compare what devices can do.", epilog=_EXAMPLES)
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=complete_device)
 @topologies_option
 @client_options
 @click.option("--differences", is_flag=True, help="Print only the differences.")

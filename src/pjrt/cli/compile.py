@@ -12,6 +12,7 @@ import click
 import pjrt
 from pjrt.cli._compilation import Compilation, Count, compile_for
 from pjrt.cli._compile_tables import print_largest, print_one, print_several
+from pjrt.cli._completion import complete_file, complete_topology
 from pjrt.cli._console import print_json, progress
 from pjrt.cli._failures import EXIT_CODE, fail, one_line
 from pjrt.cli._options import client_options, partitioning_options, shapes_option
@@ -44,6 +45,7 @@ Examples:
     required=True,
     multiple=True,
     metavar="PLUGIN[:NAME],…",
+    shell_complete=complete_topology,
     help="A plugin's name or library and the name of a topology, such as tpu:v5e:2x2. Several, separated by commas or "
     "given one by one, are compared in a table.",
 )
@@ -51,7 +53,13 @@ Examples:
 @shapes_option
 @partitioning_options
 @click.option("--compiler-option", "-C", "flags", multiple=True, metavar="KEY=VALUE", help="A flag of the compiler.")
-@click.option("--output", "-o", metavar="PATH", help="Save the executable, for pjrt.load_executable.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="Save the executable, for pjrt.load_executable.",
+)
 @click.option(
     "--largest",
     type=click.IntRange(min=1),

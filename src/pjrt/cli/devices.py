@@ -8,6 +8,7 @@ import click
 
 import pjrt
 from pjrt import plugins
+from pjrt.cli._completion import complete_device
 from pjrt.cli._console import print_json, print_table, problem_of, progress, single_line
 from pjrt.cli._options import client_options
 from pjrt.plugins import probe
@@ -22,7 +23,7 @@ Examples:
 
 
 @click.command(short_help="List the devices that are here.", epilog=_EXAMPLES)
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=complete_device)
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> None:

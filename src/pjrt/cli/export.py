@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from pjrt.cli._completion import complete_file
 from pjrt.cli._console import print_facts
 from pjrt.plugins import factories
 from pjrt.plugins.declaration import is_path
@@ -19,7 +20,9 @@ Examples:
 
 @click.command(short_help="Write a device as a PJRT plugin library.", epilog=_EXAMPLES)
 @click.argument("spec")
-@click.option("--output", "-o", required=True, metavar="PATH", help="The library to write.")
+@click.option(
+    "--output", "-o", required=True, metavar="PATH", shell_complete=complete_file, help="The library to write."
+)
 @click.option("--name", metavar="NAME", help="The plugin's name; the default is that of the device's module or file.")
 def export(spec: str, output: str, name: str | None) -> None:
     """Write a device as a PJRT plugin library; needs no compiler.

@@ -11,6 +11,7 @@ import click
 
 import pjrt
 from pjrt import plugins
+from pjrt.cli._completion import complete_device
 from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress, single_line
 from pjrt.cli._failures import error_as_dict, fail, one_line
 from pjrt.cli._options import time_limit_option
@@ -27,7 +28,7 @@ Examples:
 
 
 @click.command("plugins", short_help="List the plugins and their states.", epilog=_EXAMPLES)
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_device)
 @click.option("--no-load", is_flag=True, help="Load nothing: leave out the facts that only a loaded plugin has.")
 @time_limit_option(probe.TIME_LIMIT, "a plugin may")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")

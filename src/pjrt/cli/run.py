@@ -15,6 +15,7 @@ import numpy as np
 import pjrt
 import pjrt.ifrt
 from pjrt import plugins
+from pjrt.cli._completion import complete_file, complete_input
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import client_options, device_option, partitioning_options, shapes_option
@@ -53,10 +54,17 @@ Examples:
     "inputs",
     multiple=True,
     metavar="SOURCE",
+    shell_complete=complete_input,
     help="An argument: a .npy, .npz, .safetensors (with :NAME for one array of it) or .bin file, a number or a list of "
     "numbers, or random:SEED, zeros or ones for all others; after NAME= or INDEX= it is for that argument.",
 )
-@click.option("--output", "-o", metavar="PATH", help="Write the results to a .npy, .npz or .safetensors file.")
+@click.option(
+    "--output",
+    "-o",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="Write the results to a .npy, .npz or .safetensors file.",
+)
 @expect_option
 @tolerance_options
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
