@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 import pjrt
+from pjrt.cli._completion import complete_input
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
 from pjrt.cli._options import client_options, devices_option, partitioning_options, shapes_option, time_limit_option
@@ -34,7 +35,15 @@ Examples:
 @client_options
 @shapes_option
 @partitioning_options
-@click.option("--input", "-i", "inputs", multiple=True, metavar="SOURCE", help="An argument, as in 'pjrt run'.")
+@click.option(
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    metavar="SOURCE",
+    shell_complete=complete_input,
+    help="An argument, as in 'pjrt run'.",
+)
 @expect_option
 @tolerance_options
 @click.option("--no-first", is_flag=True, help="Do not search for the first operation that differs.")
