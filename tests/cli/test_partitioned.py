@@ -144,3 +144,29 @@ def test_a_program_that_uses_up_its_arguments_is_repeated(folder: Path, device: 
     done = pjrt(folder, "run", "donating.mlir", "-d", device, "-i", "random:0", "--repeat", "3", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["repeats"] == 3
+
+
+def inspected(folder: Path, name: str, *options: str) -> str:
+    command = [sys.executable, "-m", "pjrt", "inspect", str(folder / name), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def test_inspect_shows_the_mesh_and_the_parts(folder: Path) -> None:
+    lines = [" ".join(line.split()) for line in inspected(folder, "shardy.mlir").splitlines()]
+    assert "mesh x=4 (4 devices)" in lines
+    assert "0 tensor<8x2xf32> x, - [2, 2]" in lines
+    assert "1 tensor<2xf32> not stated" in lines
+    facts = json.loads(inspected(folder, "shardy.mlir", "--json"))
+    assert facts["meshes"] == {"mesh": {"axes": {"x": 4}, "devices": [0, 1, 2, 3]}}
+    assert facts["arguments"][0]["shard_shape"] == [2, 2]
+    assert facts["arguments"][0]["axes"] == [["x"], []]
+    assert facts["arguments"][1]["sharding"] == ""
+
+
+def test_inspect_shows_parts_without_a_mesh(folder: Path) -> None:
+    lines = [" ".join(line.split()) for line in inspected(folder, "gspmd.mlir").splitlines()]
+    assert "0 tensor<6x2xf32> 4 × 1 parts [2, 2], the last one padded" in lines
+    facts = json.loads(inspected(folder, "gspmd.mlir", "--json"))
+    assert facts["meshes"] == {}
+    assert facts["results"][1]["parts"] == [4, 1]
+    assert facts["results"][1]["copies"] == 1

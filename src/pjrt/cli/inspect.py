@@ -11,6 +11,7 @@ from pjrt.cli._console import print_facts, print_json, print_table, progress, re
 from pjrt.cli._failures import naming
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._saved_executable import as_dict, print_executable
+from pjrt.cli._shardings import is_partitioned, mesh_dict, sharding_cells, sharding_dict, spelled_mesh
 from pjrt.models.model_file import ModelFile
 from pjrt.models.report.dot import program_dot
 from pjrt.models.report.page import check_page_path, write_page
@@ -88,14 +89,22 @@ def _draw(file: ModelFile, html: str | None) -> None:
 
 def _print(info: stablehlo.ProgramInfo) -> None:
     print_facts(_facts(info))
+    sharded = is_partitioned(info)
+    columns = ["sharding", "of each device"] if sharded else []
     print_table(
-        ["argument", "name", "type", "notes"],
-        [[i, a.name, a.type, _argument_notes(a)] for i, a in enumerate(info.arguments)],
+        ["argument", "name", "type", *columns, "notes"],
+        [
+            [i, a.name, a.type, *(sharding_cells(a, info.meshes) if sharded else ()), _argument_notes(a)]
+            for i, a in enumerate(info.arguments)
+        ],
         right=["argument"],
     )
     print_table(
-        ["result", "name", "type", "notes"],
-        [[i, r.name, r.type, _placement(r)] for i, r in enumerate(info.results)],
+        ["result", "name", "type", *columns, "notes"],
+        [
+            [i, r.name, r.type, *(sharding_cells(r, info.meshes) if sharded else ()), _placement(r)]
+            for i, r in enumerate(info.results)
+        ],
         right=["result"],
     )
     print_table(
@@ -112,6 +121,7 @@ def _facts(info: stablehlo.ProgramInfo) -> list[tuple[str, object]]:
         ("needs", f"StableHLO {info.needed_version}" if info.needed_version else info.not_portable_because),
         ("size", f"{readable_bytes(info.size)}, constants {readable_bytes(info.constant_bytes)}"),
         ("made for", f"{info.num_replicas} replicas, {info.num_partitions} partitions"),
+        *((_mesh_name(name), spelled_mesh(mesh)) for name, mesh in info.meshes.items()),
         ("entry", f"{info.entry}, of {len(info.functions)} functions, {info.num_operations} operations"),
         ("dynamic shapes", "yes" if info.has_dynamic_shapes else "no"),
     ]
@@ -137,7 +147,7 @@ def _argument_notes(argument: stablehlo.ArgumentInfo) -> str:
 
 
 def _placement(value: stablehlo.ArgumentInfo | stablehlo.ResultInfo) -> str:
-    stated = (("sharding", value.sharding), ("layout", value.layout), ("memory", value.memory_kind))
+    stated = (("layout", value.layout), ("memory", value.memory_kind))
     return ", ".join(f"{name} {text}" for name, text in stated if text)
 
 
@@ -153,6 +163,7 @@ def _as_dict(info: stablehlo.ProgramInfo) -> dict[str, Any]:
         "not_portable_because": info.not_portable_because or None,
         "num_replicas": info.num_replicas,
         "num_partitions": info.num_partitions,
+        "meshes": {name: mesh_dict(mesh) for name, mesh in info.meshes.items()},
         "constant_bytes": info.constant_bytes,
         "has_dynamic_shapes": info.has_dynamic_shapes,
         "functions": list(info.functions),
@@ -161,15 +172,21 @@ def _as_dict(info: stablehlo.ProgramInfo) -> dict[str, Any]:
         "custom_calls": dict(info.custom_calls),
         "arguments": [
             {"name": a.name, "type": str(a.type), "aliases_output": a.aliases_output, "is_donor": a.is_donor}
-            | _placement_dict(a)
+            | _placement_dict(a, info)
             for a in info.arguments
         ],
-        "results": [{"name": r.name, "type": str(r.type)} | _placement_dict(r) for r in info.results],
+        "results": [{"name": r.name, "type": str(r.type)} | _placement_dict(r, info) for r in info.results],
         "operations": [
             {"name": o.name, "count": o.count, "locations": list(map(str, o.locations))} for o in info.operations
         ],
     }
 
 
-def _placement_dict(value: stablehlo.ArgumentInfo | stablehlo.ResultInfo) -> dict[str, str]:
-    return {"sharding": value.sharding, "layout": value.layout, "memory_kind": value.memory_kind}
+def _placement_dict(
+    value: stablehlo.ArgumentInfo | stablehlo.ResultInfo, info: stablehlo.ProgramInfo
+) -> dict[str, Any]:
+    return {**sharding_dict(value, info.meshes), "layout": value.layout, "memory_kind": value.memory_kind}
+
+
+def _mesh_name(name: str) -> str:
+    return "mesh" if name == "mesh" else f"mesh {name}"

@@ -19,6 +19,8 @@ from pjrt.stablehlo.operation import Operation, ParsedProgram
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import as_program
 from pjrt.stablehlo.shape_assertions import symbolic_shapes
+from pjrt.stablehlo.sharding_parser import Mesh
+from pjrt.stablehlo.stated_sharding import meshes_of
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 from pjrt.stablehlo.version import Version
 
@@ -155,6 +157,7 @@ class ProgramInfo:
         has_dynamic_shapes: whether a size in it is known only when it runs.
         collectives: the operations in it in which several devices take part.
         side_effects: the operations in it with side effects; custom calls by ``custom_call @target``.
+        meshes: the meshes of devices that its shardings name.
     """
 
     name: str
@@ -175,6 +178,7 @@ class ProgramInfo:
     has_dynamic_shapes: bool
     collectives: tuple[str, ...]
     side_effects: tuple[str, ...]
+    meshes: Mapping[str, Mesh]
 
     @property
     def num_operations(self) -> int:
@@ -249,6 +253,7 @@ def inspect(program: AnyProgram, *, trusted: bool = False) -> ProgramInfo:
         has_dynamic_shapes=_has_dynamic_shapes(parsed, operations),
         collectives=tuple(sorted({operation.name for operation in operations} & COLLECTIVES)),
         side_effects=_side_effects(operations),
+        meshes=meshes_of(parsed),
     )
 
 
