@@ -65,9 +65,8 @@ def test_devices_that_agree(folder: Path) -> None:
 
 
 def test_a_device_that_differs_and_the_case(folder: Path) -> None:
-    result = compare(
-        "model.mlir", "-d", "cpu", "-d", "wrong.py:wrong", "-d", "reference", "-i", "x.npy", "--save-case", "bug"
-    )
+    devices = ("-d", "cpu", "-d", "wrong.py:wrong", "-d", "reference")
+    result = compare("model.mlir", *devices, "-i", "x.npy", "--save-case", "bug", "--in-process")
     assert result.exit_code == 1, result.output
     for part in (
         "4 differ",
@@ -114,6 +113,16 @@ def test_tolerances_and_no_search(folder: Path) -> None:
     result = compare(*options, "--rtol", "0.5")
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["agrees"] is True
+
+
+def test_of_many_results_the_worst_are_shown(folder: Path) -> None:
+    types = ", ".join(["tensor<4xf32>"] * 30)
+    body = f"func.func @main(%x: tensor<4xf32>) -> ({types}) {{ %0 = stablehlo.tanh %x : tensor<4xf32>\n"
+    (folder / "many.mlir").write_text(f"{body} return {'%x, ' * 29}%0 : {types}\n }}")
+    devices = ("-d", "wrong.py:wrong", "-d", "reference")
+    result = compare("many.mlir", *devices, "-i", "x.npy", "--in-process", "--no-first")
+    assert "result_29" in result.output
+    assert "10 more results, 1 of all 30 differ" in result.output
 
 
 @pytest.mark.parametrize(

@@ -305,6 +305,19 @@ def test_an_operation_in_a_loop_that_the_device_does_not_compile() -> None:
     assert len(first.path) == 2
 
 
+def test_results_that_vary_from_run_to_run() -> None:
+    runs = []
+
+    def spoil(step: Any, inputs: Any, outputs: Any) -> None:
+        if step.name == "stablehlo.cosine":
+            outputs[0] += not runs
+            runs.append(step)
+
+    first = find(CHAIN, spoil, X, X)
+    assert first.cause is Cause.UNKNOWN
+    assert "the difference is gone in a second run" in first.notes[0]
+
+
 def test_a_search_without_end_is_stopped() -> None:
     first = find(CHAIN, at("tanh", lambda values: values + 1), limits=Limits(compilations=2))
     assert first.cause is Cause.UNKNOWN
@@ -408,7 +421,7 @@ def programs(draw: st.DrawFn) -> tuple[str, int]:
     return text, count
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.filter_too_much])
 @given(programs(), st.data())
 def test_of_random_programs_the_one_wrong_operation_is_named(program: tuple[str, int], data: st.DataObject) -> None:
     text, count = program

@@ -16,6 +16,9 @@ from pjrt.models.tolerance import Tolerance
 DIFFER = 1
 """The exit code where results differ."""
 
+_MOST_ROWS = 20
+"""The most rows of a table: those that are the furthest off."""
+
 Command = Callable[..., Any]
 
 expect_option = click.option(
@@ -42,9 +45,10 @@ _TOLERANCE = (
 
 
 def print_differences(differences: Sequence[ResultDifference]) -> None:
-    """Print a table of the differences of results."""
+    """Print a table of the differences of results, of many those that are the furthest off."""
     rows = []
-    for each in differences:
+    shown = sorted(differences, key=lambda each: -each.difference.severity)[:_MOST_ROWS]
+    for each in [each for each in differences if each in shown]:
         found = each.difference
         if found.problem:
             rows.append((each.device, each.result, found.problem, "", "", "", "", "", ""))
@@ -65,3 +69,6 @@ def print_differences(differences: Sequence[ResultDifference]) -> None:
     columns = ("device", "result", "type", "", "absolute", "relative", "ulp", "worst at", "worst value")
     if rows:
         print_table(columns, rows, right=("absolute", "relative", "ulp"))
+    if len(differences) > len(rows):
+        differing = sum(not each.difference.agrees for each in differences)
+        click.echo(f"{len(differences) - len(rows)} more results, {differing} of all {len(differences)} differ")

@@ -17,7 +17,7 @@ from pjrt.stablehlo.call_signature import Parameter
 Argument = np.ndarray[Any, Any] | pjrt.ifrt.Array
 
 
-def fitted(client: pjrt.ifrt.Client | None, parameter: Parameter, value: Any) -> Argument:
+def fitted(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argument:
     """Return a value as an array of the parameter's type and shape.
 
     Numbers of Python, and lists of them, take the parameter's element type. An array on the client's devices stays
@@ -30,7 +30,19 @@ def fitted(client: pjrt.ifrt.Client | None, parameter: Parameter, value: Any) ->
         return np.zeros(
             [size if isinstance(size, int) else 0 for size in parameter.shape], parameter.element_type.dtype
         )
-    array = _array(client, parameter, value)
+    return _checked(parameter, _array(client, parameter, value))
+
+
+def fitted_on_host(parameter: Parameter, value: Any) -> np.ndarray[Any, Any]:
+    """Return a value as an array of the parameter's type and shape on the host, also one that is on devices.
+
+    Raises:
+        InvalidArgumentError: as for ``fitted``.
+    """
+    return np.asarray(_checked(parameter, _host_array(parameter, value)))
+
+
+def _checked(parameter: Parameter, array: Argument) -> Argument:
     if not _is_of_shape(parameter, array.shape):
         raise _misfit(parameter, array, "give an array of that shape")
     found = _element_type(array)
@@ -40,7 +52,7 @@ def fitted(client: pjrt.ifrt.Client | None, parameter: Parameter, value: Any) ->
     return array
 
 
-def _array(client: pjrt.ifrt.Client | None, parameter: Parameter, value: Any) -> Argument:
+def _array(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argument:
     if isinstance(value, pjrt.ifrt.Array):
         if value.client.pjrt_client is not client.pjrt_client:
             raise InvalidArgumentError(
@@ -50,6 +62,10 @@ def _array(client: pjrt.ifrt.Client | None, parameter: Parameter, value: Any) ->
         return value
     if isinstance(value, Buffer):
         return _of_buffer(client, value)
+    return _host_array(parameter, value)
+
+
+def _host_array(parameter: Parameter, value: Any) -> Argument:
     if are_python_numbers(value):
         try:
             return number_array(value, parameter.element_type)

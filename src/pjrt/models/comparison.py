@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 import pjrt.ifrt
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
-from pjrt.models.argument import fitted
+from pjrt.models.argument import fitted_on_host
 from pjrt.models.compared_device import Array, ComparedDevice, DeviceInProcess
 from pjrt.models.cut_runs import Limits
 from pjrt.models.device_process import DeviceInSubprocess
@@ -193,8 +191,7 @@ def _arrays(
     if isinstance(inputs, str):
         inputs = (inputs,)
     values = flat_inputs(file, inputs, shapes)
-    flat = [np.asarray(value) if hasattr(value, "__array__") else value for value in values]
-    return [np.asarray(fitted(None, *pair)) for pair in zip(file.parameters, flat, strict=True)]
+    return [fitted_on_host(*pair) for pair in zip(file.parameters, values, strict=True)]
 
 
 def _program(file: ModelFile, platform: str, arrays: Sequence[Array]) -> tuple[Program, list[Array]]:

@@ -124,8 +124,9 @@ class CutRuns:
         """Return the difference of a value: that of the replica that is the furthest off."""
         columns = (list(values), list(expected))
         count = max(map(len, columns))
-        pairs = zip(*(column * count if len(column) == 1 else column for column in columns), strict=True)
-        return max((Difference.of(*pair, self._tolerance) for pair in pairs), key=lambda each: each.severity)
+        own, right = (column * count if len(column) == 1 else column for column in columns)
+        pairs = zip(own, right, strict=True)
+        return max((Difference.of(a, b, self._tolerance) for a, b in pairs), key=lambda each: each.severity)
 
     def agree(self, values: Sequence[Sequence[Array]], expected: Sequence[Sequence[Array]]) -> bool:
         """Whether several values agree with the expected ones."""
