@@ -6,12 +6,14 @@ import importlib
 import inspect
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
+import torch_folders
 
 from pjrt import stablehlo
 from pjrt.cli import main
@@ -64,6 +66,8 @@ PRINTED_LINES = {
 def test_the_python_of_a_page(page: str, tmp_path: Path) -> None:
     program = stablehlo.read(blocks("docs/cli.md", "mlir")[0])
     (tmp_path / "model.mlirbc").write_bytes(stablehlo.serialize(program, stablehlo.current_version()).code)
+    torch_folders.write_mlp(tmp_path / "layer")
+    shutil.copytree(ROOT / "tests" / "stablehlo" / "data" / "saved_model", tmp_path / "saved_model")
     code = "\n".join(blocks(page, "python"))
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=ENVIRONMENT, cwd=tmp_path
