@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
     from pjrt.stablehlo.partitioner import Partitioned, partition
+    from pjrt.stablehlo.plain import plain
     from pjrt.stablehlo.platform_selection import select_platform
     from pjrt.stablehlo.reader import read, read_file
     from pjrt.stablehlo.refinement import refine
@@ -157,6 +158,7 @@ __all__ = [
     "partition",
     "partitioning_of",
     "peak_memory",
+    "plain",
     "read",
     "read_file",
     "read_jax_export",
@@ -191,6 +193,7 @@ _HOMES = {
     "operation": "Block Function Operation ParsedProgram Value",
     "parser": "parse",
     "partitioner": "Partitioned partition",
+    "plain": "plain",
     "stated_partitioning": "partitioning_of with_partitioning",
     "platform_selection": "select_platform",
     "reader": "read read_file",
