@@ -343,3 +343,25 @@ def test_many_threads_may_parse_at_once(any_program: Program) -> None:
     for thread in threads:
         thread.join(60)
     assert found == [expected] * 4
+
+
+def test_meshes_and_shardings_are_values() -> None:
+    program = parse("""
+    module attributes {mhlo.num_partitions = 8 : i32} {
+      sdy.mesh @mesh = <["x"=4, "y"=2]>
+      func.func @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}, {"y"}]>},
+                      %b: tensor<8xf32> {mhlo.sharding = "{devices=[8]<=[8]}"}, %c: tensor<8xf32>)
+          -> (tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"x"}]>}) {
+        return %a : tensor<8x8xf32>
+      }
+    }""")
+    assert list(program.meshes) == ["mesh"]
+    first, second, third = program.argument_shardings()
+    assert first is not None
+    assert second is not None
+    assert first.tiles == (4, 2)
+    assert second.tiles == (8,)
+    assert third is None
+    (result,) = program.result_shardings()
+    assert result is not None
+    assert result.shard_shape((8, 8)) == (8, 2)

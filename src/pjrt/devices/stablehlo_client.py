@@ -206,9 +206,10 @@ def _compile(
         if own_partitioner is False:
             _refuse_partitions(name, options)
         partitioned = partition(program, options)
-    module = to_module(read(program), trusted=True) if partitioned is None else partitioned.module
+    source = read(program) if partitioned is None else partitioned.program
+    module = to_module(source, trusted=True) if partitioned is None else partitioned.module
     Outline.of(module).check()
-    parsed = parse_module(module)
+    parsed = dataclasses.replace(parse_module(module), source=source)
     del module
     if operations is not None:
         _check_operations(name, parsed, operations)

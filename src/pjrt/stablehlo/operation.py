@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.program import Program
 from pjrt.stablehlo.location import Location
+from pjrt.stablehlo.sharding import Sharding
+from pjrt.stablehlo.sharding_parser import Mesh, parse_mesh, shardings_of
 from pjrt.stablehlo.types import FunctionType, ValueType
 
 _REQUIRED = object()
@@ -146,12 +149,41 @@ class ParsedProgram:
         functions: its functions by name, in the order of the program.
         attributes: the module's attributes.
         declarations: the other operations in the module, such as the device meshes that shardings name (``sdy.mesh``).
+        source: the program that was parsed, where it is kept; parts of it are cut out and evaluated from it.
     """
 
     name: str
     functions: Mapping[str, Function]
     attributes: Mapping[str, Any]
     declarations: tuple[Operation, ...] = ()
+    source: Program | None = field(default=None, repr=False)
+
+    @property
+    def meshes(self) -> Mapping[str, Mesh]:
+        """Shardy's meshes by their names."""
+        return {
+            operation.attribute("sym_name"): parse_mesh(operation.attribute("mesh").text)
+            for operation in self.declarations
+            if operation.name == "sdy.mesh"
+        }
+
+    def argument_shardings(self, function: Function | None = None) -> list[Sharding | None]:
+        """Return how each argument of a function is cut for the partitions; None where the program does not state it.
+
+        Args:
+            function: the function; by default the entry.
+        """
+        function = function or self.entry
+        return shardings_of(function.argument_attributes, function.type.arguments, self._symbol)
+
+    def result_shardings(self, function: Function | None = None) -> list[Sharding | None]:
+        """Return how each result of a function is cut for the partitions; None where the program does not state it.
+
+        Args:
+            function: the function; by default the entry.
+        """
+        function = function or self.entry
+        return shardings_of(function.result_attributes, function.type.results, self._symbol)
 
     @property
     def entry(self) -> Function:
@@ -184,6 +216,12 @@ class ParsedProgram:
         for function in self.functions.values():
             if function.body is not None:
                 yield from function.body.walk()
+
+    def _symbol(self, name: str) -> Mapping[str, Any]:
+        for operation in self.declarations:
+            if operation.attributes.get("sym_name") == name:
+                return operation.attributes
+        raise InvalidArgumentError(f"expected {name} in the program, found nothing of that name")
 
     def _count(self, name: str) -> int:
         count = self.attributes.get(name, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -17,6 +18,7 @@ from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.mlir_attributes import decode_attribute, decode_attribute_of, decode_function_type, decode_type
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
+from pjrt.stablehlo.reader import as_program
 from pjrt.stablehlo.types import TensorType, ValueType
 
 
@@ -34,7 +36,8 @@ def parse(program: AnyProgram, *, trusted: bool = False) -> ParsedProgram:
         UnimplementedError: a region branches between blocks, which StableHLO has no operations for.
         FailedPreconditionError: jaxlib is missing.
     """
-    return parse_module(to_module(program, trusted=trusted))
+    program = as_program(program)
+    return dataclasses.replace(parse_module(to_module(program, trusted=trusted)), source=program)
 
 
 def parse_module(module: MlirModule, *, largest_constant: int | None = None, bodies: bool = True) -> ParsedProgram:

@@ -46,6 +46,11 @@ class Partitioned:
     parameter_shardings: tuple[bytes, ...]
     result_shardings: tuple[bytes, ...]
 
+    @property
+    def program(self) -> Program:
+        """The module as a program."""
+        return Program(_mlir.write_bytecode(self.module))
+
 
 def partition(program: AnyProgram, options: CompileOptions | None = None) -> Partitioned:
     """Partition a program by its shardings, Shardy's or GSPMD's, and by what XLA propagates from them.

@@ -77,5 +77,17 @@ from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op, rules
 from pjrt.devices.reference.evaluator import Evaluator
+from pjrt.devices.reference.operation_evaluator import OperationEvaluator
 
-__all__ = ["Context", "Environment", "Evaluator", "Kernel", "OpView", "context_of", "one_or_all", "op", "rules"]
+__all__ = [
+    "Context",
+    "Environment",
+    "Evaluator",
+    "Kernel",
+    "OpView",
+    "OperationEvaluator",
+    "context_of",
+    "one_or_all",
+    "op",
+    "rules",
+]
