@@ -133,3 +133,29 @@ def test_exported_it_is_a_plugin() -> None:
     with plugin.client(num_devices=2) as made:
         (_, squashed) = made.compile(PROGRAM)(np.zeros(4, np.float32), np.ones(4, np.float32))
         np.testing.assert_array_equal(np.asarray(squashed), np.tanh(np.ones(4, np.float32)))
+
+
+def test_a_program_that_xla_does_not_partition_runs_whole(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise pjrt.UnimplementedError("not by this XLA")
+
+    monkeypatch.setattr("pjrt.devices.stablehlo_client.partition", refuse)
+    caplog.set_level("INFO", logger="pjrt")
+    with client(num_devices=2) as made:
+        executable = made.compile(SHARDED)
+        assert "runs whole on 'elementwise', on gathered arguments: not by this XLA" in caplog.text
+        assert list(executable.output_shapes) == [(2,)]
+        x, y = np.arange(4, dtype=np.float32), np.ones(4, np.float32)
+        assert executable.parameter_shardings is not None
+        cuts = [Sharding.from_proto(proto) for proto in executable.parameter_shardings]
+        rows = [
+            [
+                made.buffer_from_host(cut.cut(whole, number), device=device)
+                for cut, whole in zip(cuts, (x, y), strict=True)
+            ]
+            for number, device in enumerate(made.devices)
+        ]
+        halves = [np.asarray(out) for (out,) in executable.execute(rows)]
+        np.testing.assert_array_equal(np.concatenate(halves), np.tanh(x + y))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from pjrt.devices.author.capability import capabilities_of
 from pjrt.devices.author.code import AuthorCode, ParsedCompileFunction
 from pjrt.devices.author.kernels import INTERPRETER, Kernel
 from pjrt.devices.author.values import DeviceValues, HostValues
+from pjrt.devices.author.whole_program import on_gathered_arguments
 from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
@@ -43,6 +45,8 @@ from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.partitioner import partition
 from pjrt.stablehlo.refinement import with_shape_advice
+
+_log = logging.getLogger("pjrt")
 
 _STRUCTURE = frozenset({"func.return", "stablehlo.return", "func.call"})
 """Operations that every device must follow; ``operations`` need not list them."""
@@ -147,7 +151,7 @@ class StableHloClient(HostClient):
             name,
             compile=compile_interpreted
             if interpreted
-            else functools.partial(_compile, name, compile, names, own_partitioner),
+            else functools.partial(_compile, name, compile, names, own_partitioner, options.get("memory") is not None),
             formats=(ProgramFormat.MLIR, ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG),
             attributes={**_versions(newest), **(attributes or {})},
             capabilities=lambda: (capabilities or Capabilities()).completed(
@@ -198,14 +202,21 @@ def _compile(
     compile: ParsedCompileFunction | None,
     operations: frozenset[str] | None,
     own_partitioner: bool | None,
+    own_memory: bool,
     program: Program,
     options: CompileOptions,
 ) -> Compiled:
-    partitioned = None
+    partitioned, gathers = None, False
     if options.partitioning.num_partitions > 1 and options.spmd and not own_partitioner:
         if own_partitioner is False:
             _refuse_partitions(name, options)
-        partitioned = partition(program, options)
+        try:
+            partitioned = partition(program, options)
+        except UnimplementedError as error:
+            if own_memory:  # gathered arguments are arrays on the host
+                raise
+            gathers = True
+            _log.info("a program runs whole on '%s', on gathered arguments: %s", name, error.message)
     source = read(program) if partitioned is None else partitioned.program
     module = to_module(source, trusted=True) if partitioned is None else partitioned.module
     Outline.of(module).check()
@@ -218,6 +229,8 @@ def _compile(
         compiled = Compiled.of(compile(parsed, options))
     except PjrtError as error:
         raise with_shape_advice(error, program) from error
+    if gathers:
+        return on_gathered_arguments(parsed, compiled, options.partitioning.num_partitions)
     entry = parsed.entry
     aliases, donated = donations(entry.argument_attributes)
     if partitioned is not None:

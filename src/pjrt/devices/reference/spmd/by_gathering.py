@@ -6,14 +6,13 @@ runs the whole program, and they exchange values there. Else all would do the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core.context import Context
-from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.spmd.replica_groups import Rendezvous
 from pjrt.host.device_memory.allocation import on_host
 from pjrt.stablehlo.sharding import REPLICATED, Sharding
@@ -45,6 +44,33 @@ _PER_DEVICE = frozenset(
 """Ops and custom calls that each device must run itself."""
 
 
+class WholeProgram(Protocol):
+    """A program of whole values, such as an ``Evaluator``."""
+
+    @property
+    def arguments(self) -> Sequence[ValueType]:
+        """The types of the arguments."""
+
+    @property
+    def results(self) -> Sequence[ValueType]:
+        """The types of the results."""
+
+    @property
+    def argument_shardings(self) -> Sequence[Sharding | None]:
+        """How each argument is cut for the partitions; None where the program does not state it."""
+
+    @property
+    def result_shardings(self) -> Sequence[Sharding | None]:
+        """How each result is cut for the partitions; None where the program does not state it."""
+
+    @property
+    def ops(self) -> Collection[str]:
+        """The names of all ops and custom calls."""
+
+    def run(self, args: Sequence[Any], context: Context) -> list[Any]:
+        """Return the results."""
+
+
 class GatheredProgram:
     """A program with shardings, for a number of partitions.
 
@@ -52,14 +78,14 @@ class GatheredProgram:
     the shardings; values without one in the program are replicated.
     """
 
-    def __init__(self, evaluator: Evaluator, num_partitions: int) -> None:
+    def __init__(self, evaluator: WholeProgram, num_partitions: int) -> None:
         self._evaluator = evaluator
         self.argument_shardings = _checked(evaluator.argument_shardings, evaluator.arguments, num_partitions)
         self.result_shardings = _checked(evaluator.result_shardings, evaluator.results, num_partitions)
         self.parameters = _shards(self.argument_shardings, evaluator.arguments)
         self.results = _shards(self.result_shardings, evaluator.results)
         shardings = [*evaluator.argument_shardings, *evaluator.result_shardings]
-        self._one_for_all = evaluator.ops.isdisjoint(_PER_DEVICE) and any(s is not None for s in shardings)
+        self._one_for_all = _PER_DEVICE.isdisjoint(evaluator.ops) and any(s is not None for s in shardings)
         self._gathering, self._scattering = Rendezvous("the arguments"), Rendezvous("the results")
 
     def run(self, args: Sequence[Any], context: Context) -> list[Any]:

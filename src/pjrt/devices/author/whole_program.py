@@ -1,0 +1,66 @@
+"""Sharded programs that XLA does not partition, on an author's device: run whole, on gathered arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from pjrt.devices.reference.core.block import run_fast
+from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
+from pjrt.host import Compiled, RunContext
+from pjrt.stablehlo.operation import ParsedProgram
+
+
+class WholeProgram:
+    """A program of whole values that an author's function computes, in the form that ``GatheredProgram`` runs."""
+
+    def __init__(self, program: ParsedProgram, compiled: Compiled) -> None:
+        self.arguments = program.entry.type.arguments
+        self.results = program.entry.type.results
+        self.argument_shardings = program.argument_shardings()
+        self.result_shardings = program.result_shardings()
+        self.ops = frozenset(operation.name for operation in program.walk())
+        self._compiled = compiled
+
+    def run(self, args: Sequence[Any], context: Context) -> list[Any]:
+        """Return the whole results for whole arguments."""
+        compiled = self._compiled
+        results = compiled.run(context.host, *args) if compiled.takes_context else compiled.run(*args)
+        return list(results) if isinstance(results, (tuple, list)) else [results]
+
+
+def on_gathered_arguments(program: ParsedProgram, compiled: Compiled, num_partitions: int) -> Compiled:
+    """Return a program of several partitions: the author's function computes it for all of them.
+
+    Args:
+        program: the program, with whole values.
+        compiled: the author's function for it.
+        num_partitions: the number of partitions.
+    """
+    gathered = GatheredProgram(WholeProgram(program, compiled), num_partitions)
+
+    def run(context: RunContext, *arrays: Any) -> list[Any]:
+        assignment = context.device_assignment
+        place = Context(
+            run_fast,
+            replica_id=context.replica_id,
+            partition_id=context.partition_id,
+            num_replicas=assignment.num_replicas,
+            num_partitions=assignment.num_partitions,
+            host=context,
+        )
+        return gathered.run(arrays, place)
+
+    return dataclasses.replace(
+        compiled,
+        run=run,
+        takes_context=True,
+        parameters=gathered.parameters,
+        outputs=gathered.results,
+        parameter_shardings=[sharding.to_proto() for sharding in gathered.argument_shardings],
+        output_shardings=[sharding.to_proto() for sharding in gathered.result_shardings],
+        aliases={},
+        donated=(),
+    )
