@@ -70,6 +70,13 @@ def test_plots(path: Path) -> None:
     assert len(columns.strip().splitlines()[0].strip()) == 30
 
 
+def test_a_page(path: Path, tmp_path: Path) -> None:
+    result = bench(path, "-i", "zeros", "-d", "reference", "-n", 5, "--html", tmp_path / "times.html")
+    assert result.exit_code == 0, result.output
+    assert f"page  {tmp_path / 'times.html'}" in result.output
+    assert (tmp_path / "times.html").read_text().startswith("<!doctype html>")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -79,6 +86,7 @@ def test_plots(path: Path) -> None:
         (["--seconds", "nan"], "expected seconds above 0"),
         (["--times", "times.txt"], "ends in .json, .csv, .npz"),
         (["--times", "nowhere/times.csv"], "there is no folder"),
+        (["--html", "nowhere/times.html"], "there is no folder"),
         (["-i", "0=zeros"], "without a value: argument 1"),
         (["-d", "nowhere", "-i", "zeros"], "nowhere: there is no device"),
     ],

@@ -120,3 +120,32 @@ def test_options_that_contradict_each_other_are_refused(path: Path, options: lis
     result = inspect(path, *options)
     assert result.exit_code == 2
     assert "expected" in result.stderr
+
+
+def test_a_page_is_written(path: Path, tmp_path: Path) -> None:
+    result = inspect(path, "--html", tmp_path / "report.html")
+    assert result.exit_code == 0, result.output
+    assert result.output.splitlines()[0].split() == ["written", "to", str(tmp_path / "report.html")]
+    assert "jit(f)/add" in (tmp_path / "report.html").read_text()
+
+
+def test_the_graph_for_graphviz(path: Path) -> None:
+    result = inspect(path, "--dot")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith('digraph "model" {\n')
+    assert "custom_call @work" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--html", "nowhere/report.html"], "there is no folder 'nowhere'"),
+        (["--html", "."], "expected the name of a file, found a folder"),
+        (["--html", "a.html", "--dot"], "found --dot and --html"),
+        (["--json", "--text"], "found --json and --text"),
+    ],
+)
+def test_bad_forms(path: Path, options: list[str], message: str) -> None:
+    result = inspect(path, *options)
+    assert result.exit_code == 2
+    assert message in result.output

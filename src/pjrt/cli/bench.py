@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +16,8 @@ from pjrt.cli._timing import readable
 from pjrt.models.benchmark import DEFAULT_ROUNDS, DEFAULT_SECONDS, Benchmark, DeviceBenchmark, plan_of
 from pjrt.models.benchmark import bench as measure
 from pjrt.models.latency import PERCENTILES
+from pjrt.models.report.benchmark_page import benchmark_page
+from pjrt.models.report.page import check_page_path, write_page
 from pjrt.models.times_file import check_times_path, write_times
 
 _EXAMPLES = """
@@ -25,7 +26,7 @@ Examples:
   pjrt bench model.stablehlo --input random:0
   pjrt bench model.mlir -i random:0 -d cpu -d reference -d ./plugin.so
   pjrt bench model.mlir -i weights.npz -i images.npy --seconds 10 --in-flight 4
-  pjrt bench model.mlir -i random:0 --count 1000 --times times.csv --plot
+  pjrt bench model.mlir -i random:0 --count 1000 --times times.csv --plot --html times.html
 """
 
 
@@ -65,6 +66,7 @@ Examples:
     help="Divide the measurement into N rounds, in each of which all devices have a turn.",
 )
 @click.option("--times", metavar="PATH", help="Write every measured time to a .json, .csv or .npz file.")
+@click.option("--html", metavar="PATH", help="Write a page with tables and plots.")
 @click.option("--plot", is_flag=True, help="Draw a histogram, and the times in their order, for each device.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def bench(
@@ -80,6 +82,7 @@ def bench(
     in_flight: int,
     rounds: int,
     times: str | None,
+    html: str | None,
     plot: bool,
     as_json: bool,
 ) -> None:
@@ -90,6 +93,8 @@ def bench(
     plan_of(count, seconds, warm_up, in_flight, rounds)
     if times is not None:
         check_times_path(times)
+    if html is not None:
+        check_page_path(html)
     with progress("measuring"):
         benchmark = measure(
             read_model_file(program),
@@ -106,12 +111,13 @@ def bench(
         )
     if times is not None:
         write_times(benchmark, times)
+    if html is not None:
+        write_page(html, benchmark_page(benchmark))
     if as_json:
-        print_json({**benchmark.as_dict(), "times": times})
+        print_json({**benchmark.as_dict(), "times": times, "html": html})
         return
     _print(benchmark)
-    if times is not None:
-        print_facts([("times", str(Path(times)))])
+    print_facts([(name, path) for name, path in (("times", times), ("page", html)) if path is not None])
     if plot:
         for device in benchmark.devices:
             _plot(device)

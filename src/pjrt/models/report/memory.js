@@ -15,10 +15,12 @@ function drawn(memory, nodes, width, status, onChoose) {
   const {steps} = memory;
   const most = Math.max(memory.peak_bytes, 1);
   const peak = steps.reduce((best, step, index) => (step[1] > steps[best][1] ? index : best), 0);
+  // Where arguments are most of the memory the axis begins with them: what changes is what the others need.
+  const least = memory.argument_bytes > most / 2 ? Math.min(memory.argument_bytes, ...steps.map((step) => step[1])) : 0;
   const plot = width - CHART_LEFT - 8;
   const x = (index) => CHART_LEFT + index / steps.length * plot;
-  const y = (count) => 14 + (1 - count / most) * (CHART_HEIGHT - 34);
-  const bottom = y(0);
+  const y = (count) => 14 + (1 - (count - least) / (most - least || 1)) * (CHART_HEIGHT - 34);
+  const bottom = y(least);
   const stride = Math.max(1, Math.floor(steps.length / plot));  // one point for each pixel: the highest of its steps
   let path = `M${x(0)} ${bottom}`;
   for (let begin = 0; begin < steps.length; begin += stride) {
@@ -31,11 +33,11 @@ function drawn(memory, nodes, width, status, onChoose) {
   const middle = x(peak + 0.5);
   const isRight = middle > width * 0.7;
   const chart = svg('svg', {width, height: CHART_HEIGHT, role: 'img', 'aria-label': `live memory, at most ${bytesText(most)}`},
-    [0, 0.5, 1].map((part) => svg('g', {class: 'axis'}, svg('line', {x1: CHART_LEFT, x2: width - 8, y1: y(part * most), y2: y(part * most)}),
-      svg('text', {x: CHART_LEFT - 6, y: y(part * most) + 4, 'text-anchor': 'end'}, bytesText(part * most)))),
+    [least, (least + most) / 2, most].map((count) => svg('g', {class: 'axis'}, svg('line', {x1: CHART_LEFT, x2: width - 8, y1: y(count), y2: y(count)}),
+      svg('text', {x: CHART_LEFT - 6, y: y(count) + 4, 'text-anchor': 'end'}, bytesText(count)))),
     svg('path', {class: 'area', d: path}), svg('line', {class: 'peak', x1: middle, x2: middle, y1: 8, y2: bottom}),
     svg('text', {class: 'peak', x: middle + (isRight ? -6 : 6), y: bottom - 6, 'text-anchor': isRight ? 'end' : 'start'}, 'peak'),
-    svg('text', {class: 'axis', x: CHART_LEFT, y: CHART_HEIGHT - 4}, 'first operation'),
+    svg('text', {class: 'axis', x: CHART_LEFT, y: CHART_HEIGHT - 4}, least ? 'first operation; the axis begins with the arguments' : 'first operation'),
     svg('text', {class: 'axis', x: width - 8, y: CHART_HEIGHT - 4, 'text-anchor': 'end'}, `${steps.length} steps`), cursor);
   const indexAt = (event) => {
     const at = (event.clientX - chart.getBoundingClientRect().left - CHART_LEFT) / plot * steps.length;

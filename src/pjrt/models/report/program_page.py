@@ -76,6 +76,7 @@ def _memory(model: ModelFile, program: ParsedProgram, graph: ProgramGraph) -> di
     return {
         "note": "",
         "peak_bytes": memory.nbytes,
+        "argument_bytes": memory.argument_nbytes,
         "steps": [
             [-1 if node is None else node.index, step.nbytes] for node, step in zip(nodes, memory.steps, strict=True)
         ],
