@@ -47,6 +47,8 @@ CASES: dict[str, Any] = {
         array(64, 256),
     ),
     "loop": (lambda x: lax.fori_loop(0, 10, lambda i, v: jnp.sin(v) @ v, x), array(256, 256)),
+    "loop over a temporary": (lambda x: lax.fori_loop(0, 10, lambda i, v: v @ v, x @ x), array(256, 256)),
+    "result twice": (lambda x: (y := x @ x, y), array(256, 256)),
     "sort": (lambda x: jnp.sort(x), array(1 << 14)),
     "branches": (
         lambda p, x: lax.cond(p, lambda x: x @ x, lambda x: jnp.sin(x @ x), x),
