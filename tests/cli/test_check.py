@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import pjrt
 from pjrt import stablehlo
 
 PAGE = Path(__file__).parents[2] / "docs" / "capability.md"
@@ -156,6 +157,17 @@ def test_a_program_says_itself_how_many_devices_it_is_for(folder: Path) -> None:
     assert check(folder, "two.mlir", "-d", "cpu", "--num-partitions", "1").returncode == 0
     found = in_json(folder, "add.mlir", "-d", "reference", "--num-replicas", "3", "-O", "num_devices=1")
     assert found["devices"][0]["reasons"][0]["kind"] == "attribute"
+
+
+def test_saved_executables_are_loaded(folder: Path) -> None:
+    with pjrt.client("cpu") as client:
+        pjrt.save_executable(client.compile(ADD), folder / "add.bin")
+    done = check(folder, "add.bin", "-d", "cpu", "-d", "reference")
+    assert done.returncode == 1
+    assert "cpu: yes (by loading it)" in done.stdout
+    assert "reference: no (by loading it)" in done.stdout
+    assert "it was compiled for platform name 'cpu', the client has 'reference'" in done.stdout
+    assert check(folder, "add.bin", "-t", "cpu:1").returncode == 0
 
 
 def test_topologies(folder: Path) -> None:

@@ -90,6 +90,26 @@ def test_no_model(tmp_path: Path, file: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+DYNAMIC = """
+func.func @main(%x: tensor<?x2xf32> loc("x"), %y: tensor<?x2xf32> loc("y")) -> tensor<?x2xf32> {
+  %0 = stablehlo.add %x, %y : tensor<?x2xf32>
+  return %0 : tensor<?x2xf32>
+}
+"""
+
+
+def test_dynamic_shapes(tmp_path: Path) -> None:
+    (tmp_path / "dynamic.mlir").write_text(DYNAMIC)
+    reference = ("-d", "reference", "--json")
+    done = run(tmp_path, "dynamic.mlir", "-i", "zeros", "--shape", "x=3x2", "--shape", "1=3x2", *reference)
+    assert json.loads(done.stdout)["results"][0]["shape"] == [3, 2], done.stderr
+    done = run(tmp_path, "dynamic.mlir", "-i", "x=[[1,2]]", "-i", "y=[[1,2]]", *reference)
+    assert json.loads(done.stdout)["results"][0]["shape"] == [1, 2], done.stderr
+    done = run(tmp_path, "dynamic.mlir", "-i", "zeros", *reference)
+    assert done.returncode == 2
+    assert "give a file, or its shape with --shape" in done.stderr
+
+
 def test_too_few_devices_are_reported_before_compiling(tmp_path: Path) -> None:
     (tmp_path / "sharded.mlir").write_text(SHARDED)
     done = run(tmp_path, "sharded.mlir", "-i", "zeros", "-O", "num_devices=1")

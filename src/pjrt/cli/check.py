@@ -70,7 +70,10 @@ def check(
     time_limit: float,
     as_json: bool,
 ) -> None:
-    """Check whether devices can run PROGRAM: yes, no or maybe, with the operations, types or versions that decide."""
+    """Check whether devices can run PROGRAM: yes, no or maybe, with the operations, types or versions that decide.
+
+    A saved executable is loaded on the device.
+    """
     file = read_model_file(program)
     how = partitioning.completed(file.partitioning)
     targets = targets_of(devices, topologies, options) or [
@@ -81,7 +84,7 @@ def check(
     for target in targets:
         with progress(f"asking {target}"):
             with naming(program):
-                code = file.program_for(target.plugin, shapes)
+                code = file.executable or file.program_for(target.plugin, shapes)
             answers.append((target, _ask(target, code, how, chosen, time_limit)))
     failed = [target for target, answer in answers if isinstance(answer, pjrt.PjrtError)]
     verdict = None if failed else _worst([answer.verdict for _, answer in answers if isinstance(answer, pjrt.Support)])
@@ -93,7 +96,7 @@ def check(
                 fail(one_line(answer))
             raise answer
         if not as_json:
-            _print(target, answer, program)
+            _print(target, answer, program, "by loading it" if file.executable else "")
     if verdict is None:
         who = ", ".join(map(str, failed))
         fail(f"{len(failed)} of {len(answers)} gave no verdict: {who}")
@@ -102,7 +105,7 @@ def check(
 
 def _ask(
     target: subprocess_support.Target,
-    program: pjrt.Program,
+    program: pjrt.Program | pjrt.SavedExecutable,
     options: pjrt.CompileOptions,
     effort: pjrt.Effort | None,
     limit: float,
@@ -126,11 +129,11 @@ _METHODS = {
 }
 
 
-def _print(target: subprocess_support.Target, support: _Answer, program: str) -> None:
+def _print(target: subprocess_support.Target, support: _Answer, program: str, method: str) -> None:
     if isinstance(support, pjrt.PjrtError):
         click.echo(f"{target}: error\n  {one_line(support)}")
         return
-    click.echo(f"{target}: {support.verdict.value} ({_METHODS[support.effort]})")
+    click.echo(f"{target}: {support.verdict.value} ({method or _METHODS[support.effort]})")
     for reason in support.reasons:
         kind = reason.kind.value + ("" if reason.verdict is pjrt.Verdict.NO else "?")
         click.echo(f"  {kind:<10}  {single_line(reason.message)}")

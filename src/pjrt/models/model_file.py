@@ -12,7 +12,7 @@ import numpy as np
 
 from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import FailedPreconditionError, PjrtError
+from pjrt.api.errors import FailedPreconditionError, PjrtError, UnimplementedError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
@@ -220,8 +220,15 @@ class ModelFile:
 
         Args:
             program: the program, from ``program_for``, with static shapes.
+
+        Raises:
+            UnimplementedError: an argument or a result is not an array, or has a dynamic shape.
         """
         signature = self.signature.with_types(stablehlo.signature(program))
+        needed = (each for each in signature.parameters if each.argument is not None)
+        dynamic = next((each for each in (*needed, *signature.results) if each.is_dynamic), None)
+        if dynamic is not None:
+            raise UnimplementedError(f"expected static shapes of an executable, found {dynamic}")
         if not isinstance(self.contents, stablehlo.TorchFolder) or not self.weights:
             return signature
         arguments = self.contents.arguments
