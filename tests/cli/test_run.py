@@ -107,7 +107,7 @@ def test_dynamic_shapes(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["results"][0]["shape"] == [1, 2], done.stderr
     done = run(tmp_path, "dynamic.mlir", "-i", "zeros", *reference)
     assert done.returncode == 2
-    assert "give a file, or its shape with --shape" in done.stderr
+    assert "give it by --shape, or give a file" in done.stderr
 
 
 def test_too_few_devices_are_reported_before_compiling(tmp_path: Path) -> None:

@@ -187,18 +187,6 @@ def test_fillers_need_static_shapes() -> None:
         assert "its shape is dynamic; give it by --shape" in refused(pjrt.InvalidArgumentError, text, x=(F32, ("n",)))
 
 
-def test_dynamic_sizes_follow_from_shapes_or_from_other_arrays() -> None:
-    types = {"x": (F32, ("b", 2)), "y": (F32, ("b",)), "z": (F32, (3,))}
-    x, y, z = made("y=ones", "x=[[1,2],[3,4]]", "zeros", **types)
-    assert [x.shape, y.shape, z.shape] == [(2, 2), (2,), (3,)]
-    assert y.tolist() == [1, 1]
-    parameters = [Parameter(i, name, *type_) for i, (name, type_) in enumerate(types.items())]
-    sized = make_arguments(parameters, ["random:0"], {"b": 4})
-    assert [each.array.shape for each in sized] == [(4, 2), (4,), (3,)]
-    with pytest.raises(pjrt.InvalidArgumentError, match=r"expected a shape that fits|contradict"):
-        make_arguments(parameters, ["zeros"], {"x": (4, 3)})
-
-
 def test_files_and_numbers_mix(tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", w=np.float32([1, 2]))
     np.save(tmp_path / "b.npy", np.array(3, ml_dtypes.bfloat16))
