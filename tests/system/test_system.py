@@ -79,6 +79,31 @@ def test_settings_lie_where_the_system_has_them(
     assert system.config_folder() == Path(expected.replace("HOME", str(tmp_path)))
 
 
+@pytest.mark.parametrize(
+    ("system_name", "environment", "expected"),
+    [
+        ("linux", {}, "HOME/.cache/pjrt"),
+        ("linux", {"XDG_CACHE_HOME": "/caches"}, "/caches/pjrt"),
+        ("darwin", {}, "HOME/Library/Caches/pjrt"),
+        ("win32", {}, "HOME/AppData/Local/pjrt/Cache"),
+    ],
+)
+def test_the_folder_of_caches(
+    system_name: str,
+    environment: dict[str, str],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "platform", system_name)
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    assert system.cache_folder() == Path(expected.replace("HOME", str(tmp_path)))
+
+
 @posix
 def test_a_private_file_in_a_folder_for_everyone_is_safe_and_the_folder_is_not(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)

@@ -13,6 +13,8 @@ import pjrt
 from pjrt import stablehlo
 from pjrt.api.compatibility import check_memory
 from pjrt.api.compile_options import DeviceAssignment
+from pjrt.artifacts.compilation_cache import CompilationCache
+from pjrt.cli._cache import as_dict
 from pjrt.cli._console import progress
 from pjrt.cli._failures import error_as_dict, naming
 from pjrt.stablehlo import Cost, PeakMemory
@@ -57,6 +59,7 @@ def compile_for(
     how: pjrt.CompileOptions,
     path: str,
     code_for: Callable[[str], pjrt.Program],
+    cache: CompilationCache | None = None,
 ) -> Compilation:
     """Compile a program for a topology.
 
@@ -66,13 +69,14 @@ def compile_for(
         how: the compile options.
         path: the program's file, for messages.
         code_for: returns the program for a platform.
+        cache: a compilation cache; None compiles in any case.
 
     Returns:
         The facts. An error is in them, whatever failed.
     """
     compilation = Compilation(place)
     try:
-        _compile(compilation, options, how, path, code_for)
+        _compile(compilation, options, how, path, code_for, cache)
     except pjrt.PjrtError as error:
         compilation.error = error
         _read_numbers(compilation)
@@ -85,6 +89,7 @@ def _compile(
     how: pjrt.CompileOptions,
     path: str,
     code_for: Callable[[str], pjrt.Program],
+    cache: CompilationCache | None,
 ) -> None:
     plugin, _, name = compilation.place.partition(":")
     with progress(f"asking {plugin} for the topology"):
@@ -103,7 +108,14 @@ def _compile(
         compilation.code = code_for(topology.platform_name)
     begin = time.perf_counter()
     with progress(f"compiling for {device.kind}"), naming(path):
-        executable = compilation.executable = topology.compile(compilation.code, how)
+        code = compilation.code
+        if cache is None:
+            executable = topology.compile(code, how)
+        else:
+            hits = cache.hits
+            executable = cache.compile(topology, code, how)
+            compilation.facts["cache"] = as_dict(cache, hits)
+        compilation.executable = executable
     stats = _if_offered(executable.memory_stats)
     compilation.facts |= {
         "executable": executable.name,

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pjrt.cli._cache import outcome
 from pjrt.cli._compilation import Compilation, Count
 from pjrt.cli._console import console, print_facts, print_table, readable_bytes
 from pjrt.cli._failures import one_line
@@ -33,6 +34,8 @@ def print_one(facts: dict[str, Any], count: Count | None) -> None:
         ("runs on", f"{replicas * partitions} of them: {replicas} replicas × {partitions} partitions"),
         ("compiled in", readable(facts["compile_seconds"])),
     ]
+    if "cache" in facts:
+        lines.append(("cache", outcome(facts["cache"])))
     if "output" in facts:
         lines.append(("saved as", f"{facts['output']} ({readable_bytes(facts['output_size_in_bytes'])})"))
     print_facts(lines)

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 import pjrt
+from pjrt.artifacts.compilation_cache import CompilationCache
+from pjrt.cli._cache import cache_option
 from pjrt.cli._compilation import Compilation, Count, compile_for
 from pjrt.cli._compile_tables import print_largest, print_one, print_several
 from pjrt.cli._completion import complete_file, complete_topology
@@ -66,6 +68,7 @@ Examples:
     metavar="N",
     help=f"Print the N largest arrays in memory. Without this {_LARGEST} are printed if the program does not fit.",
 )
+@cache_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def compile_(
     program: str,
@@ -76,6 +79,7 @@ def compile_(
     flags: tuple[str, ...],
     output: str | None,
     largest: int | None,
+    cache: CompilationCache | None,
     as_json: bool,
 ) -> None:
     """Compile PROGRAM for a topology and show the memory, operations and bytes moved of one run.
@@ -94,7 +98,7 @@ def compile_(
     with progress("reading the program"):
         how = dataclasses.replace(partitioning, option_overrides=_overrides(flags)).completed(file.partitioning)
     compilations = [
-        compile_for(place, options, how, program, lambda platform: file.program_for(platform, shapes))
+        compile_for(place, options, how, program, lambda platform: file.program_for(platform, shapes), cache)
         for place in topologies
     ]
     if len(compilations) == 1:

@@ -15,6 +15,8 @@ import numpy as np
 import pjrt
 import pjrt.ifrt
 from pjrt import plugins
+from pjrt.artifacts.compilation_cache import CompilationCache
+from pjrt.cli._cache import as_dict, cache_option, outcome
 from pjrt.cli._completion import complete_file, complete_input
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
@@ -69,6 +71,7 @@ Examples:
 @tolerance_options
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
 @click.option("--profile", is_flag=True, help="Print the time per operation: on the device reference.")
+@cache_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option(
     "--watch",
@@ -109,6 +112,7 @@ def _run(
     tolerance: Tolerance,
     repeat: int | None,
     profile: bool,
+    cache: CompilationCache | None,
     as_json: bool,
 ) -> None:
     plugin = plugins.declaration(plugins.default() if device is None else device)
@@ -120,7 +124,7 @@ def _run(
         given = make_arguments(file.parameters, inputs, shapes)
     count = partitioning.completed(file.partitioning).partitioning.num_devices
     with _client(device, options, count, profile) as client:
-        model = Model(file, client, compile_options=partitioning)
+        model = Model(file, client, compile_options=partitioning, cache=cache)
         arguments = model.fitted([each.array for each in given])
         with progress(f"compiling for {client.platform_name}"):
             executable, compile_seconds = _timed(lambda: model.compile([array.shape for array in arguments]))
@@ -137,7 +141,7 @@ def _run(
         # A client that took the option ``profile`` has one.
         measured = getattr(client, "profile", None)
         matched = {str(p): each.matched_by_type for p, each in zip(file.parameters, given, strict=True)}
-        _report(client.platform_name, results, timing, output, as_json, measured, matched, differences)
+        _report(client.platform_name, results, timing, output, as_json, measured, matched, differences, cache)
         if not all(each.difference.agrees for each in differences or ()):
             sys.exit(DIFFER)
 
@@ -212,6 +216,7 @@ def _report(
     profile: Any,
     matched_by_type: Mapping[str, str],
     differences: Sequence[ResultDifference] | None,
+    cache: CompilationCache | None,
 ) -> None:
     for parameter, place in matched_by_type.items():
         if place:
@@ -224,12 +229,17 @@ def _report(
         extra = {} if profile is None else {"profile": profile.as_dict()}
         if differences is not None:
             extra["expected"] = [each.as_dict() for each in differences]
+        if cache is not None:
+            extra["cache"] = as_dict(cache)
         print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **extra})
         return
     facts: list[tuple[str, object]] = [(_label(name), describe(array)) for name, array in results.items()]
     if output is not None:
         facts.append(("written to", output))
-    facts += [("device", platform), ("compile", readable(timing.compile)), ("first run", readable(timing.first))]
+    facts += [("device", platform), ("compile", readable(timing.compile))]
+    if cache is not None:
+        facts.append(("cache", outcome(as_dict(cache))))
+    facts.append(("first run", readable(timing.first)))
     if timing.repeats:
         low, median, high = timing.spread()
         spread = f"median {readable(median)}, 10% to 90% within {readable(low)} to {readable(high)}"

@@ -9,11 +9,13 @@ from typing import Any
 
 import pjrt.api.client
 import pjrt.ifrt
+from pjrt import stablehlo
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
+from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models import replicas
 from pjrt.models.argument import Argument, fitted
@@ -38,6 +40,7 @@ def load_model(
     compile_options: CompileOptions | None = None,
     shapes_kept: int = SHAPES_KEPT,
     node_types: NodeTypes | None = None,
+    cache: CompilationCache | None = None,
     **client_options: Any,
 ) -> Model:
     """Return the program in a file as a callable. Nothing is compiled yet.
@@ -51,6 +54,7 @@ def load_model(
             is dropped.
         node_types: functions that make custom nodes of the results, by the names that their types were registered
             with; other custom nodes become a ``pjrt.stablehlo.CustomNode``.
+        cache: a compilation cache on disk; None compiles in any case.
         client_options: options of the client that is made.
 
     Raises:
@@ -64,6 +68,7 @@ def load_model(
         compile_options=compile_options,
         shapes_kept=shapes_kept,
         node_types=node_types,
+        cache=cache,
         **client_options,
     )
 
@@ -84,9 +89,11 @@ class Model:
         compile_options: CompileOptions | None = None,
         shapes_kept: int = SHAPES_KEPT,
         node_types: NodeTypes | None = None,
+        cache: CompilationCache | None = None,
         **client_options: Any,
     ) -> None:
         self.file = file
+        self._cache = cache
         self._options = CompileOptions.of(compile_options).completed(file.partitioning)
         # A saved executable has its own options, which these replace as a whole.
         self._load_options = None if compile_options == CompileOptions() else compile_options
@@ -244,7 +251,11 @@ class Model:
             if self.file.executable is not None:
                 loaded = self.file.executable.load(self.client.pjrt_client, self._load_options)
                 return self.client.on_global_arrays(loaded, self.file.signature.program_signature())
-            return self.client.compile(self.file.program_for(self.client.platform_name, shapes), self._options)
+            program = self.file.program_for(self.client.platform_name, shapes)
+            if self._cache is None:
+                return self.client.compile(program, self._options)
+            executable = self._cache.compile(self.client.pjrt_client, program, self._options)
+            return self.client.on_global_arrays(executable, stablehlo.signature(program, trusted=True))
         except PjrtError as error:
             raise self.file.named(error) from error
 

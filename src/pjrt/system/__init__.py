@@ -18,7 +18,7 @@ from pjrt.system.dynlib import (
     sign_library,
 )
 from pjrt.system.file_stamp import FileStamp, file_stamp
-from pjrt.system.folders import config_folder, shared_folder
+from pjrt.system.folders import cache_folder, config_folder, shared_folder
 from pjrt.system.hardware import any_file, count_files, processor_features
 from pjrt.system.permissions import writable_by_everyone
 from pjrt.system.processes import after_fork_in_child, process_command
@@ -28,6 +28,7 @@ __all__ = [
     "FileStamp",
     "after_fork_in_child",
     "any_file",
+    "cache_folder",
     "config_folder",
     "count_files",
     "file_stamp",

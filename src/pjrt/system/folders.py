@@ -23,6 +23,19 @@ def config_folder() -> Path:
     return _folder_of("XDG_CONFIG_HOME", Path.home() / ".config")
 
 
+def cache_folder() -> Path:
+    """Return the folder of this user's files that can be made again; it need not exist.
+
+    ``$XDG_CACHE_HOME/pjrt`` or ``~/.cache/pjrt``; on macOS ``~/Library/Caches/pjrt``; on Windows
+    ``%LOCALAPPDATA%\\pjrt\\Cache``.
+    """
+    if sys.platform == "win32":
+        return _folder_of("LOCALAPPDATA", Path.home() / "AppData" / "Local") / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / _APPLICATION
+    return _folder_of("XDG_CACHE_HOME", Path.home() / ".cache")
+
+
 def _folder_of(variable: str, otherwise: Path) -> Path:
     """Return our folder below the one that an environment variable names, if its path is absolute."""
     folder = os.environ.get(variable, "")
