@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from pjrt.artifacts.saved_executable import SavedExecutable
+
 WHOLE = """
 module @MODULE
   func.func @main(
@@ -205,8 +207,10 @@ def test_work_is_counted_where_the_compiler_reports_none(folder: Path) -> None:
 
 
 def test_a_program_for_some_of_the_devices(folder: Path) -> None:
-    report = in_json(folder, "sharded.mlir", "-t", "cpu:8")
+    report = in_json(folder, "sharded.mlir", "-t", "cpu:8", "-o", "sharded.bin")
     assert (report["num_devices"], report["num_partitions"]) == (8, 2)
+    saved = SavedExecutable.read(folder / "sharded.bin")
+    assert [each.name for each in saved.signature.parameters] == ["activations", "weights['w']"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,13 @@ def test_the_manifest_lists_the_gpus_that_have_facts(platform: str) -> None:
     assert facts["topology_options"].endswith(f"gpu_targets:{platform}_options")
 
 
+@pytest.mark.parametrize("platform", GPUS)
+def test_the_page_lists_the_gpus(platform: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "vendor.md").read_text()
+    (row,) = re.findall(rf"^\| `{platform}` \| (.*) \|$", page, re.MULTILINE)
+    assert re.findall(r"`([^`]+)`", row) == list(GPUS[platform])
+
+
 @pytest.mark.parametrize(("platform", "gpu"), [(platform, gpu) for platform in GPUS for gpu in GPUS[platform]])
 def test_the_facts_of_each_gpu_are_plausible(platform: str, gpu: str) -> None:
     facts = GPUS[platform][gpu]

@@ -31,7 +31,8 @@ def test_axes_and_parts(text: str, spelled: str, shard: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['#sdy.sharding<@other, [{"data"}, {}]>', '#sdy.sharding<@mesh, [{"z"}, {}]>', "{devices=[2,3]<=[8]}", "odd"]
+    "text",
+    ['#sdy.sharding<@other, [{"data"}, {}]>', '#sdy.sharding<@mesh, [{"z"}, {}]>', "{devices=[2,3]<=[8]}", "odd"],
 )
 def test_what_cannot_be_read_is_shown_as_it_is(text: str) -> None:
     sharding = StatedSharding.of(text, 2, MESHES)

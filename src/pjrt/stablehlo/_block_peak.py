@@ -126,7 +126,7 @@ class _BlockWalk:
         self._outputs = {id(value) for value in block.outputs}
         self._behind: dict[int, list[Storage]] = {}  # the memory that a value is read from, by the value's identity
         self._storages: list[Storage] = []
-        self._live: list[Storage] = []
+        self._touched: list[Storage] = []  # since the last operation: only these may have lost their last use
         self._current = 0
         self._peak, self._peak_time, self._inside = 0, 0, Peak()
         self._peak_operation: Operation | None = None
@@ -151,6 +151,7 @@ class _BlockWalk:
             for value in used:
                 for storage in self._behind.get(id(value), ()):
                     storage.pending -= 1
+                    self._touched.append(storage)
             self._run(operation)
             if operation is not self._block.operations[-1]:  # which returns the outputs
                 self._steps.append((operation, max(self._step_bytes, self._current)))
@@ -266,7 +267,7 @@ class _BlockWalk:
 
     def _add(self, storage: Storage) -> None:
         self._storages.append(storage)
-        self._live.append(storage)
+        self._touched.append(storage)
 
     def _allocate(self, value: Value, *, is_free: bool = True) -> Storage:
         storage = Storage(nbytes(value.type), None, is_free, [])
@@ -303,11 +304,11 @@ class _BlockWalk:
 
     def _free_unused(self) -> None:
         self._time += 1
-        for storage in self._live:
-            if storage.pending == 0 and storage.is_free:
+        for storage in self._touched:
+            if storage.pending == 0 and storage.is_free and storage.end is None:
                 storage.end = self._time
                 self._current -= storage.nbytes
-        self._live = [each for each in self._live if each.end is None]
+        self._touched.clear()
 
     def _is_fused(self, operation: Operation) -> bool:
         """Whether an operation is computed where its result is used."""
