@@ -47,13 +47,13 @@ def prepared(
 
 
 def doubted(error: PjrtError, program: Program | None, doubt: PjrtError | None) -> PjrtError:
-    """Return the error of a compilation: with advice where the program has dynamic shapes, and with a note where it was
-    sent as it is because of ``doubt``.
+    """Return the error of a compilation: with advice where the program is the reason, and with a note where it was sent
+    as it is because of ``doubt``.
     """
     if program is not None:
-        from pjrt.stablehlo.refinement import with_shape_advice
+        from pjrt.stablehlo.compilation_advice import with_advice
 
-        error = with_shape_advice(error, program)
+        error = with_advice(error, program)
     if doubt is not None:
         error.add_note(
             f"The program was sent as it is, because it could not be written at the plugin's StableHLO version: {doubt}"

@@ -40,11 +40,11 @@ from pjrt.stablehlo import (
     static_check,
     to_module,
 )
+from pjrt.stablehlo.compilation_advice import with_advice
 from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.partitioner import partition
-from pjrt.stablehlo.refinement import with_shape_advice
 
 _log = logging.getLogger("pjrt")
 
@@ -228,7 +228,7 @@ def _compile(
     try:
         compiled = Compiled.of(compile(parsed, options))
     except PjrtError as error:
-        raise with_shape_advice(error, program) from error
+        raise with_advice(error, program) from error
     if gathers:
         return on_gathered_arguments(parsed, compiled, options.partitioning.num_partitions)
     entry = parsed.entry
@@ -281,6 +281,6 @@ def _specs(types: Sequence[ValueType], program: Program) -> list[ShapeSpec]:
         spec = shape_spec(type_)
         if spec is None:
             error = InvalidArgumentError(f"expected arguments and results of static shape, found {type_}")
-            raise with_shape_advice(error, program)
+            raise with_advice(error, program)
         specs.append(spec)
     return specs

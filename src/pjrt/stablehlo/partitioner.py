@@ -21,6 +21,7 @@ from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
+from pjrt.stablehlo.compilation_advice import with_advice
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.reader import read
@@ -76,7 +77,10 @@ def partition(program: AnyProgram, options: CompileOptions | None = None) -> Par
         stated = {name: _stated(main, name) for name in ("arg_attrs", "res_attrs")}
         _check_borders(main)
         _append_stop(main, as_result=shardy)
-    dumped = _compile_and_dump(_mlir.write_bytecode(module), _options(options))
+    try:
+        dumped = _compile_and_dump(_mlir.write_bytecode(module), _options(options))
+    except InvalidArgumentError as error:
+        raise with_advice(error, program) from error
     hlo = read(Program(dumped, ProgramFormat.HLO))
     parameter_shardings, result_shardings = _shardings(hlo)
     partitioned = to_module(hlo, trusted=True)

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes
 from pjrt.stablehlo import jaxlib
-from pjrt.stablehlo._diagnostics import shortened
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.argument_shapes import (
     Shape,
@@ -22,7 +21,6 @@ from pjrt.stablehlo.argument_shapes import (
     is_dynamic,
     resolve_shapes,
     spelled_shape,
-    symbols_in_shape,
 )
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.inspection import signature_of
@@ -65,31 +63,6 @@ def refine(program: AnyProgram, shapes: Shapes, *, trusted: bool = False) -> Pro
         raise InvalidArgumentError(
             f"the program does not take arguments of these shapes ({_described(arguments, resolved)}): {error.message}"
         ) from error
-
-
-_ADVICE = "compile(program, shapes="
-
-
-def with_shape_advice(error: PjrtError, program: Program) -> PjrtError:
-    """Return the error of a compilation or, if the program has arguments of dynamic shapes, one that asks for them."""
-    if _ADVICE in error.message:  # the device is another client of this package
-        return error
-    try:
-        arguments = _arguments(to_module(read(program), trusted=True))
-    except PjrtError:
-        return error
-    dynamic = [(index, argument) for index, argument in enumerate(arguments) if is_dynamic(argument.shape)]
-    if not dynamic:
-        return error
-    symbols = sorted({symbol for _, argument in dynamic for symbol in symbols_in_shape(argument.shape)})
-    example: dict[Any, Any] = dict.fromkeys(symbols, 8)
-    if not symbols:
-        example = {i: tuple(size if isinstance(size, int) else 8 for size in argument.shape) for i, argument in dynamic}
-    spelled = ", ".join(f"{argument.name or index} {spelled_shape(argument.shape)}" for index, argument in dynamic)
-    return InvalidArgumentError(
-        f"the device does not compile programs with dynamic shapes, and this one has arguments of such shapes "
-        f"({spelled}); give their shapes, as in {_ADVICE}{example}), or by --shape: {shortened(error.message)}"
-    )
 
 
 @dataclass(frozen=True)

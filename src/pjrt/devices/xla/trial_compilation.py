@@ -22,8 +22,8 @@ from pjrt.devices.xla import custom_calls
 from pjrt.devices.xla.compilation import compile_program
 from pjrt.devices.xla.executable import XlaExecutable
 from pjrt.devices.xla.runtime import Runtime
+from pjrt.stablehlo.compilation_advice import with_advice
 from pjrt.stablehlo.outline import Outline
-from pjrt.stablehlo.refinement import with_shape_advice
 from pjrt.stablehlo.safe_parse import check_once
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
@@ -74,7 +74,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions) 
     try:
         return compile_program(runtime, program, options, inspect)
     except PjrtError as error:
-        raise with_shape_advice(error, program) from error
+        raise with_advice(error, program) from error
 
 
 def is_ordinary(outline: Outline) -> bool:

@@ -1,0 +1,54 @@
+"""Advice for failed compilations: the reason in the program's words, on devices of several kinds."""
+
+from __future__ import annotations
+
+import pytest
+
+import pjrt
+from pjrt import capi
+from pjrt.stablehlo.compilation_advice import with_advice
+
+OTHER_MESH = """
+module attributes {mhlo.num_partitions = 4 : i32} {
+  sdy.mesh @mesh = <["data"=2]>
+  func.func @main(%x: tensor<8x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>} loc("x"))
+      -> tensor<8x2xf32> {
+    return %x : tensor<8x2xf32>
+  }
+}
+"""
+OTHER_TILES = """
+module attributes {mhlo.num_partitions = 4 : i32} {
+  func.func @main(%x: tensor<8x2xf32> {mhlo.sharding = "{devices=[3,1]<=[3]}"}) -> tensor<8x2xf32> {
+    return %x : tensor<8x2xf32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference", "exported"])
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (OTHER_MESH, r"one over 2 for argument x \(data, -\)"),
+        (OTHER_TILES, r"one over 3 for argument 0 \(3 × 1 parts\)"),
+    ],
+)
+def test_a_sharding_over_another_number_of_devices(name: str, program: str, reason: str) -> None:
+    if name == "exported":
+        plugin = pjrt.export(lambda **_: pjrt.client("cpu", num_devices=4), name="advised")
+        client = capi.load_capsule(plugin.capsule).client()
+    else:
+        client = pjrt.client(name, num_devices=4)
+    with (
+        client,
+        pytest.raises(pjrt.InvalidArgumentError, match=f"which states 4 partitions, found {reason}; state") as caught,
+    ):
+        client.compile(program)
+    assert caught.value.message.count("expected shardings") == 1
+
+
+def test_an_error_with_another_reason_stays_as_it_is() -> None:
+    error = pjrt.InternalError("the compiler's own")
+    for code in (b"not a program", OTHER_MESH.replace("= 4", "= 2").encode()):
+        assert with_advice(error, pjrt.Program(code)) is error
