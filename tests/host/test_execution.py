@@ -262,7 +262,7 @@ def test_tokens_are_none_both_ways() -> None:
         ([], "takes 1 arguments, found 0"),
         ([toys.floats(), toys.floats()], "takes 1 arguments, found 2"),
         ([np.zeros(3, np.float32)], r"must be f32\[4\], found f32\[3\]"),
-        ([np.zeros(4, np.int32)], r"must be f32\[4\], found s32\[4\]"),
+        ([np.zeros(4, np.int32)], r"must be f32\[4\], found a numpy array of s32\[4\]"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments: list[np.ndarray], message: str) -> None:

@@ -37,7 +37,7 @@ def _standard_input() -> bytes:
             "expected a program on the standard input, found a terminal; give the name of a file instead of -, or send "
             "one: pjrt run - < model.mlir"
         )
-    content = b"" if sys.stdin is None else click.get_binary_stream("stdin").read()
+    content = b"" if sys.stdin is None else sys.stdin.buffer.read()
     if not content:
         raise InvalidArgumentError("expected a program on the standard input, found nothing: 0 bytes")
     return content

@@ -53,12 +53,13 @@ def make_arguments(
     """Return the arrays for a program's parameters.
 
     A file of several arrays fills the parameters that it names. If it names none, each array goes to the one free
-    parameter of its type and shape. A single array fills the first free parameter. ``random:SEED`` and ``zeros`` fill
-    all that are free after that.
+    parameter of its type and shape. A single array or number fills the first free parameter. ``random:SEED``,
+    ``zeros`` and ``ones`` fill all that are free after that.
 
     Args:
-        parameters: the parameters.
-        options: the inputs.
+        parameters: the parameters, such as those of a ``ModelFile``.
+        options: the inputs: each a file, a number or nested lists of numbers, ``random:SEED``, ``zeros`` or ``ones``,
+            optionally after the name or the index of a parameter and an equals sign.
         shapes: shapes of parameters with dynamic sizes by their names or indices, and sizes by their symbols, for what
             has no shape of its own. Sizes that follow from these or from the arrays in files need not be given.
 
@@ -82,7 +83,9 @@ def make_arguments(
             _fill(chosen, parameter, _one_array(source, parameter), source)
         else:
             _fill_from_file(chosen, parameters, source)
-    parameters = _sized(stated, {**(shapes or {}), **{index: each.array.shape for index, each in chosen.items()}})
+    parameters = _sized(
+        stated, dict[Any, Any](shapes or {}) | {index: each.array.shape for index, each in chosen.items()}
+    )
     for source in sorted(fillers, key=lambda source: not source.target):  # those that name their parameter first
         if source.target:
             parameter = _find(parameters, source)
@@ -101,7 +104,7 @@ def make_arguments(
     return [chosen[p.index] for p in parameters]
 
 
-def _sized(parameters: Sequence[Parameter], shapes: Mapping[str | int, Sequence[int]]) -> Sequence[Parameter]:
+def _sized(parameters: Sequence[Parameter], shapes: Mapping[Any, Sequence[int]]) -> Sequence[Parameter]:
     """Return the parameters with static shapes, where these follow from the given ones."""
     if not shapes:
         return parameters

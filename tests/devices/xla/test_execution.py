@@ -53,7 +53,7 @@ def test_no_arguments_and_no_results(client: pjrt.Client) -> None:
         ((X,), "takes 2 arguments, found 1"),
         ((X, X, X), "takes 2 arguments, found 3"),
         ((X, X[:3]), r"argument 1 of the program .* must be f32\[4\], found f32\[3\]"),
-        ((X.astype(np.int32), X), r"argument 0 of the program .* must be f32\[4\], found s32\[4\]"),
+        ((X.astype(np.int32), X), r"argument 0 of .* must be f32\[4\], found a numpy array of s32\[4\]; convert it"),
         ((X.reshape(2, 2), X), r"must be f32\[4\], found f32\[2,2\]"),
         ((np.array(["a"]), X), "is not an element type of PJRT"),
     ],
