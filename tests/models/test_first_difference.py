@@ -455,3 +455,50 @@ def test_a_wrong_device_behind_the_c_api(tmp_path: Path) -> None:
     first = comparison.first_difference
     assert first is not None
     assert (first.cause, first.name, first.device) == (Cause.OPERATION, "stablehlo.tanh", str(library))
+
+
+def test_rounding_that_a_loop_amplifies() -> None:
+    """The logistic map: each iteration doubles an error, on average."""
+    program = """
+    func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
+      %one = stablehlo.constant dense<1.0> : tensor<3xf32>
+      %four = stablehlo.constant dense<3.99> : tensor<3xf32>
+      %zero = stablehlo.constant dense<0> : tensor<i32>
+      %step = stablehlo.constant dense<1> : tensor<i32>
+      %many = stablehlo.constant dense<60> : tensor<i32>
+      %r:2 = stablehlo.while(%i = %zero, %s = %x) : tensor<i32>, tensor<3xf32>
+        cond { %less = stablehlo.compare LT, %i, %many : (tensor<i32>, tensor<i32>) -> tensor<i1>
+               stablehlo.return %less : tensor<i1> }
+        do { %a = stablehlo.subtract %one, %s : tensor<3xf32>
+             %b = stablehlo.multiply %a, %s : tensor<3xf32> loc("rounds")
+             %c = stablehlo.multiply %b, %four : tensor<3xf32>
+             %next = stablehlo.add %i, %step : tensor<i32>
+             stablehlo.return %next, %c : tensor<i32>, tensor<3xf32> }
+      return %r#1 : tensor<3xf32>
+    }"""
+    start = np.array([0.1, 0.2, 0.3], np.float32)
+    first = find(program, at("rounds", lambda values: values * np.float32(1 + 1e-6)), start)
+    assert (first.cause, first.name) == (Cause.ROUNDING, "stablehlo.while")
+    (step,) = first.path
+    assert "of 60 of stablehlo.while" in step
+    assert all(value.difference.agrees for value in first.inputs)
+    assert not all(value.difference.agrees for value in first.results)
+    assert first.suspects[0].location == "rounds"
+
+
+@pytest.mark.parametrize(("index", "branch"), [(0, 0), (1, 1), (7, 1), (-1, 1)])
+def test_the_branch_of_a_case_that_was_taken(index: int, branch: int) -> None:
+    program = """
+    func.func @main(%x: tensor<3xf32>, %i: tensor<i32>) -> tensor<3xf32> {
+      %0 = "stablehlo.case"(%i) ({
+        %t = stablehlo.negate %x : tensor<3xf32> loc("branch 0")
+        stablehlo.return %t : tensor<3xf32>
+      }, {
+        %t = stablehlo.abs %x : tensor<3xf32> loc("branch 1")
+        stablehlo.return %t : tensor<3xf32>
+      }) : (tensor<i32>) -> tensor<3xf32>
+      return %0 : tensor<3xf32>
+    }"""
+    first = find(program, at("branch", lambda values: values + 1), X, np.int32(index))
+    assert (first.cause, first.location) == (Cause.OPERATION, f"branch {branch}")
+    assert first.path[0].startswith(f"branch {branch} of stablehlo.case")
