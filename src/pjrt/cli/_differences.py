@@ -49,21 +49,23 @@ def print_differences(differences: Sequence[ResultDifference]) -> None:
     rows = []
     shown = sorted(differences, key=lambda each: -each.difference.severity)[:_MOST_ROWS]
     for each in [each for each in differences if each in shown]:
-        found = each.difference
-        if found.problem:
-            rows.append((each.device, each.result, found.problem, "", "", "", "", "", ""))
+        difference = each.difference
+        if difference.problem:
+            rows.append((each.device, each.result, difference.problem, "", "", "", "", "", ""))
             continue
         rows.append(
             (
                 each.device,
                 each.result,
-                f"{found.element_type.name.lower()}[{','.join(map(str, found.shape))}]",
-                "agrees" if found.agrees else f"{found.mismatches} differ",
-                f"{found.max_absolute:.3g}",
-                f"{found.max_relative:.3g}",
-                str(found.max_ulp),
-                "" if found.worst is None else f"[{','.join(map(str, found.worst))}]",
-                "" if found.worst is None else f"{spelled(found.value)}, expected {spelled(found.expected)}",
+                f"{difference.element_type.name.lower()}[{','.join(map(str, difference.shape))}]",
+                "agrees" if difference.agrees else f"{difference.mismatches} differ",
+                f"{difference.max_absolute:.3g}",
+                f"{difference.max_relative:.3g}",
+                str(difference.max_ulp),
+                "" if difference.worst is None else f"[{','.join(map(str, difference.worst))}]",
+                ""
+                if difference.worst is None
+                else f"{spelled(difference.value)}, expected {spelled(difference.expected)}",
             )
         )
     columns = ("device", "result", "type", "", "absolute", "relative", "ulp", "worst at", "worst value")

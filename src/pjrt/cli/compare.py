@@ -96,11 +96,11 @@ def compare(
             compile_options=partitioning,
             client_options=options,
         )
-    saved = _save(comparison, save_case)
+    case_folder = _save(comparison, save_case)
     if as_json:
-        print_json({**comparison.as_dict(), "case": saved})
+        print_json({**comparison.as_dict(), "case": case_folder})
     else:
-        _print(comparison, saved)
+        _print(comparison, case_folder)
     sys.exit(0 if comparison.agrees else DIFFER)
 
 
@@ -113,7 +113,7 @@ def _save(comparison: Comparison, folder: str | None) -> str | None:
     return folder
 
 
-def _print(comparison: Comparison, saved: str | None) -> None:
+def _print(comparison: Comparison, case_folder: str | None) -> None:
     print_differences(comparison.differences)
     for name, error in comparison.errors.items():
         click.echo(f"{name} failed: {error.message}")
@@ -126,5 +126,5 @@ def _print(comparison: Comparison, saved: str | None) -> None:
         click.echo(f"the odd one out: {name}")
     for difference in comparison.first_differences.values():
         click.echo(f"\n{difference}")
-    if saved is not None:
-        print_facts([("case", saved)])
+    if case_folder is not None:
+        print_facts([("case", case_folder)])

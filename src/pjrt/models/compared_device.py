@@ -88,10 +88,10 @@ class DeviceInProcess(ComparedDevice):
             client = self._own = client_with_devices(client, count, client_options)
         self._client = client if isinstance(client, pjrt.ifrt.Client) else pjrt.ifrt.Client(client)
         if len(self._client.devices) < count:
-            found = len(self._client.devices)
+            available = len(self._client.devices)
             if self._own is not None:
                 self._own.close()
-            raise InvalidArgumentError(f"the program needs {count} devices, {name} has {found}")
+            raise InvalidArgumentError(f"the program needs {count} devices, {name} has {available}")
         self._executables: OrderedDict[bytes, pjrt.ifrt.LoadedExecutable] = OrderedDict()
 
     @property

@@ -170,8 +170,8 @@ def compare(
             return DeviceInSubprocess(name, device, options, client_options or {}, time_limit)
         return DeviceInProcess(name, device, options, client_options or {})
 
-    with _opened(open_, devices, together=isolated) as opened:
-        return _Comparing(file, arrays, opened, tolerance).run(expected, find_first, limits or Limits())
+    with _opened(open_, devices, together=isolated) as participants:
+        return _Comparing(file, arrays, participants, tolerance).run(expected, find_first, limits or Limits())
 
 
 @contextlib.contextmanager
@@ -193,13 +193,13 @@ def _opened(
             attempts = list(pool.map(attempt, pairs))
         else:
             attempts = list(map(attempt, pairs))
-        opened = [each for each in attempts if isinstance(each, ComparedDevice)]
-        for device in opened:
+        participants = [each for each in attempts if isinstance(each, ComparedDevice)]
+        for device in participants:
             stack.callback(device.close)
         for each in attempts:
             if isinstance(each, PjrtError):
                 raise each
-        yield opened
+        yield participants
 
 
 def _names(devices: Sequence[str | Client | pjrt.ifrt.Client]) -> list[str]:

@@ -102,11 +102,11 @@ class CutRuns:
         Raises:
             LimitReachedError, PjrtError: as for ``run``.
         """
-        known = {value.name: scope.values[value.name] for value in values if value.name in scope.values}
-        names = list(dict.fromkeys(value.name for value in values if value.name not in known))
+        available = {value.name: scope.values[value.name] for value in values if value.name in scope.values}
+        names = list(dict.fromkeys(value.name for value in values if value.name not in available))
         if not names:
-            return known
-        return known | self.run_cut(device, self.cut(scope, names), scope.values)
+            return available
+        return available | self.run_cut(device, self.cut(scope, names), scope.values)
 
     def cut(self, scope: Scope, names: Sequence[str]) -> Cut:
         """Return the part of a block that computes some values from its arguments."""
@@ -133,7 +133,7 @@ class CutRuns:
         return all(self.difference(*pair).agrees for pair in zip(values, expected, strict=True))
 
     def differences(self, names: Sequence[Value], values: Values, expected: Values) -> tuple[ValueDifference, ...]:
-        """Return the difference of each of some values, as far as they are known."""
+        """Return the difference of each of some values, as far as both have it."""
         return tuple(
             ValueDifference(each.name, str(each.type), self.difference(values[each.name], expected[each.name]))
             for each in dict.fromkeys(names)

@@ -70,13 +70,13 @@ class Difference:
         """
         kind = ElementType.of(expected.dtype)
         if value.shape != expected.shape or value.dtype != expected.dtype:
-            found = format_shape(ElementType.of(value.dtype), value.shape)
+            other = format_shape(ElementType.of(value.dtype), value.shape)
             return Difference(
                 kind,
                 expected.shape,
                 expected.size,
                 severity=math.inf,
-                problem=f"expected {format_shape(kind, expected.shape)}, found {found}",
+                problem=f"expected {format_shape(kind, expected.shape)}, found {other}",
             )
         return _Sum(value, expected, kind, tolerance or Tolerance()).difference()
 

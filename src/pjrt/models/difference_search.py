@@ -3,7 +3,7 @@
 A *frontier* is the set of values that the first operations of a block compute and the others use. If two devices agree
 on a frontier, a difference of the results arises behind it; so each comparison of a frontier halves the operations that
 come into question. What is left is one operation, whose inputs agree and whose results do not. The search runs it alone
-on the judge's inputs, which tells a wrong operation from rounding, and enters calls, loops and branches.
+on the judge's inputs, which distinguishes a wrong operation from rounding, and enters calls, loops and branches.
 """
 
 from __future__ import annotations
@@ -147,10 +147,10 @@ class Search:
         results = [value for value in operation.results if is_array(value)]
         inputs = [value for value in inputs_of(operation) if value.name in expected]
         own = runs.compute(runs.device, scope, [*inputs, *results])
-        drifted = runs.run_cut(runs.judge, alone, own)
+        from_drift = runs.run_cut(runs.judge, alone, own)
         drifts, changes = (runs.differences(values, own, expected) for values in (inputs, results))
         # The judge gets from the device's inputs what the device gets. These agreed in a program without the operation.
-        is_explained = all(each.difference.agrees for each in (*runs.differences(results, own, drifted), *drifts))
+        is_explained = all(each.difference.agrees for each in (*runs.differences(results, own, from_drift), *drifts))
         if all(each.difference.agrees for each in changes):
             is_explained = False
             runs.note(f"the difference is gone where the inputs of {operation.name} are results of the program")

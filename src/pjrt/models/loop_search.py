@@ -99,8 +99,8 @@ class LoopSearch:
             return wrong
         before, behind = (self._after(runs.device, iterations)[:-1] for iterations in (low, high))
         outputs = body.block.outputs
-        drifted = runs.compute(runs.judge, self._region(_BODY, before, step), outputs)
-        is_explained = runs.agree(behind, [drifted[value.name] for value in outputs])
+        from_drift = runs.compute(runs.judge, self._region(_BODY, before, step), outputs)
+        is_explained = runs.agree(behind, [from_drift[value.name] for value in outputs])
         inputs, results = (
             tuple(
                 ValueDifference(value.name, str(value.type), runs.difference(*pair))

@@ -76,20 +76,20 @@ class ModuleCut:
         self, results: Sequence[str], arguments: Sequence[str] | None, aliases: Mapping[int, int]
     ) -> tuple[str, ...]:
         """Make the module a cut, and return the names of its arguments."""
-        wanted = [self._value(name) for name in results]
-        block = self._block_of(wanted)
+        targets = [self._value(name) for name in results]
+        block = self._block_of(targets)
         body = self._function.regions[0].blocks[0]
         if arguments is not None:
             stops = [self._value(name) for name in arguments]
         else:
             stops = list(body.arguments) if block == body else []
-        needed, outside, constants = self._slice(block, wanted, stops)
-        chosen = [*stops, *outside]
+        needed, outside, constants = self._slice(block, targets, stops)
+        inputs = [*stops, *outside]
         # A device takes no token as an argument, and in a part of the program there is nothing before it to wait for.
-        tokens = [value for value in chosen if str(value.type) == _TOKEN and not _is_argument_of(value, body)]
-        taken = [value for value in chosen if value not in tokens]
-        names = tuple(self._names[value] for value in taken)
-        self._build(taken, tokens, wanted, [*constants, *needed], aliases)
+        tokens = [value for value in inputs if str(value.type) == _TOKEN and not _is_argument_of(value, body)]
+        parameters = [value for value in inputs if value not in tokens]
+        names = tuple(self._names[value] for value in parameters)
+        self._build(parameters, tokens, targets, [*constants, *needed], aliases)
         self._clean()
         return names
 
@@ -122,7 +122,9 @@ class ModuleCut:
                 )
         return longest[-1]
 
-    def _slice(self, block: Any, wanted: Sequence[Any], stops: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    def _slice(
+        self, block: Any, targets: Sequence[Any], stops: Sequence[Any]
+    ) -> tuple[list[Any], list[Any], list[Any]]:
         """Return the operations of a block that are needed, the values from outside, and constants to copy."""
         is_stop = set(stops)
         operations: dict[Any, None] = {}
@@ -143,7 +145,7 @@ class ModuleCut:
             else:
                 constants[owner.operation] = None
 
-        for value in wanted:
+        for value in targets:
             need(value)
         while pending:
             for value in _inputs_of(pending.pop()):

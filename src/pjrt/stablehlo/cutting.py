@@ -124,16 +124,16 @@ class Cutter:
                 program first.
         """
         name = self._entry if function is None else function
-        wanted = tuple(map(_name, results))
+        result_names = tuple(map(_name, results))
         stops = None if arguments is None else tuple(map(_name, arguments))
-        if not wanted:
+        if not result_names:
             raise InvalidArgumentError("expected the names of the values to compute, found none")
         with self._module as mlir:
             copy = mlir.operation.clone().operation
             cutting = ModuleCut(copy, function_named(copy, name))
-            argument_names = cutting.run(wanted, stops, aliases or {})
+            argument_names = cutting.run(result_names, stops, aliases or {})
             code = _mlir.bytecode_of(copy)
-        return Cut(Program(code), argument_names, wanted)
+        return Cut(Program(code), argument_names, result_names)
 
     def cut_operations(self, operations: Iterable[Operation], *, function: str | None = None) -> Cut:
         """Return some operations, each of which takes its own operands as arguments.
@@ -148,10 +148,10 @@ class Cutter:
         Raises:
             PjrtError: as for ``cut``.
         """
-        chosen = list(operations)
-        operands = dict.fromkeys(value.name for operation in chosen for value in inputs_of(operation))
+        members = list(operations)
+        operands = dict.fromkeys(value.name for operation in members for value in inputs_of(operation))
         return self.cut(
-            [value for operation in chosen for value in operation.results], arguments=operands, function=function
+            [value for operation in members for value in operation.results], arguments=operands, function=function
         )
 
     def text_of(self, operation: Operation, *, function: str | None = None) -> str:
