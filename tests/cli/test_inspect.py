@@ -134,6 +134,20 @@ def test_the_graph_for_graphviz(path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.output.startswith('digraph "model" {\n')
     assert "custom_call @work" in result.output
+    assert "f32[2,?]" in result.output
+
+
+def test_the_graph_of_a_dynamic_program_for_given_shapes(tmp_path: Path) -> None:
+    path = tmp_path / "dynamic.mlir"
+    path.write_text(
+        """func.func @main(%x: tensor<2x?xf32> loc("images")) -> tensor<2x?xf32> {
+          %0 = stablehlo.add %x, %x : tensor<2x?xf32>
+          return %0 : tensor<2x?xf32>
+        }"""
+    )
+    result = inspect(path, "--dot", "--shape", "images=2x3")
+    assert result.exit_code == 0, result.output
+    assert r'label="images\nf32[2,3]"' in result.output
 
 
 @pytest.mark.parametrize(
@@ -143,6 +157,7 @@ def test_the_graph_for_graphviz(path: Path) -> None:
         (["--html", "."], "expected the name of a file, found a folder"),
         (["--html", "a.html", "--dot"], "found --dot and --html"),
         (["--json", "--text"], "found --json and --text"),
+        (["--shape", "0=2x3"], "expected --html or --dot with --shape"),
     ],
 )
 def test_bad_forms(path: Path, options: list[str], message: str) -> None:

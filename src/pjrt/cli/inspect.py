@@ -9,6 +9,7 @@ import click
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
 from pjrt.cli._failures import naming
+from pjrt.cli._options import shapes_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._saved_executable import as_dict, print_executable
 from pjrt.cli._shardings import is_partitioned, mesh_dict, sharding_cells, sharding_dict, spelled_mesh
@@ -25,6 +26,7 @@ Examples:
   pjrt inspect model.hlo --json
   pjrt inspect model.stablehlo --text --locations > model.mlir
   pjrt inspect model.stablehlo --html report.html
+  pjrt inspect exported.bin --html report.html --shape b=8
   pjrt inspect model.stablehlo --dot | dot -Tsvg > model.svg
 """
 
@@ -36,7 +38,16 @@ Examples:
 @click.option("--locations", is_flag=True, help="With --text: print source locations too.")
 @click.option("--dot", "as_dot", is_flag=True, help="Print the graph of operations for Graphviz instead.")
 @click.option("--html", metavar="PATH", help="Write a page with the graph, the cost and the memory of the program.")
-def inspect(program: str, as_json: bool, as_text: bool, locations: bool, as_dot: bool, html: str | None) -> None:
+@shapes_option
+def inspect(
+    program: str,
+    as_json: bool,
+    as_text: bool,
+    locations: bool,
+    as_dot: bool,
+    html: str | None,
+    shapes: dict[str, tuple[int, ...]] | None,
+) -> None:
     """Show the types, operations, versions and size of PROGRAM (StableHLO text, bytecode, portable artifact, HLO
     proto).
     """
@@ -47,11 +58,14 @@ def inspect(program: str, as_json: bool, as_text: bool, locations: bool, as_dot:
         raise click.UsageError(f"expected one of --json, --text, --dot and --html, found {' and '.join(forms)}")
     if locations and not as_text:
         raise click.UsageError("expected --text with --locations: tables show locations anyway")
+    is_drawn = as_dot or html is not None
+    if shapes is not None and not is_drawn:
+        raise click.UsageError("expected --html or --dot with --shape: tables show the program as it is written")
     if html is not None:
         check_page_path(html)
     file = read_model_file(program)
-    if html is not None or as_dot:
-        _draw(file, html)
+    if is_drawn:
+        _draw(file, html, shapes)
         return
     if file.executable is not None:
         if as_text:
@@ -76,10 +90,10 @@ def inspect(program: str, as_json: bool, as_text: bool, locations: bool, as_dot:
     _print(info)
 
 
-def _draw(file: ModelFile, html: str | None) -> None:
+def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] | None) -> None:
     """Write a page, or print the graph if there is no path."""
     with progress("drawing the program"):
-        text = program_dot(file) if html is None else program_page(file)
+        text = program_dot(file, shapes) if html is None else program_page(file, shapes)
     if html is None:
         click.echo(text, nl=False)
         return

@@ -258,6 +258,22 @@ def test_a_program_whose_cost_and_memory_are_unknown(show: Show) -> None:
     assert "f32[?]" in text
 
 
+def test_a_dynamic_program_for_given_shapes(window: Browser, tmp_path: Path) -> None:
+    text = """func.func @main(%x: tensor<?x16xf32> loc("images")) -> tensor<?x16xf32> {
+      %0 = stablehlo.add %x, %x : tensor<?x16xf32>
+      return %0 : tensor<?x16xf32>
+    }"""
+    (tmp_path / "page.html").write_text(program_page(ModelFile.of(text), {"images": (8, 16)}))
+    window.open(tmp_path / "page.html")
+    window.click("#unfold")
+    assert names(window) == ["images", "add", "results"]
+    shown = window.run("return document.body.innerText")
+    assert re.search(r"FLOPs\s+128\s", shown)
+    assert re.search(r"peak memory of a device\s+1\.0 KiB", shown)
+    with pytest.raises(pjrt.InvalidArgumentError, match="found a shape for 'x'"):
+        program_page(ModelFile.of(text), {"x": (8, 16)})
+
+
 def test_a_program_of_several_partitions(show: Show) -> None:
     sharding = '{mhlo.sharding = "{devices=[2]<=[2]}"}'
     window = show(f"""module attributes {{mhlo.num_partitions = 2 : i32}} {{

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pjrt.api.errors import PjrtError
+from pjrt.api.shape_spec import Shapes
 from pjrt.models.model_file import ModelFile
-from pjrt.models.report.program_graph import ARGUMENT, Node, ProgramGraph, parsed_without_constants
+from pjrt.models.report.program_graph import (
+    ARGUMENT,
+    Node,
+    ProgramGraph,
+    argument_names,
+    parsed_without_constants,
+    program_of,
+)
 
 _COLOURS = {
     "argument": "#dcfce7",
@@ -20,17 +29,22 @@ _COLOURS = {
 }
 
 
-def program_dot(model: ModelFile) -> str:
+def program_dot(model: ModelFile, shapes: Shapes | None = None) -> str:
     """Return the graph of a program as DOT text: a cluster for each function and each operation with regions that run.
 
     Args:
         model: the model file.
+        shapes: the shapes of the arguments, as for ``program_page``.
 
     Raises:
-        InvalidArgumentError: the file has no program, but an executable.
+        InvalidArgumentError: the file has no program, but an executable; or the shapes do not fit.
         PjrtError: the program does not parse.
     """
-    return _dot(ProgramGraph(parsed_without_constants(model)))
+    try:
+        program = parsed_without_constants(program_of(model, shapes))
+    except PjrtError as error:
+        raise model.named(error) from error
+    return _dot(ProgramGraph(program, argument_names(model)))
 
 
 def _dot(graph: ProgramGraph) -> str:

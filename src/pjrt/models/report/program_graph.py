@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.api.shape_spec import format_shape
+from pjrt.api.program import Program
+from pjrt.api.shape_spec import Shapes, format_shape
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo import Block, Function, Operation, ParsedProgram, TensorType, Value, ValueType, to_module
 from pjrt.stablehlo.cost_analysis import OperationCost, cost
@@ -99,6 +100,7 @@ class ProgramGraph:
 
     Args:
         program: the program.
+        names: names for arguments of the entry function, by position, that the program itself does not name.
 
     Attributes:
         nodes: the nodes; the operands of a node come before it, except in called functions.
@@ -107,8 +109,9 @@ class ProgramGraph:
         bytes_accessed: the bytes read and written; None if they were not counted.
     """
 
-    def __init__(self, program: ParsedProgram) -> None:
+    def __init__(self, program: ParsedProgram, names: Mapping[int, str]) -> None:
         self.program = program
+        self._names = names
         self.nodes: list[Node] = []
         self.flops: int | None = None
         self.bytes_accessed: int | None = None
@@ -135,13 +138,13 @@ class ProgramGraph:
         return {id(each.operation): each for each in counted.operations}
 
     def _add_function(self, function: Function) -> None:
-        for value, name, attributes in zip(
-            function.arguments, function.argument_names, function.argument_attributes, strict=True
-        ):
+        names = self._names if function is self.program.entry else {}
+        rows = zip(function.arguments, function.argument_names, function.argument_attributes, strict=False)
+        for position, (value, name, attributes) in enumerate(rows):
             self._node_of_value[id(value)] = len(self.nodes)
             self._add(
                 name=ARGUMENT,
-                label=name or value.name,
+                label=name or names.get(position) or value.name,
                 function=function.name,
                 types=[value.type],
                 sharding=_sharding(attributes),
@@ -234,19 +237,29 @@ class ProgramGraph:
         )
 
 
-def parsed_without_constants(model: ModelFile) -> ParsedProgram:
-    """Return the program of a file, parsed, without the values of large constants.
+def program_of(model: ModelFile, shapes: Shapes | None) -> Program:
+    """Return the program of a file; one with dynamic shapes as it is for some shapes, where they are known.
 
     Raises:
-        InvalidArgumentError: the file has no program, but an executable.
-        PjrtError: the program does not parse.
+        InvalidArgumentError: the file has no program, but an executable; or the shapes do not fit.
     """
     if model.program is None:
         raise InvalidArgumentError(f"{model.source}: expected a file with a program, found a {model.kind}")
+    return model.program if shapes is None else model.program_for("cpu", shapes)
+
+
+def parsed_without_constants(program: Program) -> ParsedProgram:
+    """Return a program, parsed, without the values of large constants."""
+    return parse_module(to_module(program), largest_constant=1)
+
+
+def argument_names(model: ModelFile) -> dict[int, str]:
+    """Return the names of the program's arguments, as the caller of the model knows them, by position."""
     try:
-        return parse_module(to_module(model.program), largest_constant=1)
-    except PjrtError as error:
-        raise model.named(error) from error
+        parameters = model.parameters
+    except PjrtError:  # a token, which no caller passes
+        return {}
+    return {each.argument: each.name for each in parameters if each.argument is not None and each.name}
 
 
 def type_text(type_: ValueType) -> str:

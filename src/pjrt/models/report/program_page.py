@@ -8,50 +8,69 @@ from collections.abc import Iterator
 from typing import Any
 
 from pjrt.api.errors import PjrtError
+from pjrt.api.program import Program
+from pjrt.api.shape_spec import Shapes
 from pjrt.models.model_file import ModelFile
 from pjrt.models.report.page import page
-from pjrt.models.report.program_graph import Node, ProgramGraph, parsed_without_constants, type_text
+from pjrt.models.report.program_graph import (
+    ARGUMENT,
+    Node,
+    ProgramGraph,
+    argument_names,
+    parsed_without_constants,
+    program_of,
+    type_text,
+)
 from pjrt.stablehlo import ParsedProgram
 from pjrt.stablehlo.memory_analysis import PeakArray, peak_memory
 
 _SCRIPTS = ("elements.js", "layout.js", "groups.js", "graph.js", "memory.js", "program.js")
 
+_MOST_CHARACTERS = 300
+"""The length of a message on the page: the compiler's own ones may quote the program."""
+
 _FIELDS = tuple(each.name for each in dataclasses.fields(Node))
 
 
-def program_page(model: ModelFile) -> str:
+def program_page(model: ModelFile, shapes: Shapes | None = None) -> str:
     """Return the page of a program as HTML.
 
     Args:
         model: the model file.
+        shapes: the shapes of the arguments, as for ``pjrt.stablehlo.refine``: the cost and the memory of a program with
+            dynamic shapes are known only for given ones.
 
     Raises:
-        InvalidArgumentError: the file has no program, but an executable.
+        InvalidArgumentError: the file has no program, but an executable; or the shapes do not fit.
         PjrtError: the program does not parse.
     """
-    program = parsed_without_constants(model)
-    title = model.source or program.name or "program"
-    return page(f"{title} - pjrt", _data(model, program), _SCRIPTS)
+    try:
+        program = program_of(model, shapes)
+        parsed = parsed_without_constants(program)
+    except PjrtError as error:
+        raise model.named(error) from error
+    title = model.source or parsed.name or "program"
+    return page(f"{title} - pjrt", _data(model, program, parsed), _SCRIPTS)
 
 
-def _data(model: ModelFile, program: ParsedProgram) -> dict[str, Any]:
-    graph = ProgramGraph(program)
+def _data(model: ModelFile, program: Program, parsed: ParsedProgram) -> dict[str, Any]:
+    graph = ProgramGraph(parsed, argument_names(model))
     strings: dict[str, int] = {}
     nodes = [[_packed(getattr(node, name), strings) for name in _FIELDS] for node in graph.nodes]
     return {
-        "name": program.name,
+        "name": parsed.name,
         "source": model.source,
         "format": model.kind,
-        "entry": program.entry.name,
-        "partitions": program.num_partitions,
-        "replicas": program.num_replicas,
+        "entry": parsed.entry.name,
+        "partitions": parsed.num_partitions,
+        "replicas": parsed.num_replicas,
         "flops": graph.flops,
         "bytes": graph.bytes_accessed,
         "cost_note": graph.cost_note,
         "fields": list(_FIELDS),
         "nodes": nodes,
         "strings": list(strings),
-        "memory": _memory(model, program, graph),
+        "memory": _memory(program, graph),
         "parameters": list(_signature(model, "parameters")),
         "results": list(_signature(model, "results")),
     }
@@ -66,12 +85,17 @@ def _packed(value: Any, strings: dict[str, int]) -> Any:
     return value
 
 
-def _memory(model: ModelFile, program: ParsedProgram, graph: ProgramGraph) -> dict[str, Any]:
+def _memory(program: Program, graph: ProgramGraph) -> dict[str, Any]:
     """Return the memory along the program on one device; operations of a partitioned program have no node."""
     try:
-        memory = peak_memory(program if program.num_partitions == 1 or model.program is None else model.program)
+        memory = peak_memory(graph.program if graph.program.num_partitions == 1 else program)
     except PjrtError as error:
-        return {"note": f"The memory is unknown: {error.message}", "steps": [], "arrays": [], "peak_bytes": None}
+        return {
+            "note": f"The memory is unknown: {error.message[:_MOST_CHARACTERS]}",
+            "steps": [],
+            "arrays": [],
+            "peak_bytes": None,
+        }
     nodes = [graph.node_of(step.operation) for step in memory.steps]
     return {
         "note": "",
@@ -88,7 +112,8 @@ def _array(graph: ProgramGraph, array: PeakArray) -> list[Any]:
     node = graph.node_of(array.value)
     location = array.location
     place = f"{location.file}:{location.line}" if location.file else location.name
-    return [-1 if node is None else node.index, array.name, type_text(array.type), array.nbytes, str(array.role), place]
+    name = node.label if node is not None and node.name == ARGUMENT else array.name
+    return [-1 if node is None else node.index, name, type_text(array.type), array.nbytes, str(array.role), place]
 
 
 def _signature(model: ModelFile, which: str) -> Iterator[dict[str, Any]]:
