@@ -42,16 +42,18 @@ class Binding:
         """
         return self._in_order(arguments, keywords) if self._slots is None else self._in_slots(arguments, keywords)
 
-    def part(self, key: str | int, value: Any) -> dict[int, Any]:
+    def part(self, key: str | int | Parameter, value: Any) -> dict[int, Any]:
         """Return the values in one argument, by the index of their parameters.
 
         Args:
-            key: the name of the argument or of one parameter, or the number of a positional argument.
+            key: the name of the argument or of one parameter, the number of a positional argument, or a parameter.
             value: its value, nested.
 
         Raises:
             InvalidArgumentError: there is no such argument, or the value has another structure.
         """
+        if isinstance(key, Parameter):
+            return {key.index: value}
         numbers = _numbers(self._parameters)
         if isinstance(key, int):
             positional = [slot for slot in self._slots or () if slot.is_positional]

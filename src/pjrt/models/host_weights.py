@@ -43,7 +43,7 @@ class HostWeights:
         self,
         client: pjrt.ifrt.Client,
         file: ModelFile,
-        weights: Mapping[str | int, Any] | str | os.PathLike[str] | None,
+        weights: Mapping[str | int | Parameter, Any] | str | os.PathLike[str] | None,
     ) -> None:
         self._all = file.parameters
         if isinstance(weights, str | os.PathLike):

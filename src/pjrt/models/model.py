@@ -270,18 +270,13 @@ class Model:
             The values by the names of the results, such as ``result['logits']``; a result without a name is
             ``result_0`` by its index. The values of several replicas have ``_of_replica_0`` behind the name.
         """
-        names = self.result_names()
+        names = self.file.signature.result_names()
         several = executable.pjrt_executable.num_replicas > 1
         return {
             f"{names[index]}_of_replica_{number}" if several else names[index]: value
             for index, result in enumerate(results)
             for number, value in enumerate(replicas.values_of_replicas(executable, index, result))
         }
-
-    def result_names(self) -> Sequence[str]:
-        """Return a different name for each result: the file's, or ``result_0`` by index where names are missing."""
-        names = [result.name for result in self.results]
-        return [name if name and names.count(name) == 1 else f"result_{index}" for index, name in enumerate(names)]
 
     def close(self) -> None:
         """Unload the executables, and close the client if the model made it. May be called again."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pjrt.models.schedule import Step
 
@@ -63,12 +64,22 @@ class OffloadPlan:
         """The bytes of weights that each call brings to the device."""
         return sum(stage.weight_bytes for stage in self.stages)
 
-    def __str__(self) -> str:
-        head = (
+    @property
+    def summary(self) -> str:
+        """The numbers of stages and programs and the memory, in one line."""
+        return (
             f"{_count(len(self.stages), 'stage')}, {_count(self.num_executables, 'compiled program')}; "
             f"weights {_size(self.weight_bytes)}, of which {_size(self.resident_bytes)} stay on the device; "
             f"at most {_size(self.peak_bytes)} of {_size(self.memory_limit)} in use"
         )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan without its steps as numbers, texts, lists and dictionaries, such as JSON has."""
+        facts = asdict(self)
+        del facts["steps"]
+        return facts
+
+    def __str__(self) -> str:
         rows: list[Sequence[str]] = [
             ("stage", "program", "operations", "weights", "live", "results", "temporaries", "begins at")
         ]
@@ -78,7 +89,7 @@ class OffloadPlan:
             rows.append((*counts, *map(_size, sizes), stage.location))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-        return "\n".join([head, *lines])
+        return "\n".join([self.summary, *lines])
 
 
 def _count(count: int, noun: str) -> str:

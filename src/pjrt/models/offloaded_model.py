@@ -9,6 +9,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 import pjrt.api.client
 import pjrt.ifrt
 from pjrt.api.buffer import Buffer
@@ -29,7 +31,7 @@ from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import Parameter, Result
 from pjrt.stablehlo.tree import NodeTypes
 
-WeightsArgument = Mapping[str | int, Any] | str | os.PathLike[str]
+WeightsArgument = Mapping[str | int | Parameter, Any] | str | os.PathLike[str]
 """Weights by name, or the path of a file of them."""
 
 
@@ -55,10 +57,11 @@ def offload(
     Args:
         model: the path of a model file, or a program.
         client: the client, which stays the caller's.
-        weights: the arguments that are weights: a mapping from the name of an argument, or the number of a positional
-            one, to its array or nested arrays; or the path of a ``.npz`` or ``.safetensors`` file with the names of
-            parameters, such as ``params['w']``. Numpy arrays are used in place and must not change; those of a
-            ``.safetensors`` file stay in the file until they are needed. Weights in the model's file need not be given.
+        weights: the arguments that are weights: a mapping from the name of an argument, the number of a positional one,
+            or a parameter of the model file, to its array or nested arrays; or the path of a ``.npz`` or
+            ``.safetensors`` file with the names of parameters, such as ``params['w']``. Numpy arrays are used in place
+            and must not change; those of a ``.safetensors`` file stay in the file until they are needed. Weights in
+            the model's file need not be given.
         memory_limit: the most bytes of the device's memory to use; by default what is free of it now.
         device: the device; by default the first one of this process.
         prefetch: whether weights come while earlier stages run; without it, each stage waits for its own.
@@ -206,6 +209,10 @@ class OffloadedModel:
             self._current = staged
             buffers = staged.run(placed)
         return [self._array(buffer) for buffer in buffers]
+
+    def values(self, results: Sequence[pjrt.ifrt.Array]) -> dict[str, HostArray]:
+        """Return the values of flat results as numpy arrays by name; see ``CallSignature.result_names``."""
+        return dict(zip(self.file.signature.result_names(), map(np.asarray, results), strict=True))
 
     def close(self) -> None:
         """Free the memory of the device and unload the executables; may be called again."""

@@ -79,20 +79,40 @@ class StagedProgram:
         self._limit = place.memory_limit
         self._check_weights(host)
         flow = Dataflow(main, frozenset(i for i, value in enumerate(main.arguments) if value in host))
-        stages = stages_of(flow, self._limit)
-        last_use = _last_uses(stages, flow, {v for v, position in self._arguments.items() if position in donated})
+        cutter = stablehlo.Cutter(line.program, trusted=True)
+        donations = {value for value, position in self._arguments.items() if position in donated}
+        try:
+            self._compile(flow, cutter, place, host, donations, temporaries=False)
+        except ResourceExhaustedError:
+            # Smaller stages may fit; they are not the first choice, because more values leave a stage.
+            self._compile(flow, cutter, place, host, donations, temporaries=True)
+
+    def _compile(
+        self,
+        flow: Dataflow,
+        cutter: stablehlo.Cutter,
+        place: Placement,
+        host: Mapping[Value, HostArray],
+        donations: set[Value],
+        *,
+        temporaries: bool,
+    ) -> None:
+        stages = stages_of(flow, self._limit, temporaries=temporaries)
+        last_use = _last_uses(stages, flow, donations)
 
         def may_donate(stage: int, value: Value) -> bool:
             return value not in host and last_use.get(value) == stage
 
-        self._runs = compiled(
-            stages, stablehlo.Cutter(line.program, trusted=True), place.client, place.options, may_donate
-        )
+        self._runs = compiled(stages, cutter, place.client, place.options, may_donate)
         demands = self._demands(last_use)
         arguments = sum(map(nbytes, self._arguments))
         resident = resident_weights(demands, arguments, self._limit)
         memory = Memory(demands, arguments, resident)
-        self._check_fits(memory, demands)
+        try:
+            self._check_fits(memory, demands)
+        except ResourceExhaustedError:
+            self._unload()
+            raise
         schedule = Schedule.of(memory, self._limit, prefetch=place.prefetch)
         self.plan = self._plan(schedule, memory, host, resident)
         self._run = StagedRun(place, self._runs, schedule, host, resident, self._arguments, last_use, flow.results)
@@ -120,7 +140,10 @@ class StagedProgram:
 
     def delete(self) -> None:
         """Free the memory of the device and unload the executables."""
-        self.release()
+        self._run.delete()
+        self._unload()
+
+    def _unload(self) -> None:
         for executable in {run.executable for run in self._runs}:
             executable.delete()
 
@@ -128,7 +151,7 @@ class StagedProgram:
         for value in host:
             if nbytes(value) > self._limit:
                 raise ResourceExhaustedError(
-                    f"{self._label(value)} is larger than the memory limit of {self._limit} bytes, and an operation "
+                    f"{self._label(value)}, is larger than the memory limit of {self._limit} bytes, and an operation "
                     "needs all of it on the device; give more memory, or divide the array in the program"
                 )
 
@@ -152,17 +175,18 @@ class StagedProgram:
             if shortage <= 0:
                 continue
             operations = run.stage.operations
-            place = f"{len(operations)} operations from {operations[0].name} at {operations[0].location}; "
+            count = "1 operation" if len(operations) == 1 else f"{len(operations)} operations"
+            place = f"{count} from {operations[0].name} at {operations[0].location}; " if operations else ""
             largest = max((*run.stage.inputs, *run.results), key=nbytes)
             raise ResourceExhaustedError(
                 f"a stage of the program needs {shortage} bytes more than the memory limit of {self._limit} bytes: "
-                f"{place if operations else ''}weights {sum(demand.weights.values())} bytes, arguments and activations "
+                f"{place}weights {sum(demand.weights.values())} bytes, arguments and activations "
                 f"{memory.live_before(index)}, results {demand.results}, temporaries {demand.temporaries}. "
                 f"The largest array is {self._label(largest)}. Give more memory, or smaller arguments"
             )
 
     def _label(self, value: Value) -> str:
-        return f"{self._names.get(value, f'the value {value.name}')}, a {value.type} of {nbytes(value)} bytes,"
+        return f"{self._names.get(value, f'the value {value.name}')}, a {value.type} of {nbytes(value)} bytes"
 
     def _plan(
         self, schedule: Schedule, memory: Memory, host: Mapping[Value, HostArray], resident: frozenset[Value]

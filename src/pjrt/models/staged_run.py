@@ -79,6 +79,13 @@ class StagedRun:
             buffer.delete()
         self._resident.clear()
 
+    def delete(self) -> None:
+        """Free all memory that is in use between runs: that of the host, too."""
+        self.release()
+        for array in self._host.values():
+            if isinstance(array, Buffer):
+                array.delete()
+
     def _run(self, arguments: Mapping[int, HostArray | Buffer], owned: set[Buffer]) -> list[Buffer]:
         """Run the program; ``owned`` has the buffers to delete at any time."""
         values = dict(self._resident)

@@ -61,17 +61,25 @@ def nbytes(value: Value) -> int:
     return value.type.nbytes
 
 
-def stages_of(flow: Dataflow, limit: int) -> list[Stage]:
-    """Return the stages of a program, of which two fit into the memory wherever that is possible."""
-    return _Splitter(flow, limit).stages()
+def stages_of(flow: Dataflow, limit: int, *, temporaries: bool) -> list[Stage]:
+    """Return the stages of a program, of which two fit into the memory wherever that is possible.
+
+    Args:
+        flow: the program.
+        limit: the bytes of the memory.
+        temporaries: whether values inside of a stage count, as if each were stored. Compilers that merge operations
+            store few of them; without them, a stage can turn out to need more than there is.
+    """
+    return _Splitter(flow, limit, temporaries).stages()
 
 
 class _Splitter:
     """Decides where to split a program."""
 
-    def __init__(self, flow: Dataflow, limit: int) -> None:
+    def __init__(self, flow: Dataflow, limit: int, temporaries: bool) -> None:
         self._flow = flow
         self._limit = limit
+        self._temporaries = temporaries
         self._weights = frozenset(flow.weights)
         self._results = [sum(map(nbytes, node.operation.results)) for node in flow.nodes]
         self._live = self._live_bytes()
@@ -155,7 +163,8 @@ class _Splitter:
                 if value in self._weights and value not in seen:
                     seen.add(value)
                     weights += nbytes(value)
-            made = max(made, self._live[index] + self._results[index] - self._live[begin])
+            if self._temporaries:
+                made = max(made, self._live[index] + self._results[index] - self._live[begin])
             if index > begin and 2 * weights + made > room:
                 return index
         return end

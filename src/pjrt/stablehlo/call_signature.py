@@ -95,6 +95,11 @@ class CallSignature:
     input_tree: Tree | None = None
     output_tree: Tree | None = None
 
+    def result_names(self) -> tuple[str, ...]:
+        """Return a different name for each result: its own, or ``result_0`` by its index where names are missing."""
+        names = [result.name for result in self.results]
+        return tuple(name if name and names.count(name) == 1 else f"result_{index}" for index, name in enumerate(names))
+
     @staticmethod
     def of(signature: Signature) -> CallSignature:
         """Return the flat call signature of an entry function.
