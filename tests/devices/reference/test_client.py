@@ -117,6 +117,15 @@ def test_two_devices_run_the_same_program(client: Any) -> None:
     assert [row[0].device for row in rows] == list(client.devices)
 
 
+def test_memory_has_a_limit() -> None:
+    with pjrt.client("reference", memory_limit=1000, num_devices=2) as limited:
+        kept = [limited.buffer_from_host(np.zeros(200, np.float32), device=device) for device in limited.devices]
+        assert [device.memory_stats().bytes_limit for device in limited.devices] == [1000, 1000]
+        with pytest.raises(pjrt.ResourceExhaustedError, match="201 bytes were asked for, 200 of 1000 are free"):
+            limited.buffer_from_host(np.zeros(201, np.int8))
+        assert len(kept) == 2
+
+
 def test_debug_nans_reaches_the_caller() -> None:
     with pjrt.client("reference", debug_nans=True) as watched:
         exe = watched.compile(DIVIDE)
@@ -143,6 +152,8 @@ def test_trace_and_profile_see_the_steps() -> None:
         ({"num_devices": 0}, "from 1 to"),
         ({"num_devices": True}, "from 1 to"),
         ({"debug_nans": "yes"}, "True or False as the option debug_nans"),
+        ({"memory_limit": 0}, "a memory_limit of at least 1 byte, found 0"),
+        ({"memory_limit": "1 GB"}, "memory_limit of the device 'reference' as a number of bytes, found '1 GB'"),
         ({"trace": 3}, "a function as the option trace"),
         ({"speed": 11}, "has no option 'speed'"),
         ({"break_at": [1]}, "list of op names"),

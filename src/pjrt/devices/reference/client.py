@@ -30,6 +30,7 @@ class ReferenceClient(HostClient):
             by bit, but for sorts by comparators that contradict themselves.
         fold: let the optimizations change the steps of a program; off by default where steps are observed.
         vet: parse binary programs in a subprocess first, for programs that may be damaged.
+        memory_limit: the most bytes of buffers on each device; no limit by default.
         collective_timeout: how long the devices of a launch wait for each other, in seconds.
         process_index: the number of this process among those of the job.
         process_count: the number of processes of the job, each with as many devices; those of the others are listed.
@@ -48,6 +49,7 @@ class ReferenceClient(HostClient):
         optimize: bool = True,
         fold: bool | None = None,
         vet: bool = False,
+        memory_limit: int | None = None,
         collective_timeout: float = 60.0,
         process_index: int = 0,
         process_count: int | None = None,
@@ -73,6 +75,7 @@ class ReferenceClient(HostClient):
             static_check=static_check,
             partitioning=partitioning_of,
             refine=refine,
+            memory_limit=memory_limit,
             collective_timeout=collective_timeout,
             process_index=process_index,
             process_count=process_count,

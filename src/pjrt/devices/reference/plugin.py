@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.api_version import API_VERSION
 from pjrt.api.attributes import Attributes
+from pjrt.api.checks import expect_int
 from pjrt.api.device_options import check_num_devices, check_option_names
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
@@ -49,6 +50,9 @@ class ReferencePlugin(Plugin):
                 raise InvalidArgumentError(
                     f"expected True or False as the option {name} of the device 'reference', found {options[name]!r}"
                 )
+        limit = options.get("memory_limit")
+        if limit is not None and expect_int(limit, "memory_limit of the device 'reference' as a number of bytes") < 1:
+            raise InvalidArgumentError(f"expected a memory_limit of at least 1 byte, found {limit}")
         if not (options.get("trace") is None or callable(options["trace"])):
             raise InvalidArgumentError(
                 f"expected a function as the option trace of the device 'reference', found {options['trace']!r}"
