@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,30 @@ class _Seconds(click.FloatRange):
             self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
         return converted
 
+
+class _Bytes(click.ParamType):
+    """A number of bytes, with a unit such as ``GiB`` or ``MB`` or without."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?i?b?)", str(value), re.IGNORECASE)
+        unit = match[2].lower().removesuffix("b") if match else ""
+        if match is None or unit == "i":
+            self.fail(f"expected a size such as 2GiB, 500MB or 1048576, found {value!r}", param, ctx)
+        count = int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** " kmgt".index(unit[:1] or " "))
+        if not count:
+            self.fail(f"expected at least 1 byte, found {value!r}", param, ctx)
+        return count
+
+
+memory_limit_option = click.option(
+    "--memory-limit",
+    type=_Bytes(),
+    metavar="SIZE",
+    help="Use at most so many bytes of the device's memory, such as 2GiB: inputs wait in the host's memory and come "
+    "when they are needed. For programs that are larger than the device.",
+)
 
 _SECONDS = _Seconds()
 """The type of a time limit: more than 0, and at most a million seconds."""

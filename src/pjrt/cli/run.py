@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pjrt.cli._cache import as_dict, cache_option, outcome
 from pjrt.cli._completion import complete_file, complete_input
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
-from pjrt.cli._options import client_options, device_option, partitioning_options, shapes_option
+from pjrt.cli._options import client_options, device_option, memory_limit_option, partitioning_options, shapes_option
 from pjrt.cli._outputs import Array, check_output_path, describe, write_results
 from pjrt.cli._program import STDIN, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
@@ -28,6 +28,9 @@ from pjrt.models.argument import Argument
 from pjrt.models.comparison import ResultDifference, differences_from_file
 from pjrt.models.inputs import files_of, make_arguments
 from pjrt.models.model import Model
+from pjrt.models.model_file import ModelFile
+from pjrt.models.offload_plan import OffloadPlan
+from pjrt.models.offloaded_model import OffloadedModel
 from pjrt.models.tolerance import Tolerance
 from pjrt.plugins.device_count import client_with_devices
 
@@ -41,6 +44,7 @@ Examples:
   pjrt run model.mlir --input zeros --device reference --profile
   pjrt run model.mlir -i zeros --device ./mydevice.py:make_client --watch
   pjrt run sharded.mlir -i random:0 -o whole.npz
+  pjrt run large.mlir -i weights.safetensors -i x.npy --memory-limit 2GiB
 """
 
 
@@ -69,6 +73,7 @@ Examples:
 )
 @expect_option
 @tolerance_options
+@memory_limit_option
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
 @click.option("--profile", is_flag=True, help="Print the time per operation: on the device reference.")
 @cache_option
@@ -110,6 +115,7 @@ def _run(
     output: str | None,
     expect: str | None,
     tolerance: Tolerance,
+    memory_limit: int | None,
     repeat: int | None,
     profile: bool,
     cache: CompilationCache | None,
@@ -124,14 +130,18 @@ def _run(
         given = make_arguments(file.parameters, inputs, shapes)
     count = partitioning.completed(file.partitioning).partitioning.num_devices
     with _client(device, options, count, profile) as client:
-        model = Model(file, client, compile_options=partitioning, cache=cache)
-        arguments = model.fitted([each.array for each in given])
+        arrays = [each.array for each in given]
         with progress(f"compiling for {client.platform_name}"):
-            executable, compile_seconds = _timed(lambda: model.compile([array.shape for array in arguments]))
-        run_once = _Run(model, executable, arguments)
+            begin = time.perf_counter()
+            run_once: _Run | _StagedRun
+            if memory_limit is None:
+                run_once = _Run(Model(file, client, compile_options=partitioning, cache=cache), arrays)
+            else:
+                run_once = _StagedRun(file, client, partitioning, cache, arrays, memory_limit)
+            compile_seconds = time.perf_counter() - begin
         with progress("running"):
             outputs, first = run_once()
-            results = model.values(executable, outputs)
+            results = run_once.values(outputs)
             del outputs
             times = [run_once()[1] for _ in range(repeat or 0)]
         timing = Timing(compile_seconds, first, times)
@@ -141,7 +151,8 @@ def _run(
         # A client that took the option ``profile`` has one.
         measured = getattr(client, "profile", None)
         matched = {str(p): each.matched_by_type for p, each in zip(file.parameters, given, strict=True)}
-        _report(client.platform_name, results, timing, output, as_json, measured, matched, differences, cache)
+        plan = run_once.plan
+        _report(client.platform_name, results, timing, output, as_json, measured, matched, differences, cache, plan)
         if not all(each.difference.agrees for each in differences or ()):
             sys.exit(DIFFER)
 
@@ -149,11 +160,13 @@ def _run(
 class _Run:
     """Runs of an executable on the same arguments, which are put on the devices outside of the time of a run."""
 
-    def __init__(self, model: Model, executable: pjrt.ifrt.LoadedExecutable, arguments: list[Argument]) -> None:
+    plan = None
+
+    def __init__(self, model: Model, arrays: Sequence[Any]) -> None:
         self._model = model
-        self._executable = executable
-        self._arguments = arguments
-        self._placed = arguments
+        self._arguments = model.fitted(arrays)
+        self._executable = model.compile([array.shape for array in self._arguments])
+        self._placed = self._arguments
 
     def __call__(self) -> tuple[list[pjrt.ifrt.Array], float]:
         """Run the program once; return its results when they are ready, and the seconds."""
@@ -166,6 +179,45 @@ class _Run:
         outputs = self._model.run(self._executable, self._placed)
         _wait(outputs)
         return outputs, time.perf_counter() - begin
+
+    def values(self, results: Sequence[pjrt.ifrt.Array]) -> Mapping[str, Array]:
+        """Return the values of results by name."""
+        return self._model.values(self._executable, results)
+
+
+class _StagedRun:
+    """Runs of a program in stages: arguments stay in the host's memory and come when they are needed.
+
+    Arguments that the program donates are put on the device with each run.
+    """
+
+    def __init__(
+        self,
+        file: ModelFile,
+        client: pjrt.Client,
+        options: pjrt.CompileOptions,
+        cache: CompilationCache | None,
+        arrays: Sequence[Any],
+        memory_limit: int,
+    ) -> None:
+        pairs = list(zip(file.parameters, arrays, strict=True))
+        weights = {parameter: array for parameter, array in pairs if not parameter.donated}
+        self._model = OffloadedModel(
+            file, client, weights=weights, memory_limit=memory_limit, compile_options=options, cache=cache
+        )
+        self._others = [array for parameter, array in pairs if parameter.donated]
+        self.plan = self._model.plan([np.shape(array) for array in self._others])
+
+    def __call__(self) -> tuple[list[pjrt.ifrt.Array], float]:
+        """Run the program once; return its results, and the seconds."""
+        begin = time.perf_counter()
+        outputs = self._model.execute(self._others)
+        _wait(outputs)
+        return outputs, time.perf_counter() - begin
+
+    def values(self, results: Sequence[pjrt.ifrt.Array]) -> Mapping[str, Array]:
+        """Return the values of results by name."""
+        return self._model.values(results)
 
 
 def _wait(arrays: Sequence[Argument]) -> None:
@@ -201,12 +253,6 @@ def _client(device: str | None, options: dict[str, Any], count: int, profile: bo
     return client_with_devices(device, count, {**options, "profile": True})
 
 
-def _timed(function: Callable[[], Any]) -> tuple[Any, float]:
-    begin = time.perf_counter()
-    value = function()
-    return value, time.perf_counter() - begin
-
-
 def _report(
     platform: str,
     results: Mapping[str, Array],
@@ -217,6 +263,7 @@ def _report(
     matched_by_type: Mapping[str, str],
     differences: Sequence[ResultDifference] | None,
     cache: CompilationCache | None,
+    plan: OffloadPlan | None,
 ) -> None:
     for parameter, place in matched_by_type.items():
         if place:
@@ -231,6 +278,8 @@ def _report(
             extra["expected"] = [each.as_dict() for each in differences]
         if cache is not None:
             extra["cache"] = as_dict(cache)
+        if plan is not None:
+            extra["stages"] = plan.as_dict()
         print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **extra})
         return
     facts: list[tuple[str, object]] = [(_label(name), describe(array)) for name, array in results.items()]
@@ -244,6 +293,8 @@ def _report(
         low, median, high = timing.spread()
         spread = f"median {readable(median)}, 10% to 90% within {readable(low)} to {readable(high)}"
         facts.append((f"{len(timing.repeats)} runs", spread))
+    if plan is not None:
+        facts.append(("in stages", plan.summary))
     print_facts(facts)
     if differences is not None:
         print_differences(differences)
