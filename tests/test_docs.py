@@ -50,6 +50,7 @@ PAGES = [
     "docs/ifrt.md",
     "docs/models.md",
     "docs/memory.md",
+    "docs/offload.md",
 ]
 PRINTED_LINES = {
     "docs/compare.md": 6,
@@ -57,6 +58,7 @@ PRINTED_LINES = {
     "docs/reloading.md": 3,
     "docs/ifrt.md": 34,
     "docs/models.md": 12,
+    "docs/offload.md": 2,
     "docs/memory.md": 6,
 }
 """The pages that show all of their output, and how many lines they print."""

@@ -61,6 +61,13 @@ def test_json_has_the_stages(folder: Path) -> None:
     assert [stage["weights"] for stage in stages["stages"]] == [[f"w{layer}"] for layer in range(LAYERS)]
 
 
+def test_stages_come_from_the_cache(folder: Path) -> None:
+    for hit in (False, True):
+        done = run("--memory-limit", "17 kB", "--cache", "cache", "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["cache"]["hit"] is hit
+
+
 def test_too_little_memory(folder: Path) -> None:
     done = run("--memory-limit", "4KiB")
     assert done.exit_code != 0

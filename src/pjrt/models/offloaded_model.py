@@ -19,6 +19,7 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
+from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.models.argument import Argument, fitted
 from pjrt.models.compilations import Compilation, Compilations, Shapes
 from pjrt.models.host_weights import HostArray, HostWeights
@@ -48,6 +49,7 @@ def offload(
     compile_options: CompileOptions | None = None,
     shapes_kept: int = SHAPES_KEPT,
     node_types: NodeTypes | None = None,
+    cache: CompilationCache | None = None,
 ) -> OffloadedModel:
     """Return a model that runs on a device whose memory cannot hold its weights.
 
@@ -70,6 +72,7 @@ def offload(
         compile_options: the compile options of each stage.
         shapes_kept: as of ``load_model``.
         node_types: as of ``load_model``.
+        cache: a compilation cache on disk for the stages; None compiles in any case.
 
     Raises:
         NotFoundError: there is no such file, or the device has no such kind of memory.
@@ -88,6 +91,7 @@ def offload(
         compile_options=compile_options,
         shapes_kept=shapes_kept,
         node_types=node_types,
+        cache=cache,
     )
 
 
@@ -114,6 +118,7 @@ class OffloadedModel:
         compile_options: CompileOptions | None = None,
         shapes_kept: int = SHAPES_KEPT,
         node_types: NodeTypes | None = None,
+        cache: CompilationCache | None = None,
     ) -> None:
         self.file = file
         self.client = client if isinstance(client, pjrt.ifrt.Client) else pjrt.ifrt.Client(client)
@@ -134,6 +139,7 @@ class OffloadedModel:
             host_space=None if host_memory_kind is None else self.device.memory_space(host_memory_kind),
             prefetch=prefetch,
             options=replace(options, device_assignment=DeviceAssignment(((self.device.id,),))),
+            cache=cache,
         )
         self._sharding = pjrt.ifrt.SingleDeviceSharding(self.device)
         self._node_types = node_types

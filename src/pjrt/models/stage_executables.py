@@ -8,14 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pjrt import stablehlo
-from pjrt.api.client import Client
-from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import PjrtError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.loaded_executable import LoadedExecutable
+from pjrt.api.program import Program
 from pjrt.models.stages import Stage, Value, nbytes
 
 _log = logging.getLogger("pjrt.models")
+
+Compile = Callable[[Program], LoadedExecutable]
+"""Compiles a program and loads it on the device."""
 
 MayDonate = Callable[[int, Value], bool]
 """Whether a stage, by its index, may use up a value."""
@@ -45,8 +47,7 @@ class StageRun:
 def compiled(
     stages: Sequence[Stage],
     cutter: stablehlo.Cutter,
-    client: Client,
-    options: CompileOptions,
+    compile_: Compile,
     may_donate: MayDonate,
 ) -> list[StageRun]:
     """Compile the stages of a program, each kind of stage once.
@@ -60,7 +61,7 @@ def compiled(
     runs: dict[int, StageRun] = {}
     try:
         for members in groups.values():
-            runs.update(_group(stages, members, cutter, client, options, may_donate))
+            runs.update(_group(stages, members, cutter, compile_, may_donate))
     except BaseException:
         for run in runs.values():
             run.executable.delete()
@@ -72,8 +73,7 @@ def _group(
     stages: Sequence[Stage],
     members: Sequence[int],
     cutter: stablehlo.Cutter,
-    client: Client,
-    options: CompileOptions,
+    compile_: Compile,
     may_donate: MayDonate,
 ) -> dict[int, StageRun]:
     """Compile one program for stages of one key; it returns the results that any of them needs."""
@@ -86,7 +86,7 @@ def _group(
     aliases = _aliases(stages, members, results[members[0]][: len(needed)], may_donate)
     begin = time.perf_counter()
     cut = cutter.cut(results[members[0]], arguments=first.inputs, function="main", aliases=aliases)
-    executable = client.compile(cut.program, options)
+    executable = compile_(cut.program)
     _log.info("compiled stages %s in %.3f s", ", ".join(map(str, members)), time.perf_counter() - begin)
     keeps_donation, temporaries = _measured(executable, first, aliases)
     runs = {}

@@ -14,8 +14,10 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.device import Device
 from pjrt.api.errors import ResourceExhaustedError
+from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.program import Program
+from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.models.dataflow import Dataflow
 from pjrt.models.offload_plan import OffloadPlan, StagePlan
 from pjrt.models.schedule import Demand, Memory, Schedule, resident_weights
@@ -38,6 +40,7 @@ class Placement:
         host_space: the memory that the weights wait in; None for that of the process.
         prefetch: whether weights come while earlier stages run.
         options: the compile options of each stage, for one device.
+        cache: the cache of executables on disk; None compiles in any case.
     """
 
     client: Client
@@ -47,6 +50,13 @@ class Placement:
     host_space: MemorySpace | None
     prefetch: bool
     options: CompileOptions
+    cache: CompilationCache | None
+
+    def compile(self, program: Program) -> LoadedExecutable:
+        """Return a program compiled and loaded on the device."""
+        if self.cache is None:
+            return self.client.compile(program, self.options)
+        return self.cache.compile(self.client, program, self.options)
 
 
 class StagedProgram:
@@ -103,7 +113,7 @@ class StagedProgram:
         def may_donate(stage: int, value: Value) -> bool:
             return value not in host and last_use.get(value) == stage
 
-        self._runs = compiled(stages, cutter, place.client, place.options, may_donate)
+        self._runs = compiled(stages, cutter, place.compile, may_donate)
         demands = self._demands(last_use)
         arguments = sum(map(nbytes, self._arguments))
         resident = resident_weights(demands, arguments, self._limit)
