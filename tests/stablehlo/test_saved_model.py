@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from protobuf_fields import bytes_field
 
@@ -22,6 +23,9 @@ def test_the_program_its_arguments_and_results() -> None:
     assert (model.platforms, model.calling_convention_version) == (("cpu", "tpu"), 10)
     assert [argument.source for argument in model.arguments] == ["variable", "variable", "input"]
     assert model.arguments[2] == SavedModelArgument(SavedModelSource.INPUT, "x")
+    assert sorted(model.weights) == [0, 1]
+    np.testing.assert_array_equal(model.weights[0], np.arange(12).reshape(4, 3))
+    np.testing.assert_array_equal(model.weights[1], [1, 2, 3])
     assert len({argument.name for argument in model.arguments}) == 3
     assert model.results == ("sum", "y")
     signature = stablehlo.signature(model.program)

@@ -99,7 +99,9 @@ def of_torch_folder(folder: TorchFolder) -> CallSignature:
 
 
 def of_saved_model(model: SavedModel) -> CallSignature:
-    """Return the call signature of a program in a SavedModel: flat, with the names of the signature and the variables.
+    """Return the call signature of a program in a SavedModel: flat, with the names of the signature.
+
+    Variables whose values are not in the folder are parameters, too.
 
     The positions of the parameters among the program's arguments are those behind the platform index.
     """
@@ -110,8 +112,10 @@ def of_saved_model(model: SavedModel) -> CallSignature:
             f"corrupt SavedModel: expected {len(model.arguments)} arguments and {len(model.results)} results of the "
             f"program, found {len(flat.parameters)} and {len(flat.results)}"
         )
+    taken = [index for index in range(len(model.arguments)) if index not in model.weights]
     parameters = (
-        replace(each, name=argument.name) for each, argument in zip(flat.parameters, model.arguments, strict=True)
+        replace(flat.parameters[position], index=index, name=model.arguments[position].name)
+        for index, position in enumerate(taken)
     )
     results = (replace(each, name=name) for each, name in zip(flat.results, model.results, strict=True))
     return replace(flat, parameters=tuple(parameters), results=tuple(results))

@@ -173,7 +173,9 @@ class ModelFile:
     @property
     def weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         """The arrays in the file, by their positions among the arguments of the program."""
-        return self.contents.weights if isinstance(self.contents, stablehlo.TorchFolder) else {}
+        if isinstance(self.contents, stablehlo.TorchFolder | stablehlo.SavedModel):
+            return self.contents.weights
+        return {}
 
     @property
     def platforms(self) -> Sequence[str]:
@@ -229,13 +231,12 @@ class ModelFile:
         dynamic = next((each for each in (*needed, *signature.results) if each.is_dynamic), None)
         if dynamic is not None:
             raise UnimplementedError(f"expected static shapes of an executable, found {dynamic}")
-        if not isinstance(self.contents, stablehlo.TorchFolder) or not self.weights:
+        if not self.weights:
             return signature
-        arguments = self.contents.arguments
         weights = [
             Parameter(
                 len(signature.parameters) + number,
-                arguments[position].name or f"constant_{arguments[position].position}",
+                self._weight_name(position),
                 ElementType.of(array.dtype),
                 array.shape,
                 argument=position,
@@ -255,6 +256,13 @@ class ModelFile:
             return Partitioning(self.executable.num_replicas, self.executable.num_partitions)
         assert self.program is not None
         return stablehlo.partitioning_of(self.program)
+
+    def _weight_name(self, position: int) -> str:
+        if isinstance(self.contents, stablehlo.SavedModel):
+            return self.contents.arguments[position].name
+        assert isinstance(self.contents, stablehlo.TorchFolder)
+        argument = self.contents.arguments[position]
+        return argument.name or f"constant_{argument.position}"
 
     def named(self, error: PjrtError) -> PjrtError:
         """Return an error with the file's name in its message."""

@@ -23,7 +23,8 @@ class Layer(tf.Module):
 
     def __init__(self):
         super().__init__()
-        self.parameters = [tf.Variable(np.eye(4, 3, dtype=np.float32)), tf.Variable(np.ones(3, np.float32))]
+        weight = np.arange(12, dtype=np.float32).reshape(4, 3)
+        self.parameters = [tf.Variable(weight), tf.Variable(np.array([1, 2, 3], np.float32))]
         self.converted = jax2tf.convert(
             lambda p, x: {"y": jnp.sin(x @ p[0]) + p[1], "sum": x.sum()},
             polymorphic_shapes=[None, "(b, 4)"],
@@ -47,6 +48,8 @@ class Plain(tf.Module):
 for name, module in (("saved_model", Layer()), ("saved_model_of_tensorflow", Plain())):
     with tempfile.TemporaryDirectory() as folder:
         tf.saved_model.save(module, folder, signatures={"serving_default": module.__call__})
-        target = HERE / name / "saved_model.pb"
-        target.parent.mkdir(exist_ok=True)
-        target.write_bytes((Path(folder) / "saved_model.pb").read_bytes())
+        for file in Path(folder).rglob("*"):
+            if file.is_file() and file.name != "fingerprint.pb":
+                target = HERE / name / file.relative_to(folder)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(file.read_bytes())
