@@ -104,7 +104,8 @@ def folder(tmp_path: Path) -> Path:
     """The folder in which the page's commands are run, with the files that they use."""
     for name in ("digits.stablehlo", "weights.npz", "images.npy"):
         (tmp_path / name).write_bytes((DIGITS / name).read_bytes())
-    (tmp_path / "add.mlir").write_text(blocks("docs/cli.md", "mlir")[0])
+    for name, text in zip(("add.mlir", "sharded.mlir"), blocks("docs/cli.md", "mlir"), strict=True):
+        (tmp_path / name).write_text(text)
     device = 'import pjrt\n\n\ndef make_client(**options):\n    return pjrt.client("reference", **options)\n'
     (tmp_path / "mydevice.py").write_text(device)
     return tmp_path

@@ -106,6 +106,8 @@ def _axes(text: str, rank: int) -> tuple[tuple[str, ...], ...]:
 def _part(size: int | str | None, count: int) -> int | str | None:
     if isinstance(size, int):
         return -(-size // count)
-    if size is None or count == 1:
+    if count == 1:
         return size
+    if size is None:
+        return f"?/{count}"
     return f"{size}/{count}" if size.isidentifier() else f"({size})/{count}"
