@@ -81,3 +81,14 @@ except pjrt.InvalidArgumentError as error: found["error"] = error.message
     assert f"found {name!r}" in message
     assert "h100, h100-pcie, h200, b200" in message
     assert "slices x hosts x GPUs" in message
+
+
+def test_the_facts_about_amds_gpus_are_read(ask: Ask, cuda_plugin: Path) -> None:
+    """By the CUDA plugin, which reads the same message, though it cannot compile for them."""
+    body = """
+from pjrt.plugins.discovery.vendors.gpu_targets import rocm_options
+for gpu in ("mi250", "mi300x", "mi350x"):
+    (device,) = pjrt.topology("cuda", "amd", **rocm_options(gpu)).device_descriptions
+    found[gpu] = [device.kind, device.memory_limit_in_bytes]
+"""
+    assert ask(body)["mi300x"] == ["MI300X", 206141652992]

@@ -87,7 +87,7 @@ def compile_(
     A program that needs more memory than a device has is an error, and is not saved. With several topologies the exit
     code is 0 if the program fits everywhere, 1 if it does not fit somewhere, and 2 if there is another error.
     """
-    topologies = [place for each in places for place in each.split(",") if place]
+    topologies = [place.strip() for each in places for place in each.split(",") if place.strip()]
     if not topologies:
         raise click.BadParameter("expected PLUGIN[:NAME], found nothing", param_hint="--topology")
     if output is not None and len(topologies) > 1:

@@ -178,6 +178,7 @@ def cost(
     Raises:
         UnimplementedError: a shape in it is known only when the program runs, or XLA cannot partition it.
         InvalidArgumentError: a function calls itself, or is only declared.
+        NotFoundError: the program has no function to run.
         PjrtError: as for ``parse``.
     """
     parsed = program if isinstance(program, ParsedProgram) else parse_for_one_device(program, options, trusted=trusted)
