@@ -33,26 +33,24 @@ class _Seconds(click.FloatRange):
         return converted
 
 
-class _Bytes(click.ParamType):
-    """A number of bytes, with a unit such as ``GiB`` or ``MB`` or without."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmgt]?i?b?)", str(value), re.IGNORECASE)
-        unit = match[2].lower().removesuffix("b") if match else ""
-        if match is None or unit == "i":
-            self.fail(f"expected a size such as 2GiB, 500MB or 1048576, found {value!r}", param, ctx)
-        count = int(float(match[1]) * (1024 if unit.endswith("i") else 1000) ** " kmgt".index(unit[:1] or " "))
-        if not count:
-            self.fail(f"expected at least 1 byte, found {value!r}", param, ctx)
-        return count
+def _parse_bytes(_: click.Context, __: click.Parameter, value: str | None) -> int | None:
+    """Return a number of bytes, which may have a unit such as ``GiB`` or ``MB``."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(?:([kmgt])(i?)b?|b?)", value, re.IGNORECASE)
+    if match is None:
+        raise click.BadParameter(f"expected a size such as 2GiB, 500MB or 1048576, found {value!r}")
+    base = 1024 if match[3] else 1000
+    count = int(float(match[1]) * base ** " kmgt".index((match[2] or " ").lower()))
+    if not count:
+        raise click.BadParameter(f"expected at least 1 byte, found {value!r}")
+    return count
 
 
 memory_limit_option = click.option(
     "--memory-limit",
-    type=_Bytes(),
     metavar="SIZE",
+    callback=_parse_bytes,
     help="Use at most so many bytes of the device's memory, such as 2GiB: inputs wait in the host's memory and come "
     "when they are needed. For programs that are larger than the device.",
 )

@@ -177,7 +177,7 @@ def _frozen(value: Any) -> Hashable:
 
 
 @_frozen.register
-def _(value: np.ndarray) -> Hashable:  # type: ignore[type-arg]
+def _(value: np.ndarray) -> Hashable:
     return str(value.dtype), value.shape, value.tobytes()
 
 

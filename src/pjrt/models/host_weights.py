@@ -43,14 +43,13 @@ class HostWeights:
         self,
         client: pjrt.ifrt.Client,
         file: ModelFile,
-        weights: Mapping[str | int | Parameter, Any] | str | os.PathLike[str] | None,
+        weights: Mapping[Any, Any] | str | os.PathLike[str] | None,
     ) -> None:
         self._all = file.parameters
-        if isinstance(weights, str | os.PathLike):
-            weights = arrays_by_name(weights)
+        values: Mapping[Any, Any] = arrays_by_name(weights) if isinstance(weights, str | os.PathLike) else weights or {}
         binding = Binding(file.parameters, file.input_tree)
         self._values: dict[int, HostArray] = {}
-        for key, value in (weights or {}).items():
+        for key, value in values.items():
             for index, leaf in binding.part(key, value).items():
                 if index in self._values:
                     raise InvalidArgumentError(f"expected one value for {file.parameters[index]}, found two weights")

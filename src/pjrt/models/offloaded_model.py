@@ -19,6 +19,7 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
+from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.models.argument import Argument, fitted
 from pjrt.models.compilations import Compilation, Compilations, Shapes
@@ -27,13 +28,12 @@ from pjrt.models.model import SHAPES_KEPT
 from pjrt.models.model_file import ModelFile
 from pjrt.models.offload_plan import OffloadPlan
 from pjrt.models.staged_program import Placement, StagedProgram
-from pjrt.stablehlo.argument_shapes import Shapes as ArgumentShapes
 from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import Parameter, Result
 from pjrt.stablehlo.tree import NodeTypes
 
-WeightsArgument = Mapping[str | int | Parameter, Any] | str | os.PathLike[str]
-"""Weights by name, or the path of a file of them."""
+WeightsArgument = Mapping[Any, Any] | str | os.PathLike[str]
+"""Weights by the name, the number or the ``Parameter`` of an argument, or the path of a file of them."""
 
 
 def offload(

@@ -17,13 +17,13 @@ class Repetition(NamedTuple):
     Attributes:
         start: the index of the first element.
         period: the number of elements that repeat.
-        count: how often they occur.
+        repeats: how often they occur.
         slack: how many further elements continue the repetition: it may begin later by as many.
     """
 
     start: int
     period: int
-    count: int
+    repeats: int
     slack: int
 
 
@@ -42,7 +42,7 @@ def repetition(forms: Sequence[int]) -> Repetition | None:
     best: Repetition | None = None
     for period, _ in sorted(votes.most_common(_CANDIDATES)):
         run = _longest_run(forms, period)
-        if run is not None and (best is None or run.period * run.count > best.period * best.count):
+        if run is not None and (best is None or run.period * run.repeats > best.period * best.repeats):
             best = run
     return best
 

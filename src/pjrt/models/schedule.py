@@ -9,7 +9,7 @@ import enum
 from collections.abc import Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 MOST_STARTED = 2
 """The most stages that are started and not finished: the device goes on with the second one without a break."""
@@ -17,7 +17,7 @@ MOST_STARTED = 2
 MOST_LOADED = 4
 """The most stages whose weights come before they start."""
 
-Weight = Hashable
+Weight = TypeVar("Weight", bound=Hashable)
 
 
 class Action(enum.Enum):
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Generic[Weight]):
     """The memory that one stage needs, in bytes.
 
     Attributes:
@@ -60,7 +60,7 @@ class Demand:
     live: int
 
 
-class Memory:
+class Memory(Generic[Weight]):
     """The bytes on a device while stages run.
 
     Args:
@@ -69,7 +69,9 @@ class Memory:
         resident: the weights that stay on the device between runs.
     """
 
-    def __init__(self, demands: Sequence[Demand], initial: int, resident: AbstractSet[Weight] = frozenset()) -> None:
+    def __init__(
+        self, demands: Sequence[Demand[Weight]], initial: int, resident: AbstractSet[Weight] = frozenset()
+    ) -> None:
         self._demands = demands
         self._live = [initial, *(demand.live for demand in demands)]
         self._resident = {
@@ -121,7 +123,7 @@ class Schedule:
     peak: int
 
     @staticmethod
-    def of(memory: Memory, limit: int, *, prefetch: bool = True) -> Schedule:
+    def of(memory: Memory[Any], limit: int, *, prefetch: bool = True) -> Schedule:
         """Return the schedule that brings weights as early as the limit allows.
 
         Args:
@@ -158,7 +160,7 @@ class Schedule:
         return Schedule(tuple(steps), peak)
 
 
-def resident_weights(demands: Sequence[Demand], initial: int, limit: int) -> frozenset[Weight]:
+def resident_weights(demands: Sequence[Demand[Weight]], initial: int, limit: int) -> frozenset[Weight]:
     """Return the weights that can stay on the device, beside those that come and go.
 
     Those of the first stages stay, so that a run begins at once, and of as many stages as there is room for while the

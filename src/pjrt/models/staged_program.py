@@ -165,7 +165,7 @@ class StagedProgram:
                     "needs all of it on the device; give more memory, or divide the array in the program"
                 )
 
-    def _demands(self, last_use: Mapping[Value, int]) -> list[Demand]:
+    def _demands(self, last_use: Mapping[Value, int]) -> list[Demand[Value]]:
         begins = dict.fromkeys(self._arguments, -1)
         for index, run in enumerate(self._runs):
             begins.update(dict.fromkeys(run.stage.outputs, index))
@@ -179,7 +179,7 @@ class StagedProgram:
             for index, run in enumerate(self._runs)
         ]
 
-    def _check_fits(self, memory: Memory, demands: Sequence[Demand]) -> None:
+    def _check_fits(self, memory: Memory[Value], demands: Sequence[Demand[Value]]) -> None:
         for index, (run, demand) in enumerate(zip(self._runs, demands, strict=True)):
             shortage = memory.alone(index) - self._limit
             if shortage <= 0:
@@ -199,7 +199,7 @@ class StagedProgram:
         return f"{self._names.get(value, f'the value {value.name}')}, a {value.type} of {nbytes(value)} bytes"
 
     def _plan(
-        self, schedule: Schedule, memory: Memory, host: Mapping[Value, HostArray], resident: frozenset[Value]
+        self, schedule: Schedule, memory: Memory[Value], host: Mapping[Value, HostArray], resident: frozenset[Value]
     ) -> OffloadPlan:
         executables = list(dict.fromkeys(run.executable for run in self._runs))
         stages = tuple(

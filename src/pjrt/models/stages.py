@@ -121,15 +121,15 @@ class _Splitter:
     def _has_most_weights(self, begin: int, end: int, match: Repetition) -> bool:
         """Whether a repetition is that of layers: what repeats inside of one layer has a small part of the weights."""
         first = begin + match.start
-        return 2 * self._weight_bytes(first, first + match.period * match.count) > self._weight_bytes(begin, end)
+        return 2 * self._weight_bytes(first, first + match.period * match.repeats) > self._weight_bytes(begin, end)
 
     def _aligned(self, begin: int, match: Repetition) -> tuple[int, int, int]:
         """Return first node, period and number of the layers, which begin where the fewest bytes are alive."""
         first, slack = begin + match.start, match.slack
-        if match.count > 2 or slack + 1 >= match.period:
-            choices, count = range(match.period), match.count
+        if match.repeats > 2 or slack + 1 >= match.period:
+            choices, count = range(match.period), match.repeats
         else:
-            choices, count = range(slack + 1), match.count
+            choices, count = range(slack + 1), match.repeats
 
         def cost(offset: int) -> tuple[int, int]:
             return self._live[first + offset], offset

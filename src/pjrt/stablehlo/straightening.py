@@ -246,7 +246,8 @@ class _Line:
             return [Known(decode_dense(operation.attributes["value"]).reshape(()), type_, False)]
         decoded = decode_type(type_)
         attribute = operation.attributes["value"]
-        if not isinstance(decoded, TensorType) or decoded.nbytes < LARGE_CONSTANT or getattr(attribute, "is_splat", 0):
+        is_splat = getattr(attribute, "is_splat", False)
+        if not isinstance(decoded, TensorType) or decoded.nbytes < LARGE_CONSTANT or is_splat:
             return None
         key = ("constant", operation)
         if key not in self._arguments:
