@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from protobuf_fields import packed_field, varint_field
 
 import pjrt
+from pjrt import DataLossError
 from pjrt.stablehlo.sharding import REPLICATED, Sharding
 
 
@@ -77,3 +79,31 @@ module attributes {mhlo.num_partitions = 4 : i32} {
         (of_xla,), (ours,) = (each.compile(text).parameter_shardings or () for each in (cpu, reference))
     assert Sharding.from_proto(of_xla) == Sharding.from_proto(ours)
     assert Sharding.from_proto(ours).places == tuple((b, a) for a, b in itertools.product(range(2), range(2)))
+
+
+def proto_of(
+    tiles: tuple[int, ...], iota: tuple[int, ...] = (), order: tuple[int, ...] = (), devices: Any = ()
+) -> bytes:
+    """Return a serialized ``xla.OpSharding`` of tiles."""
+    fields = packed_field(3, tiles) + packed_field(4, devices) + packed_field(9, iota) + packed_field(10, order)
+    return varint_field(1, 3) + fields
+
+
+@pytest.mark.parametrize(
+    ("proto", "message"),
+    [
+        (proto_of((4, 2)), r"a grid of \(4, 2\) tiles for partitions in a grid of \(0,\)"),
+        (proto_of((4, 2), (4, 4)), "a grid of"),
+        (proto_of((4, 2), (2, 4), (1, 5)), "axis 5"),
+        (proto_of((4, 2), (2, 4), (1, 1)), "repeated axis"),
+        (proto_of((4, 2), (2, 4), (1,)), "axes don't match"),
+        (proto_of((1 << 31, 4), (1 << 33,)), "a grid of"),
+        (proto_of((0, 2), (0, 2)), "a grid of"),
+        (proto_of((4, 2), devices=range(7)), "a grid of"),
+        (proto_of((4, 2), devices=(0, 1, 2, 3, 4, 5, 6, 6)), "expected each of 8 partitions once"),
+        (proto_of((8,), (8,)) + packed_field(8, (0, 0)), "1 dimensions, 2 of which are no tiles"),
+    ],
+)
+def test_a_corrupt_proto_is_an_error(proto: bytes, message: str) -> None:
+    with pytest.raises(DataLossError, match=message):
+        Sharding.from_proto(proto)

@@ -44,7 +44,8 @@ def of_jax_export(export: JaxExport) -> CallSignature:
         for attributes in _last(parsed.entry.argument_attributes, count)
     ]
     named = parsed.functions.get(_WRAPPED, parsed.entry)
-    own_names = dict(zip(export.kept_arguments, _last(named.argument_names, count), strict=True))
+    names = _last(named.argument_names, count)
+    own_names = dict(zip(export.kept_arguments, names, strict=True)) if len(names) == count else {}
     position_of = {index: position for position, index in enumerate(export.kept_arguments)}
     parameters = [
         Parameter(
