@@ -217,12 +217,12 @@ class ModuleCut:
         owner = value.owner
         attributes = self._function.attributes
         if not isinstance(owner, self._ir.Block):
-            return _sharding_of(owner.operation, value.result_number)
+            return _sharding_of(owner.operation, _index(value, owner.operation.results))
         if owner.owner.operation == self._function:
-            row = attributes["arg_attrs"][value.arg_number] if "arg_attrs" in attributes else ()
+            row = attributes["arg_attrs"][_index(value, owner.arguments)] if "arg_attrs" in attributes else ()
             return {each.name: each.attr for each in row if each.name not in _DONATION}
         parent = owner.owner.operation
-        return _sharding_of(parent, value.arg_number) if parent.name == "stablehlo.while" else {}
+        return _sharding_of(parent, _index(value, owner.arguments)) if parent.name == "stablehlo.while" else {}
 
     def _clean(self) -> None:
         """Remove functions that the cut does not call, and what the module states about other arguments."""
@@ -249,6 +249,11 @@ class ModuleCut:
 
 def _is_argument_of(value: Any, block: Any) -> bool:
     return bool(value.owner == block)
+
+
+def _index(value: Any, values: Any) -> int:
+    """Return the index of a value; operands of older jaxlib do not have it."""
+    return list(values).index(value)
 
 
 def _block(value: Any) -> Any:
