@@ -151,6 +151,12 @@ def test_results_in_a_file(tmp_path: Path) -> None:
             assert comparison.agrees is agrees
             assert comparison.judge == "the expected results"
             assert comparison.first_difference is None
+    expected = {"result_0": np.tanh(X), "result_1": N + N}
+    with Wrong() as wrong:
+        comparison = pjrt.compare(PROGRAM, ["cpu", wrong, "reference"], [X, N], expected=expected)
+    assert list(comparison.first_differences) == ["wrong"]
+    first = comparison.first_differences["wrong"]
+    assert (first.judge, first.name) == ("reference", "stablehlo.tanh")
     with pytest.raises(pjrt.InvalidArgumentError, match=r"names of the results \(result_0, result_1\), found y"):
         pjrt.compare(PROGRAM, ["cpu"], [X, N], expected={"y": X})
 

@@ -137,7 +137,8 @@ def compare(
             arrays, flat or nested as the model takes them, in a sequence or by name.
         shapes: shapes for texts such as ``random:0``, by a parameter's name or index, or sizes by symbol, where the
             model has dynamic shapes.
-        expected: results to compare with, by name, as ``pjrt run -o`` writes them. Then they are the judge's.
+        expected: results to compare with, by name, as ``pjrt run -o`` writes them. Then they are the judge's, and a
+            device that agrees with them is the judge of the search.
         rtol: the relative tolerance; by default that of each type, see ``DEFAULT_TOLERANCES``.
         atol: the absolute tolerance; likewise.
         find_first: whether to search for the first operation that differs, if the results do.
@@ -268,8 +269,9 @@ class _Comparing:
             {},
             self._tolerance,
         )
-        if find_first and expected is None and not comparison.agrees:
-            return replace(comparison, first_differences=dict(self._firsts(comparison, limits)))
+        search_judge = self._search_judge(comparison)
+        if find_first and search_judge is not None and not comparison.agrees:
+            return replace(comparison, first_differences=dict(self._firsts(comparison, search_judge, limits)))
         return comparison
 
     def _named(self, rows: Sequence[Sequence[Array]]) -> dict[str, Array]:
@@ -307,8 +309,17 @@ class _Comparing:
         results = next(iter(self._results.values()))
         return {name: same_bits(array, results[name]) for name, array in by_names(list(results), expected).items()}
 
-    def _firsts(self, comparison: Comparison, limits: Limits) -> Iterator[tuple[str, FirstDifference]]:
-        judge = self._devices[comparison.judge]
+    def _search_judge(self, comparison: Comparison) -> ComparedDevice | None:
+        """Return the device that knows the values inside of the program; None if no device is right."""
+        if comparison.judge in self._devices:
+            return self._devices[comparison.judge]
+        wrong = {each.device for each in comparison.disagreements}
+        right = [self._devices[name] for name in self._results if name not in wrong]
+        return min(right, key=lambda device: device.platform_name != REFERENCE, default=None)
+
+    def _firsts(
+        self, comparison: Comparison, judge: ComparedDevice, limits: Limits
+    ) -> Iterator[tuple[str, FirstDifference]]:
         differing = dict.fromkeys([*self._errors, *(each.device for each in comparison.disagreements)])
         for name in differing:
             device = self._devices[name]
