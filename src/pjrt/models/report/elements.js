@@ -47,10 +47,12 @@ function shortened(text, most) {
 }
 
 function table(columns, rows, numeric = []) {
-  const head = element('tr', {}, columns.map((name) => element('th', {class: numeric.includes(name) ? 'number' : null}, name)));
-  const body = rows.map((row) => element('tr', {}, row.map((cell, index) =>
-    element('td', {class: numeric.includes(columns[index]) ? 'number' : null}, cell))));
-  return element('div', {class: 'scroll'}, element('table', {}, element('thead', {}, head), element('tbody', {}, body)));
+  const shade = (name) => ({class: numeric.includes(name) ? 'number' : null});
+  const head = columns.map((name) => element('th', shade(name), name));
+  const body = rows.map((row) =>
+    element('tr', {}, row.map((cell, index) => element('td', shade(columns[index]), cell))));
+  return element('div', {class: 'scroll'},
+    element('table', {}, element('thead', {}, element('tr', {}, head)), element('tbody', {}, body)));
 }
 
 function facts(pairs) {
@@ -59,5 +61,6 @@ function facts(pairs) {
 }
 
 function section(title, note, ...children) {
-  return element('section', {}, element('h2', {}, title), note ? element('p', {class: 'note'}, note) : null, ...children);
+  const paragraph = note ? element('p', {class: 'note'}, note) : null;
+  return element('section', {}, element('h2', {}, title), paragraph, ...children);
 }

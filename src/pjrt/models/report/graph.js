@@ -17,9 +17,10 @@ class Graph {
     this.matches = new Set();
     this.view = {x: 20, y: 10, scale: 1};
     this.plane = svg('g', {});
-    this.picture = svg('svg', {class: 'graph', id: 'graph', tabindex: '0', role: 'group', 'aria-label': 'graph of operations'},
-      svg('defs', {}, svg('marker', {id: 'arrow', viewBox: '0 0 8 8', refX: '7', refY: '4', markerWidth: '7', markerHeight: '7', markerUnits: 'userSpaceOnUse', orient: 'auto'},
-        svg('path', {d: 'M0 0 L8 4 L0 8 z', class: 'arrow'}))), this.plane);
+    const size = {viewBox: '0 0 8 8', refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, markerUnits: 'userSpaceOnUse'};
+    const tip = svg('path', {d: 'M0 0 L8 4 L0 8 z', class: 'arrow'});
+    this.picture = svg('svg', {class: 'graph', id: 'graph', tabindex: 0, role: 'group', 'aria-label': 'operations'},
+      svg('defs', {}, svg('marker', {id: 'arrow', orient: 'auto', ...size}, tip)), this.plane);
     this.message = element('p', {class: 'note', role: 'status'});
     this.listen();
   }
@@ -27,7 +28,8 @@ class Graph {
   group(grouping) {
     this.grouping = grouping;
     Object.assign(this, groupsOf(this.nodes, grouping));
-    for (const group of this.root.groups.values()) if (this.root.groups.size === 1) group.isOpen = true;
+    const [first] = this.root.groups.values();
+    if (this.root.groups.size === 1) first.isOpen = true;
     this.openWhile((group) => !group.isListed, FEW_VISIBLE);
     this.draw();
     this.fit(READABLE);
@@ -63,17 +65,21 @@ class Graph {
     const isComplete = this.openWhile(() => true, MOST_VISIBLE);
     this.draw();
     this.fit();
-    this.message.textContent = isComplete ? '' : `More than ${MOST_VISIBLE} boxes would be visible: some groups stay folded.`;
+    const problem = `More than ${MOST_VISIBLE} boxes would be visible: some groups stay folded.`;
+    this.message.textContent = isComplete ? '' : problem;
   }
 
   toggle(group) {
     const before = this.items.get(group);
-    const corner = before && {x: before.left * this.view.scale + this.view.x, y: before.top * this.view.scale + this.view.y};
+    const hasFocus = document.activeElement === before.shape;
+    const {x, y, scale} = this.view;
     group.isOpen = !group.isOpen;
     this.message.textContent = '';
     this.draw();
     const after = this.items.get(group);
-    if (corner) this.move(corner.x - after.left * this.view.scale, corner.y - after.top * this.view.scale, this.view.scale);
+    if (hasFocus) after.shape.focus({preventScroll: true});
+    // The box stays where the pointer is.
+    this.move(x + (before.left - after.left) * scale, y + (before.top - after.top) * scale, scale);
   }
 
   // The visible boxes: open groups with what is in them, folded ones, and single nodes.
@@ -88,9 +94,9 @@ class Graph {
     }
     item.children = [...group.groups.values()].map((inner) => this.itemOf(inner, item, depth + 1));
     for (const node of group.nodes) {
-      const lines = linesOf(node);
-      const width = Math.max(...lines.map((line) => line.length)) * CHARACTER + 20;
-      const child = {group: null, parent: item, depth: depth + 1, node, children: null, links: [], first: node.index, width: Math.max(width, 60), height: 40};
+      const child = {group: null, parent: item, depth: depth + 1, node, children: null, links: [], first: node.index};
+      const longest = Math.max(...linesOf(node).map((line) => line.length));
+      Object.assign(child, {width: Math.max(longest * CHARACTER + 20, 60), height: 40});
       this.items.set(node, child);
       item.children.push(child);
     }
@@ -113,19 +119,21 @@ class Graph {
   draw() {
     this.items = new Map();
     const root = this.itemOf(this.root, null, 0);
-    this.links = new Map();
+    this.links = new Set();
     for (const node of this.nodes) {
-      for (const operand of node.operands) this.link(this.visible(operand), this.visible(node.index), this.nodes[operand]);
+      for (const operand of node.operands) this.link(this.visible(operand), this.visible(node.index), operand);
     }
     layOut(root);
     Object.assign(root, {left: 0, top: 0});
     this.settle(root);
     const [areas, boxes] = [[], []];
     this.drawItem(root, areas, boxes);
-    this.plane.replaceChildren(...areas, ...[...this.links.values()].map((link) => this.drawLink(link)), ...boxes);
+    const lines = [...this.links].map((link) => this.drawLink(link));
+    this.plane.replaceChildren(...areas, ...lines, ...boxes);
     this.mark();
   }
 
+  // Add a line between two visible boxes, and to the layout of the innermost open group that has both inside.
   link(from, to, source) {
     if (from === to) return;
     let [a, b] = [from, to];
@@ -137,12 +145,12 @@ class Graph {
     const between = (from.between || (from.between = new Map()));
     const known = between.get(to);
     if (known) {
-      known.sources.add(source.index);
+      known.sources.add(source);
       return;
     }
-    const link = {from, to, sources: new Set([source.index])};
+    const link = {from, to, sources: new Set([source])};
     between.set(to, link);
-    this.links.set(link, link);
+    this.links.add(link);
     a.parent.links.push([a, b]);
   }
 
@@ -162,20 +170,28 @@ class Graph {
   drawNode(item) {
     const {node, left, top, width, height} = item;
     const [first, second] = linesOf(node);
-    return item.shape = svg('g', {class: 'node kind-' + node.kind, 'data-node': node.index, transform: `translate(${left} ${top})`, tabindex: '0', role: 'button'},
-      svg('rect', {class: 'box', width, height, rx: 5}), svg('rect', {class: 'edge', width: 4, height, rx: 2, 'fill-opacity': this.heat(node)}),
+    const hint = [node.name, node.label, node.types.join(', '), node.file && `${node.file}:${node.line}`];
+    const place = {transform: `translate(${left} ${top})`, tabindex: 0, role: 'button'};
+    return item.shape = svg('g', {class: 'node kind-' + node.kind, 'data-node': node.index, ...place},
+      svg('rect', {class: 'box', width, height, rx: 5}),
+      svg('rect', {class: 'edge', width: 4, height, rx: 2, 'fill-opacity': this.heat(node)}),
       svg('text', {class: 'name', x: 11, y: 17}, first), svg('text', {class: 'type', x: 11, y: 32}, second),
-      svg('title', {}, [node.name, node.label, node.types.join(', '), node.file && `${node.file}:${node.line}`].filter(Boolean).join('\n')));
+      svg('title', {}, hint.filter(Boolean).join('\n')));
   }
 
   drawGroup(item) {
     const {group, left, top, width, height} = item;
     const shade = group.isOpen ? ' open depth-' + (item.depth % 4) : ' folded';
     const detail = detailOf(group);
-    return item.shape = svg('g', {class: 'group' + shade, 'data-group': group.label, transform: `translate(${left} ${top})`, tabindex: '0', role: 'button', 'aria-expanded': String(group.isOpen)},
-      svg('rect', {class: 'box', width, height, rx: 7}), svg('rect', {class: 'head', width, height: group.isOpen ? HEAD - 4 : height, rx: 7}),
-      svg('text', {class: 'sign', x: 8, y: 17}, group.isOpen ? '−' : '+'), svg('text', {class: 'name', x: 22, y: 17}, this.headOf(group)),
-      group.isOpen ? null : svg('text', {class: 'type', x: 22, y: 33}, detail), svg('title', {}, `${group.label}\n${detail}`));
+    const place = {transform: `translate(${left} ${top})`, tabindex: 0, role: 'button'};
+    const state = {'data-group': group.label, 'aria-expanded': String(group.isOpen)};
+    return item.shape = svg('g', {class: 'group' + shade, ...place, ...state},
+      svg('rect', {class: 'box', width, height, rx: 7}),
+      svg('rect', {class: 'head', width, height: group.isOpen ? HEAD - 4 : height, rx: 7}),
+      svg('text', {class: 'sign', x: 8, y: 17}, group.isOpen ? '−' : '+'),
+      svg('text', {class: 'name', x: 22, y: 17}, this.headOf(group)),
+      group.isOpen ? null : svg('text', {class: 'type', x: 22, y: 33}, detail),
+      svg('title', {}, `${group.label}\n${detail}`));
   }
 
   drawLink(link) {
@@ -184,9 +200,13 @@ class Graph {
     const bend = Math.max(18, Math.min(Math.abs(y2 - y1) / 2, 90));
     const sources = [...link.sources].map((index) => this.nodes[index]);
     const texts = sources.slice(0, 8).map((node) => `${node.label || node.shortName}: ${node.types.join(', ')}`);
-    return link.shape = svg('path', {class: 'link', d: `M${x1} ${y1} C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2 - 2}`,
-      'stroke-width': Math.min(1 + Math.log2(link.sources.size), 4), 'marker-end': 'url(#arrow)'},
-    svg('title', {}, [...texts, sources.length > 8 ? `and ${sources.length - 8} more` : null].filter(Boolean).join('\n')));
+    if (sources.length > 8) texts.push(`and ${sources.length - 8} more`);
+    const d = `M${x1} ${y1} C${x1} ${y1 + bend} ${x2} ${y2 - bend} ${x2} ${y2 - 2}`;
+    // Lines from the arguments and the constants lead everywhere: they must not hide the way of the values.
+    const isWeak = link.from.group && link.from.group.isListed;
+    const width = isWeak ? 1 : Math.min(1 + Math.log2(link.sources.size), 4);
+    return link.shape = svg('path', {class: isWeak ? 'link weak' : 'link', d, 'stroke-width': width, 'marker-end': 'url(#arrow)'},
+      svg('title', {}, texts.join('\n')));
   }
 
   heat(node) {
@@ -213,8 +233,9 @@ class Graph {
     this.draw();
     this.select(index);
     const item = this.visible(index);
-    const scale = Math.max(this.view.scale, 0.7);
-    this.move(this.picture.clientWidth / 2 - (item.left + item.width / 2) * scale, this.picture.clientHeight / 2 - (item.top + Math.min(item.height, 200) / 2) * scale, scale);
+    const scale = Math.max(this.view.scale, READABLE);
+    const [x, y] = [item.left + item.width / 2, item.top + Math.min(item.height, 200) / 2];
+    this.move(this.picture.clientWidth / 2 - x * scale, this.picture.clientHeight / 2 - y * scale, scale);
   }
 
   mark() {
@@ -225,7 +246,7 @@ class Graph {
       item.shape.classList.toggle('selected', item === chosen);
       item.shape.classList.toggle('match', holding.has(item));
     }
-    for (const link of this.links.values()) {
+    for (const link of this.links) {
       link.shape.classList.toggle('in', link.to === chosen);
       link.shape.classList.toggle('out', link.from === chosen);
     }
@@ -245,7 +266,8 @@ class Graph {
   fit(least = 0.02) {
     const root = this.items.get(this.root);
     const [width, height] = [this.picture.clientWidth || 900, this.picture.clientHeight || 600];
-    const scale = Math.min(1, Math.max(least, Math.min((width - 20) / root.width, (height - 20) / root.height)));
+    const whole = Math.min((width - 20) / root.width, (height - 20) / root.height);
+    const scale = Math.min(1, Math.max(least, whole));
     this.move((width - root.width * scale) / 2, 4, scale);
   }
 
@@ -257,11 +279,15 @@ class Graph {
   listen() {
     let start = null;
     let moved = false;
-    this.picture.addEventListener('pointerdown', (event) => { start = {x: event.clientX - this.view.x, y: event.clientY - this.view.y, from: [event.clientX, event.clientY]}; moved = false; });
+    this.picture.addEventListener('pointerdown', (event) => {
+      start = {x: event.clientX, y: event.clientY, view: this.view};
+      moved = false;
+    });
     this.picture.addEventListener('pointermove', (event) => {
       if (!start || !event.buttons) return;
-      moved = moved || Math.hypot(event.clientX - start.from[0], event.clientY - start.from[1]) > 4;
-      if (moved) this.move(event.clientX - start.x, event.clientY - start.y, this.view.scale);
+      const [x, y] = [event.clientX - start.x, event.clientY - start.y];
+      moved = moved || Math.hypot(x, y) > 4;
+      if (moved) this.move(start.view.x + x, start.view.y + y, this.view.scale);
     });
     this.picture.addEventListener('pointerup', () => { start = null; });
     this.picture.addEventListener('click', (event) => {
@@ -284,7 +310,8 @@ class Graph {
 }
 
 function detailOf(group) {
-  return (group.isListed ? String(group.count) : `${group.count} operations`) + (group.flops ? `, ${countText(group.flops)} FLOPs` : '');
+  const count = group.isListed ? String(group.count) : `${group.count} operations`;
+  return count + (group.flops ? `, ${countText(group.flops)} FLOPs` : '');
 }
 
 function isInside(item, outer) {
@@ -293,6 +320,7 @@ function isInside(item, outer) {
 }
 
 function linesOf(node) {
-  const first = node.name === 'argument' ? node.label : node.label.startsWith('@') ? `${node.shortName} ${node.label}` : node.shortName;
+  const called = node.label.startsWith('@') ? `${node.shortName} ${node.label}` : node.shortName;
+  const first = node.name === 'argument' ? node.label : called;
   return [shortened(first, 30), shortened(node.types.join(', '), 30)];
 }

@@ -11,7 +11,8 @@ const GROUPINGS = {
 };
 
 function newGroup(label, parent) {
-  return {label, parent, groups: new Map(), nodes: [], owner: null, isOpen: false, isListed: false, count: 0, first: Infinity};
+  const state = {isOpen: false, isListed: false};
+  return {label, parent, groups: new Map(), nodes: [], owner: null, count: 0, first: Infinity, ...state};
 }
 
 // Return the outermost group, and for each node the innermost group that it is in.
@@ -32,8 +33,7 @@ function groupsOf(nodes, grouping) {
         owned.set(node.parent, group);
       }
     } else {
-      const path = listed.has(listOf(node)) ? [node.function, LISTS[node.kind]] : node.name === 'argument' ? [node.function] : GROUPINGS[grouping](node);
-      for (const part of path) {
+      for (const part of pathOf(node, grouping, listed)) {
         if (!group.groups.has(part)) group.groups.set(part, newGroup(part, group));
         group = group.groups.get(part);
         group.isListed = part === LISTS[node.kind];
@@ -54,6 +54,12 @@ function groupsOf(nodes, grouping) {
   };
   divide(root);
   return {root, groupOf, owned};
+}
+
+// The labels of the groups around a node, from the outside in.
+function pathOf(node, grouping, listed) {
+  if (listed.has(listOf(node))) return [node.function, LISTS[node.kind]];
+  return node.name === 'argument' ? [node.function] : GROUPINGS[grouping](node);
 }
 
 // Many arguments, or constants without a scope, of a function are a group of their own.
@@ -90,7 +96,8 @@ function splitLong(group, groupOf) {
   group.nodes = [];
   for (let begin = 0; begin < nodes.length; begin += size) {
     const part = nodes.slice(begin, begin + size);
-    const run = newGroup(`${part[0].label || part[0].shortName} to ${part[part.length - 1].label || part[part.length - 1].shortName}`, group);
+    const [first, last] = [part[0], part[part.length - 1]].map((node) => node.label || node.shortName);
+    const run = newGroup(`${first} to ${last}`, group);
     run.nodes = part;
     for (const node of part) groupOf[node.index] = run;
     group.groups.set('run ' + begin, run);

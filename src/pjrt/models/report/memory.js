@@ -1,12 +1,15 @@
 // The live memory along the program, as an area; the peak is marked, and a click selects the operation.
 
 const CHART_HEIGHT = 150;
-const CHART_LEFT = 64;
+const CHART_LEFT = 76;
 
 function memoryChart(memory, nodes, onChoose) {
   const holder = element('div', {class: 'chart', id: 'memory'});
-  const status = element('p', {class: 'note', role: 'status'}, 'Point at the chart to see the operation; click to select it.');
-  const draw = () => holder.replaceChildren(drawn(memory, nodes, Math.max(holder.clientWidth, 320), status, onChoose));
+  const hint = 'Point at the chart to see the operation; click to select it.';
+  const status = element('p', {class: 'note', role: 'status'}, hint);
+  const draw = () => {
+    holder.replaceChildren(drawn(memory, nodes, Math.max(holder.clientWidth, 320), status, onChoose));
+  };
   new ResizeObserver(draw).observe(holder);
   return element('div', {}, holder, status);
 }
@@ -16,7 +19,8 @@ function drawn(memory, nodes, width, status, onChoose) {
   const most = Math.max(memory.peak_bytes, 1);
   const peak = steps.reduce((best, step, index) => (step[1] > steps[best][1] ? index : best), 0);
   // Where arguments are most of the memory the axis begins with them: what changes is what the others need.
-  const least = memory.argument_bytes > most / 2 ? Math.min(memory.argument_bytes, ...steps.map((step) => step[1])) : 0;
+  const lowest = steps.reduce((low, step) => Math.min(low, step[1]), memory.argument_bytes);
+  const least = memory.argument_bytes > most / 2 ? lowest : 0;
   const plot = width - CHART_LEFT - 8;
   const x = (index) => CHART_LEFT + index / steps.length * plot;
   const y = (count) => 14 + (1 - (count - least) / (most - least || 1)) * (CHART_HEIGHT - 34);
@@ -32,13 +36,19 @@ function drawn(memory, nodes, width, status, onChoose) {
   const cursor = svg('line', {class: 'cursor', y1: 8, y2: bottom, x1: -9, x2: -9});
   const middle = x(peak + 0.5);
   const isRight = middle > width * 0.7;
-  const chart = svg('svg', {width, height: CHART_HEIGHT, role: 'img', 'aria-label': `live memory, at most ${bytesText(most)}`},
-    [least, (least + most) / 2, most].map((count) => svg('g', {class: 'axis'}, svg('line', {x1: CHART_LEFT, x2: width - 8, y1: y(count), y2: y(count)}),
-      svg('text', {x: CHART_LEFT - 6, y: y(count) + 4, 'text-anchor': 'end'}, bytesText(count)))),
-    svg('path', {class: 'area', d: path}), svg('line', {class: 'peak', x1: middle, x2: middle, y1: 8, y2: bottom}),
-    svg('text', {class: 'peak', x: middle + (isRight ? -6 : 6), y: bottom - 6, 'text-anchor': isRight ? 'end' : 'start'}, 'peak'),
-    svg('text', {class: 'axis', x: CHART_LEFT, y: CHART_HEIGHT - 4}, least ? 'first operation; the axis begins with the arguments' : 'first operation'),
-    svg('text', {class: 'axis', x: width - 8, y: CHART_HEIGHT - 4, 'text-anchor': 'end'}, `${steps.length} steps`), cursor);
+  const scale = (count) => (least && count > least ? '+ ' + bytesText(count - least) : bytesText(count));
+  const axis = [least, (least + most) / 2, most].map((count) => svg('g', {class: 'axis'},
+    svg('line', {x1: CHART_LEFT, x2: width - 8, y1: y(count), y2: y(count)}),
+    svg('text', {x: CHART_LEFT - 6, y: y(count) + 4, 'text-anchor': 'end'}, scale(count))));
+  const [side, anchor] = isRight ? [-6, 'end'] : [6, 'start'];
+  const first = least ? 'first operation; the axis begins with the arguments' : 'first operation';
+  const chart = svg('svg', {width, height: CHART_HEIGHT, role: 'img', 'aria-label': `at most ${bytesText(most)}`},
+    axis, svg('path', {class: 'area', d: path}),
+    svg('line', {class: 'peak', x1: middle, x2: middle, y1: 8, y2: bottom}),
+    svg('text', {class: 'peak', x: middle + side, y: bottom - 6, 'text-anchor': anchor}, 'peak'),
+    svg('text', {class: 'axis', x: CHART_LEFT, y: CHART_HEIGHT - 4}, first),
+    svg('text', {class: 'axis', x: width - 8, y: CHART_HEIGHT - 4, 'text-anchor': 'end'}, `${steps.length} steps`),
+    cursor);
   const indexAt = (event) => {
     const at = (event.clientX - chart.getBoundingClientRect().left - CHART_LEFT) / plot * steps.length;
     return Math.min(Math.max(Math.floor(at), 0), steps.length - 1);
@@ -48,7 +58,8 @@ function drawn(memory, nodes, width, status, onChoose) {
     const node = nodes[steps[index][0]];
     cursor.setAttribute('x1', x(index + 0.5));
     cursor.setAttribute('x2', x(index + 0.5));
-    status.textContent = `${bytesText(steps[index][1])} at step ${index}` + (node ? `: ${node.shortName} ${node.label} ${node.types.join(', ')}` : '');
+    const name = node ? `: ${node.shortName} ${node.label} ${node.types.join(', ')}` : '';
+    status.textContent = `${bytesText(steps[index][1])} at step ${index}${name}`;
   });
   chart.addEventListener('click', (event) => {
     const index = steps[indexAt(event)][0];
