@@ -187,6 +187,31 @@ def test_fillers_need_static_shapes() -> None:
         assert "its shape is dynamic; give it by --shape" in refused(pjrt.InvalidArgumentError, text, x=(F32, ("n",)))
 
 
+CACHE = {"cache['a']['k']": (F32, (2,)), "cache['b']['k']": (F32, (2,)), "x": (F32, ())}
+
+
+def test_whole_names_in_a_file_and_members_of_a_nested_argument(tmp_path: Path) -> None:
+    a, b = np.float32([1, 2]), np.float32([3, 4])
+    np.savez(tmp_path / "whole.npz", **{"cache['a']['k']": a, "cache['b']['k']": b})
+    np.savez(tmp_path / "results.npz", **{"result[1]['a']['k']": a, "result[1]['b']['k']": b, "result[0]": a})
+    np.savez(tmp_path / "bare.npz", **{"['a']['k']": a, "['b']['k']": b})
+    for text in ("whole.npz", "cache=whole.npz", "cache=results.npz:result[1]", "cache=bare.npz"):
+        target, equals, name = text.rpartition("=")
+        arrays = made(f"{target}{equals}{tmp_path}/{name}", "x=1", **CACHE)
+        assert [array.tolist() for array in arrays] == [[1, 2], [3, 4], 1]
+    arrays = made("cache['a']=zeros", "cache=ones", "x=1", **CACHE)
+    assert [array.tolist() for array in arrays] == [[0, 0], [1, 1], 1]
+
+
+def test_members_that_do_not_fit(tmp_path: Path) -> None:
+    np.savez(tmp_path / "other.npz", **{"result['c']": np.float32([1, 2])})
+    message = refused(pjrt.NotFoundError, f"cache={tmp_path}/other.npz", **CACHE)
+    assert "expected arrays such as cache['NAME']" in message
+    assert "it has result['c']" in message
+    message = refused(pjrt.InvalidArgumentError, f"cache={tmp_path}/other.npz:result", **CACHE)
+    assert "expected members of cache (cache['a']['k'], cache['b']['k']), found ['c'] too" in message
+
+
 def test_files_and_numbers_mix(tmp_path: Path) -> None:
     np.savez(tmp_path / "w.npz", w=np.float32([1, 2]))
     np.save(tmp_path / "b.npy", np.array(3, ml_dtypes.bfloat16))

@@ -54,7 +54,7 @@ class Binding:
         """
         if isinstance(key, Parameter):
             return {key.index: value}
-        numbers = _numbers(self._parameters)
+        numbers = numbers_by_name(self._parameters)
         if isinstance(key, int):
             positional = [slot for slot in self._slots or () if slot.is_positional]
             count = len(self._parameters) if self._slots is None else len(positional)
@@ -126,7 +126,7 @@ class Binding:
         if len(flat) > len(self._parameters):
             raise _wrong_count(self._parameters, len(flat))
         values = dict(enumerate(flat))
-        numbers = _numbers(self._parameters)
+        numbers = numbers_by_name(self._parameters)
         for keyword, value in keywords.items():
             for path, leaf in _named(keyword, value, numbers):
                 number = self._number(path, numbers)
@@ -185,7 +185,7 @@ def is_call_tree(tree: Tree) -> bool:
     return tree.kind is TreeKind.TUPLE and [child.kind for child in tree.children] == [TreeKind.TUPLE, TreeKind.DICT]
 
 
-def _numbers(parameters: Sequence[Parameter]) -> dict[str, int]:
+def numbers_by_name(parameters: Sequence[Parameter]) -> dict[str, int]:
     """Return the index of each parameter by its name, or by the last key of it, which no other has."""
     numbers: dict[str, int] = {}
     for names in ([each.name for each in parameters], [key_of(each.name) for each in parameters]):

@@ -60,6 +60,34 @@ def arrays_in(text: str, option: str, flag: str = "--input") -> Mapping[str, Arr
     return {name: arrays[name]}
 
 
+def members_in(text: str, option: str, root: str) -> Mapping[str, Array]:
+    """Return the arrays of one nested value in a file, by the rest of their names: ``['k']`` of ``cache['k']``.
+
+    Args:
+        text: the path, and optionally the name of the nested value after a colon, such as ``result[1]``.
+        option: the whole option, for messages.
+        root: the name of the nested value if ``text`` does not have one; names that begin with a bracket are members,
+            too.
+
+    Raises:
+        InvalidArgumentError: the file is of another format, or is damaged.
+        NotFoundError: there is no such file, or no array in it has such a name.
+    """
+    path, _, prefix = text.partition(":") if not Path(text).exists() else (text, "", "")
+    arrays = arrays_in(path, option)
+    for head in (prefix,) if prefix else (root, ""):
+        members = {
+            name[len(head) :]: array
+            for name, array in arrays.items()
+            if name.startswith(head) and name[len(head) :].startswith(("[", "."))
+        }
+        if members:
+            return members
+    raise NotFoundError(
+        f"--input {option}: expected arrays such as {prefix or root}['NAME'] in {path!r}, it has {', '.join(arrays)}"
+    )
+
+
 def array_of_bytes(path: str, parameter: Parameter, option: str) -> Array:
     """Return the array whose bytes a ``.bin`` file has: row-major, little-endian, at least a byte for each element.
 

@@ -16,7 +16,8 @@ from pjrt.api.call_arguments import key_of
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.shape_spec import format_shape
-from pjrt.models.input_files import RAW, array_of_bytes, arrays_in
+from pjrt.models.binding import numbers_by_name
+from pjrt.models.input_files import RAW, array_of_bytes, arrays_in, members_in
 from pjrt.models.input_values import are_numbers, filled, is_filler, numbers
 from pjrt.stablehlo.argument_shapes import known_shapes
 from pjrt.stablehlo.call_signature import Parameter
@@ -53,8 +54,9 @@ def make_arguments(
     """Return the arrays for a program's parameters.
 
     A file of several arrays fills the parameters that it names. If it names none, each array goes to the one free
-    parameter of its type and shape. A single array or number fills the first free parameter. ``random:SEED``,
-    ``zeros`` and ``ones`` fill all that are free after that.
+    parameter of its type and shape. A single array or number fills the first free parameter. After the name of a nested
+    argument (``cache=out.npz:result[1]``) a file fills the members of that argument. ``random:SEED``, ``zeros`` and
+    ``ones`` fill all that are free after that.
 
     Args:
         parameters: the parameters, such as those of a ``ModelFile``.
@@ -73,11 +75,12 @@ def make_arguments(
     stated, parameters = parameters, _sized(parameters, shapes or {})
     for option in options:
         source = _parse(option, parameters)
-        if source.target and not is_filler(source.value):
-            parameter = _find(parameters, source)
-            _fill(chosen, parameter, _one_array(source, parameter), source)
-        elif is_filler(source.value):
+        if is_filler(source.value):
             fillers.append(source)
+        elif source.target and len(places := _find(parameters, source)) == 1:
+            _fill(chosen, places[0], _one_array(source, places[0]), source)
+        elif source.target:
+            _fill_members(chosen, parameters, source)
         elif source.value.endswith(RAW) or are_numbers(source.value):
             parameter = _first_open(chosen, parameters, source)
             _fill(chosen, parameter, _one_array(source, parameter), source)
@@ -87,12 +90,11 @@ def make_arguments(
         stated, dict[Any, Any](shapes or {}) | {index: each.array.shape for index, each in chosen.items()}
     )
     for source in sorted(fillers, key=lambda source: not source.target):  # those that name their parameter first
-        if source.target:
-            parameter = _find(parameters, source)
-            _fill(chosen, parameter, filled(source.value, parameter), source)
-            continue
-        for parameter in parameters:
-            if parameter.index not in chosen:
+        places = _find(parameters, source) if source.target else parameters
+        for parameter in places:
+            if len(places) == 1 and source.target:
+                _fill(chosen, parameter, filled(source.value, parameter), source)
+            elif parameter.index not in chosen:
                 chosen[parameter.index] = Input(filled(source.value, parameter))
     open_ones = [str(p) for p in parameters if p.index not in chosen]
     if open_ones:
@@ -122,7 +124,7 @@ def files_of(options: Sequence[str]) -> list[Path]:
 def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
     target, equals, value = option.partition("=")
     names = {name for p in parameters for name in (p.name, key_of(p.name)) if name}
-    if equals and (target in names or target.isdigit()):
+    if equals and (target in names or target.isdigit() or _members(target, parameters)):
         return _Source(target, value, option)
     if equals and not Path(option).exists() and (is_filler(value) or are_numbers(value) or value.endswith(RAW)):
         raise InvalidArgumentError(
@@ -132,13 +134,33 @@ def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
     return _Source("", option, option)
 
 
-def _find(parameters: Sequence[Parameter], source: _Source) -> Parameter:
+def _find(parameters: Sequence[Parameter], source: _Source) -> Sequence[Parameter]:
+    """Return the parameter that an input names, or the members of the nested argument that it names."""
     for parameter in parameters:
         if source.target in (parameter.name, key_of(parameter.name), str(parameter.index)):
-            return parameter
+            return [parameter]
+    members = _members(source.target, parameters)
+    if members:
+        return members
     raise InvalidArgumentError(
         f"--input {source.option}: the program has arguments 0 to {len(parameters) - 1}, found {source.target}"
     )
+
+
+def _members(root: str, parameters: Sequence[Parameter]) -> list[Parameter]:
+    return [each for each in parameters if root and each.name.startswith((f"{root}[", f"{root}."))]
+
+
+def _fill_members(chosen: dict[int, Input], parameters: Sequence[Parameter], source: _Source) -> None:
+    """Fill the members of a nested argument from a file."""
+    by_name = {each.name: each for each in parameters}
+    for path, array in members_in(source.value, source.option, source.target).items():
+        if source.target + path not in by_name:
+            raise InvalidArgumentError(
+                f"--input {source.option}: expected members of {source.target} "
+                f"({', '.join(each.name for each in _members(source.target, parameters))}), found {path} too"
+            )
+        _fill(chosen, by_name[source.target + path], array, source)
 
 
 def _fill(
@@ -208,15 +230,15 @@ def _first_open(chosen: dict[int, Input], parameters: Sequence[Parameter], sourc
 
 def _fill_from_file(chosen: dict[int, Input], parameters: Sequence[Parameter], source: _Source) -> None:
     arrays = arrays_in(source.value, source.option)
-    named = [key for p in parameters if (key := key_of(p.name))]
-    by_name = {key: p for p in parameters if named.count(key := key_of(p.name)) == 1}
+    by_index = {each.index: each for each in parameters}
+    by_name = {name: by_index[number] for name, number in numbers_by_name(parameters).items()}
     # The name of a .npy file is not the name of an argument.
     matches = [] if source.value.endswith(".npy") else [name for name in arrays if name in by_name]
     if matches:
         unknown = ", ".join(name for name in arrays if name not in by_name)
         if unknown:
             raise InvalidArgumentError(
-                f"--input {source.option}: expected the names of the program's arguments ({', '.join(named)}), "
+                f"--input {source.option}: expected the names of the program's arguments ({', '.join(by_name)}), "
                 f"found {unknown} too; take one array with :NAME"
             )
         for name in matches:
