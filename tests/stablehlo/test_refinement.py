@@ -108,7 +108,9 @@ def test_a_static_program_stays_as_it_is() -> None:
 
 
 def test_sizes_that_depend_on_values_are_refused() -> None:
-    with pytest.raises(pjrt.InvalidArgumentError, match="dynamic_broadcast_in_dim' op has dynamic shapes"):
+    with pytest.raises(
+        pjrt.InvalidArgumentError, match="dynamic_broadcast_in_dim' op has dynamic shapes: its sizes depend on values"
+    ):
         refine(
             """func.func @main(%x: tensor<?xf32>, %n: tensor<1xi32>) -> tensor<?xf32> {
               %0 = stablehlo.constant dense<0.0> : tensor<f32>
@@ -117,6 +119,17 @@ def test_sizes_that_depend_on_values_are_refused() -> None:
             }""",
             {0: (3,)},
         )
+
+
+def test_bounded_sizes_are_refined_within_their_bounds() -> None:
+    type_ = "tensor<?x2xf32, #stablehlo.bounds<8, ?>>"
+    program = f"""func.func @main(%x: {type_}) -> {type_} {{
+      %0 = stablehlo.add %x, %x : {type_}
+      return %0 : {type_}
+    }}"""
+    assert shapes_of(refine(program, [(8, 2)])) == ([(8, 2)], [(8, 2)])
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"within the bounds .*\[8, \?\], found \[9, 2\]"):
+        refine(program, [(9, 2)])
 
 
 def of_size(*lines: str) -> str:

@@ -14,7 +14,8 @@ from pjrt.stablehlo.stated_sharding import StatedSharding
 
 def is_partitioned(info: ProgramInfo) -> bool:
     """Whether a program is for several partitions, or states a sharding."""
-    return info.num_partitions > 1 or any(value.sharding for value in (*info.arguments, *info.results))
+    values: list[ArgumentInfo | ResultInfo] = [*info.arguments, *info.results]
+    return info.num_partitions > 1 or any(value.sharding for value in values)
 
 
 def spelled_mesh(mesh: Mesh) -> str:

@@ -6,6 +6,7 @@ about them. Everything here needs jaxlib.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes
-from pjrt.stablehlo import jaxlib
+from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.argument_shapes import (
     Shape,
@@ -23,11 +24,12 @@ from pjrt.stablehlo.argument_shapes import (
     spelled_shape,
 )
 from pjrt.stablehlo.conversion import to_module
-from pjrt.stablehlo.inspection import signature_of
+from pjrt.stablehlo.inspection import ArgumentInfo, signature_of
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read
 from pjrt.stablehlo.shape_propagation import propagate
+from pjrt.stablehlo.types import TensorType
 
 _PURPOSE = "refine the shapes of a program"
 
@@ -56,6 +58,10 @@ def refine(program: AnyProgram, shapes: Shapes, *, trusted: bool = False) -> Pro
     resolved = resolve_shapes(shapes, arguments)
     if not outline.has_dynamic_shapes and not any(is_dynamic(argument.shape) for argument in arguments):
         return program
+    for argument, shape in zip(arguments, resolved, strict=True):
+        argument.check_bounds(shape)
+    if any(argument.bounds for argument in arguments):
+        module = _without_bounds(module)
     _set_shapes(module, resolved)
     try:
         return Program(propagate(module))
@@ -67,21 +73,46 @@ def refine(program: AnyProgram, shapes: Shapes, *, trusted: bool = False) -> Pro
 
 @dataclass(frozen=True)
 class _Argument:
+    index: int
     name: str
     shape: StatedShape
+    bounds: tuple[int | None, ...]
+
+    @staticmethod
+    def of(index: int, argument: ArgumentInfo) -> _Argument:
+        bounds = argument.type.bounds if isinstance(argument.type, TensorType) else None
+        return _Argument(index, argument.name, argument.symbolic_shape, bounds or ())
+
+    @property
+    def label(self) -> str:
+        return self.name or str(self.index)
+
+    def check_bounds(self, shape: Shape) -> None:
+        """Raise an error if a size is above its upper bound."""
+        if any(bound is not None and size > bound for size, bound in zip(shape, self.bounds, strict=False)):
+            raise InvalidArgumentError(
+                f"expected sizes within the bounds {spelled_shape(self.bounds)} of argument {self.label}, found "
+                f"{spelled_shape(shape)}"
+            )
 
 
 def _arguments(module: MlirModule) -> list[_Argument]:
-    return [
-        _Argument(each.name, each.symbolic_shape)
-        for each in signature_of(parse_module(module, bodies=False), module).arguments
-    ]
+    signature = signature_of(parse_module(module, bodies=False), module)
+    return [_Argument.of(index, argument) for index, argument in enumerate(signature.arguments)]
+
+
+_BOUNDS = re.compile(r",\s*#stablehlo\.bounds<[^>]*>")
+
+
+def _without_bounds(module: MlirModule) -> MlirModule:
+    """Return the module with the same types, but without upper bounds: XLA takes a bounded size for a known one."""
+    return _mlir.parse(_BOUNDS.sub("", _mlir.write_text(module, locations=True)).encode())
 
 
 def _described(arguments: Sequence[_Argument], shapes: Sequence[Shape]) -> str:
     return ", ".join(
-        f"{argument.name or index} {spelled_shape(shape)}"
-        for index, (argument, shape) in enumerate(zip(arguments, shapes, strict=True))
+        f"{argument.label} {spelled_shape(shape)}"
+        for argument, shape in zip(arguments, shapes, strict=True)
         if is_dynamic(argument.shape)
     )
 

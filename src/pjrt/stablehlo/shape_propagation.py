@@ -44,6 +44,7 @@ def propagate(module: MlirModule) -> bytes:
     return _propagate(code) if _is_ordinary(module) else _propagate_in_subprocess(code)
 
 
+_STILL_DYNAMIC = "op has dynamic shapes"
 _FAILURE = re.compile(r'error: (?:(?:loc\(.*?\)|"[^"]*":\d+:\d+|<unknown>:0): )*(.*)')
 
 
@@ -55,7 +56,10 @@ def _propagate(code: bytes) -> bytes:
         )
     except (RuntimeError, ValueError) as error:
         match = _FAILURE.search(str(error))
-        raise InvalidArgumentError(without_advice(match[1] if match else str(error))) from error
+        message = without_advice(match[1] if match else str(error))
+        if message.endswith(_STILL_DYNAMIC):
+            message += ": its sizes depend on values, and only those that depend on shapes can be refined"
+        raise InvalidArgumentError(message) from error
     return refined
 
 
