@@ -106,6 +106,17 @@ def test_all_arrays_of_one_product_are_in_memory(m: int, k: int, n: int, element
     assert peak.nbytes == peak.argument_nbytes + peak.result_nbytes == sum(each.nbytes for each in peak.arrays)
 
 
+def test_a_softmax_in_a_wider_type_stores_the_narrow_scores() -> None:
+    """The wide ones are computed from them for the maximum, the sum and the quotient, which takes their place."""
+
+    def probabilities(q: Any, k: Any) -> Any:
+        return jax.nn.softmax((q @ k.T).astype(jnp.float32)).astype(q.dtype)
+
+    side = array(256, 64, dtype=jnp.bfloat16)
+    peak = stablehlo.peak_memory(jax.jit(probabilities).lower(side, side).as_text())
+    assert peak.nbytes == pytest.approx(2 * 256 * 64 * 2 + 256 * 256 * 2, rel=0.02)
+
+
 NAMED = """func.func @main(
     %x: tensor<64x64xf32> loc("batch"("model.py":1:1)),
     %w: tensor<64x64xf32> {jax.buffer_donor = true} loc("weights['w']"("model.py":1:2))

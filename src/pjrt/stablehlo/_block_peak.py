@@ -2,8 +2,9 @@
 
 The model is that of a compiler which stores no more than it must:
 
-- a broadcast, an iota, a reshape and a transpose take no memory. Nor does an elementwise result with one use in an
-  elementwise operation or a reduction: it is computed where it is used. Where an operation, such as ``dot_general`` or
+- a broadcast, an iota, a reshape and a transpose take no memory. Nor does an elementwise result that elementwise
+  operations and reductions alone use, if it has one use, or is larger than all that it is computed from, as a wider
+  element type is: it is computed where it is used. Where an operation, such as ``dot_general`` or
   a loop, needs one of these in memory, it is stored for it;
 - an elementwise operation, an update of a slice and a scatter write over an operand of the same size that nothing uses
   afterwards;
@@ -316,9 +317,15 @@ class _BlockWalk:
             return False
         result = operation.results[0]
         users = self._users.get(id(result), [])
-        if len(users) != 1 or id(result) in self._outputs:
+        if not users or id(result) in self._outputs:
             return False
-        return is_elementwise(users[0]) or _short_name(users[0]) in _FUSING
+        if not all(is_elementwise(user) or _short_name(user) in _FUSING for user in users):
+            return False
+        if len(users) == 1:
+            return True
+        read = sum(storage.nbytes for storage in self._behind_all(operation.operands))
+        is_read_here = all(id(operand) in self._behind for operand in operation.operands)
+        return is_read_here and nbytes(result.type) > read
 
 
 _CALLS = {"func.call": "callee", "stablehlo.composite": "decomposition"}
