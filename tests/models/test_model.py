@@ -60,7 +60,7 @@ def test_a_file_is_called(tmp_path: Path, device: str) -> None:
         (again,) = model(total, np.float32([1, 1, 1]))
         np.testing.assert_array_equal(again, [12, 23, 34])
         assert [each.shapes for each in model.compilations] == [((3,), (3,))]
-        assert model.result_names() == ["result['sum']"]
+        assert model.file.signature.result_names() == ("result['sum']",)
 
 
 def test_arguments_by_name_and_numbers_of_python() -> None:
