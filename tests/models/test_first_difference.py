@@ -502,3 +502,25 @@ def test_the_branch_of_a_case_that_was_taken(index: int, branch: int) -> None:
     first = find(program, at("branch", lambda values: values + 1), X, np.int32(index))
     assert (first.cause, first.location) == (Cause.OPERATION, f"branch {branch}")
     assert first.path[0].startswith(f"branch {branch} of stablehlo.case")
+
+
+def test_results_that_nothing_uses_do_not_count() -> None:
+    program = """
+    func.func @main(%x: tensor<3xf32>) -> tensor<3xf32> {
+      %0:2 = func.call @both(%x) : (tensor<3xf32>) -> (tensor<3xf32>, tensor<3xf32>)
+      %1 = stablehlo.sine %0#1 : tensor<3xf32> loc("wrong")
+      return %1 : tensor<3xf32>
+    }
+    func.func private @both(%x: tensor<3xf32>) -> (tensor<3xf32>, tensor<3xf32>) {
+      %0 = stablehlo.cosine %x : tensor<3xf32> loc("work space")
+      %1 = stablehlo.tanh %x : tensor<3xf32>
+      return %0, %1 : tensor<3xf32>, tensor<3xf32>
+    }"""
+
+    def spoil(step: Any, inputs: Any, outputs: Any) -> None:
+        if step.location in ("work space", "wrong"):
+            outputs[0] += 1
+
+    assert find(program, spoil, X).location == "wrong"
+    first = find(program.replace('loc("wrong")', ""), at("tanh", lambda values: values + 1), X)
+    assert first.name == "stablehlo.tanh"

@@ -113,7 +113,7 @@ class Search:
     def examine(self, scope: Scope, operation: Operation) -> FirstDifference:
         """Return the difference of an operation, or of one inside of it."""
         inputs = [value for value in inputs_of(operation) if str(value.type) != "!stablehlo.token"]
-        results = [value for value in operation.results if is_array(value)]
+        results = scope.results_of(operation)
         if not results or not all(map(is_array, inputs)):
             self.runs.note(f"{operation.name} cannot run alone: it takes or gives values that are no arrays")
             return self.finding(scope, operation, Cause.UNKNOWN)
@@ -144,7 +144,7 @@ class Search:
     def _explain(self, scope: Scope, operation: Operation, expected: Values, alone: Cut) -> FirstDifference:
         """Return the difference of an operation that agrees when it runs alone on the same inputs."""
         runs = self.runs
-        results = [value for value in operation.results if is_array(value)]
+        results = scope.results_of(operation)
         inputs = [value for value in inputs_of(operation) if value.name in expected]
         own = runs.compute(runs.device, scope, [*inputs, *results])
         from_drift = runs.run_cut(runs.judge, alone, own)
@@ -190,7 +190,7 @@ class Search:
         wrong: list[Operation] = []
         suspects: list[Suspect] = []
         for chunk in scope.chunks():
-            values = [value for operation in chunk for value in (*inputs_of(operation), *operation.results)]
+            values = [value for operation in chunk for value in (*inputs_of(operation), *scope.results_of(operation))]
             try:
                 expected = runs.compute(runs.judge, scope, values)
                 own = runs.run_cut(runs.device, runs.cut_alone(scope, chunk), expected)
@@ -198,7 +198,7 @@ class Search:
                 runs.note_failure(runs.device, error)
                 continue
             for operation in chunk:
-                differences = [each.difference for each in runs.differences(operation.results, own, expected)]
+                differences = [each.difference for each in runs.differences(scope.results_of(operation), own, expected)]
                 worst = max(differences, key=lambda each: each.severity)
                 if not worst.agrees:
                     wrong.append(operation)

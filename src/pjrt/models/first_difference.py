@@ -48,6 +48,11 @@ class ValueDifference:
     type: str
     difference: Difference
 
+    @property
+    def index(self) -> int:
+        """The index among the results of its operation."""
+        return int(self.name.partition("#")[2] or 0)
+
     def as_dict(self) -> dict[str, Any]:
         """Return it in machine-readable form."""
         return {"name": self.name, "type": self.type, **self.difference.as_dict()}
@@ -200,8 +205,8 @@ class FirstDifference:
             lines.append(f"at {self.location}, in the function {self.function}")
         lines += [f"inside {step}" for step in self.path]
         lines += [f"error: {self.error}"] * bool(self.error)
-        for label, values in (("input", self.inputs), ("result", self.results)):
-            lines += [f"{label} {index}, {each.type}: {each.difference}" for index, each in enumerate(values)]
+        lines += [f"input {each.name}, {each.type}: {each.difference}" for each in self.inputs]
+        lines += [f"result {each.index}, {each.type}: {each.difference}" for each in self.results]
         for each in self.suspects:
             lines.append(f"rounds on the same inputs: {_first_line(each.operation)} at {each.location}")
             lines.append(f"  {each.difference}")

@@ -59,6 +59,13 @@ class Scope:
             if self._last_uses.get(value, -1) >= count and is_array(value)
         ]
 
+    def results_of(self, operation: Operation) -> list[Value]:
+        """Return the results of an operation that can be compared.
+
+        Those that nothing uses are left out: an operation may leave anything there, as LAPACK does in its work space.
+        """
+        return [value for value in operation.results if is_array(value) and value in self._last_uses]
+
     def middles(self, low: int, high: int) -> Iterator[int]:
         """Yield places between two others, the best one first: near the middle, with few bytes to compare."""
         third = max((high - low) // 3, 1)
@@ -74,7 +81,7 @@ class Scope:
         size = 0
         for operation in self.operations:
             values = [*inputs_of(operation), *operation.results]
-            if not operation.results or not all(map(is_array, values)):
+            if not self.results_of(operation) or not all(map(is_array, values)):
                 continue
             own = sum(map(_bytes, values))
             if chunk and (len(chunk) >= _CHUNK_OPERATIONS or size + own > _CHUNK_BYTES):
