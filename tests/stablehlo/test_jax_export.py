@@ -167,6 +167,12 @@ def test_ordered_effects_are_tokens() -> None:
     assert [str(value.type) for value in signature.results] == ["!stablehlo.token", "tensor<3xf32>"]
 
 
+def test_donated_arguments_are_in_the_program() -> None:
+    whole = export.export(jax.jit(lambda cache, x: (cache + x, x.sum()), donate_argnums=0))(spec(3), spec(3))
+    signature = stablehlo.signature(read_jax_export(whole.serialize()).program, trusted=True)
+    assert [argument.aliases_output for argument in signature.arguments] == [0, None]
+
+
 def test_disabled_checks() -> None:
     call = jax.ffi.ffi_call("my_target", spec(3))
     checks = [export.DisabledSafetyCheck.custom_call("my_target"), export.DisabledSafetyCheck.platform()]
@@ -353,6 +359,40 @@ def test_a_small_file_cannot_spell_a_large_structure() -> None:
         read_jax_export(builder.Output())
 
 
+def test_a_file_with_the_fields_of_the_first_version_and_the_last() -> None:
+    program = export.export(jax.jit(lambda: 1.0))().mlir_module_serialized
+    builder = flatbuffers.Builder(0)
+
+    def vector(places: list[int]) -> int:
+        builder.StartVector(4, len(places), 4)
+        for place in reversed(places):
+            builder.PrependUOffsetTRelative(place)
+        return builder.EndVector()
+
+    def table(numbers: dict[int, int], places: dict[int, int]) -> int:
+        builder.StartObject(27)
+        for slot, number in numbers.items():
+            builder.PrependUint16Slot(slot, number, 0)
+        for slot, place in places.items():
+            builder.PrependUOffsetTRelativeSlot(slot, place, 0)
+        return builder.EndObject()
+
+    node = {kind: lambda children, kind=kind: table({0: kind}, {1: vector(children)}) for kind in (2, 4)}
+    inputs = node[2]([node[2]([]), node[4]([])])
+    leaf = table({0: 0}, {})
+    shape = vector([])
+    result = table({2: 10}, {1: shape})
+    places = {2: inputs, 4: leaf, 5: vector([result]), 9: vector([builder.CreateString("cpu")])}
+    places |= {1: builder.CreateString("f"), 13: builder.CreateByteVector(program), 26: builder.CreateString("0.11.0")}
+    builder.Finish(table({0: 1, 6: 4, 14: 8}, places))
+    found = read_jax_export(builder.Output())
+    assert (found.serialization_version, found.calling_convention_version, found.jax_version) == (1, 8, "0.11.0")
+    assert (found.num_devices, str(found.input_tree), found.arguments) == (4, "((), {})", ())
+    assert [str(each) for each in found.results] == ["f32[]"]
+    assert found.program.code == program
+    assert dataclasses.replace(found, ordered_effects=("Printing",)).num_tokens == 0  # before calling convention 9
+
+
 def test_neither_jax_nor_jaxlib_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(export.export(jax.jit(jnp.sin))(spec(3)).serialize())
@@ -383,7 +423,7 @@ def test_files_of_all_serialization_versions(release: str) -> None:
     assert tiling.to_text() == "{devices=[4,2]0,4,1,5,2,6,3,7}"
     assert (found.arguments[2].sharding is None) == (found.arguments[2].hlo_sharding != b"")
     assert found.arguments[0].memory_space == ("" if RELEASES[release] == 2 else "device")
-    signature = stablehlo.signature(found.program)
+    signature = stablehlo.signature(found.program, trusted=True)
     assert [argument.shape for argument in signature.arguments] == [(), (), (8, 4), ()]
 
 

@@ -80,6 +80,8 @@ def test_text_begins_as_mlir_does(text: str) -> None:
         (b"import numpy.linalg", "19 bytes"),
         (b'{"module": {}}', "14 bytes"),
         (b"PK\x03\x04" + bytes(30), "a zip archive"),
+        (b"\x1c\0\0\0TFL3" + bytes(30), "a model of TensorFlow Lite"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(30), "an HDF5 file"),
         (b"\x93NUMPY\x01\x00", "a NumPy array"),
         (b"\x7fELF\x02\x01", "a shared library"),
         (b"\x1f\x8b\x08", "gzip"),

@@ -36,6 +36,8 @@ def test_the_program_its_arguments_and_results() -> None:
 def test_the_program_is_read_as_from_a_file() -> None:
     assert stablehlo.read_file(FOLDER) == stablehlo.read(FOLDER) == read_saved_model(FOLDER).program
     assert stablehlo.is_saved_model(FOLDER)
+    with pytest.raises(InvalidArgumentError, match="expected the folder of a SavedModel, found a file in it"):
+        stablehlo.read_file(FOLDER / "saved_model.pb")
     assert not stablehlo.is_saved_model(DATA)
     assert not stablehlo.is_saved_model("zero\0byte")
 

@@ -115,7 +115,8 @@ _MLIR_START = re.compile(
 )
 
 _FOREIGN: tuple[tuple[bytes, str], ...] = (
-    (b"PK\x03\x04", "a zip archive (such as .npz, .pt or .keras)"),
+    (b"PK\x03\x04", "a zip archive (such as .npz, .pt, .pt2 or .keras); export the model as StableHLO"),
+    (b"\x89HDF\r\n", "an HDF5 file (such as weights of Keras)"),
     (b"\x1f\x8b", "gzip data; decompress it first"),
     (b"\x28\xb5\x2f\xfd", "Zstandard data; decompress it first"),
     (b"\x93NUMPY", "a NumPy array"),
@@ -144,6 +145,8 @@ def _refusal(code: bytes, size: int | None = None) -> InvalidArgumentError | Dat
         return InvalidArgumentError(
             f"expected a program ({_EXPECTED}), found HLO text; pjrt.stablehlo.read returns it as an HLO proto"
         )
+    if code[4:8] == b"TFL3":
+        return InvalidArgumentError(f"expected a program ({_EXPECTED}), found a model of TensorFlow Lite")
     for beginning, what in _FOREIGN:
         if code.startswith(beginning):
             return InvalidArgumentError(f"expected a program ({_EXPECTED}), found {what}")

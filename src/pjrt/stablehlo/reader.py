@@ -15,6 +15,9 @@ from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
 from pjrt.stablehlo.format import BYTE_ORDER_MARK, Encoding, encoding_of, refuse_beginning
 from pjrt.stablehlo.hlo_text import looks_like_hlo_text, parse_hlo_text
 
+SAVED_MODEL_FILE = "saved_model.pb"
+"""The file in the folder of a SavedModel that has the program."""
+
 
 def read(source: Program | str | bytes | bytearray | memoryview | os.PathLike[str]) -> Program:
     """Return the program in a text, in bytes or in a file, with the format that its bytes show.
@@ -60,6 +63,8 @@ def read_file(path: str | os.PathLike[str]) -> Program:
     """
     if os.path.isdir(path):
         return _of_folder(path)
+    if os.path.basename(path) == SAVED_MODEL_FILE:
+        raise InvalidArgumentError(f"expected the folder of a SavedModel, found a file in it: {os.fspath(path)!r}")
     with naming(path):
         return _recognized(_content(path))
 

@@ -20,11 +20,10 @@ from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, 
 from pjrt.api.program import Program
 from pjrt.stablehlo._jax_export_schema import NEWEST_CONVENTION, OLDEST_CONVENTION
 from pjrt.stablehlo.format import encoding_of
-from pjrt.stablehlo.reader import naming
+from pjrt.stablehlo.reader import SAVED_MODEL_FILE, naming
 from pjrt.stablehlo.tensor_bundle import TensorBundle
 from pjrt.stablehlo.tensorflow_graph import Graph, attributes_of, parse, text
 
-_FILE = "saved_model.pb"
 _DEFAULT_SIGNATURE = "serving_default"
 _VARIABLES = Path("variables", "variables")
 _MODULE = "XlaCallModule"
@@ -86,7 +85,7 @@ class SavedModel:
 def is_saved_model(path: str | os.PathLike[str]) -> bool:
     """Whether a path is the folder of a SavedModel."""
     try:
-        return (Path(path) / _FILE).is_file()
+        return (Path(path) / SAVED_MODEL_FILE).is_file()
     except (OSError, ValueError):
         return False
 
@@ -105,8 +104,8 @@ def read_saved_model(path: str | os.PathLike[str], signature: str = "") -> Saved
         DataLossError: the file is truncated or corrupt.
     """
     folder = Path(path)
-    with naming(folder / _FILE):
-        model = parse((folder / _FILE).read_bytes())
+    with naming(folder / SAVED_MODEL_FILE):
+        model = parse((folder / SAVED_MODEL_FILE).read_bytes())
         if not model.meta_graphs:
             raise DataLossError("corrupt SavedModel: it has no graph")
         return _read(folder, model.meta_graphs[0], signature)
