@@ -115,3 +115,6 @@ def test_inspect_shows_names_and_symbols_without_the_file_around_the_program(fol
     assert done.exit_code == 0, done.stderr
     assert "shape [b, 16]" in done.stdout
     assert "shape [2*b]" in done.stdout
+    assert "_platform_index" in done.stdout
+    done = pjrt_(folder, "inspect", "step.exported")
+    assert "exported for    tpu, cpu" in done.stdout

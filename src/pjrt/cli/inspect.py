@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -85,9 +86,9 @@ def inspect(
     with progress("reading the program"), naming(program):
         info = stablehlo.inspect(read)
     if as_json:
-        print_json(_as_dict(info))
+        print_json({**_as_dict(info), "platforms": list(file.platforms)})
         return
-    _print(info)
+    _print(info, file.platforms)
 
 
 def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] | None) -> None:
@@ -101,8 +102,11 @@ def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] 
     print_facts([("written to", html), ("size", readable_bytes(len(text)))])
 
 
-def _print(info: stablehlo.ProgramInfo) -> None:
-    print_facts(_facts(info))
+def _print(info: stablehlo.ProgramInfo, platforms: Sequence[str]) -> None:
+    facts = _facts(info)
+    if platforms:
+        facts.append(("exported for", ", ".join(platforms)))
+    print_facts(facts)
     sharded = is_partitioned(info)
     columns = ["sharding", "of each device"] if sharded else []
     print_table(

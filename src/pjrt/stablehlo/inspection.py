@@ -306,9 +306,11 @@ def _argument_names(parsed: ParsedProgram) -> tuple[str, ...]:
     arguments for the symbols.
     """
     names, wrapped = parsed.entry.argument_names, parsed.functions.get("_wrapped_jax_export_main")
-    if any(names) or wrapped is None or len(wrapped.argument_names) < len(names):
-        return names
-    return wrapped.argument_names[len(wrapped.argument_names) - len(names) :]
+    if wrapped is not None and not any(names) and len(wrapped.argument_names) >= len(names):
+        names = wrapped.argument_names[len(wrapped.argument_names) - len(names) :]
+    # The name of an argument that no caller of the function passes, such as the index of the platform.
+    constants = [_text(attributes.get("jax.global_constant")) for attributes in parsed.entry.argument_attributes]
+    return tuple(constant or name for constant, name in zip(constants, names, strict=True))
 
 
 def _module_aliases(parsed: ParsedProgram) -> dict[int, int]:
