@@ -84,8 +84,6 @@ class Compilations:
             is_first = future is None
             if future is None:
                 future = self._executables[shapes] = concurrent.futures.Future()
-                if len(self._executables) > self._capacity:
-                    self._executables.popitem(last=False)
             else:
                 self._executables.move_to_end(shapes)
         if is_first:
@@ -109,7 +107,10 @@ class Compilations:
             if parameter.is_dynamic
         }
         record = Compilation(executable.name, shapes, time.perf_counter() - begin, dynamic)
-        self._records.append(record)
+        with self._lock:
+            self._records.append(record)
+            while len(self._executables) > self._capacity:
+                self._executables.popitem(last=False)
         _log.info("%s", record)
         future.set_result(executable)
 

@@ -167,7 +167,9 @@ class Model:
             InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
         """
         arrays = self.fitted(arguments)
-        return self.run(self.compile([array.shape for array in arrays]), arrays)
+        # Shapes that were compiled for fit each other: only others need the time of a check.
+        executable = self._compilations.get(tuple(array.shape for array in arrays), self._compiled)
+        return self.run(executable, arrays)
 
     def fitted(self, arguments: Sequence[Any]) -> list[Argument]:
         """Return a flat list of arguments as arrays of the parameters' types, on the host or on the devices.
@@ -247,6 +249,7 @@ class Model:
         return executable
 
     def _compiled(self, shapes: Shapes) -> pjrt.ifrt.LoadedExecutable:
+        resolve_shapes(shapes, self.parameters)
         try:
             if self.file.executable is not None:
                 loaded = self.file.executable.load(self.client.pjrt_client, self._load_options)
