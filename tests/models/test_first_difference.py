@@ -214,11 +214,12 @@ def test_rounding_that_is_amplified_is_no_wrong_operation() -> None:
       %2 = stablehlo.tanh %x : tensor<3xf32> loc("exact")
       %3 = stablehlo.add %2, %1 : tensor<3xf32> loc("cancels")
       %big = stablehlo.constant dense<1.0e6> : tensor<3xf32>
-      %4 = stablehlo.multiply %3, %big : tensor<3xf32> loc("amplifies")
+      %4 = stablehlo.multiply %big, %3 : tensor<3xf32> loc("amplifies")
       return %4 : tensor<3xf32>
     }"""
     first = find(program, at("rounds", lambda values: values * np.float32(1 + 1e-6)), X)
     assert (first.cause, first.location) == (Cause.ROUNDING, "amplifies")
+    assert [value.index for value in first.inputs] == [1]  # the operand 0 is a constant
     assert first.inputs[0].difference.agrees
     assert not first.results[0].difference.agrees
     assert first.suspects[0].location == "rounds"

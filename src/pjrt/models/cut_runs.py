@@ -133,9 +133,11 @@ class CutRuns:
         return all(self.difference(*pair).agrees for pair in zip(values, expected, strict=True))
 
     def differences(self, names: Sequence[Value], values: Values, expected: Values) -> tuple[ValueDifference, ...]:
-        """Return the difference of each of some values, as far as both have it."""
+        """Return the difference of each of some values, as far as both have it. The index is that of the value."""
         return tuple(
-            ValueDifference(each.name, str(each.type), self.difference(values[each.name], expected[each.name]))
+            ValueDifference(
+                each.index, each.name, str(each.type), self.difference(values[each.name], expected[each.name])
+            )
             for each in dict.fromkeys(names)
             if each.name in values and each.name in expected
         )

@@ -9,6 +9,7 @@ on the judge's inputs, which distinguishes a wrong operation from rounding, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pjrt.api.errors import PjrtError
@@ -149,6 +150,8 @@ class Search:
         own = runs.compute(runs.device, scope, [*inputs, *results])
         from_drift = runs.run_cut(runs.judge, alone, own)
         drifts, changes = (runs.differences(values, own, expected) for values in (inputs, results))
+        places = {value.name: index for index, value in enumerate(operation.operands)}
+        drifts = tuple(replace(each, index=places.get(each.name, each.index)) for each in drifts)
         # The judge gets from the device's inputs what the device gets. These agreed in a program without the operation.
         is_explained = all(each.difference.agrees for each in (*runs.differences(results, own, from_drift), *drifts))
         if all(each.difference.agrees for each in changes):

@@ -39,23 +39,20 @@ class ValueDifference:
     """The difference of one value of the program.
 
     Attributes:
-        name: its name, such as ``%3``.
+        index: its index among the inputs or the results of the operation.
+        name: its name, as ``pjrt.stablehlo.parse`` gives it, such as ``%3``.
         type: its type as MLIR spells it.
         difference: how far the device's value is from the judge's.
     """
 
+    index: int
     name: str
     type: str
     difference: Difference
 
-    @property
-    def index(self) -> int:
-        """The index among the results of its operation."""
-        return int(self.name.partition("#")[2] or 0)
-
     def as_dict(self) -> dict[str, Any]:
         """Return it in machine-readable form."""
-        return {"name": self.name, "type": self.type, **self.difference.as_dict()}
+        return {"index": self.index, "name": self.name, "type": self.type, **self.difference.as_dict()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +202,7 @@ class FirstDifference:
             lines.append(f"at {self.location}, in the function {self.function}")
         lines += [f"inside {step}" for step in self.path]
         lines += [f"error: {self.error}"] * bool(self.error)
-        lines += [f"input {each.name}, {each.type}: {each.difference}" for each in self.inputs]
+        lines += [f"input {each.index}, {each.type}: {each.difference}" for each in self.inputs]
         lines += [f"result {each.index}, {each.type}: {each.difference}" for each in self.results]
         for each in self.suspects:
             lines.append(f"rounds on the same inputs: {_first_line(each.operation)} at {each.location}")

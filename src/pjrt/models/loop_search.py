@@ -103,7 +103,7 @@ class LoopSearch:
         is_explained = runs.agree(behind, [from_drift[value.name] for value in outputs])
         inputs, results = (
             tuple(
-                ValueDifference(value.name, str(value.type), runs.difference(*pair))
+                ValueDifference(value.index, value.name, str(value.type), runs.difference(*pair))
                 for value, *pair in zip(values, own, self._expected(count)[:-1], strict=True)
             )
             for values, own, count in ((body.block.arguments, before, low), (self._loop.results, behind, high))
