@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from pjrt.cli._console import print_table
+from pjrt.host_memory.difference import spelled
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison import ResultDifference
-from pjrt.models.difference import spelled
-from pjrt.models.tolerance import Tolerance
 
 DIFFER = 1
 """The exit code where results differ."""

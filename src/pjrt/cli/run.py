@@ -24,6 +24,7 @@ from pjrt.cli._options import client_options, device_option, memory_limit_option
 from pjrt.cli._outputs import Array, check_output_path, describe, write_results
 from pjrt.cli._program import STDIN, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.argument import Argument
 from pjrt.models.comparison import ResultDifference, differences_from_file
 from pjrt.models.inputs import files_of, make_arguments
@@ -31,7 +32,6 @@ from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
 from pjrt.models.offload_plan import OffloadPlan
 from pjrt.models.offloaded_model import OffloadedModel
-from pjrt.models.tolerance import Tolerance
 from pjrt.plugins.device_count import client_with_devices
 
 _EXAMPLES = """

@@ -9,4 +9,5 @@ package must not know clients and devices.
 - ``external``: arrays over memory that numpy does not own.
 - ``external_reference``: memory of ours that others use.
 - ``dlpack``: arrays shared with other libraries.
+- ``difference``: how far two arrays are apart, and where; ``tolerance``: how far they may be.
 """

@@ -9,11 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pjrt.host_memory.difference import Difference
+    from pjrt.host_memory.tolerance import DEFAULT_TOLERANCES, Tolerance
     from pjrt.models.benchmark import Benchmark, DeviceBenchmark, Ratio, bench
     from pjrt.models.comparison import Comparison, ResultDifference, compare
     from pjrt.models.compilations import Compilation
     from pjrt.models.cut_runs import Limits
-    from pjrt.models.difference import Difference
     from pjrt.models.first_difference import Case, Cause, FirstDifference, Suspect, ValueDifference
     from pjrt.models.inputs import Input, make_arguments
     from pjrt.models.latency import Histogram, Latencies
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from pjrt.models.offloaded_model import OffloadedModel, offload
     from pjrt.models.schedule import Action, Step
     from pjrt.models.times_file import write_times
-    from pjrt.models.tolerance import DEFAULT_TOLERANCES, Tolerance
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 
 __all__ = [
@@ -70,7 +70,7 @@ _HOMES = {
     "pjrt.models.comparison": "Comparison ResultDifference compare",
     "pjrt.models.compilations": "Compilation",
     "pjrt.models.cut_runs": "Limits",
-    "pjrt.models.difference": "Difference",
+    "pjrt.host_memory.difference": "Difference",
     "pjrt.models.first_difference": "Case Cause FirstDifference Suspect ValueDifference",
     "pjrt.models.inputs": "Input make_arguments",
     "pjrt.models.latency": "Histogram Latencies",
@@ -81,7 +81,7 @@ _HOMES = {
     "pjrt.models.offloaded_model": "OffloadedModel offload",
     "pjrt.models.schedule": "Action Step",
     "pjrt.models.times_file": "write_times",
-    "pjrt.models.tolerance": "DEFAULT_TOLERANCES Tolerance",
+    "pjrt.host_memory.tolerance": "DEFAULT_TOLERANCES Tolerance",
     "pjrt.stablehlo.call_signature": "CallSignature Parameter Result",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}

@@ -14,17 +14,17 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
+from pjrt.host_memory.difference import Difference
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.argument import fitted_on_host
 from pjrt.models.compared_device import Array, ComparedDevice, DeviceInProcess
 from pjrt.models.cut_runs import Limits
 from pjrt.models.device_process import DeviceInSubprocess
-from pjrt.models.difference import Difference
 from pjrt.models.difference_search import Search
 from pjrt.models.first_difference import Cause, FirstDifference
 from pjrt.models.flat_inputs import flat_inputs
 from pjrt.models.input_files import arrays_in
 from pjrt.models.model_file import ModelFile
-from pjrt.models.tolerance import Tolerance
 from pjrt.stablehlo import Cutter
 
 REFERENCE = "reference"

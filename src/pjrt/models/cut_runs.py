@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from pjrt.api.errors import PjrtError
 from pjrt.api.program import Program
+from pjrt.host_memory.difference import Difference
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.compared_device import Array, ComparedDevice
-from pjrt.models.difference import Difference
 from pjrt.models.first_difference import ValueDifference
 from pjrt.models.search_scope import Scope, Values
-from pjrt.models.tolerance import Tolerance
 from pjrt.stablehlo import Cut, Cutter, Operation, Value
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from pjrt.api.errors import PjrtError
 from pjrt.api.program import Program
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.compared_device import Array, ComparedDevice, Row
 from pjrt.models.cut_runs import CutRuns, LimitReachedError, Limits
 from pjrt.models.first_difference import Case, Cause, FirstDifference, Suspect
 from pjrt.models.loop_search import LoopSearch
 from pjrt.models.search_scope import Scope, Values, is_array
-from pjrt.models.tolerance import Tolerance
 from pjrt.stablehlo import Cut, Cutter, Operation, Value
 from pjrt.stablehlo.cutting import inputs_of
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
-from pjrt.models.difference import Difference
+from pjrt.host_memory.difference import Difference
 
 Array = np.ndarray[Any, Any]
 

@@ -12,7 +12,7 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.shape_spec import format_shape
-from pjrt.models.tolerance import Tolerance
+from pjrt.host_memory.tolerance import Tolerance
 
 Array = np.ndarray[Any, Any]
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pjrt
+from pjrt.host_memory.difference import _CHUNK, ulp_distance
 from pjrt.models import DEFAULT_TOLERANCES, Difference, Tolerance
-from pjrt.models.difference import _CHUNK, ulp_distance
 
 FLOATS = [
     *(np.float64, np.float32, np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2),
