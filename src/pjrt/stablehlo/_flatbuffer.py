@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flatbuffers import encode
 from flatbuffers import number_types as kinds
 from flatbuffers.table import Table as NativeTable
 
@@ -72,7 +73,7 @@ class FlatBuffer:
     def number(self, position: int, kind: Any, field: str) -> int:
         """Return the number at a position."""
         self.check(position, kind.bytewidth, field)
-        return int(NativeTable(self.code, 0).Get(kind, position))
+        return int(encode.Get(kind.packer_type, self.code, position))
 
     def target(self, position: int, field: str) -> int:
         """Return where the offset at a position points."""
