@@ -188,7 +188,7 @@ def test_light_and_dark(show: Show) -> None:
     assert seen == ["rgb(255, 255, 255)", "rgb(20, 24, 31)"]
 
 
-HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
+HOSTILE = "<!--<script></script ></script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
 
 
 def test_texts_of_the_program_are_never_markup(show: Show) -> None:
@@ -249,6 +249,14 @@ def test_a_page_needs_no_network() -> None:
     links = set(re.findall(r"https?://[^'\"\s)]+", page))
     assert links == {"http://www.w3.org/2000/svg"}, "the name of the SVG namespace only"
     assert "default-src 'none'" in page
+
+
+def test_the_data_of_a_page_is_no_markup() -> None:
+    """What HTML's parser sees of the data has none of its signs: neither an end tag nor a comment can begin there."""
+    page = program_page(ModelFile.of(PROGRAM.replace("@tower", '@"<!--<script></script >&amp;"')))
+    (block,) = re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)
+    assert "script" in block
+    assert not set("<>&") & set(block)
 
 
 def test_a_program_whose_cost_and_memory_are_unknown(show: Show) -> None:
