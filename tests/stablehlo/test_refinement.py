@@ -219,6 +219,17 @@ def test_selecting_a_platform_drops_the_custom_calls_of_the_others() -> None:
     assert cpu & cuda == {"shape_assertion"}
 
 
+def test_senseless_statements_are_refused() -> None:
+    program = DOUBLED.replace(' loc("x")', ' {jax.global_constant = "_platform_index"}')
+    with pytest.raises(pjrt.InvalidArgumentError, match="index of the platform, found tensor<"):
+        select_platform(program, 0)
+    with pytest.raises(pjrt.InvalidArgumentError, match="something senseless"):
+        select_platform(program.replace('{jax.global_constant = "', '{jax.global_constant = unit, jax.x = "'), 0)
+    assertion = "stablehlo.custom_call @shape_assertion() {error_message = unit} : () -> ()\n  %0 ="
+    with pytest.raises(pjrt.InvalidArgumentError, match="something senseless"):
+        signature(pjrt.Program(DOUBLED.replace("%0 =", assertion).encode()))
+
+
 def test_a_program_for_one_platform_stays_as_it_is() -> None:
     program = pjrt.Program(DOUBLED.encode())
     assert select_platform(program, 0) == program

@@ -14,6 +14,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo.conversion import to_module
+from pjrt.stablehlo.parser import senseless_refused
 from pjrt.stablehlo.reader import read
 
 _PURPOSE = "select the platform of a program"
@@ -39,7 +40,7 @@ def select_platform(program: AnyProgram, index: int, *, trusted: bool = False) -
     if program.format != ProgramFormat.MLIR or _PLATFORM_INDEX.encode() not in program.code:
         return program
     module = to_module(program, trusted=trusted)
-    with module as mlir:
+    with module as mlir, senseless_refused():
         mains = [function for function in _functions(mlir) if function.attributes["sym_name"].value == "main"]
         position = _position(mains[0]) if mains else None
         if position is None:
@@ -66,6 +67,9 @@ def _position(function: Any) -> int | None:
         return None
     for position, row in enumerate(function.attributes["arg_attrs"]):
         if _ATTRIBUTE in row and row[_ATTRIBUTE].value == _PLATFORM_INDEX:
+            type_ = function.regions[0].blocks[0].arguments[position].type
+            if str(type_) not in ("tensor<i32>", "tensor<i64>"):
+                raise InvalidArgumentError(f"expected an integer as the index of the platform, found {type_}")
             return position
     return None
 

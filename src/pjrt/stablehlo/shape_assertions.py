@@ -13,6 +13,7 @@ from typing import Any
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.argument_shapes import StatedShape, is_dynamic
 from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.parser import senseless_refused
 
 TARGET = "shape_assertion"
 """The target of the custom calls."""
@@ -32,7 +33,7 @@ def symbolic_shapes(module: MlirModule, shapes: Sequence[StatedShape]) -> list[S
     dynamic = [index for index, shape in enumerate(shapes) if is_dynamic(shape)]
     if not dynamic:
         return list(shapes)
-    with module as mlir:
+    with module as mlir, senseless_refused():
         message = next(_messages(mlir), "")
     stated = list(_specifications(message))
     if len(stated) != len(dynamic) or not all(map(_agree, stated, (shapes[index] for index in dynamic))):
@@ -54,7 +55,7 @@ def _messages(mlir: Any) -> Iterator[str]:
             continue
         attributes = operation.attributes
         if attributes["call_target_name"].value == TARGET and "error_message" in attributes:
-            yield attributes["error_message"].value
+            yield str(attributes["error_message"].value)
 
 
 def _specifications(message: str) -> Iterator[StatedShape]:
