@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -80,6 +81,41 @@ def test_a_program_of_many_devices_comes_back_to_many_devices(tmp_path: Path) ->
         pytest.raises(pjrt.FailedPreconditionError, match=r"'adder' .* runs on 2 devices, the client has 1; compile"),
     ):
         pjrt.load_executable(client, tmp_path / "adder")
+
+
+def test_weights_come_back(tiny: pjrt.Client, saved: Path, tmp_path: Path) -> None:
+    weights = {2: np.float32([[1, 2, 3]]), 0: np.int8(4), 1: np.zeros((0, 3), np.float32), 3: ml_dtypes.bfloat16(2)}
+    weights = {position: np.asarray(array) for position, array in weights.items()}
+    pjrt.save_executable(SavedExecutable.read(saved), tmp_path / "heavy", weights=weights)
+    read = SavedExecutable.read(tmp_path / "heavy")
+    assert read.serialize() == SavedExecutable.read(saved).serialize()
+    assert sorted(read.weights) == [0, 1, 2, 3]
+    for position, array in weights.items():
+        assert read.weights[position].dtype == array.dtype
+        np.testing.assert_array_equal(read.weights[position], array)
+    again = SavedExecutable.of(read)
+    assert again.to_bytes() == read.to_bytes()
+    assert SavedExecutable.of(read, weights={}).to_bytes() == saved.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("weights", "code_size"),
+    [
+        ([[0, "F32", [2]]], 4),
+        ([[0, "F32", [1]]], 1),
+        ([[0, "S8", [1]]], 9),
+        ([[0, "S8", [2]], [0, "S8", [2]]], 0),
+        ([[0, "F32", [1 << 61]]], 0),
+        ([[0, "TOKEN", []]], 4),
+        ([[0, "F32", [-1]]], 8),
+        ([[0, "F32"]], 0),
+    ],
+)
+def test_weights_of_other_sizes(weights: list[object], code_size: int) -> None:
+    header = {name: fact for name, fact in GOOD.items() if name != "signature"}
+    header |= {"weights": weights, "code_size": code_size}
+    with pytest.raises(pjrt.DataLossError, match="x: the saved executable is damaged"):
+        SavedExecutable.from_bytes(sealed(json.dumps(header).encode(), b"code"), "x")
 
 
 def test_support_is_found_by_loading(tiny: pjrt.Client, tiny_library: Path, saved: Path, tmp_path: Path) -> None:
@@ -261,6 +297,8 @@ GOOD: dict[str, Any] = {
         "input_tree": {"kind": "dict", "keys": ["x", "y"], "children": [{"kind": "leaf"}, {"kind": "leaf"}]},
         "output_tree": None,
     },
+    "weights": [],
+    "code_size": 4,
 }
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["F32", "AAA="]),

@@ -10,6 +10,7 @@ from torch_folders import BIAS, WEIGHT, write_mlp
 
 import pjrt
 from pjrt import ifrt
+from pjrt.models import ModelFile
 
 FLAG = np.zeros(5, np.bool_)
 
@@ -58,3 +59,16 @@ def test_weights_are_put_on_the_devices_once(tmp_path: Path, monkeypatch: pytest
         for batch in (1, 1, 2):
             model(np.ones((batch, 4), np.float32), None, 7, flag=FLAG)
     assert sorted(shapes) == sorted([(1, 4), (1, 4), (2, 4), WEIGHT.shape, BIAS.shape, ()])
+
+
+def test_weights_are_saved_with_an_executable(tmp_path: Path) -> None:
+    write_mlp(tmp_path / "mlp")
+    file = ModelFile.read(tmp_path / "mlp")
+    program = file.program_for("cpu", {"args[0]": (3, 4)})
+    with pjrt.client("cpu") as client:
+        executable = client.compile(program)
+        signature = file.compiled_signature(program)
+        pjrt.save_executable(executable, tmp_path / "mlp.bin", program=signature, weights=file.weights)
+    with pjrt.load_model(tmp_path / "mlp.bin", "cpu") as model:
+        x = np.ones((3, 4), np.float32)
+        np.testing.assert_allclose(model(x, None, 7, flag=FLAG)["y"], expected(x), rtol=1e-5)

@@ -17,6 +17,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import CompiledMemoryStats
+from pjrt.artifacts import saved_weights
 
 FORMAT_VERSION = 1
 
@@ -140,6 +141,8 @@ _OPTIONAL: dict[str, Callable[[Any], bool]] = {
     "parameter_shardings": lambda value: _is_list_of(value, _is_base64),
     "output_shardings": lambda value: _is_list_of(value, _is_base64),
     "signature": _is_signature,
+    "weights": saved_weights.is_facts,
+    "code_size": _is_count,
 }
 
 
@@ -168,7 +171,17 @@ def _read_header(data: bytes, source: str) -> dict[str, Any]:
     for name, is_right in {**_NEEDED, **_OPTIONAL}.items():
         if name in header and not is_right(header[name]):
             raise _damaged(source, f"its header says {reprlib.repr(header[name])} as {name}")
+    if "signature" in header:
+        _check_positions(header, source)
     return header
+
+
+def _check_positions(header: Mapping[str, Any], source: str) -> None:
+    """Raise an error unless each argument of the program is a parameter or a weight."""
+    parameters = [each["argument"] for each in header["signature"]["parameters"] if each["argument"] is not None]
+    positions = sorted([*parameters, *(position for position, _, _ in header.get("weights", ()))])
+    if positions != list(range(len(positions))):
+        raise _damaged(source, f"its header says {reprlib.repr(positions)} as the positions of arguments")
 
 
 def _damaged(source: str, reason: str) -> DataLossError:

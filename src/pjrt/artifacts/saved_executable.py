@@ -25,11 +25,14 @@ from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription
-from pjrt.artifacts import file_format
+from pjrt.artifacts import file_format, saved_weights
+from pjrt.artifacts.saved_weights import Weights
 from pjrt.artifacts.whole_file import read_plain_file, write_whole
+from pjrt.stablehlo.types import TensorType
 
 if TYPE_CHECKING:
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
+    from pjrt.stablehlo.inspection import Signature
 
 
 def save_executable(
@@ -38,6 +41,7 @@ def save_executable(
     *,
     compiled_for: Client | TopologyDescription | None = None,
     program: Program | CallSignature | str | bytes | None = None,
+    weights: Weights | None = None,
 ) -> None:
     """Write an executable to a file, with the facts that ``load_executable`` needs to check that a client can run it.
 
@@ -50,12 +54,14 @@ def save_executable(
             knows its client.
         program: the program, to save the names and types of its arguments and results too, which needs jaxlib; or its
             call signature. ``pjrt.load_model`` can call files that have it.
+        weights: arrays for arguments of the program that are no parameters of its call signature, by their positions
+            among the arguments. They are written to the file, too.
 
     Raises:
         UnimplementedError: the plugin cannot serialize executables.
         InvalidArgumentError: ``compiled_for`` is missing, or the file cannot be written.
     """
-    saved = SavedExecutable.of(executable, compiled_for=compiled_for, program=program)
+    saved = SavedExecutable.of(executable, compiled_for=compiled_for, program=program, weights=weights)
     try:
         write_whole(Path(path), saved.to_bytes())
     except OSError as error:
@@ -93,12 +99,15 @@ class SavedExecutable(Executable):
     ``UnimplementedError``.
     """
 
-    __slots__ = ("_code", "_header", "_source")
+    __slots__ = ("_code", "_header", "_source", "_weights")
 
-    def __init__(self, header: Mapping[str, Any], code: bytes, source: str = "") -> None:
+    def __init__(
+        self, header: Mapping[str, Any], code: bytes, source: str = "", *, weights: Weights | None = None
+    ) -> None:
         self._header = header
         self._code = code
         self._source = source
+        self._weights: Weights = weights or {}
 
     @staticmethod
     def of(
@@ -106,11 +115,13 @@ class SavedExecutable(Executable):
         *,
         compiled_for: Client | TopologyDescription | None = None,
         program: Program | CallSignature | str | bytes | None = None,
+        weights: Weights | None = None,
     ) -> SavedExecutable:
         """Return what ``save_executable`` writes, as an object."""
         signature = {} if program is None else {"signature": _signature(program)}
         if isinstance(executable, SavedExecutable):
-            return SavedExecutable({**executable._header, **signature}, executable._code)
+            kept = executable.weights if weights is None else weights
+            return SavedExecutable({**executable._header, **signature}, executable._code, weights=kept)
         if compiled_for is None and isinstance(executable, LoadedExecutable):
             compiled_for = executable.client
         if compiled_for is None:
@@ -123,7 +134,7 @@ class SavedExecutable(Executable):
             "platform_version": compiled_for.platform_version,
             "device_kind": device_kind(compiled_for),
         }
-        return SavedExecutable({**_facts(executable), **target, **signature}, executable.serialize())
+        return SavedExecutable({**_facts(executable), **target, **signature}, executable.serialize(), weights=weights)
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> SavedExecutable:
@@ -145,12 +156,17 @@ class SavedExecutable(Executable):
             data: the bytes.
             source: their origin, for messages.
         """
-        header, code = file_format.unpack(data, source)
-        return SavedExecutable(header, code, source)
+        header, content = file_format.unpack(data, source)
+        code, weights = saved_weights.split(header, content, source)
+        return SavedExecutable(header, code, source, weights=weights)
 
     def to_bytes(self) -> bytes:
         """Return the executable as the bytes of a file."""
-        return file_format.pack(self._header, self._code)
+        header = {name: fact for name, fact in self._header.items() if name not in ("weights", "code_size")}
+        if not self._weights:
+            return file_format.pack(header, self._code)
+        header |= saved_weights.facts_of(self._weights, len(self._code))
+        return file_format.pack(header, b"".join([self._code, *saved_weights.bytes_of(self._weights)]))
 
     def misfits(self, target: Client | TopologyDescription, *, any_version: bool = False) -> list[str]:
         """Return the reasons why a client cannot run the executable, or a client of a topology's devices; empty if it
@@ -254,8 +270,24 @@ class SavedExecutable(Executable):
         return self.signature.results
 
     @property
+    def weights(self) -> Weights:
+        """The arguments of the program whose values are in the file, by their positions among the arguments."""
+        return self._weights
+
+    def program_signature(self) -> Signature:
+        """Return the arguments and results of the entry function of the program, weights included.
+
+        Raises:
+            UnimplementedError: it was saved without its program.
+        """
+        types = {
+            position: TensorType(each.shape, ElementType.of(each.dtype)) for position, each in self.weights.items()
+        }
+        return self.signature.program_signature(types)
+
+    @property
     def parameter_names(self) -> Sequence[str]:
-        return tuple(argument.name for argument in self.signature.program_signature().arguments)
+        return tuple(argument.name for argument in self.program_signature().arguments)
 
     @property
     def name(self) -> str:

@@ -49,9 +49,6 @@ def from_json(value: Any) -> CallSignature:
             raise InvalidArgumentError(f"expected {len(leaves)} leaves in {tree}, found {tree.num_leaves}")
     if any(each.is_dynamic for each in (*results, *(each for each in parameters if each.argument is not None))):
         raise InvalidArgumentError("expected static shapes of the arguments and results of an executable")
-    positions = sorted(each.argument for each in parameters if each.argument is not None)
-    if positions != list(range(len(positions))):
-        raise InvalidArgumentError(f"expected a parameter for each argument of the program, found {positions}")
     return CallSignature(parameters, results, *trees)
 
 

@@ -50,6 +50,7 @@ def as_dict(executable: SavedExecutable) -> dict[str, Any]:
         "num_replicas": executable.num_replicas,
         "num_partitions": executable.num_partitions,
         "size": len(executable.serialize()),
+        "weights": len(executable.weights),
         "option_overrides": _overrides(executable),
     }
     if signature is not None:
@@ -74,6 +75,9 @@ def _facts(executable: SavedExecutable) -> list[tuple[str, object]]:
         ("made for", f"{executable.num_replicas} replicas, {executable.num_partitions} partitions"),
         ("size", readable_bytes(len(executable.serialize()))),
     ]
+    if executable.weights:
+        count, size = len(executable.weights), sum(array.nbytes for array in executable.weights.values())
+        facts.append(("weights", f"{count} arrays, {readable_bytes(size)}"))
     overrides = _overrides(executable)
     if overrides:
         facts.append(("options", ", ".join(f"{name}={value}" for name, value in sorted(overrides.items()))))

@@ -123,7 +123,13 @@ def _report_one(
     count = Count.of(compilation.code, how) if is_counted and compilation.code is not None else None
     if output is not None and error is None and compilation.executable is not None:
         names = _signature(file, compilation)
-        pjrt.save_executable(compilation.executable, output, compiled_for=compilation.topology, program=names)
+        pjrt.save_executable(
+            compilation.executable,
+            output,
+            compiled_for=compilation.topology,
+            program=names,
+            weights=None if names is None else file.weights,
+        )
         facts |= {"output": output, "output_size_in_bytes": Path(output).stat().st_size}
     most = largest or (_LARGEST if error is not None else 0)
     if as_json:

@@ -253,7 +253,7 @@ class Model:
         try:
             if self.file.executable is not None:
                 loaded = self.file.executable.load(self.client.pjrt_client, self._load_options)
-                return self.client.on_global_arrays(loaded, self.file.signature.program_signature())
+                return self.client.on_global_arrays(loaded, self.file.executable.program_signature())
             program = self.file.program_for(self.client.platform_name, shapes)
             if self._cache is None:
                 return self.client.compile(program, self._options)

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from pjrt import stablehlo
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, PjrtError, UnimplementedError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
@@ -173,6 +172,8 @@ class ModelFile:
     @property
     def weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
         """The arrays in the file, by their positions among the arguments of the program."""
+        if self.executable is not None:
+            return self.executable.weights
         if isinstance(self.contents, stablehlo.TorchFolder | stablehlo.SavedModel):
             return self.contents.weights
         return {}
@@ -218,7 +219,7 @@ class ModelFile:
         return stablehlo.refine(program, [of_arguments[position] for position in range(len(of_arguments))])
 
     def compiled_signature(self, program: Program) -> CallSignature:
-        """Return the signature of an executable that ``program`` was compiled to, which needs weights as arguments.
+        """Return the signature of an executable that ``program`` was compiled to; the weights of the file are no part.
 
         Args:
             program: the program, from ``program_for``, with static shapes.
@@ -231,19 +232,7 @@ class ModelFile:
         dynamic = next((each for each in (*needed, *signature.results) if each.is_dynamic), None)
         if dynamic is not None:
             raise UnimplementedError(f"expected static shapes of an executable, found {dynamic}")
-        if not self.weights:
-            return signature
-        weights = [
-            Parameter(
-                len(signature.parameters) + number,
-                self._weight_name(position),
-                ElementType.of(array.dtype),
-                array.shape,
-                argument=position,
-            )
-            for number, (position, array) in enumerate(sorted(self.weights.items()))
-        ]
-        return CallSignature((*signature.parameters, *weights), signature.results, None, signature.output_tree)
+        return signature
 
     def _platform_index(self, platform: str) -> int:
         wanted = (platform, "cpu")
@@ -256,13 +245,6 @@ class ModelFile:
             return Partitioning(self.executable.num_replicas, self.executable.num_partitions)
         assert self.program is not None
         return stablehlo.partitioning_of(self.program)
-
-    def _weight_name(self, position: int) -> str:
-        if isinstance(self.contents, stablehlo.SavedModel):
-            return self.contents.arguments[position].name
-        assert isinstance(self.contents, stablehlo.TorchFolder)
-        argument = self.contents.arguments[position]
-        return argument.name or f"constant_{argument.position}"
 
     def named(self, error: PjrtError) -> PjrtError:
         """Return an error with the file's name in its message."""

@@ -6,6 +6,7 @@ not need all that the caller passes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from pjrt.api.element_type import ElementType
@@ -126,24 +127,27 @@ class CallSignature:
             results.append(Result(index, result.name, type_.element, type_.shape, result.sharding))
         return CallSignature(tuple(parameters), tuple(results))
 
-    def program_signature(self) -> Signature:
+    def program_signature(self, weights: Mapping[int, TensorType] | None = None) -> Signature:
         """Return the arguments and results of the entry function, whose shapes are static.
+
+        Args:
+            weights: the types of arguments that are no parameters, by their positions among the arguments.
 
         Raises:
             InvalidArgumentError: a size is known only when the program is called.
         """
-        needed = sorted((each for each in self.parameters if each.argument is not None), key=_position)
-        arguments = (
-            ArgumentInfo(
-                each.name, TensorType(each.sizes, each.element_type), is_donor=each.donated, sharding=each.sharding
-            )
-            for each in needed
-        )
+        arguments = {position: ArgumentInfo("", type_) for position, type_ in (weights or {}).items()}
+        for each in self.parameters:
+            if each.argument is not None:
+                type_ = TensorType(each.sizes, each.element_type)
+                arguments[each.argument] = ArgumentInfo(
+                    each.name, type_, is_donor=each.donated, sharding=each.sharding
+                )
         results = (
             ResultInfo(each.name, TensorType(each.sizes, each.element_type), sharding=each.sharding)
             for each in self.results
         )
-        return Signature(tuple(arguments), tuple(results))
+        return Signature(tuple(arguments[position] for position in sorted(arguments)), tuple(results))
 
     def with_types(self, signature: Signature) -> CallSignature:
         """Return the same names and structure with the shapes of an entry function, such as that of a refined program.
@@ -161,10 +165,6 @@ class CallSignature:
             replace(each, shape=_tensor(str(each), signature.results[each.index]).shape) for each in self.results
         )
         return replace(self, parameters=tuple(parameters), results=tuple(results))
-
-
-def _position(parameter: Parameter) -> int:
-    return -1 if parameter.argument is None else parameter.argument
 
 
 def _tensor(label: str, value: ArgumentInfo | ResultInfo) -> TensorType:
