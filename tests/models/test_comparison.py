@@ -49,6 +49,7 @@ def test_two_devices_that_agree() -> None:
     assert comparison.disagreements == ()
     assert comparison.first_difference is None
     assert str(comparison).startswith("cpu and reference agree")
+    assert repr(comparison) == "<Comparison: cpu and reference agree>"
 
 
 def test_a_device_that_differs() -> None:
@@ -61,6 +62,9 @@ def test_a_device_that_differs() -> None:
     assert comparison.first_difference is not None
     assert comparison.first_difference.name == "stablehlo.tanh"
     assert "wrong and reference differ" in str(comparison)
+    assert repr(comparison.first_difference) == (
+        "<FirstDifference: stablehlo.tanh differs: wrong and reference give different results on the same inputs>"
+    )
     json.dumps(comparison.as_dict(), allow_nan=False)
 
 

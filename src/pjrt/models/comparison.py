@@ -53,7 +53,7 @@ class ResultDifference:
         return f"{self.device}: {self.result}: {self.difference}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """The results of several devices, compared with those of one of them, the judge.
 
@@ -102,8 +102,14 @@ class Comparison:
             "first_differences": {name: each.as_dict() for name, each in self.first_differences.items()},
         }
 
+    def __repr__(self) -> str:
+        return f"<Comparison: {self._verdict()}>"
+
+    def _verdict(self) -> str:
+        return f"{', '.join(self.devices)} and {self.judge} {'agree' if self.agrees else 'differ'}"
+
     def __str__(self) -> str:
-        lines = [f"{', '.join(self.devices)} and {self.judge} {'agree' if self.agrees else 'differ'}"]
+        lines = [self._verdict()]
         lines += [f"{name}: {error.message}" for name, error in self.errors.items()]
         lines += map(str, self.differences)
         lines += [f"the odd one out: {name}" for name in self.odd_ones]

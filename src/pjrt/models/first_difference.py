@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +82,9 @@ class Case:
     """
 
     program: Program
-    inputs: tuple[Array, ...]
-    expected: tuple[Array, ...] | None
-    results: tuple[Array, ...] | None
+    inputs: tuple[Array, ...] = field(repr=False)
+    expected: tuple[Array, ...] | None = field(repr=False)
+    results: tuple[Array, ...] | None = field(repr=False)
 
     def save(self, folder: Path, *, device: str, judge: str) -> None:
         """Write the case to a folder, which is made: ``program.mlir``, ``0.npy`` … for the inputs, and the results.
@@ -118,7 +118,7 @@ class Case:
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FirstDifference:
     """The first operation of a program from which on a device differs from the judge.
 
@@ -195,8 +195,14 @@ class FirstDifference:
             "seconds": self.seconds,
         }
 
+    def __repr__(self) -> str:
+        return f"<FirstDifference: {self._headline()}>"
+
+    def _headline(self) -> str:
+        return _HEADLINES[self.cause].format(device=self.device, judge=self.judge, name=self.name or "an operation")
+
     def __str__(self) -> str:
-        lines = [_HEADLINES[self.cause].format(device=self.device, judge=self.judge, name=self.name or "an operation")]
+        lines = [self._headline()]
         lines += [f"  {line}" for line in self.operation.splitlines()]
         if self.location:
             lines.append(f"at {self.location}, in the function {self.function}")
