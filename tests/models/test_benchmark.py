@@ -148,6 +148,19 @@ def test_a_program_of_several_partitions_runs_on_as_many_devices() -> None:
     assert [device.num_devices for device in benchmark.devices] == [2, 2]
 
 
+def test_each_replica_has_its_device() -> None:
+    replicated = f"module attributes {{mhlo.num_replicas = 2 : i32}} {{\n{ADD}\n}}"
+    (device,) = pjrt.bench(replicated, ["reference"], [X, X], count=3, warm_up=0, in_flight=2).devices
+    assert device.num_devices == 2
+
+
+def test_a_saved_executable_is_measured(tmp_path: Path) -> None:
+    with pjrt.client("cpu") as client:
+        pjrt.save_executable(client.compile(ADD), tmp_path / "add.bin", program=ADD)
+    (device,) = pjrt.bench(tmp_path / "add.bin", ["cpu"], [X, X], count=3, warm_up=0).devices
+    assert (device.execute.count, device.result_bytes) == (3, 16)
+
+
 def test_memory_is_the_devices_or_else_the_processes() -> None:
     benchmark = pjrt.bench(ADD, ["reference", "cpu"], [X, X], count=3, warm_up=0)
     reference, cpu = (device.memory_peak for device in benchmark.devices)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pjrt.models.model_file import ModelFile
     from pjrt.models.offload_plan import OffloadPlan, StagePlan
     from pjrt.models.offloaded_model import OffloadedModel, offload
+    from pjrt.models.report.benchmark_page import benchmark_page
+    from pjrt.models.report.dot import program_dot
+    from pjrt.models.report.program_page import program_page
     from pjrt.models.schedule import Action, Step
     from pjrt.models.times_file import write_times
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
@@ -58,10 +61,13 @@ __all__ = [
     "Tolerance",
     "ValueDifference",
     "bench",
+    "benchmark_page",
     "compare",
     "load_model",
     "make_arguments",
     "offload",
+    "program_dot",
+    "program_page",
     "write_times",
 ]
 
@@ -79,6 +85,9 @@ _HOMES = {
     "pjrt.models.model_file": "ModelFile",
     "pjrt.models.offload_plan": "OffloadPlan StagePlan",
     "pjrt.models.offloaded_model": "OffloadedModel offload",
+    "pjrt.models.report.benchmark_page": "benchmark_page",
+    "pjrt.models.report.dot": "program_dot",
+    "pjrt.models.report.program_page": "program_page",
     "pjrt.models.schedule": "Action Step",
     "pjrt.models.times_file": "write_times",
     "pjrt.host_memory.tolerance": "DEFAULT_TOLERANCES Tolerance",

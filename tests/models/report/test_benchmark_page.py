@@ -8,7 +8,7 @@ import numpy as np
 from browser import Browser
 
 import pjrt
-from pjrt.models.report.benchmark_page import benchmark_page
+from pjrt.models import benchmark_page
 
 ADD = """module @"<b>adder</b>" {
   func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pjrt.models.model_file import ModelFile
-from pjrt.models.report.dot import program_dot
+from pjrt.models import program_dot
 
 LOOP = """
 module @countdown {
@@ -52,7 +51,7 @@ def assert_is_dot(text: str) -> None:
 
 
 def test_functions_and_regions_are_clusters() -> None:
-    text = program_dot(ModelFile.of(LOOP))
+    text = program_dot(LOOP)
     assert_is_dot(text)
     assert text.startswith('digraph "countdown" {')
     assert re.findall(r"subgraph (\w+) ", text) == ["cluster_function_0", "cluster_region_2", "cluster_function_1"]
@@ -66,7 +65,7 @@ def test_functions_and_regions_are_clusters() -> None:
 
 @pytest.mark.skipif(shutil.which("dot") is None, reason="needs Graphviz: apt-get install graphviz")
 def test_graphviz_draws_it() -> None:
-    text = program_dot(ModelFile.of(LOOP))
+    text = program_dot(LOOP)
     done = subprocess.run(["dot", "-Tsvg"], input=text, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "<svg" in done.stdout
@@ -76,6 +75,6 @@ def test_graphviz_draws_it() -> None:
 @given(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=30))
 def test_any_name_is_a_string(name: str) -> None:
     escaped = "".join(f"\\{byte:02X}" for byte in name.encode())
-    text = program_dot(ModelFile.of(f'module @"{escaped}" {{\n  func.func @main() {{\n    return\n  }}\n}}'))
+    text = program_dot(f'module @"{escaped}" {{\n  func.func @main() {{\n    return\n  }}\n}}')
     first = text.split("\n  graph [")[0]
     assert re.fullmatch(rf"digraph {_STRING} {{", first, re.DOTALL), first

@@ -10,8 +10,7 @@ import pytest
 from browser import Browser
 
 import pjrt
-from pjrt.models.model_file import ModelFile
-from pjrt.models.report.program_page import program_page
+from pjrt.models import program_page
 
 PROGRAM = """
 module @tower {
@@ -52,7 +51,7 @@ def show(window: Browser, tmp_path: Path) -> Show:
 
     def show(text: str) -> Browser:
         path = tmp_path / "page.html"
-        path.write_text(program_page(ModelFile.of(text)))
+        path.write_text(program_page(text))
         window.open(path)
         assert window.console() == []
         return window
@@ -232,7 +231,7 @@ def chain(length: int) -> str:
 
 def test_a_large_program_is_folded(show: Show) -> None:
     text = chain(5000)
-    assert len(program_page(ModelFile.of(text))) < 2_000_000
+    assert len(program_page(text)) < 2_000_000
     window = show(text)
     assert len(groups(window)) + len(names(window)) < 60
     window.click("#unfold")
@@ -245,7 +244,7 @@ def test_a_large_program_is_folded(show: Show) -> None:
 
 
 def test_a_page_needs_no_network() -> None:
-    page = program_page(ModelFile.of(PROGRAM))
+    page = program_page(PROGRAM)
     links = set(re.findall(r"https?://[^'\"\s)]+", page))
     assert links == {"http://www.w3.org/2000/svg"}, "the name of the SVG namespace only"
     assert "default-src 'none'" in page
@@ -253,7 +252,7 @@ def test_a_page_needs_no_network() -> None:
 
 def test_the_data_of_a_page_is_no_markup() -> None:
     """What HTML's parser sees of the data has none of its signs: neither an end tag nor a comment can begin there."""
-    page = program_page(ModelFile.of(PROGRAM.replace("@tower", '@"<!--<script></script >&amp;"')))
+    page = program_page(PROGRAM.replace("@tower", '@"<!--<script></script >&amp;"'))
     (block,) = re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)
     assert "script" in block
     assert not set("<>&") & set(block)
@@ -271,7 +270,7 @@ def test_a_dynamic_program_for_given_shapes(window: Browser, tmp_path: Path) -> 
       %0 = stablehlo.add %x, %x : tensor<?x16xf32>
       return %0 : tensor<?x16xf32>
     }"""
-    (tmp_path / "page.html").write_text(program_page(ModelFile.of(text), {"images": (8, 16)}))
+    (tmp_path / "page.html").write_text(program_page(text, {"images": (8, 16)}))
     window.open(tmp_path / "page.html")
     window.click("#unfold")
     assert names(window) == ["images", "add", "results"]
@@ -279,7 +278,7 @@ def test_a_dynamic_program_for_given_shapes(window: Browser, tmp_path: Path) -> 
     assert re.search(r"FLOPs\s+128\s", shown)
     assert re.search(r"peak memory of a device\s+1\.0 KiB", shown)
     with pytest.raises(pjrt.InvalidArgumentError, match="found a shape for 'x'"):
-        program_page(ModelFile.of(text), {"x": (8, 16)})
+        program_page(text, {"x": (8, 16)})
 
 
 def test_a_program_of_several_partitions(show: Show) -> None:
@@ -300,4 +299,4 @@ def test_an_executable_has_no_page(tmp_path: Path) -> None:
     with pjrt.client("cpu") as client:
         pjrt.save_executable(client.compile(chain(2)), tmp_path / "chain.bin")
     with pytest.raises(pjrt.InvalidArgumentError, match=r"expected a file with a program, found a saved executable"):
-        program_page(ModelFile.read(tmp_path / "chain.bin"))
+        program_page(tmp_path / "chain.bin")

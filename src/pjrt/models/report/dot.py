@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from pjrt.api.errors import PjrtError
+from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes
 from pjrt.models.model_file import ModelFile
 from pjrt.models.report.program_graph import (
@@ -29,22 +31,23 @@ _COLOURS = {
 }
 
 
-def program_dot(model: ModelFile, shapes: Shapes | None = None) -> str:
+def program_dot(model: ModelFile | Program | str | bytes | os.PathLike[str], shapes: Shapes | None = None) -> str:
     """Return the graph of a program as DOT text: a cluster for each function and each operation with regions that run.
 
     Args:
-        model: the model file.
+        model: the path of a model file, or a program.
         shapes: the shapes of the arguments, as for ``program_page``.
 
     Raises:
         InvalidArgumentError: the file has no program, but an executable; or the shapes do not fit.
         PjrtError: the program does not parse.
     """
+    file = ModelFile.of(model)
     try:
-        program = parsed_without_constants(program_of(model, shapes))
+        program = parsed_without_constants(program_of(file, shapes))
     except PjrtError as error:
-        raise model.named(error) from error
-    return _dot(ProgramGraph(program, argument_names(model)))
+        raise file.named(error) from error
+    return _dot(ProgramGraph(program, argument_names(file)))
 
 
 def _dot(graph: ProgramGraph) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -32,11 +33,11 @@ _MOST_CHARACTERS = 300
 _FIELDS = tuple(each.name for each in dataclasses.fields(Node))
 
 
-def program_page(model: ModelFile, shapes: Shapes | None = None) -> str:
+def program_page(model: ModelFile | Program | str | bytes | os.PathLike[str], shapes: Shapes | None = None) -> str:
     """Return the page of a program as HTML.
 
     Args:
-        model: the model file.
+        model: the path of a model file, or a program.
         shapes: the shapes of the arguments, as for ``pjrt.stablehlo.refine``: the cost and the memory of a program with
             dynamic shapes are known only for given ones.
 
@@ -44,13 +45,14 @@ def program_page(model: ModelFile, shapes: Shapes | None = None) -> str:
         InvalidArgumentError: the file has no program, but an executable; or the shapes do not fit.
         PjrtError: the program does not parse.
     """
+    file = ModelFile.of(model)
     try:
-        program = program_of(model, shapes)
+        program = program_of(file, shapes)
         parsed = parsed_without_constants(program)
     except PjrtError as error:
-        raise model.named(error) from error
-    title = model.source or parsed.name or "program"
-    return page(f"{title} - pjrt", _data(model, program, parsed), _SCRIPTS)
+        raise file.named(error) from error
+    title = file.source or parsed.name or "program"
+    return page(f"{title} - pjrt", _data(file, program, parsed), _SCRIPTS)
 
 
 def _data(model: ModelFile, program: Program, parsed: ParsedProgram) -> dict[str, Any]:
