@@ -101,6 +101,9 @@ def test_expected_results(folder: Path) -> None:
     right = compare("model.mlir", "-d", "cpu", "-i", "x.npy", "--expect", "expected.npz", "--in-process")
     assert right.exit_code == 0, right.output
     assert "cpu agrees, compared with the expected results" in right.output
+    default = compare("model.mlir", "-i", "x.npy", "--expect", "expected.npz", "--in-process", "--json")
+    assert default.exit_code == 0, default.output
+    assert json.loads(default.output)["devices"] == ["cpu"]
     wrong = compare("model.mlir", "-d", "wrong.py:wrong", "-i", "x.npy", "--expect", "expected.npz", "--in-process")
     assert wrong.exit_code == 1, wrong.output
 

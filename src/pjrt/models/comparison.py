@@ -167,7 +167,8 @@ def compare(
     tolerance = Tolerance(rtol, atol)
     if len(devices) + (expected is not None) < 2:
         raise InvalidArgumentError(
-            f"expected two devices or more to compare, or one and the expected results, found {len(devices)}"
+            f"expected two devices or more to compare, or one and the expected results, found {len(devices)}; "
+            "add 'reference' as the judge"
         )
     arrays = _arrays(file, inputs, shapes)
     options = CompileOptions.of(compile_options).completed(file.partitioning)

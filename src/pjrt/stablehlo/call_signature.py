@@ -140,9 +140,7 @@ class CallSignature:
         for each in self.parameters:
             if each.argument is not None:
                 type_ = TensorType(each.sizes, each.element_type)
-                arguments[each.argument] = ArgumentInfo(
-                    each.name, type_, is_donor=each.donated, sharding=each.sharding
-                )
+                arguments[each.argument] = ArgumentInfo(each.name, type_, is_donor=each.donated, sharding=each.sharding)
         results = (
             ResultInfo(each.name, TensorType(each.sizes, each.element_type), sharding=each.sharding)
             for each in self.results
