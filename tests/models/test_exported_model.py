@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -138,3 +139,12 @@ def test_a_program_for_several_platforms(exported: Path, device: str) -> None:
     with pjrt.load_model(exported / "platforms.jax", device) as model:
         np.testing.assert_allclose(model([[4, 2], [2, 2]]), [[2, 0], [1, 1]])
         assert "stablehlo.case" not in pjrt.stablehlo.to_text(model.file.program_for("tpu"))
+
+
+def test_ordered_effects_are_refused(exported: Path) -> None:
+    export = pjrt.stablehlo.read_jax_export(exported / "nested.jax")
+    export = replace(export, ordered_effects=("OrderedDebugEffect",), calling_convention_version=10)
+    with pytest.raises(
+        pjrt.UnimplementedError, match=r"expected a function without ordered effects, .* OrderedDebugEffect"
+    ):
+        pjrt.load_model(export, "cpu")

@@ -21,7 +21,7 @@ from pjrt.models import replicas
 from pjrt.models.argument import Argument, fitted
 from pjrt.models.binding import Binding
 from pjrt.models.compilations import Compilation, Compilations, Shapes
-from pjrt.models.model_file import ModelFile
+from pjrt.models.model_file import Contents, ModelFile
 from pjrt.models.weights import Weights
 from pjrt.plugins.device_count import client_with_devices
 from pjrt.stablehlo.argument_shapes import resolve_shapes
@@ -33,7 +33,7 @@ SHAPES_KEPT = 16
 
 
 def load_model(
-    model: ModelFile | Program | SavedExecutable | str | bytes | os.PathLike[str],
+    model: ModelFile | Program | SavedExecutable | Contents | str | bytes | os.PathLike[str],
     client: pjrt.api.client.Client | pjrt.ifrt.Client | str | None = None,
     /,
     *,
@@ -46,7 +46,7 @@ def load_model(
     """Return the program in a file as a callable. Nothing is compiled yet.
 
     Args:
-        model: the path of a model file, or a program.
+        model: the path of a model file; or a program, the contents of a file, or a saved executable.
         client: the client to run it on, which stays the caller's; or the name of a device, of which a client with
             enough devices is made, which ``Model.close`` closes. The default is the default device.
         compile_options: the compile options; they win over the program.
