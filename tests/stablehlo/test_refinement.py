@@ -67,6 +67,11 @@ def test_the_constraint_of_the_program_is_the_message(pooled: pjrt.Program) -> N
         refine(pooled, {"b": 2, "s": 6})
 
 
+def test_a_constraint_is_the_message_also_where_shapes_do_not_fit_together(pooled: pjrt.Program) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"constraint b >= 2"):
+        refine(pooled, {"b": 1, "s": 1})  # there are no rows of 4 in 1 × 1 elements, either
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [

@@ -15,8 +15,7 @@ from pjrt.stablehlo.argument_shapes import StatedShape, is_dynamic
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.parser import senseless_refused
 
-TARGET = "shape_assertion"
-"""The target of the custom calls."""
+_TARGET = "shape_assertion"
 
 _ADVICE = re.compile(r"[\s.,]*Please see \S+ for more details\.?$")
 _SPECIFICATIONS = "polymorphic shapes specifications: "
@@ -44,6 +43,11 @@ def symbolic_shapes(module: MlirModule, shapes: Sequence[StatedShape]) -> list[S
     return symbolic
 
 
+def is_assertion(operation: Any) -> bool:
+    """Whether an operation of MLIR's is a shape assertion."""
+    return operation.name == "stablehlo.custom_call" and operation.attributes["call_target_name"].value == _TARGET
+
+
 def without_advice(message: str) -> str:
     """Return the message of a shape assertion without the address of JAX's documentation."""
     return _ADVICE.sub("", message.strip()).replace(" (= ", " (").replace("), .", ")")
@@ -51,11 +55,8 @@ def without_advice(message: str) -> str:
 
 def _messages(mlir: Any) -> Iterator[str]:
     for operation in walk(mlir.operation):
-        if operation.name != "stablehlo.custom_call":
-            continue
-        attributes = operation.attributes
-        if attributes["call_target_name"].value == TARGET and "error_message" in attributes:
-            yield str(attributes["error_message"].value)
+        if is_assertion(operation) and "error_message" in operation.attributes:
+            yield str(operation.attributes["error_message"].value)
 
 
 def _specifications(message: str) -> Iterator[StatedShape]:

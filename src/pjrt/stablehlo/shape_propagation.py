@@ -19,7 +19,7 @@ from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.outline import Outline
-from pjrt.stablehlo.shape_assertions import without_advice
+from pjrt.stablehlo.shape_assertions import is_assertion, without_advice
 
 TIME_LIMIT = 120.0
 """The time limit of the subprocess, in seconds."""
@@ -40,8 +40,39 @@ def propagate(module: MlirModule) -> bytes:
             program's own.
         DeadlineExceededError: XLA does not finish.
     """
+    try:
+        return _propagate_safely(module)
+    except InvalidArgumentError:
+        # XLA stops at the first fault, which often follows from a condition that does not hold: ask for those alone.
+        _propagate_safely(_conditions_of(module))
+        raise
+
+
+def _propagate_safely(module: MlirModule) -> bytes:
     code = _mlir.write_bytecode(module)
     return _propagate(code) if _is_ordinary(module) else _propagate_in_subprocess(code)
+
+
+def _conditions_of(module: MlirModule) -> MlirModule:
+    """Return the part of a module that checks the conditions on shapes, without results."""
+    ir = jaxlib.load("mlir.ir", "refine the shapes of a program")
+    conditions = _mlir.parse(_mlir.write_bytecode(module))
+    with conditions as mlir, ir.Location.unknown():
+        functions = [each.operation for each in mlir.body if each.operation.name == "func.func"]
+        main = next(function for function in functions if function.attributes["sym_name"].value == "main")
+        *operations, end = main.regions[0].blocks[0].operations
+        ir.Operation.create("func.return", ip=ir.InsertionPoint(end))
+        end.operation.erase()
+        type_ = ir.FunctionType.get(ir.FunctionType(main.attributes["function_type"].value).inputs, [])
+        main.attributes["function_type"] = ir.TypeAttr.get(type_)
+        if "res_attrs" in main.attributes:
+            del main.attributes["res_attrs"]
+        for operation in reversed(operations):
+            is_used = any(True for result in operation.operation.results for _ in result.uses)
+            if not is_used and not is_assertion(operation.operation):
+                operation.operation.erase()
+    _mlir.run_passes(conditions, "builtin.module(symbol-dce)")
+    return conditions
 
 
 _STILL_DYNAMIC = "op has dynamic shapes"
