@@ -211,12 +211,13 @@ class Graph {
 
   heat(node) {
     if (this.colouring === 'kind') return 1;
-    const most = Math.max(1, ...this.nodes.map((each) => each[this.colouring] || 0));
-    return (node[this.colouring] || 0) && Math.max(0.12, node[this.colouring] / most);
+    const amount = node[this.colouring] || 0;
+    return amount && Math.max(0.12, amount / this.most);
   }
 
   colour(colouring) {
     this.colouring = colouring;
+    this.most = this.nodes.reduce((most, node) => Math.max(most, node[colouring] || 0), 1);
     this.plane.classList.toggle('heat', colouring !== 'kind');
     this.draw();
   }

@@ -87,23 +87,36 @@ function joinOnlyChild(group, groupOf) {
   }
 }
 
-// Many operations without groups of their own are cut into runs, so that folding helps.
+// What is too much for one box is cut into runs, so that folding helps.
 function splitLong(group, groupOf) {
-  if (group.nodes.length <= MOST_CHILDREN) return;
+  const groups = [...group.groups].filter(([, inner]) => !inner.isListed);
+  const children = [...groups.map(([key, inner]) => ({key, inner, first: inner.first})),
+    ...group.nodes.map((node) => ({node, first: node.index}))].sort((a, b) => a.first - b.first);
+  if (children.length <= MOST_CHILDREN) return;
   let size = MOST_CHILDREN;
-  while (group.nodes.length / size > MOST_CHILDREN) size *= 2;
-  const nodes = group.nodes;
+  while (children.length / size > MOST_CHILDREN) size *= 2;
+  for (const [key] of groups) group.groups.delete(key);
   group.nodes = [];
-  for (let begin = 0; begin < nodes.length; begin += size) {
-    const part = nodes.slice(begin, begin + size);
-    const [first, last] = [part[0], part[part.length - 1]].map((node) => node.label || node.shortName);
-    const run = newGroup(`${first} to ${last}`, group);
-    run.nodes = part;
-    for (const node of part) groupOf[node.index] = run;
+  for (let begin = 0; begin < children.length; begin += size) {
+    const part = children.slice(begin, begin + size);
+    const run = newGroup(`${nameOf(part[0])} to ${nameOf(part[part.length - 1])}`, group);
+    for (const {key, inner, node} of part) {
+      if (node) {
+        run.nodes.push(node);
+        groupOf[node.index] = run;
+      } else {
+        run.groups.set(key, inner);
+        inner.parent = run;
+      }
+    }
     group.groups.set('run ' + begin, run);
     splitLong(run, groupOf);
     measure(run);
   }
+}
+
+function nameOf({inner, node}) {
+  return inner ? inner.label : node.label || node.shortName;
 }
 
 function measure(group) {

@@ -97,10 +97,13 @@ function choice(label, id, options, onchange) {
   return element('label', {}, label + ' ', select);
 }
 
+// The author's scopes, if there are some; else source lines, unless each operation is a line of its own.
 function firstGrouping() {
   const distinct = (text) => new Set(operations.map(text)).size;
   if (distinct((node) => node.scope) > 2) return 'scope';
-  return distinct((node) => node.function) > 1 || distinct((node) => node.file + node.line) < 3 ? 'function' : 'source';
+  const lines = distinct((node) => `${node.file}:${node.line}`);
+  const isOneFunction = distinct((node) => node.function) === 1;
+  return isOneFunction && lines > 2 && lines < operations.length / 2 ? 'source' : 'function';
 }
 
 const grouping = firstGrouping();
