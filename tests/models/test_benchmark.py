@@ -165,7 +165,9 @@ def test_memory_is_the_devices_or_else_the_processes() -> None:
     benchmark = pjrt.bench(ADD, ["reference", "cpu"], [X, X], count=3, warm_up=0)
     reference, cpu = (device.memory_peak for device in benchmark.devices)
     assert reference is not None
-    assert (reference.source, reference.nbytes) == ("device", 48)
+    assert reference.source == "device"
+    # Two arguments and a result; the thread of the device may release the last result a little later.
+    assert reference.nbytes in (48, 64)
     assert cpu is not None
     assert cpu.source == "process"
     assert cpu.nbytes > 10_000_000
