@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import pjrt
-from pjrt.api.shape_spec import format_shape
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.cli._console import print_facts, print_table, readable_bytes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.sharding import Sharding
+
+Shardings = Sequence[bytes] | None
+
+_Value = tuple[Result, int | None, str]
+"""An argument or result, its position among those of the program, and notes."""
 
 
 def print_executable(executable: SavedExecutable) -> None:
     """Print the facts of a saved executable, its arguments and its results."""
     print_facts(_facts(executable))
     signature = _signature(executable)
-    if signature is None:
-        return
-    arguments = executable.parameter_shardings
-    print_table(
-        ["argument", "name", "type", "notes"],
-        [
-            [each.index, each.name, _type(each), _notes(executable, each, each.argument, arguments)]
-            for each in signature.parameters
-        ],
-        right=["argument"],
-    )
-    print_table(
-        ["result", "name", "type", "notes"],
-        [
-            [each.index, each.name, _type(each), _notes(executable, each, each.index, executable.output_shardings)]
-            for each in signature.results
-        ],
-        right=["result"],
-    )
+    if signature is not None:
+        parameters = [(each, each.argument, _notes(each)) for each in signature.parameters]
+        _print_values(executable, "argument", parameters, executable.parameter_shardings)
+        results = [(each, each.index, "") for each in signature.results]
+        _print_values(executable, "result", results, executable.output_shardings)
+
+
+def _print_values(executable: SavedExecutable, kind: str, values: Sequence[_Value], shardings: Shardings) -> None:
+    is_cut = executable.num_partitions > 1
+    rows = []
+    for value, position, notes in values:
+        shard = _shard_shape(value, position, shardings)
+        place = ["" if shard is None else list(shard)] if is_cut else []
+        rows.append([value.index, value.name, _type(value), *place, notes])
+    titles = [kind, "name", "type", *(["of each device"] if is_cut else []), "notes"]
+    print_table(titles, rows, right=[kind])
 
 
 def as_dict(executable: SavedExecutable) -> dict[str, Any]:
@@ -103,21 +105,15 @@ def _signature(executable: SavedExecutable) -> CallSignature | None:
 
 
 def _type(value: Result) -> str:
-    return format_shape(value.element_type, value.sizes) if not value.is_dynamic else str(value.shape)
+    return f"{value.element_type.name.lower()}[{','.join(map(str, value.shape))}]"
 
 
-def _notes(executable: SavedExecutable, value: Result, position: int | None, shardings: Any) -> str:
-    notes = []
-    if isinstance(value, Parameter):
-        notes += ["donated"] if value.donated else []
-        notes += ["not needed"] if value.argument is None else []
-    shard = _shard_shape(value, position, shardings)
-    if executable.num_partitions > 1 and shard is not None:
-        notes.append(f"shards {list(shard)}" if list(shard) != list(value.shape) else "whole on each device")
-    return ", ".join(notes)
+def _notes(parameter: Parameter) -> str:
+    notes = (("donated", parameter.donated), ("not needed", parameter.argument is None))
+    return ", ".join(note for note, is_true in notes if is_true)
 
 
-def _as_dict(value: Result, position: int | None, shardings: Any) -> dict[str, Any]:
+def _as_dict(value: Result, position: int | None, shardings: Shardings) -> dict[str, Any]:
     shard = _shard_shape(value, position, shardings)
     return {
         "name": value.name,
@@ -128,7 +124,7 @@ def _as_dict(value: Result, position: int | None, shardings: Any) -> dict[str, A
     }
 
 
-def _shard_shape(value: Result, position: int | None, shardings: Any) -> tuple[int, ...] | None:
+def _shard_shape(value: Result, position: int | None, shardings: Shardings) -> tuple[int, ...] | None:
     if shardings is None or position is None or value.is_dynamic:
         return None
     return Sharding.from_proto(shardings[position]).shard_shape(value.sizes)
