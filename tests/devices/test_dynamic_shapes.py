@@ -67,7 +67,7 @@ def check(results: Any, x: Any, y: Any) -> None:
     np.testing.assert_allclose(total, x.sum(0), rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(batch=st.integers(0, 20))
 def test_compiled_for_the_shapes_of_its_arguments(client: pjrt.Client, batch: int) -> None:
     x, y = np.random.default_rng(batch).standard_normal((batch, 3)).astype(np.float32), np.float32(2)

@@ -184,16 +184,20 @@ def test_calls_that_grow_without_end_take_a_subprocess(monkeypatch: pytest.Monke
         refine(program, [(3,)])
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(batch=st.integers(1, 9), extra=st.integers(0, 5))
-def test_results_are_those_of_jax(batch: int, extra: int) -> None:
+def test_results_are_those_of_jax(two_sums_program: pjrt.Program, batch: int, extra: int) -> None:
     x = np.arange(batch * 3, dtype=np.float32).reshape(batch, 3)
     y = np.arange(2 * batch + extra + 1, dtype=np.float32)
-    program = exported(two_sums, "b, 3", "2*b + s")
     with pjrt.client("cpu") as client:
-        results = client.compile(refine(program, [x.shape, y.shape], trusted=True))(x, y)
+        results = client.compile(refine(two_sums_program, [x.shape, y.shape], trusted=True))(x, y)
         for result, expected in zip(results, two_sums(x, y), strict=True):
             np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def two_sums_program() -> pjrt.Program:
+    return exported(two_sums, "b, 3", "2*b + s")
 
 
 def two_sums(x: Any, y: Any) -> Any:
