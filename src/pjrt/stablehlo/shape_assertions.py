@@ -45,7 +45,7 @@ def symbolic_shapes(module: MlirModule, shapes: Sequence[StatedShape]) -> list[S
 
 def is_assertion(operation: Any) -> bool:
     """Whether an operation of MLIR's is a shape assertion."""
-    return operation.name == "stablehlo.custom_call" and operation.attributes["call_target_name"].value == _TARGET
+    return operation.name == "stablehlo.custom_call" and bool(operation.attributes["call_target_name"].value == _TARGET)
 
 
 def without_advice(message: str) -> str:
