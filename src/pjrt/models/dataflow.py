@@ -49,8 +49,8 @@ class Dataflow:
 
     Attributes:
         nodes: the operations, in an order in which they can run.
-        weights: the arguments that are weights.
-        arguments: the other arguments.
+        weights: the arguments that are weights and have a use.
+        arguments: the other arguments that have a use.
         results: the values that the program returns.
         unmade_results: those of them that no node makes: arguments, weights and free values.
         last_use: the index of the last node that takes a value; the number of nodes for a result of the program.
@@ -58,17 +58,19 @@ class Dataflow:
 
     def __init__(self, function: stablehlo.Function, weights: frozenset[int]) -> None:
         assert function.body is not None
-        self.weights = tuple(v for i, v in enumerate(function.arguments) if i in weights)
-        self.arguments = tuple(v for i, v in enumerate(function.arguments) if i not in weights)
         *operations, last = function.body.operations
         self.results = last.operands
         self._forms: dict[Hashable, int] = {}
         self._free: dict[stablehlo.Value, int] = {}
-        self.nodes = self._ordered(self._nodes(operations))
+        on_weights = {value for i, value in enumerate(function.arguments) if i in weights}
+        self.nodes = self._ordered(self._nodes(operations), on_weights)
         self.last_use: dict[stablehlo.Value, int] = {}
         for index, node in enumerate(self.nodes):
             self.last_use.update(dict.fromkeys(node.inputs, index))
         self.last_use.update(dict.fromkeys(self.results, len(self.nodes)))
+        used = [(i in weights, value) for i, value in enumerate(function.arguments) if value in self.last_use]
+        self.weights = tuple(value for is_weight, value in used if is_weight)
+        self.arguments = tuple(value for is_weight, value in used if not is_weight)
         made = {value for node in self.nodes for value in node.operation.results}
         self.unmade_results = tuple(value for value in dict.fromkeys(self.results) if value not in made)
 
@@ -96,7 +98,7 @@ class Dataflow:
                 nodes.update(dict.fromkeys(operation.results, node))
         return nodes
 
-    def _ordered(self, nodes: Mapping[stablehlo.Value, Node]) -> list[Node]:
+    def _ordered(self, nodes: Mapping[stablehlo.Value, Node], on_weights: set[stablehlo.Value]) -> list[Node]:
         """Return the nodes with a use; those that depend on weights alone stand before the first use."""
         useful: set[Node] = set()
         pending = [nodes[value] for value in self.results if value in nodes]
@@ -105,7 +107,6 @@ class Dataflow:
             if node not in useful:
                 useful.add(node)
                 pending += [nodes[value] for value in node.inputs if value in nodes]
-        on_weights = set(self.weights)
         order: dict[Node, None] = {}
 
         def place(node: Node) -> None:

@@ -83,12 +83,13 @@ class StagedProgram:
         line = stablehlo.straighten(program, weights.keys())
         main = stablehlo.parse(line.program, trusted=True).entry
         sources = dict(zip(main.arguments, line.sources, strict=True))
-        host = {v: s.of(weights) for v, s in sources.items() if s.argument is None or s.argument in weights}
-        self._names = {value: sources[value].name for value in sources}
-        self._arguments = {v: s.argument for v, s in sources.items() if v not in host and s.argument is not None}
+        self._names = {value: source.name for value, source in sources.items()}
+        on_host = [s.argument is None or s.argument in weights for s in line.sources]
+        flow = Dataflow(main, frozenset(index for index, is_weight in enumerate(on_host) if is_weight))
+        host = {value: sources[value].of(weights) for value in flow.weights}
+        self._arguments = {value: sources[value].argument or 0 for value in flow.arguments}
         self._limit = place.memory_limit
         self._check_weights(host)
-        flow = Dataflow(main, frozenset(i for i, value in enumerate(main.arguments) if value in host))
         cutter = stablehlo.Cutter(line.program, trusted=True)
         donations = {value for value, position in self._arguments.items() if position in donated}
         try:
@@ -114,7 +115,7 @@ class StagedProgram:
             return value not in host and last_use.get(value) == stage
 
         self._runs = compiled(stages, cutter, place.compile, may_donate)
-        demands = self._demands(last_use)
+        demands = self._demands(last_use, flow.results)
         arguments = sum(map(nbytes, self._arguments))
         resident = resident_weights(demands, arguments, self._limit)
         memory = Memory(demands, arguments, resident)
@@ -165,14 +166,17 @@ class StagedProgram:
                     "needs all of it on the device; give more memory, or divide the array in the program"
                 )
 
-    def _demands(self, last_use: Mapping[Value, int]) -> list[Demand[Value]]:
+    def _demands(self, last_use: Mapping[Value, int], results: Sequence[Value]) -> list[Demand[Value]]:
         begins = dict.fromkeys(self._arguments, -1)
         for index, run in enumerate(self._runs):
-            begins.update(dict.fromkeys(run.stage.outputs, index))
+            begins.update(dict.fromkeys(run.stage.values, index))
+        # A result that is returned twice is copied at the end.
+        copies = sum(map(nbytes, results)) - sum(map(nbytes, set(results)))
+        last = len(self._runs) - 1
         return [
             Demand(
                 {value: nbytes(value) for value in run.stage.weights},
-                run.result_bytes,
+                run.result_bytes + (copies if index == last else 0),
                 run.temporary_bytes,
                 sum(nbytes(value) for value, begin in begins.items() if begin <= index < last_use.get(value, -1)),
             )
