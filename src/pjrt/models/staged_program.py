@@ -70,7 +70,6 @@ class StagedProgram:
 
     Attributes:
         plan: the stages and the memory that they need.
-        positions: the positions of the arguments that a run takes.
 
     Raises:
         ResourceExhaustedError: a stage that cannot be divided needs more memory than the limit.
@@ -87,7 +86,8 @@ class StagedProgram:
         on_host = [s.argument is None or s.argument in weights for s in line.sources]
         flow = Dataflow(main, frozenset(index for index, is_weight in enumerate(on_host) if is_weight))
         host = {value: sources[value].of(weights) for value in flow.weights}
-        self._arguments = {value: sources[value].argument or 0 for value in flow.arguments}
+        positions = {value: sources[value].argument for value in flow.arguments}
+        self._arguments = {value: position for value, position in positions.items() if position is not None}
         self._limit = place.memory_limit
         self._check_weights(host)
         cutter = stablehlo.Cutter(line.program, trusted=True)
