@@ -355,6 +355,29 @@ def test_debug_nans_names_the_operation() -> None:
             np.asarray(result)
 
 
+@pytest.mark.parametrize("observed", [False, True])
+def test_costs_are_those_of_the_reference_interpreter(observed: bool) -> None:
+    program = text_of(lambda x: jnp.tanh(x @ x) * x, X)
+    seen: list[list[str]] = []
+    with (
+        pjrt.StableHloClient(
+            "costs",
+            kernels={"stablehlo.dot_general": matmul},
+            compile=elementwise(ELEMENTWISE, seen),
+            operations=ELEMENTWISE,
+            fallback="reference",
+            profile=observed,
+        ) as mine,
+        pjrt.client("reference") as judge,
+    ):
+        ours, theirs = (client.compile(program).cost_analysis() for client in (mine, judge))
+    assert [len(names) for names in seen] == ([1, 1] if observed else [2])
+    if not observed:  # a run is read and written as a whole, and so are its operations
+        del ours["bytes accessed"], theirs["bytes accessed"]
+    assert ours == theirs
+    assert ours["flops"] > 2 * 4**3
+
+
 def test_capabilities_tell_native_operations() -> None:
     kernels = {"stablehlo.add": lambda operation, x, y: x + y}
     with pjrt.StableHloClient("adds", kernels=kernels, fallback="reference") as client:

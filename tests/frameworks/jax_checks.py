@@ -24,6 +24,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import simulated_chip
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P  # the name that all of JAX's users know it by
@@ -431,6 +432,8 @@ def nothing_is_left() -> None:
 
 def main(device: str) -> None:
     global platform
+    if device == simulated_chip.NAME:
+        simulated_chip.register()
     platform = pjrt.frameworks.jax.register(device, num_devices=DEVICES)
     found: dict[str, str | None] = {}
     CHECKS["it_is_not_the_default"]()

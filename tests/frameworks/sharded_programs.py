@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import simulated_chip
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P  # the name that all of JAX's users know it by
@@ -367,6 +368,8 @@ def compare(mine: Any, judge: Any) -> None:
 
 def main(way: str, device: str) -> None:
     check: Callable[[str, Any, Mesh], None]
+    if device == simulated_chip.NAME:
+        simulated_chip.register()
     if way == "ifrt":
         check, ours = check_by_ifrt, ifrt.Client(pjrt.client(device, num_devices=DEVICES))
     else:  # before anything makes JAX's own devices: JAX makes all of its backends at once

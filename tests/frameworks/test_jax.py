@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("jax")
 
 SCRIPT = Path(__file__).with_name("jax_checks.py")
-DEVICES = ("cpu", "reference")
+DEVICES = ("cpu", "reference", "simulated_chip")
 
 
 def python(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
@@ -195,6 +195,41 @@ except Exception as error:
     assert_clean(done)
     assert "JaxRuntimeError" in done.stdout
     assert told in done.stdout
+
+
+def test_an_error_of_a_kernel_on_device_memory_names_the_author_and_the_user(tmp_path: Path) -> None:
+    (tmp_path / "author.py").write_text(f"""
+import sys
+sys.path.append({str(SCRIPT.parent)!r})
+from simulated_chip import SimulatedChip
+
+def sine(operation, address):
+    raise LookupError("the sine unit is broken")
+
+def make_client(**options):
+    return SimulatedChip(more_kernels={{"stablehlo.sine": sine}}, **options)
+""")
+    (tmp_path / "user.py").write_text("""
+import author, jax, pjrt
+platform = pjrt.frameworks.jax.register(pjrt.export(author.make_client, name="broken"))
+x = jax.device_put(1.0, jax.devices(platform)[0])
+
+def model(x):
+    return jax.numpy.sin(x) * 2
+
+try:
+    jax.jit(model)(x).block_until_ready()
+except jax.errors.JaxRuntimeError as error:
+    print(error)
+print(float(jax.jit(lambda x: x * 2)(x)))
+""")
+    done = python(str(tmp_path / "user.py"))
+    assert_clean(done)
+    message, after = done.stdout.splitlines()
+    assert "LookupError: the sine unit is broken (author.py:7 in sine)" in message
+    assert "(in stablehlo.sine (tensor<f32>) -> tensor<f32> [sin: at jit(model)/sin at model at " in message
+    assert "user.py:7:11, called from <module> at " in message
+    assert after == "2.0"  # the device goes on
 
 
 def test_memory_stays_flat_over_many_calls() -> None:

@@ -38,8 +38,10 @@ def programs() -> list[str]:
     return [lines[i + 1].split("(")[0].removeprefix("def ") for i, line in enumerate(lines) if line == "@program"]
 
 
-@pytest.mark.parametrize("device", ["cpu", "reference"])
-@pytest.mark.parametrize("way", ["jax", "ifrt"])
+@pytest.mark.parametrize(
+    ("way", "device"),
+    [("jax", "cpu"), ("ifrt", "cpu"), ("jax", "reference"), ("ifrt", "reference"), ("jax", "simulated_chip")],
+)
 @pytest.mark.parametrize("name", programs())
 def test_a_sharded_program(name: str, way: str, device: str) -> None:
     assert results(way, device)[name] is None

@@ -33,6 +33,7 @@ class AuthorKernel:
 
     Attributes:
         environment: whether a call has the environment first.
+        flops: the floating-point operations, where the interpreter's kernel knows them.
     """
 
     __slots__ = (
@@ -46,6 +47,7 @@ class AuthorKernel:
         "_types",
         "_values",
         "environment",
+        "flops",
     )
 
     def __init__(
@@ -68,6 +70,7 @@ class AuthorKernel:
         self._types = [value.type for value in operation.results]
         self._declined = False
         self.environment = fallback_environment or values.needs_environment
+        self.flops = getattr(fallback, "flops", None)
 
     @property
     def device(self) -> str:

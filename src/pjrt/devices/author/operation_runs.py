@@ -95,16 +95,20 @@ def operation_run(
     inputs = tuple(slot for slot in read if slot not in inside)
     outputs = tuple(slot for item in run for slot in item.step.outputs if slot in needed)
     program = _program(name, run, inputs, inside, outputs, types)
-    block = Block(name, (), (), [], (), (), outputs, ())
+    if len(run) == 1:  # its costs are those of the operation
+        name_of_step, blocks, flops = run[0].step.name, run[0].step.blocks, run[0].step.flops
+    else:
+        block = Block(name, (), (), [], (), (), outputs, ())
+        name_of_step, blocks, flops = f"{len(run)} operations of {device}", (assemble(block, run, constant),), 0.0
     step = Step(
-        name=run[0].step.name if len(run) == 1 else f"{len(run)} operations of {device}",
+        name=name_of_step,
         location=run[-1].step.location,
         inputs=inputs,
         outputs=outputs,
         input_types=tuple(types[slot] for slot in inputs),
         output_types=tuple(types[slot] for slot in outputs),
-        blocks=(assemble(block, run, constant),),
-        flops=0.0,
+        blocks=blocks,
+        flops=flops,
     )
     return OperationRun(program, inputs, step, tuple(run))
 
