@@ -227,7 +227,7 @@ print(float(jax.jit(lambda x: x * 2)(x)))
     assert_clean(done)
     message, after = done.stdout.splitlines()
     assert "LookupError: the sine unit is broken (author.py:7 in sine)" in message
-    assert "(in stablehlo.sine (tensor<f32>) -> tensor<f32> [sin: at jit(model)/sin at model at " in message
+    assert "(in stablehlo.sine (tensor<f32>) -> (tensor<f32>) [jit(model)/sin at model at " in message
     assert "user.py:7:11, called from <module> at " in message
     assert after == "2.0"  # the device goes on
 
