@@ -446,7 +446,7 @@ def programs(draw: st.DrawFn) -> tuple[str, int, int]:
 
 
 @given(programs(), st.integers(2, 24), st.booleans(), st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_any_program_in_any_memory(program: tuple[str, int, int], arrays: int, prefetch: bool, on_device: bool) -> None:
     text, arguments, weights = program
     rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ from pjrt.stablehlo.types import TensorType
 LARGE_CONSTANT = 64 << 10
 """Constants of as many bytes become arguments."""
 
-MOST_ITERATIONS = 10_000
+MOST_ITERATIONS = 2_000
 """A loop with more iterations is not unrolled."""
 
 FIRST_OF_LOOP = "pjrt_first_of_loop"
