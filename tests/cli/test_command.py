@@ -419,7 +419,7 @@ class TestWrongInput:
     def test_a_folder_where_a_file_belongs(self, program: Path, tmp_path: Path) -> None:
         folder = tmp_path / "folder.npy"
         folder.mkdir()
-        assert_refused(pjrt("run", folder), "expected a program", "directory")
+        assert_refused(pjrt("run", folder), "expected a program", "found a folder")
         assert_refused(pjrt("run", program, "-i", folder), "expected a file", "folder.npy")
         out = tmp_path / "folder.npz"
         out.mkdir()
