@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, ResourceExhaustedError
 from pjrt.api.program import Program
 from pjrt.stablehlo._diagnostics import shortened
 from pjrt.stablehlo.argument_shapes import is_dynamic, spelled_shape, symbols_in_shape
@@ -27,6 +27,8 @@ def with_advice(error: PjrtError, program: Program) -> PjrtError:
 
     Reasons are arguments of dynamic shapes, and shardings over another number of devices than the program is for.
     """
+    if isinstance(error, FailedPreconditionError | ResourceExhaustedError):  # of the client, not of the program
+        return error
     if _SHAPES in error.message or _SHARDINGS in error.message:  # the device is another client of this package
         return error
     try:
