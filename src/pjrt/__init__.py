@@ -64,10 +64,10 @@ if TYPE_CHECKING:
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
     from pjrt.devices.stablehlo_client import StableHloClient
-    from pjrt.models.benchmark import bench
-    from pjrt.models.comparison import Comparison, compare
+    from pjrt.models.benchmark.benchmark import bench
+    from pjrt.models.comparison.comparison import Comparison, compare
     from pjrt.models.model import Model, load_model
-    from pjrt.models.offloaded_model import offload
+    from pjrt.models.offloading.offloaded_model import offload
 
 __version__ = "0.1.0"
 
@@ -171,14 +171,14 @@ __all__ = [
 
 # The modules of names that are imported at their first use, so that programs without them start faster.
 _LAZY = {
-    "Comparison": "pjrt.models.comparison",
+    "Comparison": "pjrt.models.comparison.comparison",
     "CompilationCache": "pjrt.artifacts.compilation_cache",
     "ExportedPlugin": "pjrt.capi.export",
     "Model": "pjrt.models.model",
     "SavedExecutable": "pjrt.artifacts.saved_executable",
     "StableHloClient": "pjrt.devices.stablehlo_client",
-    "bench": "pjrt.models.benchmark",
-    "compare": "pjrt.models.comparison",
+    "bench": "pjrt.models.benchmark.benchmark",
+    "compare": "pjrt.models.comparison.comparison",
     "export": "pjrt.capi.export",
     "frameworks": "pjrt",
     "host": "pjrt",
@@ -186,7 +186,7 @@ _LAZY = {
     "load_executable": "pjrt.artifacts.saved_executable",
     "load_model": "pjrt.models.model",
     "models": "pjrt",
-    "offload": "pjrt.models.offloaded_model",
+    "offload": "pjrt.models.offloading.offloaded_model",
     "plugins": "pjrt",
     "save_executable": "pjrt.artifacts.saved_executable",
     "stablehlo": "pjrt",

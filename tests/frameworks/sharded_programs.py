@@ -30,7 +30,7 @@ from jax.sharding import PartitionSpec as P  # the name that all of JAX's users 
 
 import pjrt
 from pjrt import ifrt
-from pjrt.stablehlo.sharding import Sharding as Tiling
+from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 
 Build = Callable[[Mesh], tuple[Any, tuple[Any, ...]]]
 """Makes a jitted function and its arguments for a mesh."""

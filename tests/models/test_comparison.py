@@ -14,7 +14,7 @@ import pytest
 import pjrt
 from pjrt.devices.reference.client import ReferenceClient
 from pjrt.models import Comparison, ModelFile, Tolerance
-from pjrt.models.comparison import differences_from_file, read_expected
+from pjrt.models.comparison.comparison import differences_from_file, read_expected
 
 PROGRAM = """
 func.func @main(%x: tensor<4xf32> loc("x"), %n: tensor<2xi32> loc("n")) -> (tensor<4xf32>, tensor<2xi32>) {

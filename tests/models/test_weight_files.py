@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.models.weight_files import arrays_by_name
+from pjrt.models.offloading.weight_files import arrays_by_name
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.stablehlo.argument_shapes import known_shapes, resolve_shapes
-from pjrt.stablehlo.symbolic_size import evaluate
+from pjrt.stablehlo.shapes.argument_shapes import known_shapes, resolve_shapes
+from pjrt.stablehlo.shapes.symbolic_size import evaluate
 
 
 @dataclass(frozen=True)

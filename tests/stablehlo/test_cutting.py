@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt import Program, stablehlo
-from pjrt.stablehlo import Cut, Cutter, _module_cut, parse, to_module, to_text
+from pjrt.stablehlo import Cut, Cutter, parse, to_module, to_text
+from pjrt.stablehlo.cuts import _module_cut
 
 LOOP = """
 module @loop {

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pjrt import DataLossError, InvalidArgumentError, PjrtError, Program, ProgramFormat, stablehlo
-from pjrt.stablehlo import hlo_text, jaxlib, parse_hlo_text
+from pjrt.stablehlo import jaxlib, parse_hlo_text
+from pjrt.stablehlo.files import hlo_text
 
 TEXT = b"""/* a dump
 of XLA */

@@ -26,7 +26,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from pjrt import DataLossError, ElementType, InvalidArgumentError, NotFoundError, UnimplementedError, stablehlo
 from pjrt.stablehlo import JaxExport, read_jax_export
-from pjrt.stablehlo.sharding import Sharding
+from pjrt.stablehlo.shardings.sharding import Sharding
 
 DATA = Path(__file__).parent / "data"
 Point = collections.namedtuple("Point", "x y")

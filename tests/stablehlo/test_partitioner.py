@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt import ifrt
-from pjrt.stablehlo import Partitioned, jaxlib, partition, partitioner, to_text
-from pjrt.stablehlo.sharding import Sharding
+from pjrt.stablehlo import Partitioned, jaxlib, partition, to_text
+from pjrt.stablehlo.shardings import partitioner
+from pjrt.stablehlo.shardings.sharding import Sharding
 
 MATMUL = """
 module @product attributes {mhlo.num_partitions = 4 : i32} {

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from jax import export
 
 import pjrt
-from pjrt.stablehlo import inspect, refine, select_platform, shape_propagation, signature
+from pjrt.stablehlo import inspect, refine, select_platform, signature
+from pjrt.stablehlo.shapes import shape_propagation
 
 DOUBLED = """
 func.func @main(%x: tensor<?x16xf32> loc("x"), %y: tensor<16xf32>) -> tensor<?x16xf32> {

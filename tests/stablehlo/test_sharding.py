@@ -14,7 +14,7 @@ from protobuf_fields import packed_field, varint_field
 
 import pjrt
 from pjrt import DataLossError
-from pjrt.stablehlo.sharding import REPLICATED, Sharding
+from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
 
 
 @st.composite

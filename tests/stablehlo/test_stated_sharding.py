@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pjrt.stablehlo.sharding_parser import parse_mesh
-from pjrt.stablehlo.stated_sharding import StatedSharding
+from pjrt.stablehlo.shardings.sharding_parser import parse_mesh
+from pjrt.stablehlo.shardings.stated_sharding import StatedSharding
 
 MESHES = {"mesh": parse_mesh('#sdy.mesh<["data"=4, "model"=2]>')}
 

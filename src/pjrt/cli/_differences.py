@@ -11,7 +11,7 @@ import click
 from pjrt.cli._console import print_table
 from pjrt.host_memory.difference import spelled
 from pjrt.host_memory.tolerance import Tolerance
-from pjrt.models.comparison import ResultDifference
+from pjrt.models.comparison.comparison import ResultDifference
 
 DIFFER = 1
 """The exit code where results differ."""

@@ -10,7 +10,7 @@ import pjrt
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.cli._console import print_facts, print_table, readable_bytes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
-from pjrt.stablehlo.sharding import Sharding
+from pjrt.stablehlo.shardings.sharding import Sharding
 
 Shardings = Sequence[bytes] | None
 

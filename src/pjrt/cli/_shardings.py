@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pjrt.stablehlo import ArgumentInfo, ProgramInfo, ResultInfo, TensorType
-from pjrt.stablehlo.argument_shapes import StatedShape, spelled_shape
-from pjrt.stablehlo.sharding_parser import Mesh
-from pjrt.stablehlo.stated_sharding import StatedSharding
+from pjrt.stablehlo.shapes.argument_shapes import StatedShape, spelled_shape
+from pjrt.stablehlo.shardings.sharding_parser import Mesh
+from pjrt.stablehlo.shardings.stated_sharding import StatedSharding
 
 
 def is_partitioned(info: ProgramInfo) -> bool:

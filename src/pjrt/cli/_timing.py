@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pjrt.models.latency import Latencies
+from pjrt.models.benchmark.latency import Latencies
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from pjrt.cli._options import client_options, devices_option, partitioning_optio
 from pjrt.cli._plots import histogram, timeline
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._timing import readable
-from pjrt.models.benchmark import DEFAULT_ROUNDS, DEFAULT_SECONDS, Benchmark, DeviceBenchmark, plan_of
-from pjrt.models.benchmark import bench as measure
-from pjrt.models.latency import PERCENTILES
+from pjrt.models.benchmark.benchmark import DEFAULT_ROUNDS, DEFAULT_SECONDS, Benchmark, DeviceBenchmark, plan_of
+from pjrt.models.benchmark.benchmark import bench as measure
+from pjrt.models.benchmark.latency import PERCENTILES
+from pjrt.models.benchmark.times_file import check_times_path, write_times
 from pjrt.models.report.benchmark_page import benchmark_page
 from pjrt.models.report.page import check_page_path, write_page
-from pjrt.models.times_file import check_times_path, write_times
 
 _EXAMPLES = """
 \b

@@ -16,9 +16,9 @@ from pjrt.cli._differences import DIFFER, expect_option, print_differences, tole
 from pjrt.cli._options import client_options, devices_option, partitioning_options, shapes_option, time_limit_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.host_memory.tolerance import Tolerance
-from pjrt.models.comparison import Comparison, read_expected
-from pjrt.models.comparison import compare as compare_devices
-from pjrt.models.cut_runs import Limits
+from pjrt.models.comparison.comparison import Comparison, read_expected
+from pjrt.models.comparison.comparison import compare as compare_devices
+from pjrt.models.comparison.cut_runs import Limits
 
 _EXAMPLES = """
 \b

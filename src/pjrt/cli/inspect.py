@@ -18,7 +18,7 @@ from pjrt.models.model_file import ModelFile
 from pjrt.models.report.dot import program_dot
 from pjrt.models.report.page import check_page_path, write_page
 from pjrt.models.report.program_page import program_page
-from pjrt.stablehlo.argument_shapes import spelled_shape
+from pjrt.stablehlo.shapes.argument_shapes import spelled_shape
 
 _EXAMPLES = """
 \b

@@ -26,12 +26,12 @@ from pjrt.cli._program import STDIN, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.argument import Argument
-from pjrt.models.comparison import ResultDifference, differences_from_file
-from pjrt.models.inputs import files_of, make_arguments
+from pjrt.models.comparison.comparison import ResultDifference, differences_from_file
+from pjrt.models.inputs.inputs import files_of, make_arguments
 from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
-from pjrt.models.offload_plan import OffloadPlan
-from pjrt.models.offloaded_model import OffloadedModel
+from pjrt.models.offloading.offload_plan import OffloadPlan
+from pjrt.models.offloading.offloaded_model import OffloadedModel
 from pjrt.plugins.device_count import client_with_devices
 
 _EXAMPLES = """

@@ -44,7 +44,7 @@ from pjrt.stablehlo.compilation_advice import with_advice
 from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
 from pjrt.stablehlo.parser import parse_module
-from pjrt.stablehlo.partitioner import partition
+from pjrt.stablehlo.shardings.partitioner import partition
 
 _log = logging.getLogger("pjrt")
 

@@ -27,8 +27,8 @@ from pjrt.ifrt.remap_plan import RemapPlan
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
 from pjrt.stablehlo.inspection import Signature, signature
-from pjrt.stablehlo.refinement import refine
-from pjrt.stablehlo.stated_partitioning import with_partitioning
+from pjrt.stablehlo.shapes.refinement import refine
+from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
 
 
 class Client:

@@ -15,9 +15,9 @@ from pjrt.api.shape_spec import expect_shape
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.index_domain import IndexDomain
 from pjrt.ifrt.sharding import Shape, Sharding
-from pjrt.stablehlo.sharding import REPLICATED
-from pjrt.stablehlo.sharding import Sharding as Tiling
-from pjrt.stablehlo.sharding_parser import parse_gspmd, parse_mesh, parse_sdy
+from pjrt.stablehlo.shardings.sharding import REPLICATED
+from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
+from pjrt.stablehlo.shardings.sharding_parser import parse_gspmd, parse_mesh, parse_sdy
 
 
 class HloSharding(Sharding):

@@ -18,7 +18,7 @@ from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding
 from pjrt.stablehlo.inspection import Signature
-from pjrt.stablehlo.sharding import Sharding as Tiling
+from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 
 if TYPE_CHECKING:
     from pjrt.ifrt.client import Client

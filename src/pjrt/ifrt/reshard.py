@@ -21,7 +21,7 @@ from pjrt.ifrt.array import Array, ArraySpec, contents, is_sum, padded
 from pjrt.ifrt.from_host import buffer_shapes
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Sharding
-from pjrt.stablehlo.sharding import Sharding as Tiling
+from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 from pjrt.stablehlo.types import TensorType
 
 if TYPE_CHECKING:

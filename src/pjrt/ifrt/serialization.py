@@ -25,7 +25,7 @@ from pjrt.ifrt.index_domain import IndexDomain
 from pjrt.ifrt.remap_plan import Interval, Mapping, RemapPlan
 from pjrt.ifrt.sharding import OpaqueSharding, Shape, Sharding, SingleDeviceSharding
 from pjrt.ifrt.sharding_param import ShardingParam, ShardingParamSharding
-from pjrt.stablehlo.sharding import Sharding as Tiling
+from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 
 _MARK = b"IFRT"
 _HEADER = len(_MARK) + 4  # the checksum is a 32-bit number, the least significant byte first

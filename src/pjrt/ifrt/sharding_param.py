@@ -17,7 +17,7 @@ from pjrt.api.shape_spec import expect_shape
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.hlo_sharding import HloSharding
 from pjrt.ifrt.sharding import Shape
-from pjrt.stablehlo.sharding import Sharding as Tiling
+from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 
 _SPELLED = re.compile(r"^(?P<shards>\d+(?:x\d+)*)? ?to \[(?P<permutation>[\d, ]*)\] on (?P<sizes>\d+(?:x\d+)*)$")
 

@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pjrt.host_memory.difference import Difference
     from pjrt.host_memory.tolerance import DEFAULT_TOLERANCES, Tolerance
-    from pjrt.models.benchmark import Benchmark, DeviceBenchmark, Ratio, bench
-    from pjrt.models.comparison import Comparison, ResultDifference, compare
+    from pjrt.models.benchmark.benchmark import Benchmark, DeviceBenchmark, Ratio, bench
+    from pjrt.models.benchmark.latency import Histogram, Latencies
+    from pjrt.models.benchmark.measurement import MemoryPeak
+    from pjrt.models.benchmark.times_file import write_times
+    from pjrt.models.comparison.comparison import Comparison, ResultDifference, compare
+    from pjrt.models.comparison.cut_runs import Limits
+    from pjrt.models.comparison.first_difference import Case, Cause, FirstDifference, Suspect, ValueDifference
     from pjrt.models.compilations import Compilation
-    from pjrt.models.cut_runs import Limits
-    from pjrt.models.first_difference import Case, Cause, FirstDifference, Suspect, ValueDifference
-    from pjrt.models.inputs import Input, make_arguments
-    from pjrt.models.latency import Histogram, Latencies
-    from pjrt.models.measurement import MemoryPeak
+    from pjrt.models.inputs.inputs import Input, make_arguments
     from pjrt.models.model import Model, load_model
     from pjrt.models.model_file import ModelFile
-    from pjrt.models.offload_plan import OffloadPlan, StagePlan
-    from pjrt.models.offloaded_model import OffloadedModel, offload
+    from pjrt.models.offloading.offload_plan import OffloadPlan, StagePlan
+    from pjrt.models.offloading.offloaded_model import OffloadedModel, offload
+    from pjrt.models.offloading.schedule import Action, Step
     from pjrt.models.report.benchmark_page import benchmark_page
     from pjrt.models.report.dot import program_dot
     from pjrt.models.report.program_page import program_page
-    from pjrt.models.schedule import Action, Step
-    from pjrt.models.times_file import write_times
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 
 __all__ = [
@@ -72,24 +72,24 @@ __all__ = [
 ]
 
 _HOMES = {
-    "pjrt.models.benchmark": "Benchmark DeviceBenchmark Ratio bench",
-    "pjrt.models.comparison": "Comparison ResultDifference compare",
+    "pjrt.models.benchmark.benchmark": "Benchmark DeviceBenchmark Ratio bench",
+    "pjrt.models.comparison.comparison": "Comparison ResultDifference compare",
     "pjrt.models.compilations": "Compilation",
-    "pjrt.models.cut_runs": "Limits",
+    "pjrt.models.comparison.cut_runs": "Limits",
     "pjrt.host_memory.difference": "Difference",
-    "pjrt.models.first_difference": "Case Cause FirstDifference Suspect ValueDifference",
-    "pjrt.models.inputs": "Input make_arguments",
-    "pjrt.models.latency": "Histogram Latencies",
-    "pjrt.models.measurement": "MemoryPeak",
+    "pjrt.models.comparison.first_difference": "Case Cause FirstDifference Suspect ValueDifference",
+    "pjrt.models.inputs.inputs": "Input make_arguments",
+    "pjrt.models.benchmark.latency": "Histogram Latencies",
+    "pjrt.models.benchmark.measurement": "MemoryPeak",
     "pjrt.models.model": "Model load_model",
     "pjrt.models.model_file": "ModelFile",
-    "pjrt.models.offload_plan": "OffloadPlan StagePlan",
-    "pjrt.models.offloaded_model": "OffloadedModel offload",
+    "pjrt.models.offloading.offload_plan": "OffloadPlan StagePlan",
+    "pjrt.models.offloading.offloaded_model": "OffloadedModel offload",
     "pjrt.models.report.benchmark_page": "benchmark_page",
     "pjrt.models.report.dot": "program_dot",
     "pjrt.models.report.program_page": "program_page",
-    "pjrt.models.schedule": "Action Step",
-    "pjrt.models.times_file": "write_times",
+    "pjrt.models.offloading.schedule": "Action Step",
+    "pjrt.models.benchmark.times_file": "write_times",
     "pjrt.host_memory.tolerance": "DEFAULT_TOLERANCES Tolerance",
     "pjrt.stablehlo.call_signature": "CallSignature Parameter Result",
 }

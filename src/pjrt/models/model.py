@@ -24,8 +24,8 @@ from pjrt.models.compilations import Compilation, Compilations, Shapes
 from pjrt.models.model_file import Contents, ModelFile
 from pjrt.models.weights import Weights
 from pjrt.plugins.device_count import client_with_devices
-from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import Parameter, Result
+from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.tree import NodeTypes
 
 SHAPES_KEPT = 16

@@ -18,10 +18,10 @@ from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models import file_signature
-from pjrt.stablehlo.argument_shapes import resolve_shapes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
+from pjrt.stablehlo.files.jax_export import is_jax_export
 from pjrt.stablehlo.format import is_text
-from pjrt.stablehlo.jax_export import is_jax_export
+from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.tree import Tree
 
 SAVED = "saved executable"

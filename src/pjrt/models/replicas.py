@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import pjrt.ifrt
-from pjrt.stablehlo.sharding import REPLICATED, Sharding
+from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
 
 Array = np.ndarray[Any, Any]
 

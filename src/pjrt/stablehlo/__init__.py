@@ -13,7 +13,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pjrt.stablehlo.argument_source import Source
+    from pjrt.stablehlo.analysis.cost_analysis import (
+        CollectiveCost,
+        CollectiveTotal,
+        Cost,
+        OperationCost,
+        cost,
+        parse_for_one_device,
+    )
+    from pjrt.stablehlo.analysis.memory_analysis import ArrayRole, MemoryStep, PeakArray, PeakMemory, peak_memory
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
     from pjrt.stablehlo.compatibility import static_check, supports
     from pjrt.stablehlo.conversion import (
@@ -26,17 +34,28 @@ if TYPE_CHECKING:
         to_module,
         to_text,
     )
-    from pjrt.stablehlo.cost_analysis import (
-        CollectiveCost,
-        CollectiveTotal,
-        Cost,
-        OperationCost,
-        cost,
-        parse_for_one_device,
+    from pjrt.stablehlo.cuts.cutting import Cut, Cutter, cut
+    from pjrt.stablehlo.cuts.straightening import StraightLine, straighten
+    from pjrt.stablehlo.files.hlo_text import parse_hlo_text
+    from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport, read_jax_export
+    from pjrt.stablehlo.files.named_sharding import NamedSharding
+    from pjrt.stablehlo.files.saved_model import (
+        SavedModel,
+        SavedModelArgument,
+        SavedModelSource,
+        is_saved_model,
+        read_saved_model,
     )
-    from pjrt.stablehlo.cutting import Cut, Cutter, cut
+    from pjrt.stablehlo.files.torch_folder import (
+        TorchArgument,
+        TorchFolder,
+        TorchInput,
+        TorchResult,
+        TorchSource,
+        is_torch_folder,
+        read_torch_folder,
+    )
     from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
-    from pjrt.stablehlo.hlo_text import parse_hlo_text
     from pjrt.stablehlo.inspection import (
         ArgumentInfo,
         OperationInfo,
@@ -46,36 +65,17 @@ if TYPE_CHECKING:
         inspect,
         signature,
     )
-    from pjrt.stablehlo.jax_export import ExportedArray, JaxExport, read_jax_export
     from pjrt.stablehlo.location import Location
-    from pjrt.stablehlo.memory_analysis import ArrayRole, MemoryStep, PeakArray, PeakMemory, peak_memory
-    from pjrt.stablehlo.named_sharding import NamedSharding
     from pjrt.stablehlo.operation import Block, Function, Operation, ParsedProgram, Value
     from pjrt.stablehlo.parser import parse
-    from pjrt.stablehlo.partitioner import Partitioned, partition
     from pjrt.stablehlo.plain import plain
-    from pjrt.stablehlo.platform_selection import select_platform
     from pjrt.stablehlo.reader import read, read_file
-    from pjrt.stablehlo.refinement import refine
     from pjrt.stablehlo.safe_parse import vet
-    from pjrt.stablehlo.saved_model import (
-        SavedModel,
-        SavedModelArgument,
-        SavedModelSource,
-        is_saved_model,
-        read_saved_model,
-    )
-    from pjrt.stablehlo.stated_partitioning import partitioning_of, with_partitioning
-    from pjrt.stablehlo.straightening import StraightLine, straighten
-    from pjrt.stablehlo.torch_folder import (
-        TorchArgument,
-        TorchFolder,
-        TorchInput,
-        TorchResult,
-        TorchSource,
-        is_torch_folder,
-        read_torch_folder,
-    )
+    from pjrt.stablehlo.shapes.argument_source import Source
+    from pjrt.stablehlo.shapes.platform_selection import select_platform
+    from pjrt.stablehlo.shapes.refinement import refine
+    from pjrt.stablehlo.shardings.partitioner import Partitioned, partition
+    from pjrt.stablehlo.shardings.stated_partitioning import partitioning_of, with_partitioning
     from pjrt.stablehlo.tree import CustomNode, Tree, TreeKind
     from pjrt.stablehlo.types import (
         FunctionType,
@@ -181,32 +181,34 @@ __all__ = [
 _HOMES = {
     "call_signature": "CallSignature Parameter Result",
     "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
-    "cutting": "Cut Cutter cut",
-    "cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
+    "cuts.cutting": "Cut Cutter cut",
+    "analysis.cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
     "format": "Encoding artifact_version encoding_of",
-    "hlo_text": "parse_hlo_text",
+    "files.hlo_text": "parse_hlo_text",
     "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
-    "jax_export": "ExportedArray JaxExport read_jax_export",
+    "files.jax_export": "ExportedArray JaxExport read_jax_export",
     "location": "Location",
-    "named_sharding": "NamedSharding",
-    "memory_analysis": "ArrayRole MemoryStep PeakArray PeakMemory peak_memory",
+    "files.named_sharding": "NamedSharding",
+    "analysis.memory_analysis": "ArrayRole MemoryStep PeakArray PeakMemory peak_memory",
     "operation": "Block Function Operation ParsedProgram Value",
     "parser": "parse",
-    "partitioner": "Partitioned partition",
+    "shardings.partitioner": "Partitioned partition",
     "plain": "plain",
-    "stated_partitioning": "partitioning_of with_partitioning",
-    "platform_selection": "select_platform",
+    "shardings.stated_partitioning": "partitioning_of with_partitioning",
+    "shapes.platform_selection": "select_platform",
     "reader": "read read_file",
-    "refinement": "refine",
+    "shapes.refinement": "refine",
     "compatibility": "static_check supports",
-    "torch_folder": ("TorchArgument TorchFolder TorchInput TorchResult TorchSource is_torch_folder read_torch_folder"),
-    "argument_source": "Source",
-    "straightening": "StraightLine straighten",
+    "files.torch_folder": (
+        "TorchArgument TorchFolder TorchInput TorchResult TorchSource is_torch_folder read_torch_folder"
+    ),
+    "shapes.argument_source": "Source",
+    "cuts.straightening": "StraightLine straighten",
     "tree": "CustomNode Tree TreeKind",
     "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
     "version": "Version",
     "safe_parse": "vet",
-    "saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",
+    "files.saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 

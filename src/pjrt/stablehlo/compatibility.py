@@ -22,7 +22,7 @@ from pjrt.stablehlo.format import artifact_version
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read
-from pjrt.stablehlo.stated_partitioning import with_partitioning
+from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
 from pjrt.stablehlo.version import Version
 
 

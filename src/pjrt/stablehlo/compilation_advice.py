@@ -10,13 +10,13 @@ from typing import Any
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, ResourceExhaustedError
 from pjrt.api.program import Program
 from pjrt.stablehlo._diagnostics import shortened
-from pjrt.stablehlo.argument_shapes import is_dynamic, spelled_shape, symbols_in_shape
 from pjrt.stablehlo.conversion import to_module
 from pjrt.stablehlo.inspection import ArgumentInfo, signature_of
 from pjrt.stablehlo.operation import ParsedProgram
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read
-from pjrt.stablehlo.stated_sharding import StatedSharding, meshes_of
+from pjrt.stablehlo.shapes.argument_shapes import is_dynamic, spelled_shape, symbols_in_shape
+from pjrt.stablehlo.shardings.stated_sharding import StatedSharding, meshes_of
 
 _SHAPES = "compile(program, shapes="
 _SHARDINGS = "expected shardings over the devices of the program"

@@ -8,8 +8,8 @@ import re
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.stablehlo import _bytecode, _hlo
-from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
-from pjrt.stablehlo.hlo_text import looks_like_hlo_text
+from pjrt.stablehlo.files._jax_export_schema import looks_like_jax_export
+from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text
 from pjrt.stablehlo.version import Version
 
 

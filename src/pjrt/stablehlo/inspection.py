@@ -12,15 +12,15 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import AnyProgram
 from pjrt.stablehlo import _artifact, _hlo, conversion
 from pjrt.stablehlo._mlir import MlirModule
-from pjrt.stablehlo.argument_shapes import StatedShape
 from pjrt.stablehlo.format import Encoding, artifact_version, encoding_of
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import as_program
-from pjrt.stablehlo.shape_assertions import symbolic_shapes
-from pjrt.stablehlo.sharding_parser import Mesh
-from pjrt.stablehlo.stated_sharding import meshes_of
+from pjrt.stablehlo.shapes.argument_shapes import StatedShape
+from pjrt.stablehlo.shapes.shape_assertions import symbolic_shapes
+from pjrt.stablehlo.shardings.sharding_parser import Mesh
+from pjrt.stablehlo.shardings.stated_sharding import meshes_of
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 from pjrt.stablehlo.version import Version
 

@@ -12,8 +12,8 @@ from typing import Any
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.program import Program
 from pjrt.stablehlo.location import Location
-from pjrt.stablehlo.sharding import Sharding
-from pjrt.stablehlo.sharding_parser import Mesh, parse_mesh, shardings_of
+from pjrt.stablehlo.shardings.sharding import Sharding
+from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_mesh, shardings_of
 from pjrt.stablehlo.types import FunctionType, ValueType
 
 _REQUIRED = object()

@@ -10,7 +10,7 @@ from pjrt.stablehlo import _mlir
 from pjrt.stablehlo.conversion import serialize, to_module
 from pjrt.stablehlo.mlir_walk import walk
 from pjrt.stablehlo.reader import as_program
-from pjrt.stablehlo.stated_partitioning import partitioning_of
+from pjrt.stablehlo.shardings.stated_partitioning import partitioning_of
 from pjrt.stablehlo.version import Version
 
 _HINTS = frozenset({"sdy.sharding_constraint", "sdy.reshard", "sdy.propagation_barrier", "sdy.all_slice"})

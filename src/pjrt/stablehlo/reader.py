@@ -11,9 +11,9 @@ from pathlib import Path
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo
-from pjrt.stablehlo._jax_export_schema import looks_like_jax_export
+from pjrt.stablehlo.files._jax_export_schema import looks_like_jax_export
+from pjrt.stablehlo.files.hlo_text import looks_like_hlo_text, parse_hlo_text
 from pjrt.stablehlo.format import BYTE_ORDER_MARK, Encoding, encoding_of, refuse_beginning
-from pjrt.stablehlo.hlo_text import looks_like_hlo_text, parse_hlo_text
 
 SAVED_MODEL_FILE = "saved_model.pb"
 """The file in the folder of a SavedModel that has the program."""
@@ -85,8 +85,8 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _of_folder(path: str | os.PathLike[str]) -> Program:
-    from pjrt.stablehlo.saved_model import is_saved_model, read_saved_model
-    from pjrt.stablehlo.torch_folder import is_torch_folder, read_torch_folder
+    from pjrt.stablehlo.files.saved_model import is_saved_model, read_saved_model
+    from pjrt.stablehlo.files.torch_folder import is_torch_folder, read_torch_folder
 
     if is_saved_model(path):
         return read_saved_model(path).program
@@ -117,7 +117,7 @@ def _content(path: str | os.PathLike[str]) -> bytes:
 
 def _recognized(code: bytes) -> Program:
     if looks_like_jax_export(code):
-        from pjrt.stablehlo.jax_export import read_jax_export
+        from pjrt.stablehlo.files.jax_export import read_jax_export
 
         return read_jax_export(code).program
     if looks_like_hlo_text(code):

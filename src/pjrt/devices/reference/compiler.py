@@ -21,7 +21,7 @@ from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo import read, to_module
 from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
-from pjrt.stablehlo.partitioner import Partitioned, partition
+from pjrt.stablehlo.shardings.partitioner import Partitioned, partition
 from pjrt.stablehlo.types import TupleType, ValueType
 
 Execute = Callable[[Sequence[Any], Context], Sequence[Any]]

@@ -15,7 +15,7 @@ from pjrt.devices.reference.core.lowering import ModuleLowering, function_attrib
 from pjrt.devices.reference.core.values import TOKEN
 from pjrt.devices.reference.fast.lowering import FastModuleLowering
 from pjrt.host import Allocation
-from pjrt.stablehlo.sharding_parser import shardings_of
+from pjrt.stablehlo.shardings.sharding_parser import shardings_of
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
 
 

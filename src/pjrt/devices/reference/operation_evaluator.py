@@ -12,7 +12,7 @@ from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.host import RunContext
 from pjrt.stablehlo import to_module
-from pjrt.stablehlo.cutting import Cut, Cutter
+from pjrt.stablehlo.cuts.cutting import Cut, Cutter
 from pjrt.stablehlo.operation import Operation, ParsedProgram
 
 

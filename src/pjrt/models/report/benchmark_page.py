@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from pjrt.models.benchmark import Benchmark, DeviceBenchmark
-from pjrt.models.latency import PERCENTILES, Latencies
+from pjrt.models.benchmark.benchmark import Benchmark, DeviceBenchmark
+from pjrt.models.benchmark.latency import PERCENTILES, Latencies
 from pjrt.models.report.page import page
 
 _BINS = 40

@@ -23,7 +23,7 @@ from pjrt.models.report.program_graph import (
     type_text,
 )
 from pjrt.stablehlo import ParsedProgram
-from pjrt.stablehlo.memory_analysis import PeakArray, peak_memory
+from pjrt.stablehlo.analysis.memory_analysis import PeakArray, peak_memory
 
 _SCRIPTS = ("elements.js", "layout.js", "groups.js", "graph.js", "memory.js", "program.js")
 

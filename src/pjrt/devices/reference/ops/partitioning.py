@@ -15,8 +15,8 @@ from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.spmd.replica_groups import Rendezvous
 from pjrt.stablehlo.attributes import Opaque
-from pjrt.stablehlo.sharding import REPLICATED, Sharding
-from pjrt.stablehlo.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
+from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
+from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
 
 Array = Any
 

@@ -15,7 +15,7 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.spmd.replica_groups import Rendezvous
 from pjrt.host.device_memory.allocation import on_host
-from pjrt.stablehlo.sharding import REPLICATED, Sharding
+from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
 from pjrt.stablehlo.types import TensorType, ValueType
 
 _FOREVER = 1e9

@@ -16,7 +16,7 @@ from pjrt.api.errors import FailedPreconditionError
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.stablehlo.attributes import Opaque
-from pjrt.stablehlo.sharding_parser import Mesh, parse_mesh
+from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_mesh
 
 Process = tuple[int, int]
 Group = tuple[Process, ...]

@@ -1,0 +1,1 @@
+"""Benchmarks: how long a model takes on devices, side by side."""

@@ -1,0 +1,303 @@
+"""Benchmarks: one program on several devices side by side, with the times of its parts (``pjrt.bench``)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pjrt.api.checks import expect_int
+from pjrt.api.client import Client
+from pjrt.api.compile_options import CompileOptions
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.program import Program
+from pjrt.artifacts.saved_executable import SavedExecutable
+from pjrt.models.benchmark.latency import Latencies
+from pjrt.models.benchmark.measurement import Measurement, MemoryPeak, Plan
+from pjrt.models.benchmark.workload import Workload
+from pjrt.models.inputs.flat_inputs import flat_inputs
+from pjrt.models.model import Model, load_model
+from pjrt.models.model_file import ModelFile
+
+DEFAULT_SECONDS = 2.0
+"""The time for each device if neither a duration nor a count is asked for."""
+
+DEFAULT_ROUNDS = 5
+"""The number of rounds; with fewer executions than that there is a round for each."""
+
+MOST_IN_FLIGHT = 32
+"""The most executions in flight of a program on several devices.
+
+XLA's runtimes hold back more. With hundreds whose collectives wait for each other, XLA's CPU runtime ends the process.
+"""
+
+
+def bench(
+    model: ModelFile | Program | SavedExecutable | str | bytes | os.PathLike[str],
+    devices: Sequence[str | Client | None] = (None,),
+    inputs: Sequence[Any] | Mapping[str, Any] = (),
+    *,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    count: int | None = None,
+    seconds: float | None = None,
+    warm_up: int | None = None,
+    in_flight: int = 1,
+    rounds: int = DEFAULT_ROUNDS,
+    compile_options: CompileOptions | None = None,
+    client_options: Mapping[str, Any] | None = None,
+) -> Benchmark:
+    """Measure a program on devices, side by side in interleaved rounds.
+
+    Compiling, the first execution, transfers and executions are timed apart. An execution is timed from the call until
+    all results are there. Arguments that the program donates are put on the devices again while the clock stands.
+
+    Args:
+        model: the path of a model file, or a program.
+        devices: names of devices or clients; None is the default device. Clients stay the caller's.
+        inputs: the arguments: texts such as ``random:0`` or ``x=FILE.npy``, as ``pjrt run --input`` takes them; or
+            arrays, flat or nested as the model takes them, in a sequence or by name.
+        shapes: shapes for texts such as ``random:0``, by a parameter's name or index, or sizes by symbol, where the
+            model has dynamic shapes.
+        count: the executions on each device.
+        seconds: the time for the executions on each device, instead of a count.
+        warm_up: the executions on each device that are not measured; by default those of about 0.3 seconds.
+        in_flight: how many executions are under way at the same time when the throughput is measured.
+        rounds: the number of rounds: in each all devices are measured one after the other, so that what disturbs the
+            machine for a while disturbs all of them.
+        compile_options: the compile options; they win over the program.
+        client_options: options of the clients that are made.
+
+    Raises:
+        InvalidArgumentError: an input does not fit the program, or an option is out of range.
+        PjrtError: a device cannot compile or run the program; the message names the device.
+    """
+    plan = plan_of(count, seconds, warm_up, in_flight, rounds)
+    file = ModelFile.of(model)
+    for name, value in (("devices such as ['cpu']", devices), ("inputs such as ['random:0']", inputs)):
+        if isinstance(value, str | Client):
+            raise InvalidArgumentError(f"expected a list of {name}, found {value!r}")
+    if not devices:
+        raise InvalidArgumentError("expected at least one device to measure, found none")
+    arguments = flat_inputs(file, inputs, shapes)
+    origin = time.perf_counter_ns()
+    with contextlib.ExitStack() as stack:
+        subjects = []
+        for label, device in zip(_labels(devices), devices, strict=True):
+            with _naming(label):
+                options = {} if isinstance(device, Client) else dict(client_options or {})
+                loaded = stack.enter_context(load_model(file, device, compile_options=compile_options, **options))
+                subjects.append(_Subject(label or loaded.client.platform_name, loaded, arguments, plan, origin))
+        for number in range(plan.rounds):
+            for subject in subjects:
+                with _naming(subject.label):
+                    if number == 0:
+                        subject.measurement.warm_up()
+                    subject.measurement.run_round(number)
+        return Benchmark(_name_of(file, subjects[0]), plan.rounds, tuple(each.results() for each in subjects))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The time of a device as a multiple of the first device's time.
+
+    Attributes:
+        median: the ratio of the medians.
+        low: the least ratio of the medians of one round.
+        high: the greatest ratio of the medians of one round.
+    """
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class DeviceBenchmark:
+    """The times of a program on one device, or on as many devices of a client as it needs.
+
+    Attributes:
+        label: the device's name, with a number if the name was given several times.
+        platform_name: the platform.
+        platform_version: the platform's version.
+        device_kind: the kind of its devices.
+        num_devices: the number of devices that the program runs on.
+        compile_seconds: the time of compiling.
+        first_run_seconds: the time of the first execution, which may include work that is done once.
+        put: the copies of all arguments from the host to the devices.
+        execute: the executions, one at a time, from the call until all results are there.
+        fetch: the copies of all results from the devices to the host.
+        argument_bytes: the bytes of the arguments.
+        result_bytes: the bytes of the results.
+        in_flight: the number of executions in flight for ``pipelined`` and ``throughput``.
+        pipelined: the executions with several in flight, each from its call; empty with one in flight.
+        throughput: executions a second, with ``in_flight`` of them in flight, without transfers.
+        memory_peak: the most memory in use; None where neither the device nor the system reports it.
+    """
+
+    label: str
+    platform_name: str
+    platform_version: str
+    device_kind: str
+    num_devices: int
+    compile_seconds: float
+    first_run_seconds: float
+    put: Latencies
+    execute: Latencies
+    fetch: Latencies
+    argument_bytes: int
+    result_bytes: int
+    in_flight: int
+    pipelined: Latencies
+    throughput: float
+    memory_peak: MemoryPeak | None
+
+    @property
+    def parts(self) -> dict[str, Latencies]:
+        """The measured times by the names of the parts, without parts that were not measured."""
+        parts = {"put": self.put, "execute": self.execute, "pipelined": self.pipelined, "fetch": self.fetch}
+        return {name: latencies for name, latencies in parts.items() if latencies.count}
+
+    def ratio_to(self, first: DeviceBenchmark) -> Ratio:
+        """Return this device's time of an execution as a multiple of another's."""
+        rounds = [
+            self.execute.of_round(number).median / first.execute.of_round(number).median
+            for number in range(int(self.execute.rounds.max()) + 1)
+        ]
+        return Ratio(self.execute.median / first.execute.median, min(rounds), max(rounds))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the results without the raw times, for ``--json``."""
+        peak = self.memory_peak
+        return {
+            "device": self.label,
+            "platform": self.platform_name,
+            "platform_version": self.platform_version,
+            "device_kind": self.device_kind,
+            "num_devices": self.num_devices,
+            "compile_seconds": self.compile_seconds,
+            "first_run_seconds": self.first_run_seconds,
+            "argument_bytes": self.argument_bytes,
+            "result_bytes": self.result_bytes,
+            **{name: latencies.as_dict() for name, latencies in self.parts.items()},
+            "in_flight": self.in_flight,
+            "executions_per_second": self.throughput,
+            "memory_peak_bytes": None if peak is None else peak.nbytes,
+            "memory_peak_of": None if peak is None else peak.source,
+        }
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """The results of a benchmark.
+
+    Attributes:
+        program: the program's name or file.
+        rounds: the number of rounds, in each of which all devices were measured one after the other.
+        devices: the results of each device, in the order of the call.
+    """
+
+    program: str
+    rounds: int
+    devices: tuple[DeviceBenchmark, ...]
+
+    def ratios(self) -> tuple[Ratio, ...]:
+        """Return each device's time of an execution as a multiple of the first device's."""
+        return tuple(each.ratio_to(self.devices[0]) for each in self.devices)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the results without the raw times, for ``--json``."""
+        devices = [
+            {**each.as_dict(), "ratio": {"median": ratio.median, "low": ratio.low, "high": ratio.high}}
+            for each, ratio in zip(self.devices, self.ratios(), strict=True)
+        ]
+        return {"program": self.program, "rounds": self.rounds, "devices": devices}
+
+
+def plan_of(count: int | None, seconds: float | None, warm_up: int | None, in_flight: int, rounds: int) -> Plan:
+    """Return the plan of a benchmark, with defaults for what is None.
+
+    Raises:
+        InvalidArgumentError: a number is out of range, or both a count and a time are given.
+    """
+    if count is not None and seconds is not None:
+        raise InvalidArgumentError(f"expected a count or a time, found both: {count} executions and {seconds} seconds")
+    for name, value, least in (
+        ("count", count, 1),
+        ("warm_up", warm_up, 0),
+        ("in_flight", in_flight, 1),
+        ("rounds", rounds, 1),
+    ):
+        if value is not None and expect_int(value, f"{name} as a whole number") < least:
+            raise InvalidArgumentError(f"expected {name} to be at least {least}, found {value}")
+    if seconds is not None and not 0 < seconds < 1e6:
+        raise InvalidArgumentError(f"expected seconds above 0 and below a million, found {seconds}")
+    return Plan(count, seconds or DEFAULT_SECONDS, warm_up, min(rounds, count or rounds), in_flight)
+
+
+class _Subject:
+    """One device of a benchmark."""
+
+    def __init__(self, label: str, model: Model, arguments: Sequence[Any], plan: Plan, origin: int) -> None:
+        self.label = label
+        self.model = model
+        fitted = model.fitted(arguments)
+        begin = time.perf_counter()
+        self.executable = model.compile([argument.shape for argument in fitted])
+        self.compile_seconds = time.perf_counter() - begin
+        if self.executable.num_devices > 1 and plan.in_flight > MOST_IN_FLIGHT:
+            raise InvalidArgumentError(
+                f"expected at most {MOST_IN_FLIGHT} executions in flight of a program on several devices, found "
+                f"{plan.in_flight}: runtimes on processors can block when more wait for each other"
+            )
+        self.workload = Workload(model, self.executable, fitted)
+        self.measurement = Measurement(self.workload, plan, origin)
+        self._in_flight = plan.in_flight
+
+    def results(self) -> DeviceBenchmark:
+        client, measurement = self.model.client, self.measurement
+        return DeviceBenchmark(
+            label=self.label,
+            platform_name=client.platform_name,
+            platform_version=client.platform_version,
+            device_kind=self.executable.devices[0].kind,
+            num_devices=self.executable.num_devices,
+            compile_seconds=self.compile_seconds,
+            first_run_seconds=measurement.first_run_seconds,
+            put=measurement.put.latencies(),
+            execute=measurement.execute.latencies(),
+            fetch=measurement.fetch.latencies(),
+            argument_bytes=self.workload.num_argument_bytes,
+            result_bytes=self.workload.num_result_bytes,
+            in_flight=self._in_flight,
+            pipelined=measurement.pipelined.latencies(),
+            throughput=measurement.throughput,
+            memory_peak=measurement.memory_peak,
+        )
+
+
+def _labels(devices: Sequence[str | Client | None]) -> list[str]:
+    """Return a name for each device, with a number behind a name that stands there again; "" for the default one."""
+    seen: Counter[str] = Counter()
+    labels = []
+    for device in devices:
+        name = device.platform_name if isinstance(device, Client) else device or ""
+        seen[name] += 1
+        labels.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return labels
+
+
+def _name_of(file: ModelFile, subject: _Subject) -> str:
+    return os.path.basename(file.source) or subject.executable.name
+
+
+@contextlib.contextmanager
+def _naming(device: str) -> Any:
+    """Add a device's name to the errors of its part of the benchmark."""
+    try:
+        yield
+    except PjrtError as error:
+        raise PjrtError.of(error.code, f"{device or 'the default device'}: {error.message}") from error

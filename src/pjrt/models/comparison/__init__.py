@@ -1,0 +1,1 @@
+"""Comparisons: a model on several devices, and the first operation whose results differ."""

@@ -1,0 +1,1 @@
+"""Inputs: the arrays for the parameters of a model, from files, numbers and fillers."""

@@ -1,0 +1,1 @@
+"""Offloading: models larger than the memory of the device, run stage by stage."""

@@ -1,0 +1,1 @@
+"""Analyses: what a program costs, and the memory that it needs."""

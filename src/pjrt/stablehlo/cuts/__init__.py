@@ -1,0 +1,1 @@
+"""Cuts: programs made of parts of other programs."""

@@ -1,0 +1,1 @@
+"""Readers of program files: those of JAX, PyTorch/XLA, TensorFlow and XLA."""

@@ -1,0 +1,290 @@
+"""The reader of files of ``jax.export``: from a flatbuffer to a ``JaxExport``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.program import Program
+from pjrt.stablehlo.files import _jax_export_schema as schema
+from pjrt.stablehlo.files._flatbuffer import INT8, INT16, UINT8, UINT16, UINT32, FlatBuffer, FlatTable
+from pjrt.stablehlo.files._jax_export_schema import Exported
+from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport
+from pjrt.stablehlo.files.named_sharding import NamedSharding
+from pjrt.stablehlo.format import encoding_of
+from pjrt.stablehlo.shapes.symbolic_size import symbols_in
+from pjrt.stablehlo.tree import DEEPEST, LEAF, Tree, TreeKind, shortened
+
+_WHAT = "jax.export file"
+_MOST_DERIVATIVES = 16
+_LONGEST_SIZE = 20
+_ORDERED_DICT = "collections.OrderedDict"
+
+
+def read(code: bytes) -> JaxExport:
+    """Return the contents of the bytes.
+
+    Raises:
+        DataLossError: the bytes are truncated or corrupt.
+        InvalidArgumentError: the version is one that cannot be read.
+    """
+    return _exported(FlatBuffer(code, _WHAT).root, 0)
+
+
+def _exported(table: FlatTable, depth: int) -> JaxExport:
+    if depth > _MOST_DERIVATIVES:
+        raise table.damaged(f"has more than {_MOST_DERIVATIVES} derivatives inside each other")
+    serialization, convention = _versions(table)
+    meshes = [_mesh(mesh) for mesh in table.tables(Exported.UNIQUE_MESHES, "mesh")]
+    shardings = [_named(named, meshes) for named in table.tables(Exported.UNIQUE_SHARDINGS, "sharding")]
+    unique = [_array(aval) for aval in table.tables(Exported.UNIQUE_AVALS, "array type")]
+    arguments = _arrays(table, _IN, unique, shardings, meshes)
+    results = _arrays(table, _OUT, unique, shardings, meshes)
+    kept = table.numbers(Exported.KEPT_ARGUMENTS, UINT16)
+    if list(kept) != sorted(set(kept)) or (kept and kept[-1] >= len(arguments)):
+        raise table.damaged(f"keeps the arguments {kept[:9]} of {len(arguments)}")
+    num_devices = table.number(Exported.NUM_DEVICES, UINT32) or table.number(Exported.NUM_DEVICES_16, INT16)
+    for array in (*arguments, *results):
+        if array.sharding is not None and array.sharding.num_devices not in (1, num_devices):
+            raise table.damaged(f"is for {num_devices} devices, and has a sharding {array.sharding}")
+    input_tree = _tree(table, Exported.IN_TREE, "structure of the arguments", len(arguments))
+    if [child.kind for child in input_tree.children] != [TreeKind.TUPLE, TreeKind.DICT]:
+        raise table.damaged(f"has arguments that are no tuple and dictionary: {shortened(input_tree)}")
+    vjp = table.table(Exported.VJP, "derivative")
+    return JaxExport(
+        function_name=table.text(Exported.FUNCTION_NAME) or "",
+        program=_program(table),
+        input_tree=input_tree,
+        arguments=arguments,
+        output_tree=_tree(table, Exported.OUT_TREE, "structure of the results", len(results)),
+        results=results,
+        kept_arguments=kept,
+        num_devices=num_devices,
+        platforms=table.texts(Exported.PLATFORMS),
+        ordered_effects=_effects(table, Exported.ORDERED_EFFECTS),
+        unordered_effects=_effects(table, Exported.UNORDERED_EFFECTS),
+        disabled_checks=tuple(_check(check) for check in table.tables(Exported.DISABLED_CHECKS, "disabled check")),
+        uses_global_constants=table.number(Exported.USES_GLOBAL_CONSTANTS, UINT8) != 0,
+        serialization_version=serialization,
+        calling_convention_version=convention,
+        jax_version=table.text(Exported.JAX_VERSION) or "",
+        vjp=None if vjp is None else _exported(vjp, depth + 1),
+    )
+
+
+def _versions(table: FlatTable) -> tuple[int, int]:
+    """Return the versions of the serialization and of the calling convention."""
+    serialization = table.number(Exported.SERIALIZATION_VERSION, UINT16)
+    convention = table.number(Exported.CALLING_CONVENTION, UINT16)
+    for name, version, oldest, newest in (
+        ("serialization version", serialization, schema.OLDEST_SERIALIZATION, schema.NEWEST_SERIALIZATION),
+        ("calling convention", convention, schema.OLDEST_CONVENTION, schema.NEWEST_CONVENTION),
+    ):
+        if not oldest <= version <= newest:
+            age, step = ("new", "upgrade pjrt") if version > newest else ("old", "export again with a newer JAX")
+            raise InvalidArgumentError(
+                f"the {_WHAT} is too {age}: expected a {name} from {oldest} to {newest}, found {version}; {step}"
+            )
+    return serialization, convention
+
+
+def _program(table: FlatTable) -> Program:
+    program = Program(table.content(Exported.MLIR_MODULE) or b"")
+    try:
+        encoding_of(program)
+    except PjrtError as error:
+        raise table.damaged(f"holds no program: {error.message}") from error
+    return program
+
+
+# Arguments and results.
+
+_IN = (Exported.IN_AVALS, Exported.IN_AVAL_INDICES, Exported.IN_SHARDINGS, Exported.IN_SHARDING_INDICES)
+_OUT = (Exported.OUT_AVALS, Exported.OUT_AVAL_INDICES, Exported.OUT_SHARDINGS, Exported.OUT_SHARDING_INDICES)
+
+Mesh = tuple[tuple[tuple[str, int], ...], tuple[str, ...]]
+"""The axes of a mesh and their types."""
+
+
+def _arrays(
+    table: FlatTable,
+    slots: Sequence[Exported],
+    unique: Sequence[ExportedArray],
+    shardings: Sequence[NamedSharding],
+    meshes: Sequence[Mesh],
+) -> tuple[ExportedArray, ...]:
+    """Return the arguments or the results: since version 10 by their place among unique ones, before one by one."""
+    avals, aval_indices, own, own_indices = slots
+    indices = table.numbers(aval_indices, UINT32)
+    if indices:
+        arrays = [unique[_checked(table, index, len(unique), "array types")] for index in indices]
+    else:
+        arrays = [_array(aval) for aval in table.tables(avals, "array type")]
+    places = table.numbers(own_indices, UINT32)
+    stated: list[tuple[NamedSharding | None, bytes]]
+    if places:
+        numbers = [_checked(table, place, len(shardings) + 1, "shardings") for place in places]
+        stated = [(shardings[number - 1] if number else None, b"") for number in numbers]
+    else:
+        stated = [_sharding(sharding, meshes) for sharding in table.tables(own, "sharding")]
+    if len(stated) not in (0, len(arrays)):
+        raise table.damaged(f"has {len(arrays)} array types and {len(stated)} shardings")
+    stated = stated or [(None, b"")] * len(arrays)
+    return tuple(
+        ExportedArray(array.element_type, array.shape, array.jax_dtype, array.memory_space, named, proto)
+        for array, (named, proto) in zip(arrays, stated, strict=True)
+    )
+
+
+def _array(table: FlatTable) -> ExportedArray:
+    kind, number = table.number(schema.Aval.KIND, INT8), table.number(schema.Aval.DTYPE, INT8)
+    if kind != 0:
+        raise table.damaged(f"is of kind {kind}, not an array")
+    shape = tuple(_size(table, text) for text in table.texts(schema.Aval.SHAPE))
+    space = table.number(schema.Aval.MEMORY_SPACE, INT8)
+    memory_space = schema.MEMORY_SPACES[_checked(table, space, len(schema.MEMORY_SPACES), "memory spaces")]
+    if number in schema.KEYS:
+        name, words = schema.KEYS[number]
+        return ExportedArray(ElementType.U32, (*shape, words), name, memory_space)
+    if number == schema.FLOAT0:
+        return ExportedArray(ElementType.PRED, shape, "float0", memory_space)
+    element_type = schema.DTYPES.get(number)
+    if element_type is None:
+        raise InvalidArgumentError(
+            f"{table.name} of the {_WHAT} has an element type with the unknown number {number}: upgrade pjrt"
+        )
+    return ExportedArray(element_type, shape, "", memory_space)
+
+
+def _size(table: FlatTable, text: str) -> int | str:
+    if text.isascii() and text.isdigit() and len(text) < _LONGEST_SIZE:
+        return int(text)
+    try:
+        if symbols_in(text):
+            return text
+    except InvalidArgumentError:
+        pass
+    raise table.damaged(f"has the size {text[:80]!r}")
+
+
+def _sharding(table: FlatTable, meshes: Sequence[Mesh]) -> tuple[NamedSharding | None, bytes]:
+    named = table.table(schema.Sharding.NAMED, table.name)
+    if named is not None:
+        return _named(named, meshes), b""
+    return None, table.content(schema.Sharding.HLO_PROTO) or b""
+
+
+def _named(table: FlatTable, meshes: Sequence[Mesh]) -> NamedSharding:
+    if meshes:
+        place = table.number(schema.NamedShardingTable.MESH_INDEX, UINT32)
+        axes, types = meshes[_checked(table, place, len(meshes), "meshes")]
+    else:
+        mesh = table.table(schema.NamedShardingTable.MESH, f"mesh of {table.name}")
+        axes, types = ((), ()) if mesh is None else _mesh(mesh)
+    spec = table.table(schema.NamedShardingTable.SPEC, f"axes of {table.name}")
+    if spec is None:
+        raise table.damaged("has no axes")
+    dimensions = spec.tables(schema.Spec.DIMENSIONS, "dimension")
+    return NamedSharding(
+        axes,
+        tuple(dimension.texts(schema.SPEC_AXES) for dimension in dimensions),
+        tuple(sorted(spec.texts(schema.Spec.UNREDUCED))),
+        tuple(sorted(spec.texts(schema.Spec.REDUCED))),
+        table.text(schema.NamedShardingTable.MEMORY_KIND) or "",
+        types,
+    )
+
+
+def _mesh(table: FlatTable) -> Mesh:
+    sizes, names = table.numbers(schema.Mesh.SIZES, UINT32), table.texts(schema.Mesh.NAMES)
+    types = table.numbers(schema.Mesh.TYPES, INT8)
+    if len(sizes) != len(names) or len(types) not in (0, len(names)):
+        raise table.damaged(f"has {len(sizes)} sizes, {len(names)} names and {len(types)} types of axes")
+    spelled = tuple(schema.AXIS_TYPES[_checked(table, type_, len(schema.AXIS_TYPES), "axis types")] for type_ in types)
+    return tuple(zip(names, sizes, strict=True)), spelled
+
+
+def _checked(table: FlatTable, index: int, count: int, of: str) -> int:
+    if not 0 <= index < count:
+        raise table.damaged(f"refers to number {index} of {count} {of}")
+    return index
+
+
+# Structures.
+
+_KINDS = {
+    schema.TUPLE: TreeKind.TUPLE,
+    schema.LIST: TreeKind.LIST,
+    schema.DICT: TreeKind.DICT,
+    schema.CUSTOM: TreeKind.CUSTOM,
+}
+
+
+def _tree(table: FlatTable, slot: Exported, name: str, num_leaves: int) -> Tree:
+    outer = table.table(slot, name)
+    if outer is None:
+        raise table.damaged(f"has no {name}")
+    tree = _node(outer, 0)
+    if tree.num_leaves != num_leaves:
+        raise outer.damaged(f"has {tree.num_leaves} leaves for {num_leaves} array types")
+    return tree
+
+
+def _node(table: FlatTable, depth: int) -> Tree:
+    if depth > DEEPEST:
+        raise table.damaged(f"is nested more than {DEEPEST} deep")
+    number = table.number(schema.PyTree.KIND, INT8)
+    children = tuple(_node(child, depth + 1) for child in table.tables(schema.PyTree.CHILDREN, table.name))
+    if number in (schema.LEAF, schema.NONE):
+        if children:
+            raise table.damaged(f"has a leaf with {len(children)} children")
+        return LEAF if number == schema.LEAF else Tree(TreeKind.NONE)
+    kind = _KINDS.get(number)
+    if kind is None:
+        raise InvalidArgumentError(
+            f"the {table.name} in the {_WHAT} has a node of the unknown kind {number}: upgrade pjrt"
+        )
+    keys, name, data = table.texts(schema.PyTree.KEYS), "", b""
+    if kind is TreeKind.CUSTOM:
+        name = table.text(schema.PyTree.CUSTOM_NAME) or ""
+        data = table.content(schema.PyTree.CUSTOM_DATA) or b""
+        keys = _fields(data, len(children))
+        if name == _ORDERED_DICT and len(keys) == len(children):
+            kind, name, data = TreeKind.DICT, "", b""
+    elif kind is not TreeKind.DICT:
+        keys = ()
+    try:
+        return Tree(kind, children, keys, name, data)
+    except PjrtError as error:
+        raise table.damaged(f"is no structure: {error.message}") from error
+
+
+def _fields(data: bytes, count: int) -> tuple[str, ...]:
+    """Return the names of a custom node's children, which JAX writes as JSON for named tuples and ``OrderedDict``."""
+    try:
+        names = json.loads(data)
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(names, list) or len(names) != count or not all(isinstance(name, str) for name in names):
+        return ()
+    return tuple(names) if len(set(names)) == len(names) else ()
+
+
+# The rest.
+
+
+def _effects(table: FlatTable, slot: Exported) -> tuple[str, ...]:
+    """Return the types of effects: the file has them as Python prints a class."""
+    names = (effect.text(schema.EFFECT_NAME) or "" for effect in table.tables(slot, "effect"))
+    return tuple(name.removeprefix("<class '").removesuffix("'>") for name in names)
+
+
+def _check(table: FlatTable) -> str:
+    kind = table.number(schema.Check.KIND, INT8)
+    if kind == schema.CUSTOM_CALL_CHECK:
+        return f"custom_call:{table.text(schema.Check.TARGET) or ''}"
+    if kind in (schema.PLATFORM_CHECK, schema.SHAPE_CHECK):
+        return "platform" if kind == schema.PLATFORM_CHECK else "shape_assertions"
+    return f"unknown check {kind}"

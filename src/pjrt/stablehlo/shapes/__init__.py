@@ -1,0 +1,1 @@
+"""Shapes that only a run decides: sizes, assertions about them, and programs refined for given ones."""

@@ -1,0 +1,172 @@
+"""Shape propagation: XLA's passes that compute all shapes of a program from those of its arguments.
+
+XLA does not survive every program here: it divides where a program that computes shapes divides by zero, and it
+recurses into calls and copies each called function to its callers. Ordinary programs are recognized; every other
+program is refined in a subprocess, which costs a fraction of a second.
+
+As a program, this module is the subprocess.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from typing import Any
+
+from pjrt.api.errors import DeadlineExceededError, InvalidArgumentError, PjrtError
+from pjrt.stablehlo import _mlir, jaxlib
+from pjrt.stablehlo._mlir import MlirModule
+from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.outline import Outline
+from pjrt.stablehlo.shapes.shape_assertions import is_assertion, without_advice
+
+TIME_LIMIT = 120.0
+"""The time limit of the subprocess, in seconds."""
+
+_DIALECTS = frozenset(("builtin", "func", "stablehlo", "chlo", "sdy"))
+_DEEPEST_CALLS = 50
+_MOST_OPERATIONS = 200_000
+_DIVISIONS = ("stablehlo.divide", "stablehlo.remainder")
+_EXIT_REFUSED = 3
+
+
+def propagate(module: MlirModule) -> bytes:
+    """Return a module, whose main function has arguments of static shapes, with static shapes only, as bytecode.
+
+    Raises:
+        InvalidArgumentError: a condition that the program states about the shapes does not hold, shapes do not fit
+            together, or a shape depends on more than the shapes of the arguments. The message is XLA's or the
+            program's own.
+        DeadlineExceededError: XLA does not finish.
+    """
+    try:
+        return _propagate_safely(module)
+    except InvalidArgumentError:
+        # XLA stops at the first fault, which often follows from a condition that does not hold: ask for those alone.
+        _propagate_safely(_conditions_of(module))
+        raise
+
+
+def _propagate_safely(module: MlirModule) -> bytes:
+    code = _mlir.write_bytecode(module)
+    return _propagate(code) if _is_ordinary(module) else _propagate_in_subprocess(code)
+
+
+def _conditions_of(module: MlirModule) -> MlirModule:
+    """Return the part of a module that checks the conditions on shapes, without results."""
+    ir = jaxlib.load("mlir.ir", "refine the shapes of a program")
+    conditions = _mlir.parse(_mlir.write_bytecode(module))
+    with conditions as mlir, ir.Location.unknown():
+        functions = [each.operation for each in mlir.body if each.operation.name == "func.func"]
+        main = next(function for function in functions if function.attributes["sym_name"].value == "main")
+        *operations, end = main.regions[0].blocks[0].operations
+        ir.Operation.create("func.return", ip=ir.InsertionPoint(end))
+        end.operation.erase()
+        type_ = ir.FunctionType.get(ir.FunctionType(main.attributes["function_type"].value).inputs, [])
+        main.attributes["function_type"] = ir.TypeAttr.get(type_)
+        if "res_attrs" in main.attributes:
+            del main.attributes["res_attrs"]
+        for operation in reversed(operations):
+            is_used = any(True for result in operation.operation.results for _ in result.uses)
+            if not is_used and not is_assertion(operation.operation):
+                operation.operation.erase()
+    _mlir.run_passes(conditions, "builtin.module(symbol-dce)")
+    return conditions
+
+
+_STILL_DYNAMIC = "op has dynamic shapes"
+_FAILURE = re.compile(r'error: (?:(?:loc\(.*?\)|"[^"]*":\d+:\d+|<unknown>:0): )*(.*)')
+
+
+def _propagate(code: bytes) -> bytes:
+    xla = jaxlib.load("_jax", "refine the shapes of a program")
+    try:
+        refined: bytes = xla.mlir.refine_polymorphic_shapes(
+            mlir_module=code, enable_shape_assertions=True, validate_static_shapes=True, enable_shardy=b"sdy" in code
+        )
+    except (RuntimeError, ValueError) as error:
+        match = _FAILURE.search(str(error))
+        message = without_advice(match[1] if match else str(error))
+        if message.endswith(_STILL_DYNAMIC):
+            message += ": its sizes depend on values, and only those that depend on shapes can be refined"
+        raise InvalidArgumentError(message) from error
+    return refined
+
+
+def _propagate_in_subprocess(code: bytes) -> bytes:
+    from pjrt.system.python_process import run_module  # here: ordinary programs need no subprocess
+
+    try:
+        ended = run_module(__name__, str(len(code)), given=code, time_limit=TIME_LIMIT)
+    except TimeoutError as error:
+        raise DeadlineExceededError(f"XLA did not compute the program's shapes within {TIME_LIMIT:.0f} s") from error
+    if ended is None:  # no Python can be started here
+        return _propagate(code)
+    if ended.status == _EXIT_REFUSED:
+        raise InvalidArgumentError(ended.output.decode(errors="replace"))
+    if ended.status:
+        raise InvalidArgumentError(f"XLA ends its process while it computes the program's shapes ({ended})")
+    return ended.output
+
+
+def _is_ordinary(module: MlirModule) -> bool:
+    """Whether a module is of the kind that XLA is known to survive."""
+    outline = Outline.of(module)
+    if any(name.partition(".")[0] not in _DIALECTS for name in outline.operations):
+        return False
+    if outline.functions.bodiless or outline.functions.depth() > _DEEPEST_CALLS:
+        return False
+    with module as mlir:
+        return _inlined_size(mlir) <= _MOST_OPERATIONS and not any(map(_is_delicate, walk(mlir.operation)))
+
+
+def _is_delicate(operation: Any) -> bool:
+    """Whether XLA may end the process over an operation: a division of integers, or a custom call for refinement."""
+    name = operation.name
+    if name in _DIVISIONS:
+        return _OF_INTEGERS.search(str(operation.results[0].type)) is not None
+    return name == "stablehlo.custom_call" and "indices_of_shape_operands" in operation.attributes
+
+
+_OF_INTEGERS = re.compile(r"[<x]u?i\d")
+
+
+def _inlined_size(mlir: Any) -> int:
+    """Return how many operations the main function has when each call is replaced by the function that is called."""
+    sizes: dict[str, int] = {}
+    calls: dict[str, Counter[str]] = {}
+    for inner in mlir.body:
+        if inner.operation.name != "func.func":
+            continue
+        name = inner.operation.attributes["sym_name"].value
+        sizes[name], calls[name] = 0, Counter()
+        for operation in walk(inner.operation):
+            sizes[name] += 1
+            if operation.name == "func.call":
+                calls[name][operation.attributes["callee"].value] += 1
+    inlined: dict[str, int] = {}
+
+    def size_of(name: str) -> int:
+        if name not in inlined:
+            inlined[name] = sizes[name] + sum(count * size_of(callee) for callee, count in calls[name].items())
+        return inlined[name]
+
+    return size_of("main")
+
+
+def _main(size: int) -> int:
+    from pjrt.stablehlo.safe_parse import limit_memory
+
+    limit_memory(size)
+    try:
+        sys.stdout.buffer.write(_propagate(sys.stdin.buffer.read(size)))
+    except PjrtError as error:
+        sys.stdout.write(error.message)
+        sys.stdout.flush()
+        return _EXIT_REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(int(sys.argv[1])))

@@ -1,0 +1,1 @@
+"""Shardings: what a program states about its devices, and the partitioner."""

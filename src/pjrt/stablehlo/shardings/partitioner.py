@@ -1,0 +1,304 @@
+"""XLA's partitioner for any device: from the program of many devices to that of one, with explicit collectives.
+
+A program with shardings is written for whole values. XLA's SPMD partitioner decides which device holds which part of
+each value, and inserts the collectives that move parts. It belongs to XLA's compilers and has no entry point of its
+own, so the program is compiled for the CPU, with as many virtual devices as it needs, and the module is taken from
+between two of the compiler's passes, where XLA writes it to a file. Generating code would take ten times as long as
+all that comes before it. An operation that XLA has no code for, a result of its own, ends the compilation there.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionValue
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.program import AnyProgram, Program, ProgramFormat
+from pjrt.stablehlo import _mlir, jaxlib
+from pjrt.stablehlo._mlir import MlirModule
+from pjrt.stablehlo.compilation_advice import with_advice
+from pjrt.stablehlo.conversion import to_module
+from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.reader import read
+from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
+
+_PURPOSE = "partition a program"
+_STOP = "pjrt_no_code_after_partitioning"
+_DUMP = "*after_spmd-partitioning*.pb"
+
+
+@dataclass(frozen=True)
+class Partitioned:
+    """A program as one of its partitions runs it.
+
+    Attributes:
+        module: the program in StableHLO, over the parts of values that one device holds. ``stablehlo.partition_id``
+            tells the partition, and collectives name the partitions that take part.
+        parameter_shardings: how each whole argument is spread over the partitions, as a serialized ``xla.OpSharding``.
+        result_shardings: how each whole result is spread over them.
+    """
+
+    module: MlirModule
+    parameter_shardings: tuple[bytes, ...]
+    result_shardings: tuple[bytes, ...]
+
+    @property
+    def program(self) -> Program:
+        """The module as a program."""
+        return Program(_mlir.write_bytecode(self.module))
+
+
+def partition(program: AnyProgram, options: CompileOptions | None = None) -> Partitioned:
+    """Partition a program by its shardings, Shardy's or GSPMD's, and by what XLA propagates from them.
+
+    Args:
+        program: a program of whole values in any encoding. Its bytes are trusted as a compiler trusts them.
+        options: the compile options. They say how many replicas and partitions there are, of which kind the shardings
+            are, and where shardings may be propagated to; the program decides what they leave open. The options of
+            another compiler (``option_overrides``) are ignored.
+
+    Raises:
+        UnimplementedError: XLA does not partition such programs; the message is XLA's.
+        InvalidArgumentError: the program does not parse, or its shardings are for another number of devices.
+        FailedPreconditionError: jaxlib is missing.
+    """
+    program = Program.of(program)
+    options = with_partitioning(program, options)
+    shardy = options.partitioning.use_shardy_partitioner
+    module = to_module(read(program), trusted=True, legalized=False)
+    with module as mlir:
+        main = _main(mlir)
+        num_results = len(_type(main).results)
+        stated = {name: _stated(main, name) for name in ("arg_attrs", "res_attrs")}
+        _check_borders(main)
+        _append_stop(main, as_result=shardy)
+    try:
+        dumped = _compile_and_dump(_mlir.write_bytecode(module), _options(options))
+    except InvalidArgumentError as error:
+        raise with_advice(error, program) from error
+    hlo = read(Program(dumped, ProgramFormat.HLO))
+    parameter_shardings, result_shardings = _shardings(hlo)
+    partitioned = to_module(hlo, trusted=True)
+    with partitioned as mlir:
+        main = _main(mlir)
+        _remove_stop(main, num_results)
+        _check_groups(mlir)
+        _state(mlir, main, stated, options)
+    return Partitioned(partitioned, parameter_shardings, result_shardings[:num_results])
+
+
+def _options(options: CompileOptions) -> CompileOptions:
+    """Return the options for a compilation on virtual devices, of a program that may have one more result."""
+    replicas, partitions = options.partitioning.num_replicas, options.partitioning.num_partitions
+    ids = range(replicas * partitions)
+    propagation = options.allow_spmd_sharding_propagation_to_output
+    if len(propagation) > 1 and options.partitioning.use_shardy_partitioner:
+        propagation = (*propagation, False)
+    return replace(
+        options,
+        device_assignment=DeviceAssignment(
+            tuple(tuple(ids[row * partitions : (row + 1) * partitions]) for row in range(replicas))
+        ),
+        device_ordinal=-1,
+        use_spmd_partitioning=True,
+        compile_portable_executable=False,
+        allow_spmd_sharding_propagation_to_output=propagation,
+        option_overrides={},
+    )
+
+
+def _compile_and_dump(code: bytes, options: CompileOptions) -> bytes:
+    """Compile a program that stops after the partitioner, and return the ``HloProto`` that the partitioner left."""
+    jax = jaxlib.load("_jax", _PURPOSE)
+    _register_batch_partitionable()
+    count = options.partitioning.num_devices
+    client = jax.get_tfrt_cpu_client(asynchronous=False, num_devices=count)
+    devices = jax.DeviceList(tuple(client.local_devices()))
+    message = "the compiler ended without a message"
+    for overrides in ({**_OVERRIDES, **_PLAIN_GROUPS}, _OVERRIDES):
+        with tempfile.TemporaryDirectory(prefix="pjrt-partition-") as folder:
+            asked = replace(options, option_overrides={**overrides, "xla_dump_to": folder})
+            try:
+                client.compile_and_load(code, devices, jax.CompileOptions.ParseFromString(asked.to_proto()))
+            except (RuntimeError, ValueError) as error:  # the stop at least
+                message = str(error)
+            dumped = sorted(Path(folder).rglob(_DUMP))
+            if dumped:
+                return dumped[-1].read_bytes()
+        if _STOP in message:
+            message = "the compiler of this jaxlib has no pass 'spmd-partitioning'"
+        if "No such compile option" not in message:
+            break
+    if message.startswith("INVALID_ARGUMENT"):
+        raise InvalidArgumentError(f"XLA cannot partition this program: {message}")
+    raise UnimplementedError(f"XLA does not partition this program: {message}")
+
+
+_OVERRIDES: dict[str, OptionValue] = {
+    "xla_dump_hlo_pass_re": "^spmd-partitioning$",
+    "xla_dump_hlo_as_proto": True,
+    "xla_dump_hlo_as_text": False,
+    "xla_backend_optimization_level": 0,
+}
+_PLAIN_GROUPS: dict[str, OptionValue] = {"xla_enable_rgv3_materialization": False}
+"""Lists of devices as replica groups. XLA writes axes of a mesh otherwise, and loses the mesh's order of devices when
+it converts them to StableHLO. The versions of XLA before these axes do not know the option."""
+
+
+def _check_groups(mlir: Any) -> None:
+    """Refuse axes of a mesh as replica groups: the mesh's order of devices is lost, and results would be wrong."""
+    for operation in walk(mlir.operation):
+        if "replica_groups" in operation.attributes:
+            groups = str(operation.attributes["replica_groups"])
+            if "mesh_axes" in groups:
+                raise UnimplementedError(
+                    f"XLA partitions this program for groups of devices that this jaxlib does not list: {groups}"
+                )
+
+
+@functools.cache
+def _register_batch_partitionable() -> None:
+    """Let XLA partition LAPACK's operations along their batches, as it does for JAX."""
+    jax = jaxlib.load("_jax", _PURPOSE)
+    for name in jaxlib.load("lapack", _PURPOSE).batch_partitionable_targets():
+        jax.register_custom_call_as_batch_partitionable(name)
+
+
+def _shardings(hlo: Program) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    """Return the shardings of parameters and of results, the stop's included, that XLA notes in the module."""
+    jax = jaxlib.load("_jax", _PURPOSE)  # before 0.10 it had the classes of HLO, too
+    classes = jax if hasattr(jax, "HloModule") else jaxlib.load("_hlo", _PURPOSE)
+    module = classes.HloModule.from_serialized_hlo_module_proto(hlo.code)
+    results = module.spmd_output_sharding
+    return (
+        tuple(sharding.SerializeToString() for sharding in module.spmd_parameters_shardings),
+        tuple(sharding.SerializeToString() for sharding in results.tuple_shardings or [results]),
+    )
+
+
+# The program's main function.
+
+
+def _main(mlir: Any) -> Any:
+    for operation in mlir.body:
+        if operation.operation.name == "func.func" and operation.attributes["sym_name"].value == "main":
+            return operation.operation
+    raise InvalidArgumentError("expected a program with a function 'main', found none")
+
+
+def _type(main: Any) -> Any:
+    ir = jaxlib.load("mlir.ir", _PURPOSE)
+    return ir.FunctionType(main.attributes["function_type"].value)
+
+
+def _check_borders(main: Any) -> None:
+    """Refuse borders of GSPMD's into a part for one device that make no sense.
+
+    XLA before 0.10 of jaxlib ends the process over them, and later ones refuse them.
+    """
+    arguments = list(main.regions[0].blocks[0].arguments)
+    shardings = main.attributes["arg_attrs"] if "arg_attrs" in main.attributes else [{}] * len(arguments)
+    for operation in walk(main):
+        attributes = operation.attributes
+        target = attributes["call_target_name"].value if "call_target_name" in attributes else ""
+        if target not in ("SPMDFullToShardShape", "SPMDShardToFullShape"):
+            continue
+        value = operation.operands[0]
+        stated = next((own for own, of in zip(shardings, arguments, strict=True) if of == value), None)
+        if stated is None:
+            stated = getattr(value.owner, "attributes", {"mhlo.sharding": None})  # an argument of an inner block
+        has_sharding = "mhlo.sharding" in stated or target == "SPMDShardToFullShape"
+        if not has_sharding or value.type.rank != operation.results[0].type.rank:
+            raise UnimplementedError(
+                f"XLA does not partition this program: expected {target} of a value with a sharding, and a result of "
+                f"the same rank, found {value.type} and {operation.results[0].type}"
+            )
+
+
+def _append_stop(main: Any, *, as_result: bool) -> None:
+    """Add the operation that XLA partitions and has no code for.
+
+    Nothing must use it and yet it must stay. Shardy keeps a result of the function's. GSPMD, by which a function of one
+    result is not partitioned as one of two, keeps an operation with an effect, if it belongs to each device.
+    """
+    ir = jaxlib.load("mlir.ir", _PURPOSE)
+    block = main.regions[0].blocks[0]
+    end = block.operations[len(block.operations) - 1]
+    effect = "" if as_result else ', has_side_effect = true, mhlo.sharding = "{manual}"'
+    attributes = f'{{call_target_name = "{_STOP}", api_version = 4 : i32{effect}}}'
+    with ir.Location.unknown():
+        stop = ir.Operation.create(
+            "stablehlo.custom_call",
+            results=[ir.Type.parse("tensor<f32>")] if as_result else [],
+            attributes={each.name: each.attr for each in ir.DictAttr.parse(attributes)},
+            ip=ir.InsertionPoint(end),
+        )
+        if as_result:
+            _return(main, [*end.operands, stop.result])
+
+
+def _remove_stop(main: Any, num_results: int) -> None:
+    block = main.regions[0].blocks[0]
+    results = list(block.operations[len(block.operations) - 1].operands)
+    _return(main, results[:num_results])
+    for operation in block.operations:
+        if "call_target_name" in operation.attributes and operation.attributes["call_target_name"].value == _STOP:
+            operation.operation.erase()
+            return
+
+
+def _return(main: Any, values: Sequence[Any]) -> None:
+    """Make the function return these values, of which it states nothing yet."""
+    ir = jaxlib.load("mlir.ir", _PURPOSE)
+    block = main.regions[0].blocks[0]
+    end = block.operations[len(block.operations) - 1]
+    with ir.Location.unknown():
+        ir.Operation.create("func.return", operands=list(values), ip=ir.InsertionPoint(end))
+        end.operation.erase()
+        type_ = ir.FunctionType.get(_type(main).inputs, [value.type for value in values])
+    main.attributes["function_type"] = ir.TypeAttr.get(type_)
+    if "res_attrs" in main.attributes:
+        kept = list(main.attributes["res_attrs"])[: len(values)]
+        empty = [ir.DictAttr.get({})] * (len(values) - len(kept))
+        main.attributes["res_attrs"] = ir.ArrayAttr.get([*kept, *empty])
+
+
+# What a program states beside its types.
+
+_SHARDINGS = ("sdy.sharding", "mhlo.sharding", "mhlo.frontend_attributes")
+
+
+def _stated(main: Any, name: str) -> str | None:
+    """Return what the function states about its arguments or results, but for shardings, as MLIR spells it."""
+    ir = jaxlib.load("mlir.ir", _PURPOSE)
+    if name not in main.attributes:
+        return None
+    rows = [
+        ir.DictAttr.get({each.name: each.attr for each in row if each.name not in _SHARDINGS})
+        for row in main.attributes[name]
+    ]
+    return str(ir.ArrayAttr.get(rows))
+
+
+def _state(mlir: Any, main: Any, stated: Mapping[str, str | None], options: CompileOptions) -> None:
+    """State about a partitioned program what holds for it, and drop what would have it partitioned once more."""
+    ir = jaxlib.load("mlir.ir", _PURPOSE)
+    for name, spelled in stated.items():
+        if name in main.attributes:
+            del main.attributes[name]
+        if spelled is not None:
+            main.attributes[name] = ir.Attribute.parse(spelled)
+    attributes = mlir.operation.attributes
+    for name in [attributes[number].name for number in range(len(attributes))]:
+        if name.startswith("mhlo."):
+            del attributes[name]
+    for name, count in (
+        ("mhlo.num_replicas", options.partitioning.num_replicas),
+        ("mhlo.num_partitions", options.partitioning.num_partitions),
+    ):
+        attributes[name] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), count)
