@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import gc
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -64,6 +65,60 @@ def test_programs_take_and_return_handles() -> None:
         x.delete()
         del y
         assert not device.memory.contents  # each was freed, once
+
+
+class VisibleMemory(SimulatedMemory):
+    """Memory that the host can see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrays: dict[int, Any] = {}
+
+    def allocate(self, spec: pjrt.ShapeSpec, space: pjrt.MemorySpace) -> int:
+        address = super().allocate(spec, space)
+        self.arrays[address] = np.zeros(spec.size_in_bytes, np.uint8)
+        return address
+
+    def free(self, handle: int) -> None:
+        super().free(handle)
+        del self.arrays[handle]
+
+    def copy_in(self, handle: int, array: Any) -> None:
+        self.arrays[handle][:] = array.reshape(-1).view(np.uint8)
+
+    def copy_out(self, handle: int, array: Any) -> None:
+        array[...] = self.arrays[handle].view(array.dtype).reshape(array.shape)
+
+    def host_view(self, handle: int) -> Any:
+        return self.arrays[handle]
+
+
+def test_memory_that_the_host_can_see_is_not_copied_and_lives_as_long_as_its_views() -> None:
+    memory = VisibleMemory()
+    with Device(in_place, memory, aliases={0: 0}) as device:
+        x = device.client.buffer_from_host(X)
+        address = x.unsafe_pointer()
+        view = np.asarray(x)
+        assert view.__array_interface__["data"] == (memory.arrays[address].ctypes.data, True)
+        (y,) = device.executable(x)  # the view keeps its values: the donation is a copy
+        np.testing.assert_array_equal(np.asarray(y), X * 2)
+        np.testing.assert_array_equal(view, X)
+        row = view[1:]
+        del view, x
+        assert address in memory.arrays
+        np.testing.assert_array_equal(row, X[1:])
+        del row
+        gc.collect()
+        assert address not in memory.arrays
+
+
+def test_a_host_view_of_another_size_is_an_error() -> None:
+    memory = VisibleMemory()
+    memory.host_view = lambda handle: np.zeros(3)  # type: ignore[method-assign]
+    with Device(doubled, memory) as device:
+        future = device.client.buffer_from_host(X).to_host()
+        with pytest.raises(pjrt.InternalError, match=r"gave an array of 24 bytes, expected .* of f32\[4\]"):
+            future.result()
 
 
 def test_a_donated_handle_is_used_again() -> None:

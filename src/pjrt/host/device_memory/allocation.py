@@ -85,6 +85,24 @@ class Allocation:
         wait_for(self.memory.copy_out(self.handle, out))
         return out
 
+    def view(self) -> HostArray:
+        """Return the values on the host: the memory itself, read-only, if the host can see it, and a copy otherwise.
+
+        A view keeps the memory alive, and a donation of the memory gets a copy while it lives.
+        """
+        visible = self.memory.host_view(self.handle)
+        if visible is None:
+            return self.read()
+        dtype = array_dtype(self.spec.element_type)
+        if visible.nbytes != self.spec.size * dtype.itemsize or not visible.flags.c_contiguous:
+            raise InternalError(
+                f"host_view of {type(self.memory).__name__} gave an array of {visible.nbytes} bytes, expected a "
+                f"row-major one of {self.spec}"
+            )
+        if visible.nbytes == 0:
+            return np.empty(self.spec.shape, dtype)
+        return np.asarray(_Visible(self, visible)).view(dtype).reshape(self.spec.shape)
+
     def copied(self, space: MemorySpace) -> Allocation:
         """Return a copy in a memory space of the same allocator."""
         target = Allocation.new(self.memory, self.spec, space)
@@ -105,13 +123,13 @@ class Allocation:
     # A condition or an index of control flow, which the host decides.
 
     def __bool__(self) -> bool:
-        return bool(self.read())
+        return bool(self.view())
 
     def __index__(self) -> int:
-        return int(self.read())
+        return int(self.view())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> HostArray:
-        array = self.read()
+        array = self.read() if copy else self.view()
         return array if dtype is None else array.astype(dtype, copy=False)
 
     def __repr__(self) -> str:
@@ -126,9 +144,24 @@ class Allocation:
                 _log.exception("the free method of a device's memory raised; the exception is ignored")
 
 
+class _Visible:
+    """The bytes of an allocation that the host can see; numpy keeps it alive, and it keeps the allocation alive."""
+
+    __slots__ = ("__array_interface__", "_allocation")
+
+    def __init__(self, allocation: Allocation, visible: HostArray) -> None:
+        self._allocation = allocation
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (visible.nbytes,),
+            "data": (visible.ctypes.data, True),
+        }
+
+
 def on_host(value: Any) -> Any:
-    """Return an allocation as a numpy array; other values, such as arrays, as they are."""
-    return value.read() if isinstance(value, Allocation) else value
+    """Return an allocation as a numpy array, read-only; other values, such as arrays, as they are."""
+    return value.view() if isinstance(value, Allocation) else value
 
 
 def handle_of(value: Any) -> Any:

@@ -84,7 +84,7 @@ class DeviceBuffer(HostBuffer):
         target.charge(self.memory_space.account, self.on_device_size)
 
         def copy(value: Any) -> None:
-            array = value.read().reshape(-1).view(np.uint8).view(array_dtype(spec.element_type)).reshape(spec.shape)
+            array = value.view().reshape(-1).view(np.uint8).view(array_dtype(spec.element_type)).reshape(spec.shape)
             copied: Any = Allocation.of_array(value.memory, array, spec, self.memory_space)
             target.array = copied
 
@@ -192,7 +192,7 @@ def copy_bytes_out(
 def _read(value: Any, out: HostArray | None) -> HostArray:
     """Return the value of a buffer; a token is an array of its own."""
     if isinstance(value, Allocation):
-        return value.read(out)
+        return value.view() if out is None else value.read(out)
     array: HostArray = value
     if out is None:
         return array.view()

@@ -75,7 +75,11 @@ class Memory(abc.ABC):
         wait_for(self.copy_in(target, staging))
 
     def host_view(self, handle: Any) -> HostArray | None:
-        """Return a numpy array over the memory itself, or ``None``, the default, if the host cannot see it."""
+        """Return a numpy array over the memory itself, or ``None``, the default, if the host cannot see it.
+
+        The array is row-major and has all bytes of the memory; its dtype and shape do not matter. With it, copies to
+        the host and the fallback's operations read the memory itself. The memory stays until no view of it is left.
+        """
         return None
 
     def pointer(self, handle: Any) -> int:
