@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from anydevice.simulated_memory import SimulatedMemory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -353,6 +354,28 @@ def test_debug_nans_names_the_operation() -> None:
         (result,) = client.compile(text_of(lambda x: jnp.log(x) + 1, X))(-np.abs(X))
         with pytest.raises(pjrt.PjrtError, match=r"the first NaN was made by stablehlo\.log"):
             np.asarray(result)
+
+
+def test_types_that_the_memory_lacks_are_left_to_the_fallback() -> None:
+    class SmallMemory(SimulatedMemory):
+        def allocate(self, spec: pjrt.ShapeSpec, space: pjrt.MemorySpace) -> int:
+            if spec.element_type is not pjrt.ElementType.F32:
+                raise pjrt.UnimplementedError(f"no memory for {spec}")
+            return super().allocate(spec, space)
+
+    memory = SmallMemory()
+
+    def add(operation: Operation, x: int, y: int) -> int:
+        result = memory.allocate(memory.specs[x], None)  # type: ignore[arg-type]  # it does not look at the space
+        memory.copy_in(result, memory.read(x) + memory.read(y))
+        return result
+
+    program = text_of(lambda x: (x.astype(np.float16) + x.astype(np.float16)).astype(np.float32) + x, X)
+    with pjrt.StableHloClient("small", kernels={"stablehlo.add": add}, fallback="reference", memory=memory) as client:
+        executable = client.compile(program)
+        for _ in range(2):
+            np.testing.assert_allclose(np.asarray(executable(X)[0]), X * 3, rtol=1e-2)
+    assert not memory.contents
 
 
 @pytest.mark.parametrize("observed", [False, True])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pjrt.api.errors import PjrtError, UnimplementedError
@@ -81,11 +81,9 @@ class AuthorKernel:
         """Return the results of the operation."""
         environment, operands = (given[0], given[1:]) if self.environment else (None, given)
         if not self._declined:
-            arguments = self._values.arguments(environment, operands, self._constants)
-            results = self._function(self._operation, *self._values.bare(arguments))
+            results = self._own(environment, operands)
             if results is not NotImplemented:
-                source = f"the kernel of {self._operation.name}"
-                return self._values.results(environment, results, self._types, source, arguments)
+                return results
             # The types and attributes are the same in every run, so the next run need not ask again.
             self._declined = True
         if isinstance(self._fallback, PjrtError):
@@ -94,3 +92,15 @@ class AuthorKernel:
                 f"{self._fallback.message}"
             )
         return self._fallback(environment, *operands) if self._fallback_environment else self._fallback(*operands)
+
+    def _own(self, environment: block.Environment | None, operands: Sequence[Any]) -> Any:
+        """Return the results of the author's kernel, or ``NotImplemented``."""
+        try:
+            arguments = self._values.arguments(environment, operands, self._constants)
+        except UnimplementedError:  # the author's memory has no arrays of such a type
+            return NotImplemented
+        results = self._function(self._operation, *self._values.bare(arguments))
+        if results is NotImplemented:
+            return results
+        source = f"the kernel of {self._operation.name}"
+        return self._values.results(environment, results, self._types, source, arguments)
