@@ -47,3 +47,105 @@ def test_by_itself(name: str, printed: str) -> None:
 def test_under_jax(name: str, printed: str) -> None:
     done = run("-c", JAX, str(EXAMPLES / name / "device.py"), name)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+TORCH = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import device, jax, jax.numpy as jnp, numpy as np, pjrt, torch
+"""
+
+NO_COPY = """
+pointers = []
+tanh = device.KERNELS["stablehlo.tanh"]
+
+def noted(operation, x):
+    result = tanh(operation, x)
+    pointers.append((x.data_ptr(), result.data_ptr()))
+    return result
+
+device.KERNELS["stablehlo.tanh"] = noted
+client = device.make_client()
+executable = client.compile(str(jax.jit(jnp.tanh).lower(jnp.ones(5)).as_text()))
+for x in (torch.linspace(-1, 1, 5), torch.linspace(-1, 1, 5)):
+    argument = client.buffer_from_dlpack(x)
+    assert argument.unsafe_pointer() == x.data_ptr()
+    (result,) = executable(argument)
+    exported = torch.from_dlpack(result)
+    seen = np.asarray(result)
+    assert pointers.pop() == (x.data_ptr(), exported.data_ptr())
+    assert seen.__array_interface__["data"][0] == exported.data_ptr() == result.unsafe_pointer()
+    del result, executable
+    executable = client.compile(str(jax.jit(jnp.tanh).lower(jnp.ones(5)).as_text()))
+    torch.testing.assert_close(exported, torch.tanh(x))  # the tensor keeps the memory
+try:
+    client.buffer_from_dlpack(torch.ones(2, 3).T)
+except pjrt.UnimplementedError as error:
+    assert "row-major" in error.message
+else:
+    raise AssertionError("a transposed tensor was taken")
+"""
+
+LIKE_THE_REFERENCE = """
+x = np.random.default_rng(0).standard_normal((4, 6)).astype("f")
+x[1, 2], x[0, 0], x[3, 3] = np.nan, np.inf, 0
+n = np.arange(-12, 12, dtype=np.int32).reshape(4, 6)
+empty = np.zeros((0, 6), "f")
+programs = [
+    (lambda x: (jnp.exp(x), jnp.log(x), jnp.sqrt(x), jnp.sin(x), jnp.cos(x), jnp.abs(x), -x, jnp.floor(x)), x),
+    (lambda x: (jnp.maximum(x, x.T.reshape(x.shape)), jnp.minimum(x, 0), x ** 3, x / 2, x - 1), x),
+    (lambda x: (x > 0, x == x, jnp.where(x > 0, x, 1), jnp.sign(x)), x),
+    (lambda x: (x.sum(), x.max(0), x.min(1), x.prod(), x.mean((0, 1)), x.any(), jnp.argmax(x, 1)), x),
+    (lambda x: (x.sum(0), x @ x.T), empty),
+    (lambda x: (x @ x.T, jnp.einsum("ab,ab->b", x, x), jnp.einsum("ab,cb->cab", x, x)), x),
+    (lambda n: (n // 5, n % 5, n.sum(), n.max(), n & 6, n | 1, n ^ 3, ~n, n @ n.T, n.astype("f"), n.astype(bool)), n),
+    (lambda x: (jnp.sort(x), x[1:, ::2], jnp.concatenate([x, x]), x.astype(jnp.bfloat16) + 1), x),
+    (lambda x: (x.astype(jnp.int32), x.astype(jnp.float8_e4m3fn).astype("f") * 2, x > 1), np.abs(x[2:3])),
+    (lambda x: jax.random.normal(jax.random.key(0), x.shape) + jax.lax.fori_loop(0, 3, lambda _, v: v + x, x), x),
+    (lambda x: (x.astype(jnp.complex64) * 1j, jnp.abs(x + 2j), (x > 0) & (x < 1)), x),
+]
+with device.make_client() as ours, pjrt.client("reference") as judge:
+    for function, argument in programs:
+        text = str(jax.jit(function).lower(argument).as_text())
+        results = [client.compile(text)(argument) for client in (ours, judge)]
+        for number, (mine, want) in enumerate(zip(*results, strict=True)):
+            mine, want = np.asarray(mine), np.asarray(want)
+            assert mine.dtype == want.dtype
+            np.testing.assert_allclose(mine, want, rtol=2e-5, atol=1e-5, err_msg=f"{number} of {text}")
+"""
+
+TRAINING = """
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+platform = pjrt.frameworks.jax.register(pjrt.export(device.make_client, name="torch_device"), num_devices=4)
+
+def loss(weights, x, y):
+    for w, b in weights[:-1]:
+        x = jnp.tanh(x @ w + b)
+    w, b = weights[-1]
+    return jnp.mean((x @ w + b - y) ** 2)
+
+step = jax.jit(lambda p, x, y: jax.tree.map(lambda p, g: p - 0.1 * g, p, jax.grad(loss)(p, x, y)), donate_argnums=0)
+
+def train(devices):
+    mesh = Mesh(np.array(devices), "data")
+    generator = np.random.default_rng(0)
+    weights = [(generator.standard_normal(s).astype("f") / 2, np.zeros(s[1], "f")) for s in ((2, 16), (16, 1))]
+    x = generator.uniform(-1, 1, (64, 2)).astype("f")
+    y = np.sin(3 * x[:, :1]) * x[:, 1:]
+    x, y = jax.device_put((x, y), NamedSharding(mesh, PartitionSpec("data")))
+    weights = jax.device_put(weights, NamedSharding(mesh, PartitionSpec()))
+    for _ in range(30):
+        weights = step(weights, x, y)
+    return float(jax.jit(loss)(weights, x, y))
+
+np.testing.assert_allclose(train(jax.devices(platform)), train(jax.devices("cpu")), rtol=1e-4)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "code", [NO_COPY, LIKE_THE_REFERENCE, TRAINING], ids=["no_copy", "like_the_reference", "training"]
+)
+def test_the_torch_device(code: str) -> None:
+    done = run("-c", TORCH + code, str(EXAMPLES / "torch_device"))
+    assert done.returncode == 0, done.stderr[-3000:]
