@@ -121,6 +121,14 @@ def test_a_host_view_of_another_size_is_an_error() -> None:
             future.result()
 
 
+@pytest.mark.parametrize("handle", [(1, 2), [1]])
+def test_a_handle_that_looks_like_several_results_is_an_error(handle: Any) -> None:
+    memory = SimulatedMemory()
+    memory.allocate = lambda spec, space: handle  # type: ignore[method-assign]
+    with Device(doubled, memory) as device, pytest.raises(pjrt.InvalidArgumentError, match="make the handle an object"):
+        device.client.buffer_from_host(X)
+
+
 def test_a_donated_handle_is_used_again() -> None:
     with Device(in_place, aliases={0: 0}) as device:
         x = device.client.buffer_from_host(X)

@@ -10,7 +10,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import PjrtError, UnimplementedError
 from pjrt.devices.author.kernels import AuthorKernel, Kernel
 from pjrt.devices.author.operation_runs import OperationRun, is_whole, operation_run, split
-from pjrt.devices.author.values import Values, places
+from pjrt.devices.author.values import ResultTypes, Values, places
 from pjrt.devices.reference.core import block
 from pjrt.devices.reference.core.author import CONTROL_FLOW
 from pjrt.devices.reference.core.block import context_of
@@ -156,7 +156,7 @@ class RunKernel:
         environment: whether a call has the environment first.
     """
 
-    __slots__ = ("_constants", "_function", "_takes_context", "_types", "_values", "device", "environment")
+    __slots__ = ("_constants", "_function", "_source", "_takes_context", "_types", "_values", "device", "environment")
 
     def __init__(
         self, device: str, run: OperationRun, compiled: Compiled, values: Values, constants: Collection[int]
@@ -164,7 +164,8 @@ class RunKernel:
         self.device = device
         self._function = compiled.run
         self._takes_context = compiled.takes_context
-        self._types = run.step.output_types
+        self._types = ResultTypes(run.step.output_types)
+        self._source = f"the function that {device} compiled"
         self._values = values
         self._constants = places(constants)
         self.environment = compiled.takes_context or values.needs_environment
@@ -175,8 +176,7 @@ class RunKernel:
         arguments = self._values.arguments(environment, operands, self._constants)
         context = [context_of(given[0]).host] if self._takes_context else []
         results = self._function(*context, *self._values.bare(arguments))
-        source = f"the function that {self.device} compiled"
-        return self._values.results(environment, results, self._types, source, arguments)
+        return self._values.results(environment, results, self._types, self._source, arguments)
 
 
 class _Missing:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 from pjrt.api.errors import PjrtError, UnimplementedError
-from pjrt.devices.author.values import Values, places
+from pjrt.devices.author.values import ResultTypes, Values, places
 from pjrt.devices.reference.core import block
 from pjrt.stablehlo.operation import Operation
 
@@ -44,6 +44,7 @@ class AuthorKernel:
         "_fallback_environment",
         "_function",
         "_operation",
+        "_source",
         "_types",
         "_values",
         "environment",
@@ -67,7 +68,8 @@ class AuthorKernel:
         self._fallback_environment = fallback_environment
         self._values = values
         self._constants = places(constants)
-        self._types = [value.type for value in operation.results]
+        self._types = ResultTypes([value.type for value in operation.results])
+        self._source = f"the kernel of {operation.name}"
         self._declined = False
         self.environment = fallback_environment or values.needs_environment
         self.flops = getattr(fallback, "flops", None)
@@ -81,9 +83,14 @@ class AuthorKernel:
         """Return the results of the operation."""
         environment, operands = (given[0], given[1:]) if self.environment else (None, given)
         if not self._declined:
-            results = self._own(environment, operands)
+            try:
+                arguments = self._values.arguments(environment, operands, self._constants)
+            except UnimplementedError:  # the author's memory has no arrays of such a type
+                results, arguments = NotImplemented, []
+            else:
+                results = self._function(self._operation, *self._values.bare(arguments))
             if results is not NotImplemented:
-                return results
+                return self._values.results(environment, results, self._types, self._source, arguments)
             # The types and attributes are the same in every run, so the next run need not ask again.
             self._declined = True
         if isinstance(self._fallback, PjrtError):
@@ -92,15 +99,3 @@ class AuthorKernel:
                 f"{self._fallback.message}"
             )
         return self._fallback(environment, *operands) if self._fallback_environment else self._fallback(*operands)
-
-    def _own(self, environment: block.Environment | None, operands: Sequence[Any]) -> Any:
-        """Return the results of the author's kernel, or ``NotImplemented``."""
-        try:
-            arguments = self._values.arguments(environment, operands, self._constants)
-        except UnimplementedError:  # the author's memory has no arrays of such a type
-            return NotImplemented
-        results = self._function(self._operation, *self._values.bare(arguments))
-        if results is NotImplemented:
-            return results
-        source = f"the kernel of {self._operation.name}"
-        return self._values.results(environment, results, self._types, source, arguments)

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.errors import InternalError, ResourceExhaustedError
+from pjrt.api.errors import InternalError, InvalidArgumentError, ResourceExhaustedError
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.device_memory.fences import wait_for
 from pjrt.host.device_memory.memory import Memory
 from pjrt.host_memory.aligned import HostArray
+from pjrt.host_memory.external import ExternalMemory
 from pjrt.host_memory.layout import array_dtype
 
 _log = logging.getLogger("pjrt")
@@ -42,6 +43,7 @@ class Allocation:
 
         Raises:
             ResourceExhaustedError: there is no room.
+            InvalidArgumentError: the handle is a tuple or a list.
         """
         plain = ShapeSpec(spec.shape, spec.element_type)
         try:
@@ -50,6 +52,11 @@ class Allocation:
             if isinstance(error, ResourceExhaustedError):
                 raise
             raise ResourceExhaustedError(f"out of memory on {space}: {plain} does not fit: {error}") from error
+        if isinstance(handle, (tuple, list)):
+            raise InvalidArgumentError(
+                f"expected a handle from {type(memory).__name__}.allocate, found a {type(handle).__name__}: programs "
+                "return those for several results; make the handle an object of a class"
+            )
         return Allocation(memory, handle, plain, space)
 
     @staticmethod
@@ -101,7 +108,9 @@ class Allocation:
             )
         if visible.nbytes == 0:
             return np.empty(self.spec.shape, dtype)
-        return np.asarray(_Visible(self, visible)).view(dtype).reshape(self.spec.shape)
+        array = ExternalMemory(visible.ctypes.data, visible.nbytes, (self, visible)).array(self.spec.shape, dtype)
+        array.setflags(write=False)
+        return array
 
     def copied(self, space: MemorySpace) -> Allocation:
         """Return a copy in a memory space of the same allocator."""
@@ -144,24 +153,15 @@ class Allocation:
                 _log.exception("the free method of a device's memory raised; the exception is ignored")
 
 
-class _Visible:
-    """The bytes of an allocation that the host can see; numpy keeps it alive, and it keeps the allocation alive."""
-
-    __slots__ = ("__array_interface__", "_allocation")
-
-    def __init__(self, allocation: Allocation, visible: HostArray) -> None:
-        self._allocation = allocation
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (visible.nbytes,),
-            "data": (visible.ctypes.data, True),
-        }
+_SMALL = 1 << 12
+"""Bytes up to which a copy is faster than a view."""
 
 
 def on_host(value: Any) -> Any:
-    """Return an allocation as a numpy array, read-only; other values, such as arrays, as they are."""
-    return value.view() if isinstance(value, Allocation) else value
+    """Return an allocation as a numpy array, read-only or a copy; other values, such as arrays, as they are."""
+    if not isinstance(value, Allocation):
+        return value
+    return value.read() if value.spec.size_in_bytes <= _SMALL else value.view()
 
 
 def handle_of(value: Any) -> Any:
