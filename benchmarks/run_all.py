@@ -27,6 +27,7 @@ BENCHMARKS = [
     "soak",
     "exits",
     "reference",
+    "author",
 ]
 PACKAGES = ["pjrt", "jaxlib", "jax", "numpy"]
 

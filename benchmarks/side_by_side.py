@@ -48,42 +48,49 @@ class Timing:
         return f"{duration(self.median)} ({duration(low)}–{duration(high)})"
 
 
-def take_turns(contestants: Mapping[str, Call], *, rounds: int = 15, round_seconds: float = 0.02) -> dict[str, Timing]:
+def take_turns(
+    contestants: Mapping[str, Call],
+    *,
+    rounds: int = 15,
+    round_seconds: float = 0.02,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Timing]:
     """Time contestants in turn.
 
     A round calls each contestant as often as fills `round_seconds` (at least once) and notes the mean time of a call.
-    One round more, before the others, warms up and is not counted.
+    One round more, before the others, warms up and is not counted. With `time.process_time` as the `clock`, the times
+    are those that all threads of the process compute, which other work on the machine hardly changes.
     """
-    counts = {name: _calls_that_fill(round_seconds, call) for name, call in contestants.items()}
+    counts = {name: _calls_that_fill(round_seconds, call, clock) for name, call in contestants.items()}
     noted: dict[str, list[float]] = {name: [] for name in contestants}
     chance = random.Random(0)
     for number in range(rounds + 1):
         for name in chance.sample(list(contestants), len(contestants)):
-            seconds = _mean_seconds(contestants[name], counts[name])
+            seconds = _mean_seconds(contestants[name], counts[name], clock)
             if number > 0:
                 noted[name].append(seconds)
     return {name: Timing(tuple(seconds)) for name, seconds in noted.items()}
 
 
-def _calls_that_fill(seconds: float, call: Call) -> int:
+def _calls_that_fill(seconds: float, call: Call, clock: Callable[[], float]) -> int:
     """Return how many calls take about `seconds`; the first calls, which may compile, do not count."""
     call()
     count = 1
     while True:
-        elapsed = _mean_seconds(call, count) * count
+        elapsed = _mean_seconds(call, count, clock) * count
         if elapsed >= seconds / 4 or count >= 1 << 20:
             return max(1, round(count * seconds / elapsed))
         count *= 4
 
 
-def _mean_seconds(call: Call, count: int) -> float:
+def _mean_seconds(call: Call, count: int, clock: Callable[[], float]) -> float:
     gc.collect()
     gc.disable()
     try:
-        start = time.perf_counter()
+        start = clock()
         for _ in range(count):
             call()
-        return (time.perf_counter() - start) / count
+        return (clock() - start) / count
     finally:
         gc.enable()
 
