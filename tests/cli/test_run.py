@@ -60,6 +60,16 @@ def test_results_have_the_names_of_the_program(tmp_path: Path) -> None:
     assert sorted(load_file(tmp_path / "out.safetensors")) == ["result['a']['x']", "result['b'][0]"]
 
 
+def test_a_type_that_safetensors_lacks_is_an_error(tmp_path: Path) -> None:
+    constant = "%0 = stablehlo.constant dense<3> : tensor<2xi4>"
+    program = f"func.func @main() -> tensor<2xi4> {{\n {constant}\n return %0 : tensor<2xi4>\n}}"
+    (tmp_path / "small.mlir").write_text(program)
+    done = run(tmp_path, "small.mlir", "-o", "out.safetensors", "-d", "reference")
+    assert done.returncode == 2
+    assert "--output out.safetensors: a .safetensors file cannot hold these results (s4)" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_saved_executable_is_run(tmp_path: Path) -> None:
     with package.client("cpu", num_devices=2) as client:
         package.save_executable(client.compile(SHARDED), tmp_path / "model.bin", program=SHARDED)

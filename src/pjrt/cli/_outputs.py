@@ -57,12 +57,19 @@ def write_results(path: str, results: Mapping[str, Array]) -> None:
 
 def _write_safetensors(path: str, named: dict[str, Array]) -> None:
     try:
+        from safetensors import SafetensorError
         from safetensors.numpy import save_file
     except ImportError as error:
         raise NotFoundError(
             "writing .safetensors needs the package of that name: pip install 'pjrt[safetensors]'"
         ) from error
-    save_file(named, path)
+    try:
+        save_file(named, path)
+    except SafetensorError as error:
+        types = ", ".join(sorted({ElementType.of(array.dtype).name.lower() for array in named.values()}))
+        raise InvalidArgumentError(
+            f"--output {path}: a .safetensors file cannot hold these results ({types}): {error}; use .npz"
+        ) from error
 
 
 def describe(result: Array) -> str:
