@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +69,33 @@ def nested() -> export.Exported:
     )
 
 
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["w", "b"], meta_fields=[])
+@dataclasses.dataclass
+class Layer:
+    """A node whose file does not state the names of its fields."""
+
+    w: Any
+    b: Any
+
+
+export.register_pytree_node_serialization(
+    Layer, serialized_name="Layer", serialize_auxdata=lambda _: b"", deserialize_auxdata=lambda _: ()
+)
+
+
+def fields() -> export.Exported:
+    """Arguments and results with fields; several platforms; a dynamic size."""
+
+    def run(layer: Any, x: Any) -> Any:
+        return {"layer": layer, "y": x * layer.w + layer.b}
+
+    (size,) = export.symbolic_shape("n")
+    scalar = jax.ShapeDtypeStruct((), np.float32)
+    return export.export(jax.jit(run), platforms=["cpu", "tpu"])(
+        Layer(scalar, scalar), jax.ShapeDtypeStruct((size,), np.float32)
+    )
+
+
 def platforms() -> export.Exported:
     """A program whose part for the TPU would not compile elsewhere."""
 
@@ -78,5 +107,5 @@ def platforms() -> export.Exported:
 
 if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
-    for make in (step, nested, platforms):
+    for make in (step, nested, fields, platforms):
         (Path(sys.argv[1]) / f"{make.__name__}.jax").write_bytes(make().serialize())

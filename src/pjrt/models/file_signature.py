@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,10 @@ from pjrt.stablehlo.tree import Tree
 
 _WRAPPED = "_wrapped_jax_export_main"
 """The function with the author's names, where ``main`` only computes the dimension variables and calls it."""
+
+_ROOT = re.compile(r"[^\W\d]\w*")
+_FLAT_INDEX = "[<flat index "
+"""In the path of a leaf below a node whose field names are not in the file. The program has a name with them."""
 
 
 def of_jax_export(export: JaxExport) -> CallSignature:
@@ -61,9 +66,11 @@ def of_jax_export(export: JaxExport) -> CallSignature:
             zip(_names(export.input_tree, own_names), export.arguments, strict=True)
         )
     ]
+    stated = [str(each.get("jax.result_info", "")) for each in parsed.entry.result_attributes]
+    paths = _with_fields(export.output_tree.paths("result"), _last(stated, len(export.results)))
     results = [
         Result(index, path, result.element_type, result.shape, _sharding(result))
-        for index, (path, result) in enumerate(zip(export.output_tree.paths("result"), export.results, strict=True))
+        for index, (path, result) in enumerate(zip(paths, export.results, strict=True))
     ]
     return CallSignature(tuple(parameters), tuple(results), export.input_tree, export.output_tree)
 
@@ -133,16 +140,24 @@ def _names(tree: Tree, own_names: dict[int, str]) -> list[str]:
     names: list[str] = []
     for number, child in enumerate(positional.children):
         paths = child.paths()
+        own = [own_names.get(len(names) + i, "") for i in range(len(paths))]
         roots = {
-            name.removesuffix(path)
-            for path, name in ((path, own_names.get(len(names) + i, "")) for i, path in enumerate(paths))
-            if name and name.endswith(path)
+            match[0] if _FLAT_INDEX in path else name.removesuffix(path)
+            for path, name in zip(paths, own, strict=True)
+            if (match := _ROOT.match(name)) and (name.endswith(path) or _FLAT_INDEX in path)
         }
         root = roots.pop() if len(roots) == 1 else f"args[{number}]"
-        names += [root + path for path in paths]
+        names += _with_fields([root + path for path in paths], own)
     for key, child in zip(keywords.keys, keywords.children, strict=True):
-        names += child.paths(key)
+        paths = child.paths(key)
+        names += _with_fields(paths, [own_names.get(len(names) + i, "") for i in range(len(paths))])
     return names
+
+
+def _with_fields(paths: Sequence[str], own_names: Sequence[str]) -> list[str]:
+    """Return paths, or the name that the program has for a leaf where its path lacks the name of a field."""
+    pairs = zip(paths, own_names, strict=True)
+    return [name if name and _FLAT_INDEX in path else path for path, name in pairs]
 
 
 def _sharding(array: ExportedArray) -> str:
