@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import pjrt
 from pjrt import ifrt
+from pjrt.cli import main
 
 F32 = np.float32
 
@@ -69,6 +72,34 @@ def test_names_of_arguments_and_results(exported: Path) -> None:
         tokens = np.arange(4, dtype=np.int32)
         logits, _ = model(tokens=tokens, scale=1, cache=empty_cache(4), params=weights())
         np.testing.assert_allclose(logits, expected_logits(weights(), tokens, 1, 1), rtol=1e-4)
+
+
+def test_fields_have_the_names_that_the_program_states(exported: Path) -> None:
+    with pjrt.load_model(exported / "fields.jax", "cpu") as model:
+        assert [each.name for each in model.parameters] == ["layer.w", "layer.b", "x"]
+        assert [each.name for each in model.results] == ["result['layer'].w", "result['layer'].b", "result['y']"]
+        result = model((2, 3), x=np.ones(2, F32))
+        np.testing.assert_array_equal(result["y"], [5, 5])
+        result = model(result["layer"], x=[1, 2])
+        np.testing.assert_array_equal(result["y"], [5, 7])
+
+
+def test_inspect_shows_the_indices_names_and_sizes_of_a_call(exported: Path) -> None:
+    shown = CliRunner().invoke(main, ["inspect", str(exported / "fields.jax"), "--json"])
+    facts = json.loads(shown.output)
+    parameters = pjrt.models.ModelFile.read(exported / "fields.jax").parameters
+    assert [each["index"] for each in facts["arguments"]] == [None, 0, 1, 2]
+    assert [each["name"] for each in facts["arguments"][1:]] == [each.name for each in parameters]
+    assert [each["shape"] for each in facts["results"]] == [[], [], ["n"]]
+    ran = ["run", str(exported / "fields.jax"), "-d", "cpu", "-i", "zeros", "--json"]
+    last = facts["arguments"][-1]["index"]
+    assert CliRunner().invoke(main, [*ran, "-i", f"{last}=[1,2]"]).exit_code == 0
+    shown = CliRunner().invoke(main, ["inspect", str(exported / "nested.jax"), "--json"])
+    arguments = json.loads(shown.output)["arguments"]
+    parameters = pjrt.models.ModelFile.read(exported / "nested.jax").parameters
+    assert [each["index"] for each in arguments] == list(range(len(parameters)))
+    assert [each["needed"] for each in arguments] == [each.argument is not None for each in parameters]
+    assert not all(each["needed"] for each in arguments)
 
 
 @pytest.mark.parametrize(

@@ -25,22 +25,22 @@ def spelled_mesh(mesh: Mesh) -> str:
     return f"{axes or 'one device'} ({len(mesh.devices)} devices{order})"
 
 
-def sharding_cells(value: ArgumentInfo | ResultInfo, meshes: Mapping[str, Mesh]) -> list[str]:
+def sharding_cells(value: ArgumentInfo | ResultInfo, shape: StatedShape, meshes: Mapping[str, Mesh]) -> list[str]:
     """Return two cells of a table: how an argument or result is cut, and the part that one device has."""
     if not isinstance(value.type, TensorType):
         return ["", ""]
     if not value.sharding:
         return ["not stated", ""]
-    shape, sharding = _stated(value, meshes)
+    sharding = StatedSharding.of(value.sharding, len(shape), meshes)
     padded = "" if sharding.is_even(shape) else ", the last one padded"
     return [str(sharding), f"{spelled_shape(sharding.shard_shape(shape))}{padded}" if sharding.tiling else ""]
 
 
-def sharding_dict(value: ArgumentInfo | ResultInfo, meshes: Mapping[str, Mesh]) -> dict[str, Any]:
+def sharding_dict(value: ArgumentInfo | ResultInfo, shape: StatedShape, meshes: Mapping[str, Mesh]) -> dict[str, Any]:
     """Return the sharding of an argument or result for ``--json``: the program's spelling, and what it means."""
     facts: dict[str, Any] = {"sharding": value.sharding}
     if value.sharding and isinstance(value.type, TensorType):
-        shape, sharding = _stated(value, meshes)
+        sharding = StatedSharding.of(value.sharding, len(shape), meshes)
         if sharding.tiling is not None:
             tiles = sharding.tiling.tiles or (1,) * len(shape)
             copies = 1 if sharding.tiling.is_replicated else len(sharding.tiling.places) // math.prod(tiles)
@@ -52,8 +52,3 @@ def sharding_dict(value: ArgumentInfo | ResultInfo, meshes: Mapping[str, Mesh]) 
 def mesh_dict(mesh: Mesh) -> dict[str, Any]:
     """Return a mesh for ``--json``."""
     return {"axes": dict(mesh.axes), "devices": list(mesh.devices)}
-
-
-def _stated(value: ArgumentInfo | ResultInfo, meshes: Mapping[str, Mesh]) -> tuple[StatedShape, StatedSharding]:
-    shape = value.symbolic_shape if isinstance(value, ArgumentInfo) else value.shape
-    return shape, StatedSharding.of(value.sharding, len(shape), meshes)

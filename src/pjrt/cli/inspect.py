@@ -14,6 +14,7 @@ from pjrt.cli._options import shapes_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._saved_executable import as_dict, print_executable
 from pjrt.cli._shardings import is_partitioned, mesh_dict, sharding_cells, sharding_dict, spelled_mesh
+from pjrt.cli._signature_rows import SignatureRow, argument_rows, result_rows
 from pjrt.models.model_file import ModelFile
 from pjrt.models.report.dot import program_dot
 from pjrt.models.report.page import check_page_path, write_page
@@ -86,9 +87,9 @@ def inspect(
     with progress("reading the program"), naming(program):
         info = stablehlo.inspect(read)
     if as_json:
-        print_json({**_as_dict(info), "platforms": list(file.platforms)})
+        print_json({**_as_dict(info, file), "platforms": list(file.platforms)})
         return
-    _print(info, file.platforms)
+    _print(info, file)
 
 
 def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] | None) -> None:
@@ -102,33 +103,35 @@ def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] 
     print_facts([("written to", html), ("size", readable_bytes(len(text)))])
 
 
-def _print(info: stablehlo.ProgramInfo, platforms: Sequence[str]) -> None:
+def _print(info: stablehlo.ProgramInfo, file: ModelFile) -> None:
     facts = _facts(info)
-    if platforms:
-        facts.append(("exported for", ", ".join(platforms)))
+    if file.platforms:
+        facts.append(("exported for", ", ".join(file.platforms)))
     print_facts(facts)
-    sharded = is_partitioned(info)
-    columns = ["sharding", "of each device"] if sharded else []
-    print_table(
-        ["argument", "name", "type", *columns, "notes"],
-        [
-            [i, a.name, a.type, *(sharding_cells(a, info.meshes) if sharded else ()), _argument_notes(a)]
-            for i, a in enumerate(info.arguments)
-        ],
-        right=["argument"],
-    )
-    print_table(
-        ["result", "name", "type", *columns, "notes"],
-        [
-            [i, r.name, r.type, *(sharding_cells(r, info.meshes) if sharded else ()), _placement(r)]
-            for i, r in enumerate(info.results)
-        ],
-        right=["result"],
-    )
+    _print_rows("argument", argument_rows(file, info), info)
+    _print_rows("result", result_rows(file, info), info)
     print_table(
         ["operation", "count", "first seen at"],
         [[o.name, o.count, ", ".join(map(str, o.locations))] for o in info.operations],
         right=["count"],
+    )
+
+
+def _print_rows(kind: str, rows: Sequence[SignatureRow], info: stablehlo.ProgramInfo) -> None:
+    is_cut = is_partitioned(info)
+    print_table(
+        [kind, "name", "type", *(["sharding", "of each device"] if is_cut else []), "notes"],
+        [
+            [
+                "" if row.index is None else row.index,
+                row.name,
+                row.info.type,
+                *((sharding_cells(row.info, row.shape, info.meshes) if row.needed else ["", ""]) if is_cut else ()),
+                _notes(row),
+            ]
+            for row in rows
+        ],
+        right=[kind],
     )
 
 
@@ -153,23 +156,20 @@ def _facts(info: stablehlo.ProgramInfo) -> list[tuple[str, object]]:
     return facts
 
 
-def _argument_notes(argument: stablehlo.ArgumentInfo) -> str:
-    notes = []
-    if argument.aliases_output is not None:
-        notes.append(f"donated to result {argument.aliases_output}")
-    if argument.is_donor:
-        notes.append("donated")
-    if any(isinstance(size, str) for size in argument.symbolic_shape):
-        notes.append(f"shape {spelled_shape(argument.symbolic_shape)}")
-    return ", ".join([*notes, *filter(None, [_placement(argument)])])
+def _notes(row: SignatureRow) -> str:
+    notes = [] if row.needed else ["not needed"]
+    if isinstance(row.info, stablehlo.ArgumentInfo):
+        if row.info.aliases_output is not None:
+            notes.append(f"donated to result {row.info.aliases_output}")
+        if row.info.is_donor:
+            notes.append("donated")
+    if any(isinstance(size, str) for size in row.shape):
+        notes.append(f"shape {spelled_shape(row.shape)}")
+    placement = (("layout", row.info.layout), ("memory", row.info.memory_kind))
+    return ", ".join([*notes, *(f"{name} {text}" for name, text in placement if text)])
 
 
-def _placement(value: stablehlo.ArgumentInfo | stablehlo.ResultInfo) -> str:
-    stated = (("layout", value.layout), ("memory", value.memory_kind))
-    return ", ".join(f"{name} {text}" for name, text in stated if text)
-
-
-def _as_dict(info: stablehlo.ProgramInfo) -> dict[str, Any]:
+def _as_dict(info: stablehlo.ProgramInfo, file: ModelFile) -> dict[str, Any]:
     return {
         "name": info.name,
         "entry": info.entry,
@@ -188,22 +188,21 @@ def _as_dict(info: stablehlo.ProgramInfo) -> dict[str, Any]:
         "collectives": list(info.collectives),
         "side_effects": list(info.side_effects),
         "custom_calls": dict(info.custom_calls),
-        "arguments": [
-            {"name": a.name, "type": str(a.type), "aliases_output": a.aliases_output, "is_donor": a.is_donor}
-            | _placement_dict(a, info)
-            for a in info.arguments
-        ],
-        "results": [{"name": r.name, "type": str(r.type)} | _placement_dict(r, info) for r in info.results],
+        "arguments": [_row_dict(row, info) for row in argument_rows(file, info)],
+        "results": [_row_dict(row, info) for row in result_rows(file, info)],
         "operations": [
             {"name": o.name, "count": o.count, "locations": list(map(str, o.locations))} for o in info.operations
         ],
     }
 
 
-def _placement_dict(
-    value: stablehlo.ArgumentInfo | stablehlo.ResultInfo, info: stablehlo.ProgramInfo
-) -> dict[str, Any]:
-    return {**sharding_dict(value, info.meshes), "layout": value.layout, "memory_kind": value.memory_kind}
+def _row_dict(row: SignatureRow, info: stablehlo.ProgramInfo) -> dict[str, Any]:
+    value = row.info
+    facts: dict[str, Any] = {"index": row.index, "name": row.name, "type": str(value.type), "shape": list(row.shape)}
+    if isinstance(value, stablehlo.ArgumentInfo):
+        facts |= {"aliases_output": value.aliases_output, "is_donor": value.is_donor, "needed": row.needed}
+    sharding = sharding_dict(value, row.shape, info.meshes)
+    return {**facts, **sharding, "layout": value.layout, "memory_kind": value.memory_kind}
 
 
 def _mesh_name(name: str) -> str:
