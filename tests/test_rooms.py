@@ -25,9 +25,10 @@ FLOORS = {
     "capi": 5,
     "artifacts": 6,
     "plugins": 6,
+    "conformance": 8,
     "frameworks": 7,
     "models": 7,
-    "cli": 8,
+    "cli": 9,
 }
 
 

@@ -22,6 +22,7 @@ _COMMANDS = {
     "new-plugin": "pjrt.cli.new_plugin:new_plugin",
     "plugins": "pjrt.cli.plugins:plugins_",
     "run": "pjrt.cli.run:run",
+    "test-device": "pjrt.cli.test_device:test_device",
 }
 
 

@@ -1,0 +1,229 @@
+"""Tests of devices: every check, in subprocesses that the device may crash or block."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
+from pjrt.conformance.finding import Finding, Kind
+from pjrt.conformance.operation_check import shown_inputs
+from pjrt.conformance.operation_table import cases_of
+from pjrt.conformance.plan import GROUPS, Choice
+from pjrt.conformance.report import Report
+from pjrt.conformance.worker import Task
+from pjrt.system.python_process import Ended
+
+_MOST_PROCESSES = 25
+"""The most subprocesses of one test: a device that crashes so often is known to be broken."""
+
+
+def check_device(
+    device: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    choice: Choice | None = None,
+    check_seconds: float = 60.0,
+    total_seconds: float = 1800.0,
+    progress: Callable[[str], None] = lambda name: None,
+) -> Report:
+    """Test a device: its operations against the reference interpreter, its behaviour, several devices, and JAX on it.
+
+    Args:
+        device: a name as of ``pjrt.client``, such as ``my.py:make_client``.
+        options: the options of its clients.
+        choice: the checks to make; all of the operations that the device's own code runs by default.
+        check_seconds: the seconds that one check may take; a device that takes longer hangs.
+        total_seconds: the seconds that the test may take. The report then says that it is not complete.
+        progress: called with the name of each check before it begins.
+
+    Returns:
+        The report. A device that crashes or hangs is reported, too.
+
+    Raises:
+        InvalidArgumentError: there is no such group of checks.
+        PjrtError: no client of the device can be made.
+    """
+    choice = choice or Choice()
+    unknown = set(choice.groups) - set(GROUPS)
+    if unknown:
+        raise InvalidArgumentError(f"expected groups among {', '.join(GROUPS)}, found {', '.join(sorted(unknown))}")
+    test = _DeviceTest(check_seconds, time.monotonic() + total_seconds, progress)
+    begun = time.monotonic()
+    # JAX keeps its backends until the process ends, so it has a subprocess of its own.
+    for groups in (tuple(each for each in GROUPS[:-1] if each in choice.groups), GROUPS[-1:]):
+        if groups and set(groups) <= set(choice.groups):
+            test.run(Task(device, dict(options or {}), choice, groups))
+    return Report(
+        device,
+        test.platform,
+        test.passed,
+        tuple(test.findings),
+        test.skipped,
+        tuple(test.untested),
+        time.monotonic() - begun,
+        test.complete,
+    )
+
+
+class _DeviceTest:
+    """The outcomes so far, and how to get more of them."""
+
+    def __init__(self, check_seconds: float, end: float, progress: Callable[[str], None]) -> None:
+        self._check_seconds, self._end, self._progress = check_seconds, end, progress
+        self.platform = ""
+        self.passed = 0
+        self.findings: list[Finding] = []
+        self.skipped: dict[str, str] = {}
+        self.untested: list[str] = []
+        self.complete = True
+
+    def run(self, task: Task) -> None:
+        """Run the checks of a task, in one subprocess after the other until none crashes."""
+        for _ in range(_MOST_PROCESSES):
+            with _worker(task) as worker:
+                last = self._follow(worker)
+            if last is None:
+                return
+            task = replace(task, begin=last + 1)
+        self.complete = False
+
+    def _follow(self, worker: _Worker) -> int | None:
+        """Note the outcomes of a subprocess; return the number of the check that ended it, None if none did."""
+        names: list[str] = []
+        number = -1
+        at = "making a client"
+        while True:
+            left = self._end - time.monotonic()
+            if left <= 0:
+                self.complete = False
+                return None
+            try:
+                event = worker.next_event(min(self._check_seconds, left))
+            except TimeoutError:
+                if self._end - time.monotonic() <= 0:
+                    continue
+                worker.end()
+                self._lost(at, Kind.HANG, f"the device was not done within {self._check_seconds:g} seconds")
+                return number if number >= 0 else None
+            if event is None:
+                self._lost(at, Kind.CRASH, f"the process of the device ended: {worker.ended()}")
+                return number if number >= 0 else None
+            match event["event"]:
+                case "failed":
+                    raise PjrtError.of(event["code"], event["message"])
+                case "plan":
+                    names, self.platform, self.untested = event["names"], event["platform"], event["untested"]
+                case "begin":
+                    number = event["number"]
+                    at = names[number]
+                    self._progress(at)
+                case "end":
+                    self._note(at, event)
+                case "closing":
+                    at, number = "closing the client", -1
+                case "closed":
+                    return None
+
+    def _note(self, name: str, event: Mapping[str, Any]) -> None:
+        if event["finding"] is not None:
+            self.findings.append(Finding.from_dict(event["finding"]))
+        elif event["skipped"] is not None:
+            self.skipped[name] = event["skipped"]
+        else:
+            self.passed += 1
+
+    def _lost(self, name: str, kind: Kind, message: str) -> None:
+        """Note a check that ended its subprocess, with its program if it has one."""
+        if not self.platform:
+            raise InternalError(f"{name}: {message}")
+        operation, _, rest = name.partition(" ")
+        spelling = rest.split(" ")[0]
+        with contextlib.suppress(InvalidArgumentError):
+            for case in cases_of(operation, ElementType.from_mlir(spelling)):
+                if case.label == name:
+                    self.findings.append(Finding(name, kind, message, case.program, shown_inputs(case.inputs)))
+                    return
+        self.findings.append(Finding(name, kind, message))
+
+
+@contextlib.contextmanager
+def _worker(task: Task) -> Iterator[_Worker]:
+    worker = _Worker(task)
+    try:
+        yield worker
+    finally:
+        worker.close()
+
+
+class _Worker:
+    """A subprocess that runs a task, and the events that it reports."""
+
+    def __init__(self, task: Task) -> None:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
+        self._child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "pjrt.conformance.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._printed,
+            env=environment,
+        )
+        assert self._child.stdin is not None
+        with contextlib.suppress(OSError), self._child.stdin as file:  # OSError: it ended already
+            pickle.dump(task, file)
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, name="pjrt device test", daemon=True)
+        self._reader.start()
+
+    def next_event(self, seconds: float) -> dict[str, Any] | None:
+        """Return the next event; None if the subprocess has ended.
+
+        Raises:
+            TimeoutError: there was none in that time.
+        """
+        try:
+            return self._events.get(timeout=seconds)
+        except queue.Empty:
+            raise TimeoutError from None
+
+    def ended(self) -> Ended:
+        """Return how the subprocess ended."""
+        status = self._child.wait()
+        self._printed.seek(0)
+        return Ended(status, b"", self._printed.read()[-20000:].decode("utf-8", "replace"))
+
+    def end(self) -> None:
+        """End the subprocess."""
+        self._child.kill()
+        self._child.wait()
+
+    def close(self) -> None:
+        """End the subprocess, and close its files."""
+        self.end()
+        self._reader.join()
+        assert self._child.stdout is not None
+        self._child.stdout.close()
+        self._printed.close()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for line in self._child.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:  # it ended in the middle of a line
+                break
+            self._events.put(event)
+        self._events.put(None)

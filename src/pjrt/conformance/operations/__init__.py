@@ -1,0 +1,1 @@
+"""Programs of single operations, one module for each chapter of the StableHLO specification."""

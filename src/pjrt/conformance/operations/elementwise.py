@@ -1,0 +1,312 @@
+"""Cases of elementwise operations: edge values, denormal numbers, scalars, empty, odd and large shapes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.element_type import ElementType
+from pjrt.conformance import values
+from pjrt.conformance.accuracy import CROSSING, DIVIDED, EXACT, FUNCTION, ROUNDED, Accuracy
+from pjrt.conformance.operation_case import Array, OperationCase, program_text, tensor
+from pjrt.conformance.operation_table import cases
+from pjrt.conformance.values import BOOLEANS, COMPLEX, EVERY, FLOATS, INTEGERS, NUMBERS, SIGNED
+
+Inputs = Sequence[Array]
+Text = Callable[[Sequence[str], str], str]
+"""Writes the operation for the types of its operands and its result."""
+
+LARGE, HUGE = 1031, 200_003
+"""Numbers of elements of large arrays, both prime, so that no vector register divides them. Only f32 gets the larger
+one: more types would take minutes."""
+
+SHAPES = {"scalar": (), "empty": (0, 3), "of odd shape": (3, 1, 7)}
+
+
+def elementwise(
+    operation: str,
+    element: ElementType,
+    operands: Sequence[ElementType],
+    result: ElementType,
+    text: Text,
+    accuracy: Accuracy,
+    edge_inputs: Inputs,
+    fit: Callable[[Inputs], Inputs] = tuple,
+) -> Iterator[OperationCase]:
+    """Return the cases of an elementwise operation.
+
+    Args:
+        operation: its name.
+        element: the type that the cases are about.
+        operands: the element types of the operands.
+        result: the element type of the result.
+        text: writes the operation.
+        accuracy: how near results must be.
+        edge_inputs: vectors of edge values, of one length.
+        fit: brings arguments into the domain of the operation.
+    """
+
+    def case(name: str, inputs: Inputs, alternatives: Inputs | None = None) -> OperationCase:
+        fitted = tuple(fit(inputs))
+        shape = fitted[0].shape
+        types, outer = [tensor(shape, each) for each in operands], tensor(shape, result)
+        return OperationCase(
+            operation,
+            element,
+            name,
+            program_text(text(types, outer), types, [outer]),
+            fitted,
+            accuracy,
+            None if alternatives is None else tuple(fit(alternatives)),
+            elementwise=True,
+        )
+
+    def numbers(shape: tuple[int, ...]) -> Inputs:
+        return [values.ordinary(each, shape, seed) for seed, each in enumerate(operands)]
+
+    yield case("edge values", edge_inputs)
+    if element.is_floating and set(operands) == {element}:
+        small = _pairs([np.concatenate([values.denormals(element), np.ones(1, element.dtype)])] * len(operands))
+        if values.denormals(element).size:
+            yield case("denormal numbers", small, [values.flushed(each) for each in small])
+    for name, shape in SHAPES.items():
+        yield case(name, numbers(shape))
+    yield case("large", numbers((HUGE if element is ElementType.F32 else LARGE,)))
+
+
+def _pairs(vectors: Inputs) -> Inputs:
+    """Return all combinations of the elements of vectors, as vectors of one length."""
+    grid = np.meshgrid(*[np.arange(each.size) for each in vectors], indexing="ij")
+    return [each[places.reshape(-1)] for each, places in zip(vectors, grid, strict=True)]
+
+
+def _same(types: Sequence[str], operation: str) -> str:
+    operands = ", ".join(f"%{name}" for name in "xyz"[: len(types)])
+    return f"{operation} {operands} : {', '.join(types) if operation.startswith('chlo.') else types[0]}"
+
+
+def _writer(operation: str, result_differs: bool) -> Text:
+    if result_differs:
+        names = ["%x", "%y", "%z"]
+        return lambda types, outer: f"{operation} {', '.join(names[: len(types)])} : ({', '.join(types)}) -> {outer}"
+    return lambda types, outer: _same(types, operation)
+
+
+# Operations of one operand.
+
+_UNARY: dict[str, tuple[tuple[ElementType, ...], Accuracy]] = {
+    "abs": (SIGNED + FLOATS + COMPLEX, EXACT),
+    "cbrt": (FLOATS, FUNCTION),
+    "ceil": (FLOATS, EXACT),
+    "cosine": (FLOATS + COMPLEX, CROSSING),
+    "count_leading_zeros": (INTEGERS, EXACT),
+    "exponential": (FLOATS + COMPLEX, FUNCTION),
+    "exponential_minus_one": (FLOATS + COMPLEX, FUNCTION),
+    "floor": (FLOATS, EXACT),
+    "imag": (COMPLEX, EXACT),
+    "is_finite": (FLOATS, EXACT),
+    "log": (FLOATS + COMPLEX, CROSSING),
+    "log_plus_one": (FLOATS + COMPLEX, FUNCTION),
+    "logistic": (FLOATS + COMPLEX, FUNCTION),
+    "negate": (NUMBERS, EXACT),
+    "not": (BOOLEANS + INTEGERS, EXACT),
+    "popcnt": (INTEGERS, EXACT),
+    "real": (COMPLEX, EXACT),
+    "round_nearest_afz": (FLOATS, EXACT),
+    "round_nearest_even": (FLOATS, EXACT),
+    "rsqrt": (FLOATS + COMPLEX, FUNCTION),
+    "sign": (SIGNED + FLOATS + COMPLEX, EXACT),
+    "sine": (FLOATS + COMPLEX, CROSSING),
+    "sqrt": (FLOATS + COMPLEX, DIVIDED),
+    "tan": (FLOATS + COMPLEX, CROSSING),
+    "tanh": (FLOATS + COMPLEX, FUNCTION),
+    "chlo.acos": (FLOATS, CROSSING),
+    "chlo.acosh": (FLOATS, CROSSING),
+    "chlo.asin": (FLOATS, FUNCTION),
+    "chlo.asinh": (FLOATS, FUNCTION),
+    "chlo.atan": (FLOATS, FUNCTION),
+    "chlo.atanh": (FLOATS, FUNCTION),
+    "chlo.conj": (COMPLEX, EXACT),
+    "chlo.cosh": (FLOATS, FUNCTION),
+    "chlo.digamma": (FLOATS, CROSSING),
+    "chlo.erf": (FLOATS, FUNCTION),
+    "chlo.erf_inv": (FLOATS, FUNCTION),
+    "chlo.erfc": (FLOATS, FUNCTION),
+    "chlo.is_inf": (FLOATS, EXACT),
+    "chlo.is_neg_inf": (FLOATS, EXACT),
+    "chlo.is_pos_inf": (FLOATS, EXACT),
+    "chlo.lgamma": (FLOATS, CROSSING),
+    "chlo.sinh": (FLOATS, FUNCTION),
+    "chlo.square": (FLOATS + COMPLEX, ROUNDED),
+}
+_PREDICATES = frozenset({"stablehlo.is_finite", "chlo.is_inf", "chlo.is_neg_inf", "chlo.is_pos_inf"})
+_PARTS = frozenset({"stablehlo.abs", "stablehlo.real", "stablehlo.imag"})
+_COMPLEX_ROUNDING = frozenset({"stablehlo.abs", "stablehlo.sign"})
+"""Operations that are exact on real numbers, and a root of two squares on complex ones."""
+
+_PERIODIC = frozenset({"stablehlo.sine", "stablehlo.cosine", "stablehlo.tan"})
+_MOST_TURNS = 100.0
+"""The largest argument of periodic functions: the error of larger ones is that of the argument's last place."""
+
+_PART = {ElementType.C64: ElementType.F32, ElementType.C128: ElementType.F64}
+
+
+def _unary(operation: str, element: ElementType) -> Iterator[OperationCase]:
+    accuracy = _UNARY[operation.removeprefix("stablehlo.")][1]
+    result = element
+    if operation in _PREDICATES:
+        result = ElementType.PRED
+    elif operation in _PARTS:
+        result = _PART.get(element, element)
+    if element.is_complex and operation in _COMPLEX_ROUNDING:
+        accuracy = DIVIDED
+    is_chlo = operation.startswith("chlo.")
+    text: Text = _writer(operation, result is not element)
+    if is_chlo:
+        text = lambda types, outer: f"{operation} %x : {types[0]} -> {outer}"  # noqa: E731
+    numbers = values.every_value(element)
+    if operation in _PERIODIC and element.is_floating:
+        wide = numbers.astype(np.float64)
+        numbers = numbers[~(np.isfinite(wide) & (np.abs(wide) > _MOST_TURNS))]
+    yield from elementwise(operation, element, [element], result, text, accuracy, [numbers])
+
+
+for _name, (_types, _) in _UNARY.items():
+    cases(_name, _types)(_unary)
+
+
+# Operations of two operands.
+
+_BINARY: dict[str, tuple[tuple[ElementType, ...], Accuracy]] = {
+    "add": (BOOLEANS + NUMBERS, ROUNDED),
+    "and": (BOOLEANS + INTEGERS, EXACT),
+    "atan2": (FLOATS, FUNCTION),
+    "complex": ((ElementType.F32, ElementType.F64), EXACT),
+    "divide": (NUMBERS, DIVIDED),
+    "maximum": (BOOLEANS + INTEGERS + FLOATS, EXACT),
+    "minimum": (BOOLEANS + INTEGERS + FLOATS, EXACT),
+    "multiply": (BOOLEANS + NUMBERS, ROUNDED),
+    "or": (BOOLEANS + INTEGERS, EXACT),
+    "power": (INTEGERS + FLOATS, FUNCTION),
+    "remainder": (INTEGERS + FLOATS, EXACT),
+    "shift_left": (INTEGERS, EXACT),
+    "shift_right_arithmetic": (INTEGERS, EXACT),
+    "shift_right_logical": (INTEGERS, EXACT),
+    "subtract": (NUMBERS, ROUNDED),
+    "xor": (BOOLEANS + INTEGERS, EXACT),
+    "chlo.next_after": (tuple(each for each in FLOATS if each.bits >= 16), EXACT),
+    "chlo.mulhi": (INTEGERS, EXACT),
+}
+_BROADCASTING = (
+    *("add", "and", "atan2", "divide", "maximum", "minimum", "multiply", "or", "power", "remainder", "subtract", "xor"),
+    *("shift_left", "shift_right_arithmetic", "shift_right_logical", "next_after", "complex"),
+)
+for _name in _BROADCASTING:
+    _BINARY[f"chlo.broadcast_{_name}"] = _BINARY.get(_name) or _BINARY[f"chlo.{_name}"]
+
+
+def _fitted(operation: str, element: ElementType) -> Callable[[Inputs], Inputs]:
+    """Return the function that keeps arguments where the specification says what the result is."""
+    name = operation.rpartition(".")[2].removeprefix("broadcast_")
+    if not element.is_integer:
+        return tuple
+    dtype = element.dtype
+    if name in ("divide", "remainder"):
+        # Not defined: division by zero, and the smallest number by -1, whose quotient the type does not have.
+        return lambda pair: (
+            pair[0],
+            np.where(np.isin(pair[1].astype(np.int64), (0, -1)), 1, pair[1]).astype(dtype),
+        )
+    if name.startswith("shift"):
+        # Not defined: shifts by as many bits as the type has, or more.
+        return lambda pair: (pair[0], (pair[1].astype(np.int64) % element.bits).astype(dtype))
+    if name == "power":
+        highest = 1 if element.bits == 2 else 3
+        return lambda pair: (pair[0], (np.abs(pair[1].astype(np.int64)) % (highest + 1)).astype(dtype))
+    return tuple
+
+
+def _binary(operation: str, element: ElementType) -> Iterator[OperationCase]:
+    name = operation.removeprefix("stablehlo.")
+    accuracy = _BINARY[name][1]
+    if element.is_complex and name in ("multiply", "divide", "chlo.broadcast_multiply", "chlo.broadcast_divide"):
+        accuracy = FUNCTION
+    result = element
+    if name.endswith("complex"):
+        result = ElementType.C64 if element is ElementType.F32 else ElementType.C128
+    text = _writer(operation, name == "complex")
+    if operation.startswith("chlo.broadcast_"):
+        text = lambda types, outer: f"{operation} %x, %y : ({types[0]}, {types[1]}) -> {outer}"  # noqa: E731
+    numbers = values.edges(element)
+    yield from elementwise(
+        operation, element, [element] * 2, result, text, accuracy, _pairs([numbers] * 2), _fitted(operation, element)
+    )
+
+
+for _name, (_types, _) in _BINARY.items():
+    cases(_name, _types)(_binary)
+
+
+# Comparisons and choices.
+
+_ORDERS = ("EQ", "NE", "LT", "LE", "GT", "GE")
+
+
+@cases("compare chlo.broadcast_compare", EVERY)
+def _compare(operation: str, element: ElementType) -> Iterator[OperationCase]:
+    """Make cases of every direction; all shapes for the first one only."""
+    directions = _ORDERS[:2] if element.is_complex else _ORDERS
+    for number, direction in enumerate(directions):
+        text: Text = lambda types, outer, d=direction: f"{operation} {d}, %x, %y : ({', '.join(types)}) -> {outer}"  # type: ignore[misc]  # noqa: E731
+        if operation.startswith("chlo."):
+            text = lambda types, outer, d=direction: (  # type: ignore[misc]  # noqa: E731
+                f"{operation} %x, %y {{comparison_direction = #chlo<comparison_direction {d}>}} : "
+                f"({', '.join(types)}) -> {outer}"
+            )
+        pairs = _pairs([values.edges(element)] * 2)
+        made = elementwise(operation, element, [element] * 2, ElementType.PRED, text, EXACT, pairs)
+        for case in made if number == 0 else itertools.islice(made, 1):
+            yield replace(case, name=f"{direction} {case.name}")
+
+
+@cases("select chlo.broadcast_select", EVERY)
+def _select(operation: str, element: ElementType) -> Iterator[OperationCase]:
+    numbers = _pairs([np.array([False, True]), values.edges(element), values.edges(element)])
+    types = [ElementType.PRED, element, element]
+
+    def write(names: Sequence[str], outer: str) -> str:
+        if operation.startswith("chlo."):
+            return f"{operation} %x, %y, %z : ({', '.join(names)}) -> {outer}"
+        return f"{operation} %x, %y, %z : {names[0]}, {outer}"
+
+    yield from elementwise(operation, element, types, element, write, EXACT, numbers)
+    one = np.array(True), values.mixed(element, (5,)), values.mixed(element, (5,))[::-1].copy()
+    spelled = [tensor((), ElementType.PRED), tensor((5,), element), tensor((5,), element)]
+    if operation.startswith("stablehlo."):
+        program = program_text(write(spelled, spelled[1]), spelled, [spelled[1]])
+        yield OperationCase(operation, element, "scalar condition", program, one)
+
+
+@cases("clamp", BOOLEANS + INTEGERS + FLOATS)
+def _clamp(operation: str, element: ElementType) -> Iterator[OperationCase]:
+    numbers: Any = _pairs([values.edges(element)] * 3)
+    text = _writer(operation, result_differs=False)
+    yield from elementwise(operation, element, [element] * 3, element, text, EXACT, numbers, _ordered)
+    shape = (5,)
+    low, high = np.sort(values.exact(element, (2,)))
+    inputs = np.array(low), values.mixed(element, shape), np.array(high)
+    types = [tensor((), element), tensor(shape, element), tensor((), element)]
+    program = program_text(f"{operation} %x, %y, %z : ({', '.join(types)}) -> {types[1]}", types, [types[1]])
+    yield OperationCase(operation, element, "scalar bounds", program, inputs)
+
+
+def _ordered(three: Inputs) -> Inputs:
+    """Return bounds with the lower one first; which of two NaN or zeros is the lower one does not matter."""
+    low, operand, high = three
+    with np.errstate(invalid="ignore"):
+        swap = low > high
+    return np.where(swap, high, low).astype(low.dtype), operand, np.where(swap, low, high).astype(low.dtype)
