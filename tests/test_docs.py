@@ -51,6 +51,7 @@ PAGES = [
     "docs/models.md",
     "docs/memory.md",
     "docs/offload.md",
+    "docs/lowering.md",
 ]
 PRINTED_LINES = {
     "docs/compare.md": 6,
@@ -58,6 +59,7 @@ PRINTED_LINES = {
     "docs/reloading.md": 3,
     "docs/ifrt.md": 34,
     "docs/models.md": 12,
+    "docs/lowering.md": 5,
     "docs/offload.md": 2,
     "docs/memory.md": 6,
 }

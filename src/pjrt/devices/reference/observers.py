@@ -20,6 +20,7 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.devices.reference.core.block import Block, Environment, Step, located, run_fast
+from pjrt.host import Allocation
 from pjrt.host.device_memory.allocation import on_host
 
 Values = Sequence[Any]
@@ -210,7 +211,7 @@ class Profile(Observer):
         inside, begin = self._running.stack.pop()
         if self._running.stack:
             self._running.stack[-1][0] += now - begin
-        size = sum(value.nbytes for value in outputs if isinstance(value, np.ndarray | np.generic))
+        size = sum(value.nbytes for value in outputs if isinstance(value, (np.ndarray, np.generic, Allocation)))
         device = self.interpreter if step.runner is None else step.runner.device
         name = f"{step.name} on {device}" if device else step.name
         with self._lock:

@@ -71,6 +71,11 @@ class Allocation:
         """The shape."""
         return self.spec.shape
 
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return self.spec.size_in_bytes
+
     def write(self, array: HostArray) -> None:
         """Copy a host array into the memory, and wait for it."""
         source = np.ascontiguousarray(array, array_dtype(self.spec.element_type)).reshape(self.spec.shape)
