@@ -349,3 +349,21 @@ def test_two_parts_compute_what_the_whole_does(program: tuple[str, int], data: s
     values = dict(zip(border, run(cutter.cut(border), x, y), strict=True)) | {"%arg0": x, "%arg1": y}
     (result,) = run(second, *(values[name] for name in second.arguments))
     np.testing.assert_array_equal(result, run(text, x, y)[0])
+
+
+def test_the_text_of_an_operation() -> None:
+    cutter = Cutter("""
+    func.func @main(%x: tensor<4xf32>) -> tensor<f32> {
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %0 = stablehlo.tanh %x : tensor<4xf32>
+      %1 = stablehlo.reduce(%0 init: %zero) applies stablehlo.add across dimensions = [0]
+          : (tensor<4xf32>, tensor<f32>) -> tensor<f32>
+      return %1 : tensor<f32>
+    }""")
+    body = cutter.parsed.entry.body
+    assert body is not None
+    _, tanh, reduce, last = body.operations
+    assert "stablehlo.tanh %arg0 : tensor<4xf32>" in cutter.text(tanh)
+    assert "applies stablehlo.add across dimensions = [0]" in cutter.text(reduce)
+    with pytest.raises(pjrt.InvalidArgumentError, match="expected an operation with a result"):
+        cutter.text(last)

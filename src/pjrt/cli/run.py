@@ -75,7 +75,9 @@ Examples:
 @tolerance_options
 @memory_limit_option
 @click.option("--repeat", type=click.IntRange(min=1), metavar="N", help="Run N times more and print median and spread.")
-@click.option("--profile", is_flag=True, help="Print the time per operation: on reference, and on devices with kernels in Python.")
+@click.option(
+    "--profile", is_flag=True, help="Print the time per operation: on reference, and on devices with kernels in Python."
+)
 @cache_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option(
