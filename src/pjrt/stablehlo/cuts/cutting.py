@@ -17,7 +17,7 @@ from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _mlir, jaxlib
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.conversion import to_module
-from pjrt.stablehlo.cuts._module_cut import ModuleCut, function_named, values_by_name, values_by_name
+from pjrt.stablehlo.cuts._module_cut import ModuleCut, function_named, values_by_name
 from pjrt.stablehlo.operation import Operation, ParsedProgram, Value
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read
@@ -167,27 +167,6 @@ class Cutter:
             owner = values[operation.results[0].name].owner.operation
             text: str = owner.get_asm(large_elements_limit=_mlir.FEW_ELEMENTS)
         return text
-
-    def text(self, operation: Operation, *, function: str | None = None) -> str:
-        """Return the MLIR text of an operation, its regions included; of large constants only the first elements.
-
-        Args:
-            operation: an operation of ``parsed`` that has a result.
-            function: the function that has it; default: the entry function.
-
-        Raises:
-            InvalidArgumentError: the operation has no result, by which it is found.
-            NotFoundError: the function has no such operation.
-        """
-        if not operation.results:
-            raise InvalidArgumentError(f"expected an operation with a result, found {operation}")
-        name = operation.results[0].name
-        with self._module as mlir:
-            values = values_by_name(function_named(mlir.operation, self._entry if function is None else function))
-            if name not in values:
-                raise NotFoundError(f"expected an operation of the function, found none whose result is {name}")
-            owner = values[name].owner
-            return str(owner.operation.get_asm(large_elements_limit=_mlir.FEW_ELEMENTS))
 
     @functools.cached_property
     def _entry(self) -> str:
