@@ -172,7 +172,10 @@ class HostClient(Client):
         self.addressable_devices = tuple(device for device in self.devices if device.is_addressable)
         self.memory_spaces = tuple(space for device in self.addressable_devices for space in device.memory_spaces)
         self.topology = HostTopology(self._compiler, descriptions, self._platform.attributes)
-        self.dispatcher = Dispatcher([q for d in self.addressable_devices for q in (d.compute, d.transfers)])
+        self.dispatcher = Dispatcher(
+            [queue for device in self.addressable_devices for queue in (device.compute, device.transfers)],
+            [device.fences for device in self.addressable_devices],
+        )
         self._handlers = FfiHandlers()
         self._mapped = DmaMappings()
         # Aliases and transfers that wait for the caller; ``close`` ends their wait.
@@ -376,8 +379,6 @@ class HostClient(Client):
         self._closed = True
         if self._generation == generation():
             self.dispatcher.finish(self._end_waiting)
-            for device in self.addressable_devices:
-                device.fences.finish()
         self._notify_closed()
 
     def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:

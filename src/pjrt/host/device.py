@@ -127,7 +127,7 @@ class HostDevice(Device):
         expect_int(launch_id, "a launch id as a whole number")
         expect(error, PjrtError, "an error as pjrt.PjrtError")
         running = [execution for execution in list(self.launches) if execution.launch_id == launch_id]
-        return sum(execution.poison(error) for execution in running) > 0
+        return sum(execution.poison(error) for execution in running) + self.fences.poison(error, launch_id) > 0
 
     def create_async_tracking_event(self, description: str) -> HostAsyncTrackingEvent:
         expect(description, str, "a description as a str")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.api.future import Future, when_all_done
 from pjrt.api.interpreter_end import time_left
+from pjrt.host.device_memory.fence_waiter import FenceWaiter
 from pjrt.host.execution import Execution
 from pjrt.host.shutdown import is_exiting
 from pjrt.host.work_queue import WorkQueue
@@ -28,12 +29,14 @@ class Dispatcher:
 
     Args:
         queues: all queues of the client.
+        fences: the waiters for work that the client's programs have enqueued on hardware.
     """
 
-    __slots__ = ("_putting", "_queues", "_ready", "_waiting")
+    __slots__ = ("_fences", "_putting", "_queues", "_ready", "_waiting")
 
-    def __init__(self, queues: Sequence[WorkQueue]) -> None:
+    def __init__(self, queues: Sequence[WorkQueue], fences: Sequence[FenceWaiter] = ()) -> None:
         self._queues = tuple(queues)
+        self._fences = tuple(fences)
         self._waiting: set[_PendingLaunch] = set()
         # Launches that are ready to be put, in one order for all queues, and the lock of the caller that puts them.
         self._ready: deque[_PendingLaunch] = deque()
@@ -80,6 +83,8 @@ class Dispatcher:
             self._drain()
         for queue in self._queues:
             queue.close()
+        for fences in self._fences:
+            fences.close()
 
     def give_up(self, error: PjrtError, only_ask: bool) -> None:
         """Fail all executions that are not done, and ask the running functions to end.
@@ -99,6 +104,8 @@ class Dispatcher:
             for task in queue.tasks():
                 if isinstance(task, Execution):
                     task.poison(error)
+        for fences in self._fences:
+            fences.poison(error)
 
     def unfinished(self) -> list[Execution]:
         """Return the executions that are not done, in no order."""
@@ -107,12 +114,13 @@ class Dispatcher:
 
     def _drain(self) -> None:
         # Work on one queue may put more on another.
-        while any(queue.is_busy for queue in self._queues):
-            for queue in self._queues:
+        workers: tuple[WorkQueue | FenceWaiter, ...] = (*self._queues, *self._fences)
+        while any(worker.is_busy for worker in workers):
+            for worker in workers:
                 if not is_exiting():
-                    queue.drain()
-                elif not queue.drain(time_left()):
-                    queue.abandon(CancelledError("the interpreter ended before the work was done"))
+                    worker.drain()
+                elif not worker.drain(time_left()):
+                    worker.abandon(CancelledError("the interpreter ended before the work was done"))
 
     def _stop_waiting(self, launch: _PendingLaunch) -> None:
         try:

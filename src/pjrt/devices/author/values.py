@@ -15,7 +15,7 @@ from pjrt.devices.reference.core.author import CONTROL_FLOW
 from pjrt.devices.reference.core.block import Environment, Kernel, context_of
 from pjrt.devices.reference.core.values import TOKEN
 from pjrt.host import Allocation, Enqueued, Memory
-from pjrt.host.device_memory.allocation import handle_of, on_host
+from pjrt.host.device_memory.allocation import HandleTable, handle_of, on_host
 from pjrt.host.device_memory.fences import wait_for
 from pjrt.stablehlo.types import TensorType, TokenType, ValueType
 
@@ -194,18 +194,19 @@ class DeviceValues:
             wait_for(results.fence)
             results = results.results
         space = _space(environment)
-        allocations: list[Any] = []
-        for result, type_, spec in zip(_several(results, types.types, source), types.types, types.specs, strict=True):
-            if not isinstance(type_, TensorType):
-                allocations.append(TOKEN if isinstance(type_, TokenType) else result)
-                continue
-            spec = spec or ShapeSpec(type_.sizes, type_.element)
-            for held in (*values, *allocations):
-                if type(held) is Allocation and held.handle is result and held.spec == spec:
-                    allocations.append(held)
-                    break
-            else:
-                allocations.append(Allocation(self._memory, result, spec, space).check(source))
+        table = HandleTable(self._memory, values)
+        # First own all, then check: a wrong handle does not keep the others from being freed.
+        allocations = [
+            table.own(result, spec or ShapeSpec(type_.sizes, type_.element), space)
+            if isinstance(type_, TensorType)
+            else (TOKEN if isinstance(type_, TokenType) else result)
+            for result, type_, spec in zip(
+                _several(results, types.types, source), types.types, types.specs, strict=True
+            )
+        ]
+        for allocation in allocations:
+            if type(allocation) is Allocation:
+                allocation.check(source, allocation.spec)
         return allocations[0] if len(allocations) == 1 else allocations
 
     def hosted(self, name: str, kernel: Kernel, environment: bool, captured: Sequence[int]) -> Kernel:

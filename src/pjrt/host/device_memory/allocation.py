@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,9 +13,13 @@ from pjrt.api.memory_space import MemorySpace
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.device_memory.fences import wait_for
 from pjrt.host.device_memory.memory import Memory
+from pjrt.host.fork_safety import generation
 from pjrt.host_memory.aligned import HostArray
 from pjrt.host_memory.external import ExternalMemory
 from pjrt.host_memory.layout import array_dtype
+
+if TYPE_CHECKING:
+    from pjrt.host.device_memory.fence_waiter import Completion
 
 _log = logging.getLogger("pjrt")
 
@@ -27,15 +32,23 @@ class Allocation:
         handle: the author's handle.
         spec: the shape and the element type.
         space: the memory space.
+        work: the enqueued work that writes to the memory; its end is waited for before the memory is read or freed.
+        is_shared: whether something that the runtime cannot see may use the memory, so that no program may write to it.
     """
 
-    __slots__ = ("__weakref__", "handle", "memory", "space", "spec")
+    __slots__ = (
+        "__weakref__", "_generation", "_owner", "handle", "is_shared", "memory", "space", "spec", "work",
+    )  # fmt: skip
 
     def __init__(self, memory: Memory, handle: Any, spec: ShapeSpec, space: MemorySpace) -> None:
         self.memory = memory
         self.handle = handle
         self.spec = spec
         self.space = space
+        self.work: Completion | None = None
+        self.is_shared = False
+        self._owner: Allocation | None = None
+        self._generation = generation()
 
     @staticmethod
     def new(memory: Memory, spec: ShapeSpec, space: MemorySpace) -> Allocation:
@@ -76,8 +89,35 @@ class Allocation:
         """The number of bytes."""
         return self.spec.size_in_bytes
 
+    def cast(self, spec: ShapeSpec) -> Allocation:
+        """Return the same memory with another type. The first allocation lives as long, and frees it."""
+        cast = Allocation(self.memory, self.handle, spec, self.space)
+        cast._owner = self if self._owner is None else self._owner
+        # References to one of the two do not say whether a program may write to the memory.
+        cast.is_shared = cast._owner.is_shared = True
+        return cast
+
+    def busy_until(self, work: Completion) -> None:
+        """Set the enqueued work that writes to the memory."""
+        self.work = work
+        if self._owner is not None:
+            self._owner.work = work
+
+    def wait(self) -> None:
+        """Wait for the enqueued work that writes to the memory.
+
+        Raises:
+            PjrtError: the work has failed.
+        """
+        work = self.work
+        if work is not None:
+            work.definition.result()
+            if work.has_ended:
+                self.work = None
+
     def write(self, array: HostArray) -> None:
         """Copy a host array into the memory, and wait for it."""
+        self.wait()
         source = np.ascontiguousarray(array, array_dtype(self.spec.element_type)).reshape(self.spec.shape)
         wait_for(self.memory.copy_in(self.handle, source))
 
@@ -87,6 +127,7 @@ class Allocation:
         Args:
             out: the array to copy to, of any strides; a new one by default.
         """
+        self.wait()
         if out is None or not out.flags.c_contiguous:
             staging = np.empty(self.spec.shape, array_dtype(self.spec.element_type))
             wait_for(self.memory.copy_out(self.handle, staging))
@@ -102,6 +143,7 @@ class Allocation:
 
         A view keeps the memory alive, and a donation of the memory gets a copy while it lives.
         """
+        self.wait()
         visible = self.memory.host_view(self.handle)
         if visible is None:
             return self.read()
@@ -119,19 +161,24 @@ class Allocation:
 
     def copied(self, space: MemorySpace) -> Allocation:
         """Return a copy in a memory space of the same allocator."""
+        self.wait()
         target = Allocation.new(self.memory, self.spec, space)
         wait_for(self.memory.copy(self.handle, target.handle, self.spec))
         return target
 
-    def check(self, source: str) -> Allocation:
-        """Check the handle's type, if handles know theirs, and return the allocation.
+    def check(self, source: str, spec: ShapeSpec) -> Allocation:
+        """Check the type, and that which the memory knows for the handle, and return the allocation.
+
+        Args:
+            source: the name of the function that gave it, for messages.
+            spec: the expected type; its layout does not matter.
 
         Raises:
-            InternalError: the handle has another shape or element type.
+            InternalError: the shape or the element type is another one.
         """
-        found = self.memory.spec_of(self.handle)
-        if found is not None and (found.shape, found.element_type) != (self.spec.shape, self.spec.element_type):
-            raise InternalError(f"{source} gave a handle of {found}, expected {self.spec}")
+        for actual in (self.spec, self.memory.spec_of(self.handle)):
+            if actual is not None and (actual.shape, actual.element_type) != (spec.shape, spec.element_type):
+                raise InternalError(f"{source} gave a handle of {actual}, expected {spec}")
         return self
 
     # A condition or an index of control flow, which the host decides.
@@ -150,12 +197,55 @@ class Allocation:
         return f"<Allocation {self.spec} in {self.space}>"
 
     def __del__(self) -> None:
-        memory = getattr(self, "memory", None)
-        if memory is not None:
-            try:
-                memory.free(self.handle)
-            except BaseException:  # The memory is often dropped by the garbage collector, which must go on.
-                _log.exception("the free method of a device's memory raised; the exception is ignored")
+        # In the child of a fork, the memory is the parent's. (A constructor that failed leaves attributes unset.)
+        if getattr(self, "_generation", None) != generation() or self._owner is not None:
+            return
+        work = self.work
+        if work is None or work.has_ended:
+            free(self.memory, self.handle)
+        else:
+            work.free_later(self.memory, self.handle)
+
+
+def free(memory: Memory, handle: Any) -> None:
+    """Free the memory of a handle; an exception of the author's code is logged.
+
+    Often the garbage collector drops an allocation, and must go on.
+    """
+    try:
+        memory.free(handle)
+    except BaseException:
+        _log.exception("the free method of a device's memory raised; the exception is ignored")
+
+
+class HandleTable:
+    """The allocations of one call of an author's function, by their handles: each handle has one owner.
+
+    Handles are the same if they are one object, or equal integers: addresses.
+
+    Args:
+        memory: the author's allocator.
+        arguments: the arguments of the call; those that are no allocations are left out.
+    """
+
+    __slots__ = ("_allocations", "_memory")
+
+    def __init__(self, memory: Memory, arguments: Iterable[Any]) -> None:
+        self._memory = memory
+        self._allocations = {_identity(a.handle): a for a in arguments if isinstance(a, Allocation)}
+
+    def own(self, handle: Any, spec: ShapeSpec | None, space: MemorySpace) -> Allocation:
+        """Return the allocation of a handle: an argument's, or a new one, with a type; ``None`` is not known yet."""
+        plain: Any = spec if spec is None or spec.layout is None else ShapeSpec(spec.shape, spec.element_type)
+        key = _identity(handle)
+        allocation = self._allocations.get(key)
+        if allocation is None:
+            allocation = self._allocations[key] = Allocation(self._memory, handle, plain, space)
+        return allocation if plain is None or allocation.spec == plain else allocation.cast(plain)
+
+
+def _identity(handle: Any) -> Any:
+    return handle if type(handle) is int else (id(handle),)
 
 
 _SMALL = 1 << 12

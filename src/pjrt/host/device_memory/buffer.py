@@ -104,7 +104,9 @@ class DeviceBuffer(HostBuffer):
 
     def __dlpack__(self, **options: Any) -> Any:
         allocation = self._allocation()
-        return allocation.memory.to_dlpack(allocation.handle).__dlpack__(**options)
+        shared = allocation.memory.to_dlpack(allocation.handle)
+        allocation.is_shared = True  # The consumer's use cannot be seen: a donation gets a copy from now on.
+        return shared.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         allocation = self._allocation()

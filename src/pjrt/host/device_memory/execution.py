@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,14 +12,12 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, PjrtError
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.device_errors import without_traceback
-from pjrt.host.device_memory.allocation import Allocation, handle_of
+from pjrt.host.device_memory.allocation import Allocation, HandleTable, handle_of
 from pjrt.host.device_memory.fence_waiter import Completion
 from pjrt.host.device_memory.fences import Enqueued, waiting_function
+from pjrt.host.device_memory.memory import Memory
 from pjrt.host.execution import Execution, as_sequence
 from pjrt.host.storage import TOKEN, Storage
-
-if TYPE_CHECKING:
-    from pjrt.host.memory_space import HostMemorySpace
 
 
 class DeviceExecution(Execution):
@@ -27,51 +26,59 @@ class DeviceExecution(Execution):
     A function that returns ``Enqueued`` has its outputs at once, and their definition when the fence says so.
     """
 
-    __slots__ = ("_fence",)
+    __slots__ = ("_completion", "_fence")
+
+    def __init__(self, *arguments: Any) -> None:
+        self._fence: Any = None
+        self._completion: Completion | None = None
+        super().__init__(*arguments)
 
     def _compute(self) -> PjrtError | None:
-        self._fence: Any = None
         compiled = self._compiled
-        outputs = self.outputs
-        if outputs is not None:
-            self._reserve(outputs)
-        allocations = self._allocations()
-        values = allocations if compiled.takes_allocations else list(map(handle_of, allocations))
+        if self.outputs is not None:
+            self._reserve(self.outputs)
+        arguments = self._allocations()
+        values = arguments if compiled.takes_allocations else list(map(handle_of, arguments))
         try:
             results = compiled.run(*values) if self._context is None else compiled.run(self._context, *values)
         except BaseException as error:
             return without_traceback(error)
-        values.clear()
+        fence = None
         if isinstance(results, Enqueued):
-            results, self._fence = results
-            waiting_function(self._fence)  # a wrong one is an error now
-        known = {id(value.handle): value for value in allocations if isinstance(value, Allocation)}
-        results = as_sequence(results)
-        declared = compiled.outputs
-        if outputs is None or declared is None:
-            self.outputs = [self._undeclared(number, result, known) for number, result in enumerate(results)]
-            return None
-        if len(results) != len(declared):
-            raise InternalError(
-                f"the device's function for {compiled.name!r} gave {len(results)} results, it declared {len(declared)}"
-            )
-        for number, (result, spec) in enumerate(zip(results, declared, strict=True)):
-            outputs[number].array = self._adopt(result, number, spec, known)
+            results, fence = results
+        values = self._owned(as_sequence(results), arguments)
+        if fence is not None:
+            waiting_function(fence)  # a wrong one is an error now
+            self._fence = fence
+            self._completion = Completion(self.definition, self.inputs, self.launch_id)
+            # The completion holds the arguments that the caller keeps. It does not hold the others, nor the outputs:
+            # later work of the device may be given them, and may use their memory again.
+            held = {id(storage.array) for storage in self.inputs}
+            for value in (*arguments, *values):
+                if isinstance(value, Allocation) and id(value) not in held:
+                    value.busy_until(self._completion)
+        self._store(values)
         return None
 
     def _finish(self) -> PjrtError | None:
-        fence, self._fence = self._fence, None
-        if fence is None:
+        if self._completion is None:
             self.inputs = []
             return super()._finish()
-        # The work may use the arguments until the fence. The outputs are not held: later work of the device may be
-        # given them, and may use their memory again.
-        completion = Completion(self.definition, self.inputs)
         self._context = None
-        self.inputs = []
         self._leave_launch()
-        self.device.fences.add(fence, completion)
+        self._wait_for_fence()
         return self.definition._error  # It was poisoned while it ran.
+
+    def _give_up(self) -> None:
+        self._wait_for_fence()  # The work goes on, although its results are wrong.
+        super()._give_up()
+
+    def _wait_for_fence(self) -> None:
+        """Leave enqueued work to the waiter for fences."""
+        self.inputs = []
+        fence, self._fence = self._fence, None
+        if fence is not None and self._completion is not None:
+            self.device.fences.add(fence, self._completion)
 
     def _allocations(self) -> list[Any]:
         """Return the arguments. The function may write to those that it declares as donated, so in place of one that
@@ -91,44 +98,69 @@ class DeviceExecution(Execution):
         value: Any = storage.array
         # A storage: the list's reference, the local variable's, and the call's. An allocation: the storage's, the
         # local variable's and the call's.
-        mine = number in self._donated and storage.mutable
+        mine = number in self._donated and storage.mutable and not value.is_shared
         if mine and sys.getrefcount(storage) == 3 and sys.getrefcount(value) == 3:
             # The storage lives until the fence; the result alone may have the memory by then.
             storage.array = None
             return value
         return value.copied(value.space)
 
-    def _adopt(self, result: Any, number: int, spec: ShapeSpec, known: dict[int, Allocation]) -> Any:
-        """Return a result as the value of an output. A handle that came in as an argument is shared."""
-        if spec.element_type is ElementType.TOKEN:
-            return TOKEN
-        source = f"the device's function for {self._compiled.name!r}, output {number},"
-        if isinstance(result, Allocation):
-            if (result.spec.shape, result.spec.element_type) != (spec.shape, spec.element_type):
-                raise InternalError(f"{source} gave {result.spec}, it declared {spec}")
-            return result
-        plain = ShapeSpec(spec.shape, spec.element_type)
-        memory = self.device.client.memory
-        assert memory is not None  # else the execution is another one
-        if self._compiled.takes_allocations and isinstance(result, np.ndarray):
-            return Allocation.of_array(memory, result, plain, self._space(number))
-        allocation = known.get(id(result))
-        if allocation is None or allocation.spec != plain:
-            allocation = Allocation(memory, result, plain, self._space(number)).check(source)
-            known[id(result)] = allocation
-        return allocation
+    def _owned(self, results: Sequence[Any], arguments: list[Any]) -> list[Any]:
+        """Return the results with an allocation for each handle, so that it is freed whatever comes next."""
+        compiled = self._compiled
+        declared = compiled.outputs or ()
+        memory = self._memory
+        table = HandleTable(memory, arguments)
+        values: list[Any] = []
+        for number, result in enumerate(results):
+            spec = declared[number] if number < len(declared) else None
+            if spec is not None and spec.element_type is ElementType.TOKEN:
+                values.append(TOKEN)
+            elif result is None or isinstance(result, Allocation):
+                values.append(result)
+            elif compiled.takes_allocations and isinstance(result, np.ndarray):
+                values.append(Allocation.of_array(memory, result, spec or ShapeSpec.of(result), self._space(number)))
+            else:
+                values.append(table.own(result, spec, self._space(number)))
+        return values
 
-    def _undeclared(self, number: int, result: Any, known: dict[int, Allocation]) -> Storage:
-        memory = self.device.client.memory
-        assert memory is not None
-        spec = result.spec if isinstance(result, Allocation) else memory.spec_of(result)
+    def _store(self, values: list[Any]) -> None:
+        """Check the results, and put them into the storages of the outputs.
+
+        Raises:
+            InternalError: the results are not those that the program declared.
+        """
+        compiled = self._compiled
+        declared = compiled.outputs
+        source = f"the device's function for {compiled.name!r}"
+        if self.outputs is None or declared is None:
+            self.outputs = [self._undeclared(number, value, source) for number, value in enumerate(values)]
+            return
+        if len(values) != len(declared):
+            raise InternalError(f"{source} gave {len(values)} results, it declared {len(declared)}")
+        for number, (value, spec) in enumerate(zip(values, declared, strict=True)):
+            if value is None:
+                raise InternalError(f"{source} gave None for output {number}, expected a handle of {spec}")
+            if value is not TOKEN:
+                value.check(f"{source}, output {number},", spec)
+            self.outputs[number].array = value
+
+    def _undeclared(self, number: int, value: Any, source: str) -> Storage:
+        spec = None
+        if value is not None:
+            spec = value.spec = value.spec or self._memory.spec_of(value.handle)
         if spec is None:
             raise InternalError(
-                f"the device's function for {self._compiled.name!r} declares no outputs, and its memory does not know "
-                "the types of handles: declare Compiled.outputs, or give the memory a method spec_of"
+                f"{source} declares no outputs, and its memory does not know the types of handles: declare "
+                "Compiled.outputs, or give the memory a method spec_of"
             )
         storage = Storage(self.definition)
-        space: HostMemorySpace = self._space(number)
-        storage.charge(space.account, spec.size_in_bytes)
-        storage.array = self._adopt(result, number, spec, known)
+        storage.charge(self._space(number).account, spec.size_in_bytes)
+        storage.array = value
         return storage
+
+    @property
+    def _memory(self) -> Memory:
+        memory = self.device.client.memory
+        assert memory is not None  # else the execution is another one
+        return memory

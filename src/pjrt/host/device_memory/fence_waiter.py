@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import functools
+import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.errors import PjrtError
 from pjrt.api.future import Future
+from pjrt.host import shutdown
 from pjrt.host.device_errors import without_traceback
+from pjrt.host.device_memory.allocation import free
 from pjrt.host.device_memory.fences import wait_for
+from pjrt.host.device_memory.memory import Memory
 from pjrt.host.work_queue import WorkQueue
 
 if TYPE_CHECKING:
@@ -17,22 +23,55 @@ if TYPE_CHECKING:
 
 
 class Completion:
-    """The end of work that a device has enqueued: its outputs are defined then, and its arguments are released.
+    """The end of work that a device has enqueued: its outputs are defined then, and its memory is released.
 
     Attributes:
-        definition: the definition event of the outputs.
+        definition: the definition event of the outputs; it may be poisoned before the work ends.
+        launch_id: the launch id of the execution, 0 for none.
+        has_ended: whether the device is done with the memory.
     """
 
-    __slots__ = ("_inputs", "definition")
+    __slots__ = ("_ended", "_freed", "_inputs", "definition", "has_ended", "launch_id")
 
-    def __init__(self, definition: Future[None], inputs: list[Storage]) -> None:
+    def __init__(self, definition: Future[None], inputs: list[Storage], launch_id: int) -> None:
         self.definition = definition
+        self.launch_id = launch_id
+        self.has_ended = False
         self._inputs = inputs
+        self._freed: deque[tuple[Memory, Any]] = deque()
+        self._ended: Future[None] = Future()
 
     def end(self, error: PjrtError | None) -> None:
-        """Define the outputs, or fail them."""
+        """Define the outputs, or fail them, and release the memory."""
+        self.has_ended = True
         self._inputs = []
+        self._free()
         self.definition._complete(None, error)
+        self._ended._complete(None)
+
+    def free_later(self, memory: Memory, handle: Any) -> None:
+        """Free the memory of a handle when the work ends."""
+        self._freed.append((memory, handle))
+        if self.has_ended:  # It ended meanwhile, and may have missed this one.
+            self._free()
+
+    def poison(self, error: PjrtError) -> bool:
+        """Fail the outputs now; return whether they were still to come. The memory is in use until the work ends."""
+        return self.definition._complete(None, error)
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait for the end; return whether it has come."""
+        try:
+            self._ended.result(timeout)
+        except TimeoutError:
+            return False
+        return True
+
+    def _free(self) -> None:
+        # No lock: the garbage collector may call free_later at any point here.
+        with contextlib.suppress(IndexError):
+            while True:
+                free(*self._freed.popleft())
 
 
 class FenceWaiter:
@@ -41,64 +80,103 @@ class FenceWaiter:
     The thread starts with the first fence that needs it.
     """
 
-    __slots__ = ("_futures", "queue")
+    __slots__ = ("__weakref__", "_completions", "_queue")
 
     def __init__(self, name: str) -> None:
-        self.queue = WorkQueue(name)
-        self._futures: dict[Completion, Any] = {}
+        self._queue = WorkQueue(name)
+        self._completions: set[Completion] = set()
+        shutdown.register(self)
+
+    @property
+    def name(self) -> str:
+        """Its name, for messages."""
+        return self._queue.name
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a fence is not reached."""
+        return bool(self._completions)
 
     def add(self, fence: Any, completion: Completion) -> None:
-        """End a completion when its fence is done."""
+        """End a completion when its fence is reached."""
+        self._completions.add(completion)
         if isinstance(fence, (Future, concurrent.futures.Future)):
-            self._futures[completion] = fence
             if isinstance(fence, Future):
                 completion.definition.need(fence)
-            fence.add_done_callback(functools.partial(self._end, completion))
+            fence.add_done_callback(functools.partial(self._end_by_future, completion))
             return
-        completion.definition.need(self.queue.server)
+        completion.definition.need(self._queue.server)
+        wait = _Wait(self, fence, completion)
         try:
-            self.queue.put(_Wait(fence, completion))
-        except PjrtError as error:
-            completion.end(error.with_traceback(None))
+            self._queue.put(wait)
+        except PjrtError:
+            wait.run()  # There is no thread for it, and the work goes on all the same.
 
-    def finish(self) -> None:
-        """Wait for all fences, and end the thread."""
-        for fence in list(self._futures.values()):
-            fence.exception()
-        self.queue.drain()
-        self.queue.close()
+    def end(self, completion: Completion, error: PjrtError | None) -> None:
+        """End a completion."""
+        completion.end(error)
+        self._completions.discard(completion)
 
-    def _end(self, completion: Completion, fence: Any) -> None:
-        self._futures.pop(completion, None)
+    def poison(self, error: PjrtError, launch_id: int | None = None) -> int:
+        """Fail the outputs of enqueued work now, and return of how many executions.
+
+        Args:
+            error: the reason.
+            launch_id: the executions; all by default.
+        """
+        return sum(c.poison(error) for c in list(self._completions) if launch_id is None or c.launch_id == launch_id)
+
+    def drain(self, timeout: float | None = None) -> bool:
+        """Wait for all fences; return whether they were reached in time."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        return all(
+            completion.wait(None if deadline is None else max(deadline - time.monotonic(), 0))
+            for completion in list(self._completions)
+        )
+
+    def ask_to_end(self, error: PjrtError) -> None:
+        """Do nothing: the device does not check."""
+
+    def abandon(self, error: PjrtError) -> None:
+        """Fail the outputs, and wait no longer."""
+        self.poison(error)
+        self._completions.clear()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._queue.close()
+
+    def _end_by_future(self, completion: Completion, fence: Any) -> None:
         try:
             error = fence.exception()
         except concurrent.futures.CancelledError as cancelled:
             error = cancelled
-        completion.end(None if error is None else without_traceback(error))
+        self.end(completion, None if error is None else without_traceback(error))
 
 
 class _Wait:
     """A task that waits for a fence."""
 
-    __slots__ = ("_completion", "_fence")
+    __slots__ = ("_completion", "_fence", "_waiter")
 
-    def __init__(self, fence: Any, completion: Completion) -> None:
+    def __init__(self, waiter: FenceWaiter, fence: Any, completion: Completion) -> None:
+        self._waiter = waiter
         self._fence = fence
         self._completion = completion
 
     def run(self) -> None:
         """Wait for the fence."""
         fence, self._fence = self._fence, None
+        error = None
         try:
             wait_for(fence)
-        except BaseException as error:
-            self._completion.end(without_traceback(error))
-        else:
-            self._completion.end(None)
+        except BaseException as raised:
+            error = without_traceback(raised)
+        self._waiter.end(self._completion, error)
 
     def fail(self, error: PjrtError) -> None:
-        """Fail the outputs."""
-        self._completion.end(error)
+        """Fail the outputs. Their memory, and that of the arguments, is left alone: the device may be at work."""
+        self._completion.poison(error)
 
     def ask_to_end(self, error: PjrtError) -> None:
         """Do nothing: the device does not check."""

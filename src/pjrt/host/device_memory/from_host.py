@@ -116,11 +116,12 @@ def buffer_from_dlpack(source: Any, device: HostDevice, space: HostMemorySpace) 
     """
     memory = memory_of(device)
     handle = memory.from_dlpack(source, space)
-    spec = memory.spec_of(handle)
+    value: Any = Allocation(memory, handle, None, space)  # type: ignore[arg-type]  # frees it if it has no type
+    value.is_shared = True
+    spec = value.spec = memory.spec_of(handle)
     if spec is None:
         raise UnimplementedError(f"{type(memory).__name__} has from_dlpack, but no spec_of for the type of its handles")
-    value: Any = Allocation(memory, handle, spec, space)
-    storage = Storage(READY, mutable=False)
+    storage = Storage(READY)
     storage.charge(space.account, spec.size_in_bytes)
     storage.array = value
     return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)

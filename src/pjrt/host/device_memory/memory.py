@@ -94,6 +94,9 @@ class Memory(abc.ABC):
     def to_dlpack(self, handle: Any) -> Any:
         """Return an object with ``__dlpack__`` that shares the memory, such as a tensor.
 
+        The memory stays until the consumer of the object is done with it, also after ``free``. From then on, no program
+        writes to the memory: a donation gets a copy.
+
         Raises:
             UnimplementedError: the memory cannot be shared; the default.
         """
