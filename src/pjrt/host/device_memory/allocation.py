@@ -93,6 +93,7 @@ class Allocation:
         """Return the same memory with another type. The first allocation lives as long, and frees it."""
         cast = Allocation(self.memory, self.handle, spec, self.space)
         cast._owner = self if self._owner is None else self._owner
+        cast.work = self.work
         # References to one of the two do not say whether a program may write to the memory.
         cast.is_shared = cast._owner.is_shared = True
         return cast
