@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pjrt import stablehlo
-from pjrt.models.benchmark.repetition import Repetition, repetition
 from pjrt.models.offloading.dataflow import Dataflow
+from pjrt.models.offloading.repetition import Repetition, repetition
 
 SMALL = 1 << 20
 """Layers with fewer bytes of weights share a stage if a fraction of the memory is enough for it."""
