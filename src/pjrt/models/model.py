@@ -17,7 +17,7 @@ from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.artifacts.saved_executable import SavedExecutable
-from pjrt.models import replicas
+from pjrt.models import replica_arrays
 from pjrt.models.argument import Argument, fitted
 from pjrt.models.binding import Binding
 from pjrt.models.compilations import Compilation, Compilations, Shapes
@@ -197,7 +197,7 @@ class Model:
     def _put(self, executable: pjrt.ifrt.LoadedExecutable, position: int, argument: Argument) -> pjrt.ifrt.Array:
         if isinstance(argument, pjrt.ifrt.Array):
             return argument
-        return replicas.put(executable, position, argument)
+        return replica_arrays.put(executable, position, argument)
 
     def run(self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]) -> list[pjrt.ifrt.Array]:
         """Run an executable of this model on a flat list of arguments, and return a flat list of its results.
@@ -273,13 +273,8 @@ class Model:
             The values by the names of the results, such as ``result['logits']``; a result without a name is
             ``result_0`` by its index. The values of several replicas have ``_of_replica_0`` behind the name.
         """
-        names = self.file.signature.result_names()
-        several = executable.pjrt_executable.num_replicas > 1
-        return {
-            f"{names[index]}_of_replica_{number}" if several else names[index]: value
-            for index, result in enumerate(results)
-            for number, value in enumerate(replicas.values_of_replicas(executable, index, result))
-        }
+        columns = [replica_arrays.values_of_replicas(executable, *pair) for pair in enumerate(results)]
+        return replica_arrays.named_by_replica(self.file.signature.result_names(), columns)
 
     def close(self) -> None:
         """Unload the executables, and close the client if the model made it. May be called again."""

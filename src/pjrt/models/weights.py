@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import pjrt.ifrt
-from pjrt.models import replicas
+from pjrt.models import replica_arrays
 
 
 class Weights:
@@ -37,7 +37,7 @@ class Weights:
                 sharding = executable.parameter_specs[position].sharding
                 key = (position, sharding)
                 if key not in self._on_devices:
-                    self._on_devices[key] = replicas.put(executable, position, array)
+                    self._on_devices[key] = replica_arrays.put(executable, position, array)
                 placed[position] = self._on_devices[key]
         return placed
 

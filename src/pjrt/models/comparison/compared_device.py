@@ -15,7 +15,7 @@ from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
-from pjrt.models import replicas
+from pjrt.models.replica_arrays import put_each, values_of_replicas
 from pjrt.plugins.device_count import client_with_devices
 
 Array = np.ndarray[Any, Any]
@@ -104,9 +104,9 @@ class DeviceInProcess(ComparedDevice):
         executable = self._compiled(program)
         count = executable.pjrt_executable.num_replicas
         rows = list(arguments) if len(arguments) == count else [arguments[0]] * count
-        arrays = [replicas.put_each(executable, index, column) for index, column in enumerate(zip(*rows, strict=True))]
+        arrays = [put_each(executable, index, column) for index, column in enumerate(zip(*rows, strict=True))]
         results = executable(*arrays)
-        columns = [replicas.values_of_replicas(executable, index, result) for index, result in enumerate(results)]
+        columns = [values_of_replicas(executable, index, result) for index, result in enumerate(results)]
         return [list(row) for row in zip(*columns, strict=True)] if columns else [[] for _ in range(count)]
 
     def _compiled(self, program: Program) -> pjrt.ifrt.LoadedExecutable:

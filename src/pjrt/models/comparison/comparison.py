@@ -25,6 +25,7 @@ from pjrt.models.comparison.first_difference import Cause, FirstDifference
 from pjrt.models.inputs.flat_inputs import flat_inputs
 from pjrt.models.inputs.input_files import arrays_in
 from pjrt.models.model_file import ModelFile
+from pjrt.models.replica_arrays import named_by_replica
 from pjrt.stablehlo import Cutter
 
 REFERENCE = "reference"
@@ -254,9 +255,11 @@ class _Comparing:
         for name, device in self._devices.items():
             program, arguments = _program(self._file, device.platform_name, self._arrays)
             try:
-                self._results[name] = self._named(device.run(program, [arguments]))
+                rows = device.run(program, [arguments])
             except PjrtError as error:
                 self._errors[name] = error
+                continue
+            self._results[name] = named_by_replica(self._file.signature.result_names(), list(zip(*rows, strict=True)))
         if not self._results:
             raise next(iter(self._errors.values()))
         judge, odd_ones = (EXPECTED, ()) if expected is not None else self._judged()
@@ -280,17 +283,6 @@ class _Comparing:
         if find_first and search_judge is not None and not comparison.agrees:
             return replace(comparison, first_differences=dict(self._firsts(comparison, search_judge, limits)))
         return comparison
-
-    def _named(self, rows: Sequence[Sequence[Array]]) -> dict[str, Array]:
-        """Return results by the names that ``pjrt run -o`` writes."""
-        stated = [result.name for result in self._file.results]
-        names = [name if name and stated.count(name) == 1 else f"result_{i}" for i, name in enumerate(stated)]
-        several = len(rows) > 1
-        return {
-            f"{name}_of_replica_{number}" if several else name: array
-            for name, column in zip(names, zip(*rows, strict=True), strict=True)
-            for number, array in enumerate(column)
-        }
 
     def _compared(self, values: Mapping[str, Array], right: Mapping[str, Array]) -> Iterator[tuple[str, Difference]]:
         for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Replicas: whole arrays in and out of a program that runs several times, each replica on data of its own."""
+"""Arrays of replicas: whole arrays in and out of a program that runs several times, each replica on its own data."""
 
 from __future__ import annotations
 
@@ -62,6 +62,20 @@ def values_of_replicas(executable: pjrt.ifrt.LoadedExecutable, index: int, resul
         )
         for replica in range(lower.num_replicas)
     ]
+
+
+def named_by_replica(names: Sequence[str], columns: Sequence[Sequence[Array]]) -> dict[str, Array]:
+    """Return the results of all replicas by name; those of several have ``_of_replica_0`` behind the name.
+
+    Args:
+        names: the names of the results.
+        columns: the value of each result on each replica.
+    """
+    return {
+        f"{name}_of_replica_{number}" if len(column) > 1 else name: array
+        for name, column in zip(names, columns, strict=True)
+        for number, array in enumerate(column)
+    }
 
 
 def _tiling(shardings: Any, index: int) -> Sharding:
