@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 import pjrt
-from pjrt import plugins
 from pjrt.cli._completion import complete_input
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
@@ -84,7 +83,7 @@ def compare(
     with progress("comparing"):
         comparison = compare_devices(
             read_model_file(program),
-            devices or (() if expect is None else (plugins.default(),)),
+            devices or (() if expect is None else (None,)),
             inputs,
             shapes=shapes,
             expected=None if expect is None else read_expected(expect),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pjrt.api.checks import expect_int
-from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.program import Program
@@ -19,7 +17,8 @@ from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models.benchmark.latency import Latencies
 from pjrt.models.benchmark.measurement import Measurement, MemoryPeak, Plan
 from pjrt.models.benchmark.workload import Workload
-from pjrt.models.inputs.flat_inputs import flat_inputs
+from pjrt.models.device_names import Device, named_devices
+from pjrt.models.inputs.inputs import values_of
 from pjrt.models.model import Model, load_model
 from pjrt.models.model_file import ModelFile
 
@@ -38,8 +37,8 @@ XLA's runtimes hold back more. With hundreds whose collectives wait for each oth
 
 def bench(
     model: ModelFile | Program | SavedExecutable | str | bytes | os.PathLike[str],
-    devices: Sequence[str | Client | None] = (None,),
-    inputs: Sequence[Any] | Mapping[str, Any] = (),
+    devices: Sequence[Device] = (None,),
+    inputs: Sequence[Any] | Mapping[str, Any] | str = (),
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     count: int | None = None,
@@ -77,20 +76,18 @@ def bench(
     """
     plan = plan_of(count, seconds, warm_up, in_flight, rounds)
     file = ModelFile.of(model)
-    for name, value in (("devices such as ['cpu']", devices), ("inputs such as ['random:0']", inputs)):
-        if isinstance(value, str | Client):
-            raise InvalidArgumentError(f"expected a list of {name}, found {value!r}")
-    if not devices:
+    named = named_devices(devices)
+    if not named:
         raise InvalidArgumentError("expected at least one device to measure, found none")
-    arguments = flat_inputs(file, inputs, shapes)
+    arguments = values_of(file, inputs, shapes)
     origin = time.perf_counter_ns()
     with contextlib.ExitStack() as stack:
         subjects = []
-        for label, device in zip(_labels(devices), devices, strict=True):
+        for label, device in named:
             with _naming(label):
-                options = {} if isinstance(device, Client) else dict(client_options or {})
+                options = dict(client_options or {}) if isinstance(device, str) else {}
                 loaded = stack.enter_context(load_model(file, device, compile_options=compile_options, **options))
-                subjects.append(_Subject(label or loaded.client.platform_name, loaded, arguments, plan, origin))
+                subjects.append(_Subject(label, loaded, arguments, plan, origin))
         for number in range(plan.rounds):
             for subject in subjects:
                 with _naming(subject.label):
@@ -279,17 +276,6 @@ class _Subject:
         )
 
 
-def _labels(devices: Sequence[str | Client | None]) -> list[str]:
-    """Return a name for each device, with a number behind a name that stands there again; "" for the default one."""
-    seen: Counter[str] = Counter()
-    labels = []
-    for device in devices:
-        name = device.platform_name if isinstance(device, Client) else device or ""
-        seen[name] += 1
-        labels.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return labels
-
-
 def _name_of(file: ModelFile, subject: _Subject) -> str:
     return os.path.basename(file.source) or subject.executable.name
 
@@ -300,4 +286,4 @@ def _naming(device: str) -> Any:
     try:
         yield
     except PjrtError as error:
-        raise PjrtError.of(error.code, f"{device or 'the default device'}: {error.message}") from error
+        raise PjrtError.of(error.code, f"{device}: {error.message}") from error

@@ -22,8 +22,9 @@ from pjrt.models.comparison.cut_runs import Limits
 from pjrt.models.comparison.device_process import DeviceInSubprocess
 from pjrt.models.comparison.difference_search import Search
 from pjrt.models.comparison.first_difference import Cause, FirstDifference
-from pjrt.models.inputs.flat_inputs import flat_inputs
+from pjrt.models.device_names import Device, named_devices
 from pjrt.models.inputs.input_files import arrays_in
+from pjrt.models.inputs.inputs import values_of
 from pjrt.models.model_file import ModelFile
 from pjrt.models.replica_arrays import named_by_replica
 from pjrt.stablehlo import Cutter
@@ -120,8 +121,8 @@ class Comparison:
 
 def compare(
     model: ModelFile | Program | str | bytes | os.PathLike[str],
-    devices: Sequence[str | Client | pjrt.ifrt.Client],
-    inputs: Sequence[Any] | Mapping[str, Any] = ("random:0",),
+    devices: Sequence[Device],
+    inputs: Sequence[Any] | Mapping[str, Any] | str = ("random:0",),
     *,
     shapes: Mapping[str, Sequence[int]] | None = None,
     expected: Mapping[str, Array] | None = None,
@@ -138,8 +139,9 @@ def compare(
 
     Args:
         model: the path of a model file, or a program.
-        devices: names of devices, as of ``pjrt.client``, or clients. The judge is ``reference`` where it is among them;
-            else, of three devices or more, one of those that agree with most others; else the first.
+        devices: names of devices, as of ``pjrt.client``, or clients; None is the default device. The judge is
+            ``reference`` where it is among them; else, of three devices or more, one of those that agree with most
+            others; else the first.
         inputs: the arguments: texts such as ``random:0`` or ``x=FILE.npy``, as ``pjrt run --input`` takes them; or
             arrays, flat or nested as the model takes them, in a sequence or by name.
         shapes: shapes for texts such as ``random:0``, by a parameter's name or index, or sizes by symbol, where the
@@ -166,9 +168,10 @@ def compare(
     """
     file = ModelFile.of(model)
     tolerance = Tolerance(rtol, atol)
-    if len(devices) + (expected is not None) < 2:
+    named = named_devices(devices)
+    if len(named) + (expected is not None) < 2:
         raise InvalidArgumentError(
-            f"expected two devices or more to compare, or one and the expected results, found {len(devices)}; "
+            f"expected two devices or more to compare, or one and the expected results, found {len(named)}; "
             "add 'reference' as the judge"
         )
     arrays = _arrays(file, inputs, shapes)
@@ -179,13 +182,13 @@ def compare(
             return DeviceInSubprocess(name, device, options, client_options or {}, time_limit)
         return DeviceInProcess(name, device, options, client_options or {})
 
-    with _opened(open_, devices, together=isolated) as participants:
+    with _opened(open_, named, together=isolated) as participants:
         return _Comparing(file, arrays, participants, tolerance).run(expected, find_first, limits or Limits())
 
 
 @contextlib.contextmanager
 def _opened(
-    open_: Callable[[str, Any], ComparedDevice], devices: Sequence[Any], *, together: bool
+    open_: Callable[[str, Any], ComparedDevice], devices: Sequence[tuple[str, Any]], *, together: bool
 ) -> Iterator[list[ComparedDevice]]:
     """Open devices for a block, at the same time if they are in subprocesses: each of these takes about a second."""
 
@@ -195,13 +198,12 @@ def _opened(
         except PjrtError as error:
             return error
 
-    pairs = list(zip(_names(devices), devices, strict=True))
     with contextlib.ExitStack() as stack:
         if together:
-            pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(len(pairs)))
-            attempts = list(pool.map(attempt, pairs))
+            pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(len(devices)))
+            attempts = list(pool.map(attempt, devices))
         else:
-            attempts = list(map(attempt, pairs))
+            attempts = list(map(attempt, devices))
         participants = [each for each in attempts if isinstance(each, ComparedDevice)]
         for device in participants:
             stack.callback(device.close)
@@ -211,22 +213,11 @@ def _opened(
         yield participants
 
 
-def _names(devices: Sequence[str | Client | pjrt.ifrt.Client]) -> list[str]:
-    """Return a different name for each device."""
-    plain = [device if isinstance(device, str) else device.platform_name for device in devices]
-    return [
-        name if plain.count(name) == 1 else f"{name} #{plain[: index + 1].count(name)}"
-        for index, name in enumerate(plain)
-    ]
-
-
 def _arrays(
-    file: ModelFile, inputs: Sequence[Any] | Mapping[str, Any], shapes: Mapping[str, Sequence[int]] | None
+    file: ModelFile, inputs: Sequence[Any] | Mapping[str, Any] | str, shapes: Mapping[str, Sequence[int]] | None
 ) -> list[Array]:
     """Return an array for each parameter, on the host: each device gets it from there."""
-    if isinstance(inputs, str):
-        inputs = (inputs,)
-    values = flat_inputs(file, inputs, shapes)
+    values = values_of(file, inputs, shapes)
     return [fitted_on_host(*pair) for pair in zip(file.parameters, values, strict=True)]
 
 

@@ -14,11 +14,12 @@ import numpy as np
 
 from pjrt.api.call_arguments import key_of
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.shape_spec import format_shape
-from pjrt.models.binding import numbers_by_name
+from pjrt.models.binding import Binding, numbers_by_name
 from pjrt.models.inputs.input_files import RAW, array_of_bytes, arrays_in, members_in
 from pjrt.models.inputs.input_values import are_numbers, filled, is_filler, numbers
+from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo.call_signature import Parameter
 from pjrt.stablehlo.shapes.argument_shapes import known_shapes
 
@@ -104,6 +105,33 @@ def make_arguments(
             "give files, or --input random:0 or --input zeros for the rest"
         )
     return [chosen[p.index] for p in parameters]
+
+
+def values_of(
+    file: ModelFile, inputs: Sequence[Any] | Mapping[str, Any] | str, shapes: Mapping[str, Sequence[int]] | None = None
+) -> list[Any]:
+    """Return a value for each parameter of a model file.
+
+    Args:
+        file: the model file.
+        inputs: texts such as ``random:0`` or ``x=FILE.npy``, as ``make_arguments`` takes them, or one of them; or
+            values, flat or nested as the model takes them, in a sequence or by name.
+        shapes: for texts that make arrays of dynamic parameters, as for ``make_arguments``.
+
+    Raises:
+        InvalidArgumentError: inputs are missing, unknown or left over, or a text has no known form.
+        NotFoundError: a file does not exist.
+    """
+    texts = [inputs] if isinstance(inputs, str) else inputs
+    binding = Binding(file.parameters, file.input_tree)
+    if isinstance(texts, Mapping):
+        return binding.leaves((), texts)
+    if not all(isinstance(each, str) for each in texts):
+        return binding.leaves(texts, {})
+    try:
+        return [each.array for each in make_arguments(file.parameters, texts, shapes)]
+    except PjrtError as error:
+        raise file.named(error) from error
 
 
 def _sized(parameters: Sequence[Parameter], shapes: Mapping[Any, Sequence[int]]) -> Sequence[Parameter]:
