@@ -26,6 +26,9 @@ from pjrt.conformance.report import Report
 from pjrt.conformance.worker import Task
 from pjrt.system.python_process import Ended
 
+_START_SECONDS = 60.0
+"""The least time for a subprocess to import the device and make a client."""
+
 _MOST_PROCESSES = 25
 """The most subprocesses of one test: a device that crashes so often is known to be broken."""
 
@@ -111,12 +114,13 @@ class _DeviceTest:
                 self.complete = False
                 return None
             try:
-                event = worker.next_event(min(self._check_seconds, left))
+                patience = self._check_seconds if names else max(self._check_seconds, _START_SECONDS)
+                event = worker.next_event(min(patience, left))
             except TimeoutError:
                 if self._end - time.monotonic() <= 0:
                     continue
                 worker.end()
-                self._lost(at, Kind.HANG, f"the device was not done within {self._check_seconds:g} seconds")
+                self._lost(at, Kind.HANG, f"the device was not done within {patience:g} seconds")
                 return number if number >= 0 else None
             if event is None:
                 self._lost(at, Kind.CRASH, f"the process of the device ended: {worker.ended()}")

@@ -86,7 +86,7 @@ def _pairs(vectors: Inputs) -> Inputs:
 
 def _same(types: Sequence[str], operation: str) -> str:
     operands = ", ".join(f"%{name}" for name in "xyz"[: len(types)])
-    return f"{operation} {operands} : {', '.join(types) if operation.startswith('chlo.') else types[0]}"
+    return f"{operation} {operands} : {types[0]}"
 
 
 def _writer(operation: str, result_differs: bool) -> Text:
@@ -239,8 +239,10 @@ def _binary(operation: str, element: ElementType) -> Iterator[OperationCase]:
     if name.endswith("complex"):
         result = ElementType.C64 if element is ElementType.F32 else ElementType.C128
     text = _writer(operation, name == "complex")
-    if operation.startswith("chlo.broadcast_"):
-        text = lambda types, outer: f"{operation} %x, %y : ({types[0]}, {types[1]}) -> {outer}"  # noqa: E731
+    if operation.startswith("chlo."):
+        is_broadcast = "broadcast" in operation
+        pair = (lambda types: f"({', '.join(types)})") if is_broadcast else ", ".join
+        text = lambda types, outer: f"{operation} %x, %y : {pair(types)} -> {outer}"  # noqa: E731
     numbers = values.edges(element)
     yield from elementwise(
         operation, element, [element] * 2, result, text, accuracy, _pairs([numbers] * 2), _fitted(operation, element)
