@@ -27,9 +27,12 @@ def test_a_right_device_is_exit_code_0_and_json() -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0
     report = json.loads(result.stdout)
-    assert report["right"] and report["passed"] == 1 and report["findings"] == []
+    assert report["right"]
+    assert report["passed"] == 1
+    assert report["findings"] == []
 
 
 def test_a_device_without_a_client_is_exit_code_2() -> None:
     result = CliRunner().invoke(main, ["test-device", f"{DEVICES}:has_no_client"])
-    assert result.exit_code == 2 and "no chip in this machine" in result.output
+    assert result.exit_code == 2
+    assert "no chip in this machine" in result.output

@@ -14,12 +14,9 @@ HERE = Path(__file__).parent
 TEMPLATE = Path(pjrt.__file__).parent / "cli" / "template" / "device.py.txt"
 
 
-def test(function: str, *filters: str, groups: tuple[str, ...] = ("operations",), **options: Any) -> Report:
+def examined(function: str, *filters: str, groups: tuple[str, ...] = ("operations",), **options: Any) -> Report:
     choice = Choice(groups, filters)
     return check_device(f"{HERE / 'devices_under_test.py'}:{function}", choice=choice, **options)
-
-
-test.__test__ = False  # type: ignore[attr-defined]
 
 
 def only(report: Report) -> Finding:
@@ -28,12 +25,14 @@ def only(report: Report) -> Finding:
 
 
 def test_a_device_that_is_right_passes() -> None:
-    report = test("right", "add f32", "add bf16", "tanh i", "donation", groups=("operations", "behaviour"))
-    assert report.is_right and report.passed == 13 and report.platform == "mychip"
+    report = examined("right", "add f32", "add bf16", "tanh i", "donation", groups=("operations", "behaviour"))
+    assert report.is_right
+    assert report.passed == 13
+    assert report.platform == "mychip"
 
 
 def test_a_device_with_memory_of_its_own_passes() -> None:
-    report = test("with_memory", "add f32", "add c", "*", groups=("behaviour", "devices"))
+    report = examined("with_memory", "add f32", "add c", "*", groups=("behaviour", "devices"))
     assert report.is_right, str(report)
     assert report.passed > 40
 
@@ -43,11 +42,13 @@ def test_the_scaffold_passes_with_jax(tmp_path: Path) -> None:
     file.write_text(TEMPLATE.read_text().replace("@NAME@", "scaffold"))
     filters = ("jax: x @ x.T", "jax: pmap", "jax: donation", "jax: sharded training step", "all_reduce", "partitions")
     report = check_device(f"{file}:make_client", choice=Choice(("jax", "devices"), filters))
-    assert report.is_right and not report.skipped and report.passed == len(filters), str(report)
+    assert report.is_right, str(report)
+    assert not report.skipped
+    assert report.passed == len(filters)
 
 
 def test_one_wrong_element_type_is_found_with_the_smallest_program() -> None:
-    report = test("wrong_for_bf16", "tanh bf16 edge", "tanh f32 edge")
+    report = examined("wrong_for_bf16", "tanh bf16 edge", "tanh f32 edge")
     finding = only(report)
     assert (finding.check, finding.kind) == ("stablehlo.tanh bf16 edge values", Kind.WRONG)
     assert finding.program.splitlines() == [
@@ -56,16 +57,17 @@ def test_one_wrong_element_type_is_found_with_the_smallest_program() -> None:
         "  return %r : tensor<bf16> }",
     ]
     assert (finding.inputs, finding.expected, finding.value) == (("%x = 1",), "0.761719", "0.953125")
-    assert "49 ulp" in finding.message and report.passed == 1
+    assert "49 ulp" in finding.message
+    assert report.passed == 1
 
 
 def test_the_sign_of_zero_is_a_part_of_exact_results() -> None:
-    finding = only(test("wrong_sign_of_zero", "negate f32 edge"))
+    finding = only(examined("wrong_sign_of_zero", "negate f32 edge"))
     assert (finding.inputs, finding.expected, finding.value) == (("%x = 0.0",), "-0.0", "0.0")
 
 
 def test_a_wrong_empty_result_is_found() -> None:
-    finding = only(test("wrong_on_empty", "add f32 *"))
+    finding = only(examined("wrong_on_empty", "add f32 *"))
     assert (finding.check, finding.kind) == ("stablehlo.add f32 empty", Kind.ERROR)
     assert "expected a result of type tensor<0x3xf32>, found f32[1,0,3]" in finding.message
 
@@ -74,11 +76,13 @@ def test_a_wrong_empty_result_is_found() -> None:
     ("function", "kind", "message"), [("crashes", Kind.CRASH, "SIGABRT"), ("hangs", Kind.HANG, "within 3 seconds")]
 )
 def test_a_crash_or_a_hang_is_named_and_the_test_goes_on(function: str, kind: Kind, message: str) -> None:
-    report = test(function, "add i8 *", "add i16 *", check_seconds=3.0)
+    report = examined(function, "add i8 *", "add i16 *", check_seconds=3.0)
     finding = only(report)
     assert (finding.check, finding.kind) == ("stablehlo.add i8 empty", kind)
-    assert message in finding.message and "tensor<0x3xi8>" in finding.program
-    assert report.passed == 9 and report.complete
+    assert message in finding.message
+    assert "tensor<0x3xi8>" in finding.program
+    assert report.passed == 9
+    assert report.complete
 
 
 @pytest.mark.parametrize(
@@ -90,21 +94,23 @@ def test_a_crash_or_a_hang_is_named_and_the_test_goes_on(function: str, kind: Ki
     ],
 )
 def test_wrong_behaviour_is_named(function: str, check: str, message: str) -> None:
-    finding = only(test(function, check, groups=("behaviour",)))
+    finding = only(examined(function, check, groups=("behaviour",)))
     assert (finding.check, finding.kind) == (check, Kind.WRONG)
-    assert message in finding.message and "stablehlo.add" in finding.program
+    assert message in finding.message
+    assert "stablehlo.add" in finding.program
 
 
 def test_a_device_without_a_client_is_an_error() -> None:
     with pytest.raises(pjrt.PjrtError, match="no chip in this machine"):
-        test("has_no_client")
+        examined("has_no_client")
 
 
 def test_an_unknown_group_is_refused() -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="expected groups among operations, behaviour, devices, jax"):
-        test("right", groups=("speed",))
+        examined("right", groups=("speed",))
 
 
 def test_a_report_says_when_the_time_is_up() -> None:
-    report = test("right", "add", total_seconds=0.001)
-    assert not report.complete and "the time is up" in str(report)
+    report = examined("right", "add", total_seconds=0.001)
+    assert not report.complete
+    assert "the time is up" in str(report)

@@ -25,16 +25,18 @@ class Accuracy:
         narrow: the same of floating-point types of 8 bits and fewer.
         absolute: how many units in the last place of the number 1 a result may be off besides: for functions that are
             zero where their argument is not, such as a logarithm, and for sums in which numbers cancel.
+        signs: whether zeros must have the right sign, where results must be equal.
     """
 
     wide: float
     half: float
     narrow: float
     absolute: float = 0.0
+    signs: bool = True
 
     @property
     def is_exact(self) -> bool:
-        """Whether results must be equal, the sign of zero included."""
+        """Whether results must be equal."""
         return not self.wide
 
     def tolerance(self, element_type: ElementType) -> Tolerance:
@@ -44,7 +46,7 @@ class Accuracy:
         """
         if self.is_exact or not (element_type.is_floating or element_type.is_complex):
             return Tolerance(0.0, 0.0)
-        info = ml_dtypes.finfo(_part(element_type))
+        info = ml_dtypes.finfo(_part(element_type))  # type: ignore[no-untyped-call]
         bits = element_type.bits // 2 if element_type.is_complex else element_type.bits
         ulps = self.wide if bits >= 32 else self.half if bits == 16 else self.narrow
         eps = float(info.eps)
@@ -59,6 +61,9 @@ def _part(element_type: ElementType) -> AnyDType:
 
 EXACT = Accuracy(0, 0, 0)
 """Operations that compute no new number: they move, compare, choose or round to an integer; integers; signs."""
+
+CHOSEN = Accuracy(0, 0, 0, signs=False)
+"""``maximum``, ``minimum`` and ``clamp``: whether 0.0 is larger than -0.0 differs between versions of IEEE 754."""
 
 ROUNDED = Accuracy(1, 1, 1)
 """One rounding of the exact result, in any direction: addition, subtraction, multiplication."""

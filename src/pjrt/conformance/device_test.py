@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pjrt.api.capability import Capabilities
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
 from pjrt.conformance.finding import Finding, Kind
 from pjrt.conformance.operation_check import shown_inputs
 from pjrt.conformance.operation_table import cases_of
-from pjrt.conformance.plan import GROUPS, Choice
+from pjrt.conformance.plan import GROUPS, JAX, Choice, plan
 from pjrt.conformance.report import Report
 from pjrt.conformance.worker import Task
 from pjrt.system.python_process import Ended
@@ -66,9 +67,11 @@ def check_device(
     test = _DeviceTest(check_seconds, time.monotonic() + total_seconds, progress)
     begun = time.monotonic()
     # JAX keeps its backends until the process ends, so it has a subprocess of its own.
-    for groups in (tuple(each for each in GROUPS[:-1] if each in choice.groups), GROUPS[-1:]):
-        if groups and set(groups) <= set(choice.groups):
-            test.run(Task(device, dict(options or {}), choice, groups))
+    in_python = tuple(each for each in GROUPS if each in choice.groups and each != JAX)
+    if in_python:
+        test.run(Task(device, dict(options or {}), choice, in_python))
+    if JAX in choice.groups and plan(Capabilities(), choice, (JAX,)):
+        test.run(Task(device, dict(options or {}), choice, (JAX,)))
     return Report(
         device,
         test.platform,

@@ -127,7 +127,8 @@ def _devices(session: Session) -> list[Any]:
         jax.config.update("jax_platforms", f"{_registered[0]},cpu")
         with contextlib.suppress(AttributeError, RuntimeError):  # so that sharded programs have an expected result
             jax.config.update("jax_num_cpu_devices", 2)
-    return jax.devices(_registered[0])
+    devices: list[Any] = jax.devices(_registered[0])
+    return devices
 
 
 _registered: list[str] = []

@@ -64,7 +64,8 @@ class OperationCase:
             return tuple(np.array(each[index] if each.shape else each[()], each.dtype) for each in arrays)
 
         alternatives = None if self.alternatives is None else one(self.alternatives)
-        shape = re.escape("x".join(map(str, max((each.shape for each in self.inputs), key=len))) + "x")
+        largest: Array = max(self.inputs, key=np.ndim)
+        shape = re.escape("x".join(map(str, largest.shape)) + "x")
         program = re.sub(f"tensor<{shape}", "tensor<", self.program)
         return replace(self, inputs=one(self.inputs), alternatives=alternatives, program=program)
 

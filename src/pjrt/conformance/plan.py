@@ -13,7 +13,9 @@ from pjrt.conformance.checks import Check
 from pjrt.conformance.operation_check import OperationCheck
 from pjrt.conformance.operation_table import cases_of, operations
 
-GROUPS = ("operations", "behaviour", "devices", "jax")
+JAX = "jax"
+
+GROUPS = ("operations", "behaviour", "devices", JAX)
 """The groups of checks, in their order."""
 
 
@@ -46,7 +48,7 @@ def plan(capabilities: Capabilities, choice: Choice, groups: Collection[str]) ->
         checks.append(device_checks.checks())
     if "operations" in groups:
         checks.append(_operation_checks(capabilities, choice.everything))
-    if "jax" in groups:
+    if JAX in groups:
         checks.append(jax_checks.checks())
     return [each for group in checks for each in group if choice.takes(each)]
 

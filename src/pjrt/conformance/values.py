@@ -47,11 +47,11 @@ def edges(element: ElementType) -> Array:
     if element.bits <= 4:
         return _all_bits(element)
     if element.is_integer:
-        info = ml_dtypes.iinfo(element.dtype)
+        info = ml_dtypes.iinfo(element.dtype)  # type: ignore[no-untyped-call]
         numbers = {int(info.min), int(info.min) + 1, -7, -2, -1, 0, 1, 2, 7, 1 << (element.bits // 2)}
         numbers |= {int(info.max) - 1, int(info.max)}
         return np.array([n for n in sorted(numbers) if info.min <= n <= info.max], element.dtype)
-    bounds = ml_dtypes.finfo(element.dtype)
+    bounds = ml_dtypes.finfo(element.dtype)  # type: ignore[no-untyped-call]
     largest, tiny = float(bounds.max), float(bounds.smallest_normal)
     numbers_ = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.0, -2.5, 3.0, 7.0, largest, -largest, tiny, -tiny]
     return _unique(np.array([*numbers_, math.inf, -math.inf, math.nan]).astype(element.dtype), element)
@@ -66,7 +66,7 @@ def every_value(element: ElementType) -> Array:
 @functools.cache
 def denormals(element: ElementType) -> Array:
     """Return numbers of a floating-point type below its smallest normal one, in a vector that may be empty."""
-    info = ml_dtypes.finfo(element.dtype)
+    info = ml_dtypes.finfo(element.dtype)  # type: ignore[no-untyped-call]
     least, tiny = float(info.smallest_subnormal), float(info.smallest_normal)
     numbers = np.array([least, -least, tiny / 2, -tiny / 2]).astype(element.dtype)
     wide = np.abs(numbers.astype(np.float64))
@@ -79,7 +79,7 @@ def ordinary(element: ElementType, shape: tuple[int, ...], seed: int = 0) -> Arr
     if element is ElementType.PRED:
         return np.asarray(generator.random(shape) < 0.5)
     if element.is_integer:
-        info = ml_dtypes.iinfo(element.dtype)
+        info = ml_dtypes.iinfo(element.dtype)  # type: ignore[no-untyped-call]
         low, high = max(int(info.min), -100), min(int(info.max), 100)
         return np.asarray(generator.integers(low, high + 1, shape)).astype(element.dtype)
     normal = np.asarray(generator.standard_normal(shape))
@@ -108,14 +108,14 @@ def mixed(element: ElementType, shape: tuple[int, ...]) -> Array:
 
 def flushed(array: Array) -> Array:
     """Return an array with its denormal numbers as zeros of the same sign."""
-    tiny = float(ml_dtypes.finfo(array.dtype).smallest_normal)
+    tiny = float(ml_dtypes.finfo(array.dtype).smallest_normal)  # type: ignore[no-untyped-call]
     wide = array.astype(np.float64)
     return np.where(np.abs(wide) < tiny, np.copysign(0.0, wide), wide).astype(array.dtype)
 
 
 def _all_bits(element: ElementType) -> Array:
     if element.is_integer:
-        info = ml_dtypes.iinfo(element.dtype)
+        info = ml_dtypes.iinfo(element.dtype)  # type: ignore[no-untyped-call]
         return np.arange(int(info.min), int(info.max) + 1).astype(element.dtype)
     return np.arange(1 << element.bits).astype(np.uint8).view(element.dtype)
 

@@ -20,6 +20,7 @@ from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.author.capability import capabilities_of
 from pjrt.devices.author.code import AuthorCode, ParsedCompileFunction
+from pjrt.devices.author.comparison import ReferenceComparison
 from pjrt.devices.author.kernels import INTERPRETER, Kernel
 from pjrt.devices.author.values import DeviceValues, HostValues
 from pjrt.devices.author.whole_program import on_gathered_arguments
@@ -27,6 +28,7 @@ from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient
+from pjrt.host_memory.tolerance import Tolerance
 from pjrt.stablehlo import (
     Operation,
     ParsedProgram,
@@ -82,14 +84,17 @@ class StableHloClient(HostClient):
         profile: add up the time per operation in ``client.profile``, with the device that ran it.
         break_at: names of operations or source locations (parts of them do) before which to stop in ``pdb``.
         debug_nans: stop with an error at the first operation that makes a NaN or an infinity from finite inputs.
+        compare_with_reference: run the interpreter's kernel on the inputs of each operation that the author's code
+            computes, and stop with an error at the first whose results differ; a ``pjrt.models.Tolerance``, or True for
+            the tolerances of ``pjrt.compare``. Random numbers and operations with effects are not compared.
         newest: the newest StableHLO version that the device reads; frameworks send programs at that version. Default:
             the newest version that this package reads.
         capabilities: the other abilities of the device, such as its element types; ``client.supports`` and
             ``pjrt check`` rely on them.
         options: all other options of ``pjrt.host.HostClient``: ``num_devices``, ``memory_kinds``, ``memory_limit``, …
 
-    With ``trace``, ``profile``, ``break_at`` or ``debug_nans``, ``compile`` gets each operation as a program of its
-    own, and the interpreter runs control flow and calls.
+    With ``trace``, ``profile``, ``break_at``, ``debug_nans`` or ``compare_with_reference``, ``compile`` gets each
+    operation as a program of its own, and the interpreter runs control flow and calls.
 
     Raises:
         InvalidArgumentError: there are neither kernels nor ``compile``, or ``fuse`` is given without ``compile`` and a
@@ -111,6 +116,7 @@ class StableHloClient(HostClient):
         profile: bool | Profile = False,
         break_at: str | Iterable[str] = (),
         debug_nans: bool = False,
+        compare_with_reference: bool | Tolerance = False,
         newest: Version | str | None = None,
         attributes: Attributes | None = None,
         capabilities: Capabilities | None = None,
@@ -122,6 +128,10 @@ class StableHloClient(HostClient):
         observation = Observation.of(
             trace=trace, profile=profile, break_at=break_at, debug_nans=debug_nans, interpreter=INTERPRETER
         )
+        if compare_with_reference is not False:
+            tolerance = compare_with_reference if isinstance(compare_with_reference, Tolerance) else None
+            comparison = ReferenceComparison(tolerance)
+            observation = dataclasses.replace(observation, observers=(comparison, *observation.observers))
         self.profile = observation.profile
         interpreted = kernels is not None or fallback is not None or bool(observation.observers)
 

@@ -39,7 +39,7 @@ def _convertible(numbers: Array, element: ElementType, target: ElementType) -> A
     """Return the numbers whose conversion the specification defines: to integers, those that fit."""
     if not target.is_integer or element is ElementType.PRED:
         return numbers
-    info = ml_dtypes.iinfo(target.dtype)
+    info = ml_dtypes.iinfo(target.dtype)  # type: ignore[no-untyped-call]
     if element.is_integer:
         return numbers  # wraps around
     wide = numbers.astype(np.float64)

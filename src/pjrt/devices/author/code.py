@@ -136,7 +136,7 @@ class AuthorCode:
             _log.info("%s declined %d operations: %s", self._device, len(run), error.message)
             return run
         constants = [position for position, slot in enumerate(planned.inputs) if slot in constant]
-        kernel = RunKernel(self._device, planned, compiled, self._values, constants)
+        kernel = RunKernel(self._device, planned, compiled, self._values, constants, template)
         step = planned.step._replace(runner=kernel)
         return [Pending(kernel, step, planned.inputs, kernel.environment, False, True)]
 
@@ -150,18 +150,37 @@ class RunKernel:
         compiled: the author's function.
         values: the form of the values that it takes and returns.
         constants: the positions of arguments that are the same in every run of the program.
+        template: the values in the slots of constants.
 
     Attributes:
         device: the name of the author's device.
         environment: whether a call has the environment first.
     """
 
-    __slots__ = ("_constants", "_function", "_source", "_takes_context", "_types", "_values", "device", "environment")
+    __slots__ = (
+        "_constants",
+        "_function",
+        "_run",
+        "_source",
+        "_takes_context",
+        "_template",
+        "_types",
+        "_values",
+        "device",
+        "environment",
+    )
 
     def __init__(
-        self, device: str, run: OperationRun, compiled: Compiled, values: Values, constants: Collection[int]
+        self,
+        device: str,
+        run: OperationRun,
+        compiled: Compiled,
+        values: Values,
+        constants: Collection[int],
+        template: Sequence[Any],
     ) -> None:
         self.device = device
+        self._run, self._template = run, template
         self._function = compiled.run
         self._takes_context = compiled.takes_context
         self._types = ResultTypes(run.step.output_types)
@@ -169,6 +188,19 @@ class RunKernel:
         self._values = values
         self._constants = places(constants)
         self.environment = compiled.takes_context or values.needs_environment
+
+    def interpreted(self, environment: block.Environment, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of the interpreter's kernels, one after the other.
+
+        Raises:
+            UnimplementedError: the interpreter lacks an operation of the run.
+        """
+        slots = dict(zip(self._run.inputs, operands, strict=True))
+        for item in self._run.pending:
+            arguments = [slots[slot] if slot in slots else self._template[slot] for slot in item.step.inputs]
+            value = item.kernel(environment, *arguments) if item.environment else item.kernel(*arguments)
+            slots.update(zip(item.step.outputs, [value] if len(item.step.outputs) == 1 else value, strict=True))
+        return [slots[slot] for slot in self._run.step.outputs]
 
     def __call__(self, *given: Any) -> Any:
         """Return the results of the run."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pjrt.api.errors import PjrtError, UnimplementedError
@@ -78,6 +78,17 @@ class AuthorKernel:
     def device(self) -> str:
         """The device that computes the operation: the author's until the kernel declines."""
         return INTERPRETER if self._declined else self._device
+
+    def interpreted(self, environment: block.Environment, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return the results of the fallback, each as one value of a sequence.
+
+        Raises:
+            UnimplementedError: the interpreter lacks the operation.
+        """
+        if isinstance(self._fallback, PjrtError):
+            raise UnimplementedError(self._fallback.message)
+        results = self._fallback(environment, *operands) if self._fallback_environment else self._fallback(*operands)
+        return [results] if len(self._operation.results) == 1 else list(results)
 
     def __call__(self, *given: Any) -> Any:
         """Return the results of the operation."""

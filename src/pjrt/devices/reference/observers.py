@@ -35,6 +35,10 @@ class Observer:
     def after(self, step: Step, inputs: Values, outputs: Values) -> None:
         """Handle a step that has run. The arrays are the program's own and must not be written to."""
 
+    def after_in(self, environment: Environment, step: Step, inputs: Values, outputs: Values) -> None:
+        """Handle a step that has run in an environment, for observers that run kernels themselves."""
+        self.after(step, inputs, outputs)
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -106,14 +110,14 @@ def _run_observed(observers: tuple[Observer, ...], see: Callable[[Any], Any], bl
             observer.before(step, inputs)
         try:
             value = kernel(slots[a], slots[b]) if kind == 2 else kernel(slots[a]) if kind == 1 else kernel(*a(slots))
-        except NonFiniteError:
+        except StopError:
             raise
         except Exception as error:
             raise located(error, block, code) from error
         outputs = [value] if len(step.outputs) == 1 else list(value)
         seen = [see(value) for value in outputs]
         for observer in observers:
-            observer.after(step, inputs, seen)
+            observer.after_in(slots, step, inputs, seen)
         for slot, item in zip(step.outputs, outputs, strict=True):
             slots[slot] = item
         for slot in dead:
@@ -130,14 +134,18 @@ class Trace(Observer):
         self._function(step, inputs, outputs)
 
 
-class NonFiniteError(PjrtError, FloatingPointError):
+class StopError(PjrtError):
+    """An error by which an observer stops a run at a step."""
+
+
+class NonFiniteError(StopError, FloatingPointError):
     """A step made a NaN or an infinity from finite inputs: ``step``, ``inputs`` and ``outputs`` are those of it."""
 
     default_code = StatusCode.OUT_OF_RANGE
 
     def __init__(self, step: Step, inputs: Values, outputs: Values) -> None:
         kind = "NaN" if any(_has(np.isnan, value) for value in outputs) else "infinity"
-        shown = "; ".join(_summary(value) for value in inputs)
+        shown = "; ".join(summary(value) for value in inputs)
         super().__init__(f"the first {kind} was made by {step}; its inputs were {shown}")
         self.step, self.inputs, self.outputs = step, tuple(inputs), tuple(outputs)
 
@@ -169,7 +177,8 @@ def _has(test: Callable[[Any], Any], value: Any) -> bool:
     return bool(test(wide).any())
 
 
-def _summary(value: Any) -> str:
+def summary(value: Any) -> str:
+    """Return a value as text: the type and shape of an array, and its first and last elements."""
     if not isinstance(value, np.ndarray | np.generic):
         return repr(value)
     text = np.array2string(np.asarray(value), threshold=16, edgeitems=3, precision=6).replace("\n", "")
