@@ -196,7 +196,14 @@ KERNELS = {
 
 def make_client(**options: Any) -> pjrt.Client:
     """Make a client of the device; frameworks call it."""
-    return pjrt.StableHloClient("torch_device", kernels=KERNELS, fallback="reference", memory=TorchMemory(), **options)
+    return pjrt.StableHloClient(
+        "torch_device",
+        kernels=KERNELS,
+        fallback="reference",
+        memory=TorchMemory(),
+        capabilities=pjrt.Capabilities(element_types=frozenset(TYPES)),
+        **options,
+    )
 
 
 def main() -> None:

@@ -149,3 +149,10 @@ np.testing.assert_allclose(train(jax.devices(platform)), train(jax.devices("cpu"
 def test_the_torch_device(code: str) -> None:
     done = run("-c", TORCH + code, str(EXAMPLES / "torch_device"))
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.torch
+def test_the_torch_device_is_right() -> None:
+    done = run("-m", "pjrt", "test-device", f"{EXAMPLES / 'torch_device' / 'device.py'}:make_client", "--filter", "f32")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    assert "nothing is wrong" in done.stdout

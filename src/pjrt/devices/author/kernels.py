@@ -94,10 +94,11 @@ class AuthorKernel:
         """Return the results of the operation."""
         environment, operands = (given[0], given[1:]) if self.environment else (None, given)
         if not self._declined:
+            results: Any = NotImplemented
             try:
                 arguments = self._values.arguments(environment, operands, self._constants)
             except UnimplementedError:  # the author's memory has no arrays of such a type
-                results, arguments = NotImplemented, []
+                arguments = []
             else:
                 results = self._function(self._operation, *self._values.bare(arguments))
             if results is not NotImplemented:
