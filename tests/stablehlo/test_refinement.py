@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax import export
 
 import pjrt
-from pjrt.stablehlo import inspect, refine, select_platform, signature
+from pjrt.stablehlo import inspect, peak_memory, refine, select_platform, signature
 from pjrt.stablehlo.shapes import shape_propagation
 
 DOUBLED = """
@@ -194,6 +194,12 @@ def test_results_are_those_of_jax(two_sums_program: pjrt.Program, batch: int, ex
         results = client.compile(refine(two_sums_program, [x.shape, y.shape], trusted=True))(x, y)
         for result, expected in zip(results, two_sums(x, y), strict=True):
             np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-6)
+
+
+def test_arguments_keep_their_names(two_sums_program: pjrt.Program) -> None:
+    refined = refine(two_sums_program, {"b": 3, "s": 1})
+    assert [each.name for each in signature(refined).arguments] == ["x", "y"]
+    assert {"x", "y"} <= {each.name for each in peak_memory(refined).arrays}
 
 
 @pytest.fixture(scope="module")

@@ -62,6 +62,7 @@ def refine(program: AnyProgram, shapes: Shapes, *, trusted: bool = False) -> Pro
         argument.check_bounds(shape)
     if any(argument.bounds for argument in arguments):
         module = _without_bounds(module)
+    _set_names(module, arguments)
     _set_shapes(module, resolved)
     try:
         return Program(propagate(module))
@@ -115,6 +116,19 @@ def _described(arguments: Sequence[_Argument], shapes: Sequence[Shape]) -> str:
         for argument, shape in zip(arguments, shapes, strict=True)
         if is_dynamic(argument.shape)
     )
+
+
+def _set_names(module: MlirModule, arguments: Sequence[_Argument]) -> None:
+    """Give the arguments of the main function their names.
+
+    In a program of ``jax.export`` only the function that the main function wraps has them, and that is inlined.
+    """
+    ir = jaxlib.load("mlir.ir", _PURPOSE)
+    with module as mlir:
+        block = _main(mlir).regions[0].blocks[0]
+        for argument, named in zip(block.arguments, arguments, strict=True):
+            if named.name:
+                argument.set_location(ir.Location.name(named.name))
 
 
 _WRAPPER = "stablehlo.shape_refinement_operand_wrapper"
