@@ -48,6 +48,23 @@ def test_the_proto_is_that_of_the_text(hlo: Program, tmp_path: Path) -> None:
     assert stablehlo.to_text(program) == stablehlo.to_text(hlo)
 
 
+def test_optimized_programs_are_refused_with_the_operation() -> None:
+    fused = b"""HloModule f
+
+fused {
+  x = f32[8] parameter(0)
+  ROOT y = f32[8] sine(x)
+}
+
+ENTRY main {
+  x = f32[8] parameter(0)
+  ROOT y = f32[8] fusion(x), kind=kLoop, calls=fused
+}
+"""
+    with pytest.raises(InvalidArgumentError, match=r"found the operation fusion, .* before_optimizations\.txt$"):
+        stablehlo.signature(stablehlo.read(fused))
+
+
 def test_comments_computations_and_shardings() -> None:
     parsed = stablehlo.parse(stablehlo.read(TEXT))
     names = [operation.name for operation in parsed.walk()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
@@ -62,9 +63,19 @@ def _legalize(module: MlirModule) -> None:
                 _take_tuple_apart(operation)
             else:
                 _replace_mhlo(operation)
-    _mlir.run_passes(module, _LEGALIZATION)
+    try:
+        _mlir.run_passes(module, _LEGALIZATION)
+    except InvalidArgumentError as error:
+        match = _WITHOUT_COUNTERPART.search(error.message)
+        if match is None:
+            raise
+        raise InvalidArgumentError(
+            f"expected HLO that has a counterpart in StableHLO, found the operation {match[1]}, as XLA's optimizations "
+            "make it; give the program before them, such as the dump whose name ends in before_optimizations.txt"
+        ) from error
 
 
+_WITHOUT_COUNTERPART = re.compile(r"failed to legalize operation 'mhlo\.(\w+)'")
 _LEGALIZATION = (
     "builtin.module(func.func(chlo-legalize-to-stablehlo,stablehlo-legalize-deprecated-ops),hlo-legalize-to-stablehlo)"
 )
