@@ -170,6 +170,10 @@ def test_names_that_the_program_does_not_have_are_refused() -> None:
     for value in ("1", "zeros", "file.bin"):
         message = refused(pjrt.InvalidArgumentError, f"z={value}", **types)
         assert "no argument called 'z'; it has argument 0 (x): f32[]; argument 1 (y): f32[]" in message
+    many = {f"layers[{number}]": (F32, ()) for number in range(20)} | {"tokens": (F32, ())}
+    message = refused(pjrt.InvalidArgumentError, "token=1", **many)
+    assert "no argument called 'token'; it has tokens, " in message
+    assert message.endswith(", … of 21")
     assert "arguments 0 to 1, found 2" in refused(pjrt.InvalidArgumentError, "2=1", **types)
     assert "has a value already" in refused(pjrt.InvalidArgumentError, "x=1", "0=1", **types)
     assert "without a value: argument 1 (y)" in refused(pjrt.InvalidArgumentError, "x=1", **types)

@@ -17,6 +17,9 @@ from pjrt.api.shape_spec import format_shape
 WITHOUT_TYPE = frozenset((bool, int, float, complex, list, tuple))
 """The Python types whose values take the element type of the parameter."""
 
+MOST_CHOICES = 12
+"""The most names that a message lists."""
+
 _MISSING = object()
 
 
@@ -114,6 +117,16 @@ def _in_order(executable: _Executable, arguments: Sequence[Any], keywords: Mappi
     return values
 
 
+def choices(names: Sequence[str], wrong: str) -> str:
+    """Return names for the message about a wrong one: all of a few, and of many those that are most like it."""
+    if len(names) <= MOST_CHOICES:
+        return ", ".join(names)
+    import difflib  # only for messages
+
+    closest = difflib.get_close_matches(wrong, names, MOST_CHOICES // 2, cutoff=0)
+    return f"{', '.join(closest)}, … of {len(names)}"
+
+
 def _number_of(keyword: str, names: Sequence[str], program: str) -> int:
     places = [number for number, name in enumerate(names) if name == keyword]
     places = places or [number for number, name in enumerate(names) if keyword and key_of(name) == keyword]
@@ -133,7 +146,7 @@ def _number_of(keyword: str, names: Sequence[str], program: str) -> int:
     if any(name.startswith((f"{keyword}[", f"{keyword}.")) for name in names):
         advice = "; pjrt.load_model takes nested arguments"
     raise InvalidArgumentError(
-        f"expected the names of arguments of {program!r} ({', '.join(filter(None, names))}), found {keyword!r}{advice}"
+        f"expected the names of arguments of {program!r} ({choices([*filter(None, names)], keyword)}), found {keyword!r}{advice}"
     )
 
 

@@ -86,6 +86,8 @@ def naming(path: str) -> Iterator[None]:
     try:
         yield
     except PjrtError as error:
+        if error.message.startswith(f"{path}: "):
+            raise
         raise PjrtError.of(error.code, f"{path}: {error.message}") from error
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pjrt.api.call_arguments import key_of
+from pjrt.api.call_arguments import choices, key_of
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.stablehlo.call_signature import Parameter
 from pjrt.stablehlo.tree import Tree, TreeKind
@@ -89,7 +89,7 @@ class Binding:
         if path not in numbers:
             names = [each.name for each in self._parameters if each.name]
             raise InvalidArgumentError(
-                f"expected the names of arguments ({', '.join(names)}), found {path}"
+                f"expected the names of arguments ({choices(names, path)}), found {path}"
                 if names
                 else f"expected arguments by position, because the program has no names for them, found {path}"
             )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.call_arguments import key_of
+from pjrt.api.call_arguments import MOST_CHOICES, choices, key_of
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.shape_spec import format_shape
@@ -157,9 +157,15 @@ def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
     if equals and not Path(option).exists() and (is_filler(value) or are_numbers(value) or value.endswith(RAW)):
         raise InvalidArgumentError(
             f"--input {option}: the program has no argument called {target!r}; it has "
-            f"{'; '.join(map(str, parameters)) or 'none'}"
+            f"{_choices(parameters, target)}"
         )
     return _Source("", option, option)
+
+
+def _choices(parameters: Sequence[Parameter], wrong: str) -> str:
+    if len(parameters) > MOST_CHOICES:
+        return choices([each.name or str(each.index) for each in parameters], wrong)
+    return "; ".join(map(str, parameters)) or "none"
 
 
 def _find(parameters: Sequence[Parameter], source: _Source) -> Sequence[Parameter]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, SupportsIndex
 
 from pjrt.api.checks import expect_sequence
+from pjrt.api.call_arguments import choices
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.shape_spec import Shapes, expect_shape
 from pjrt.stablehlo.shapes.symbolic_size import evaluate, solve, symbols_in
@@ -124,7 +125,7 @@ class _Solver:
         elif key in self.symbols:
             raise InvalidArgumentError(f"expected one size for the symbol {key}, found {spelled_shape(value)}")
         else:
-            raise InvalidArgumentError(f"expected {self._keys()}, found a shape for {key!r}")
+            raise InvalidArgumentError(f"expected {self._keys(str(key))}, found a shape for {key!r}")
 
     def _is_for_symbol(self, key: str, index: int | None, value: Sequence[int]) -> bool:
         return key in self.symbols and len(value) == 1 and (index is None or len(self.stated[index]) != 1)
@@ -206,10 +207,10 @@ class _Solver:
             raise InvalidArgumentError(f"several arguments are called {key!r}: give the index, one of {indices}")
         return indices[0] if indices else None
 
-    def _keys(self) -> str:
+    def _keys(self, key: str) -> str:
         names = [repr(argument.name) for argument in self.arguments if argument.name]
         keys = f"the index of an argument, from 0 to {len(self.arguments) - 1}"
-        keys += f", or its name ({', '.join(names)})" if names else ""
+        keys += f", or its name ({choices(names, repr(key))})" if names else ""
         return keys + (f", or a symbol ({', '.join(sorted(self.symbols))})" if self.symbols else "")
 
     def descriptions(self) -> Iterator[str]:
