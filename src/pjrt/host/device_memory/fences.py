@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -47,7 +47,9 @@ def waiting_function(fence: Any) -> Callable[[], object]:
     Raises:
         InvalidArgumentError: the object is no fence.
     """
-    if isinstance(fence, (asyncio.Future, asyncio.Task)):
+    # Importing asyncio takes as long as importing jaxlib. Where no one has, there are no futures of it.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is not None and isinstance(fence, (asyncio.Future, asyncio.Task)):
         raise InvalidArgumentError(
             "an asyncio future cannot be waited for on a thread; give a pjrt.Future as the fence"
         )
