@@ -86,15 +86,36 @@ def test_words_are_whole(folder: Path) -> None:
 
 
 def test_needed_is_said_not_to_be_the_sum_where_it_is_not(folder: Path) -> None:
-    from pjrt.cli.compile import _print_memory
+    from pjrt.cli._compile_tables import _print_memory
 
     names = ("argument", "output", "alias", "temp", "generated_code")
     memory = {f"{name}_size_in_bytes": 10 for name in names}
-    assert "sum of the rows" not in _output(lambda: _print_memory(memory, 30, None))
-    assert "'needed' is the compiler's peak" in _output(lambda: _print_memory(memory, 31, None))
+    assert "sum of the rows" not in _output(lambda: _print_memory(memory, 30, None, None))
+    assert "'needed' is the compiler's peak" in _output(lambda: _print_memory(memory, 31, None, None))
 
 
 def _output(show: object) -> str:
     from click.testing import CliRunner
 
     return CliRunner().invoke(click.Command("show", callback=show), []).output  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        (["--help"], ["pjrt.cli.run", "pjrt.models", "pjrt.stablehlo", "asyncio"]),
+        (["run", "add.mlir", "-i", "zeros", "-d", "reference"], ["pjrt.models.comparison", "pjrt.models.offloading"]),
+        (["run", "add.mlir", "-i", "zeros", "-d", "reference"], ["asyncio", "jax"]),
+    ],
+)
+def test_commands_import_only_what_they_need(tmp_path: Path, arguments: list[str], absent: list[str]) -> None:
+    (tmp_path / "add.mlir").write_text(
+        "func.func @main(%x: tensor<f32>) -> tensor<f32> {\n  return %x : tensor<f32>\n}"
+    )
+    code = (
+        "import sys\nfrom pjrt.cli import main\n"
+        f"main({arguments!r}, standalone_mode=False)\n"
+        f"print('imported', [name for name in {absent!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.stdout.endswith("imported []\n"), done.stdout + done.stderr

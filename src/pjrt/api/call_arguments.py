@@ -145,9 +145,8 @@ def _number_of(keyword: str, names: Sequence[str], program: str) -> int:
     advice = ""
     if any(name.startswith((f"{keyword}[", f"{keyword}.")) for name in names):
         advice = "; pjrt.load_model takes nested arguments"
-    raise InvalidArgumentError(
-        f"expected the names of arguments of {program!r} ({choices([*filter(None, names)], keyword)}), found {keyword!r}{advice}"
-    )
+    known = choices([name for name in names if name], keyword)
+    raise InvalidArgumentError(f"expected the names of arguments of {program!r} ({known}), found {keyword!r}{advice}")
 
 
 def _number_array(executable: _Executable, number: int, value: Any, specs: Sequence[_Spec]) -> Any:

@@ -9,20 +9,21 @@ import click
 import pjrt
 from pjrt.cli._failures import CleanGroup
 
+# The function of each subcommand and its line of help: the help of pjrt imports no subcommand.
 _COMMANDS = {
-    "bench": "pjrt.cli.bench:bench",
-    "capabilities": "pjrt.cli.capabilities:capabilities",
-    "check": "pjrt.cli.check:check",
-    "compare": "pjrt.cli.compare:compare",
-    "compile": "pjrt.cli.compile:compile_",
-    "export": "pjrt.cli.export:export",
-    "devices": "pjrt.cli.devices:devices",
-    "info": "pjrt.cli.info:info",
-    "inspect": "pjrt.cli.inspect:inspect",
-    "new-plugin": "pjrt.cli.new_plugin:new_plugin",
-    "plugins": "pjrt.cli.plugins:plugins_",
-    "run": "pjrt.cli.run:run",
-    "test-device": "pjrt.cli.test_device:test_device",
+    "bench": ("pjrt.cli.bench:bench", "Measure a program on devices, side by side."),
+    "capabilities": ("pjrt.cli.capabilities:capabilities", "Compare what devices can do."),
+    "check": ("pjrt.cli.check:check", "Check whether devices can run a program, and why not."),
+    "compare": ("pjrt.cli.compare:compare", "Compare the results of devices; find the first operation that differs."),
+    "compile": ("pjrt.cli.compile:compile_", "Compile a program for devices that need not be here."),
+    "export": ("pjrt.cli.export:export", "Write a device as a PJRT plugin library."),
+    "devices": ("pjrt.cli.devices:devices", "List the devices that are here."),
+    "info": ("pjrt.cli.info:info", "Print the report to paste into a bug."),
+    "inspect": ("pjrt.cli.inspect:inspect", "Show the content of a program."),
+    "new-plugin": ("pjrt.cli.new_plugin:new_plugin", "Write a package for a device of your own."),
+    "plugins": ("pjrt.cli.plugins:plugins_", "List the plugins and their states."),
+    "run": ("pjrt.cli.run:run", "Run a program on a device."),
+    "test-device": ("pjrt.cli.test_device:test_device", "Test whether a device is right."),
 }
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pjrt.cli._console import print_table
 from pjrt.host_memory.difference import spelled
 from pjrt.host_memory.tolerance import Tolerance
-from pjrt.models.comparison.comparison import ResultDifference
+
+if TYPE_CHECKING:
+    from pjrt.models.comparison.comparison import ResultDifference
 
 DIFFER = 1
 """The exit code where results differ."""

@@ -21,7 +21,7 @@ _JSON = "--json"
 class CleanGroup(click.Group):
     """A group that imports a subcommand's module when it is called, and prints errors on one line."""
 
-    def __init__(self, *args: Any, lazy_commands: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, lazy_commands: Mapping[str, tuple[str, str]], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._lazy_commands = lazy_commands
 
@@ -31,12 +31,18 @@ class CleanGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return a subcommand; the others cost nothing."""
-        target = self._lazy_commands.get(cmd_name)
-        if target is None:
+        if cmd_name not in self._lazy_commands:
             return None
+        target, short_help = self._lazy_commands[cmd_name]
         module, _, name = target.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
+        command.short_help = short_help
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the subcommands with their lines of help, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._lazy_commands[name][1]) for name in self.list_commands(ctx)])
 
     def make_context(self, info_name: str | None, args: list[str], *rest: Any, **kwargs: Any) -> click.Context:
         """Parse the options before the subcommand."""

@@ -25,12 +25,12 @@ _EXAMPLES = """
 Examples:
   pjrt bench model.stablehlo --input random:0
   pjrt bench model.mlir -i random:0 -d cpu -d reference -d ./plugin.so
-  pjrt bench model.mlir -i weights.npz -i images.npy --seconds 10 --in-flight 4
-  pjrt bench model.mlir -i random:0 --count 1000 --times times.csv --plot --html times.html
+  pjrt bench model.mlir -i weights.npz -i images.npy --in-flight 4
+  pjrt bench model.mlir -i random:0 --count 1000 --plot --html times.html
 """
 
 
-@click.command(short_help="Measure a program on devices, side by side.", epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @program_argument
 @devices_option
 @client_options

@@ -25,7 +25,7 @@ Examples:
 UNKNOWN = "?"
 
 
-@click.command(short_help="Compare what devices can do.", epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @click.argument("names", nargs=-1, shell_complete=complete_device)
 @topologies_option
 @client_options

@@ -45,7 +45,7 @@ Exit code:
 """
 
 
-@click.command(short_help="Check whether devices can run a program, and why not.", epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @program_argument
 @devices_option
 @topologies_option

@@ -24,12 +24,12 @@ _EXAMPLES = """
 Examples:
   pjrt compare model.stablehlo -d cpu -d reference --input random:0
   pjrt compare model.mlir -d cpu -d reference -d ./plugin.so -i x=image.npy
-  pjrt compare model.mlir -d ./plugin.so -d reference -i random:0 --save-case bug
+  pjrt compare model.mlir -d plugin.so -d reference -i zeros --save-case bug
   pjrt compare model.mlir -d cpu -i image.npy --expect scores.npz --rtol 1e-3
 """
 
 
-@click.command(short_help="Compare the results of devices; find the first operation that differs.", epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @program_argument
 @devices_option
 @client_options

@@ -38,7 +38,7 @@ Examples:
 """
 
 
-@click.command("compile", short_help="Compile a program for devices that need not be here.", epilog=_EXAMPLES)
+@click.command("compile", epilog=_EXAMPLES)
 @program_argument
 @click.option(
     "--topology",

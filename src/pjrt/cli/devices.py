@@ -22,7 +22,7 @@ Examples:
 """
 
 
-@click.command(short_help="List the devices that are here.", epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @click.argument("names", nargs=-1, shell_complete=complete_device)
 @client_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")

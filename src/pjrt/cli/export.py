@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@click.command(short_help="Write a device as a PJRT plugin library.", epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @click.argument("spec")
 @click.option(
     "--output", "-o", required=True, metavar="PATH", shell_complete=complete_file, help="The library to write."

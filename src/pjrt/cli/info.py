@@ -23,7 +23,7 @@ Examples:
 """
 
 
-@click.command(short_help="Print the report to paste into a bug.", epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def info(as_json: bool) -> None:
     """Print versions, the machine, and which devices answer: the report to paste into a bug."""

@@ -33,7 +33,7 @@ Examples:
 """
 
 
-@click.command(short_help="Show the content of a program.", epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @program_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 @click.option("--text", "as_text", is_flag=True, help="Print the program as MLIR text instead.")

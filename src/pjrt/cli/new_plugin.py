@@ -27,7 +27,7 @@ _FILES = {
 }
 
 
-@click.command("new-plugin", short_help="Write a package for a device of your own.", epilog=_EXAMPLES)
+@click.command("new-plugin", epilog=_EXAMPLES)
 @click.argument("name")
 @click.option(
     "--folder", type=click.Path(path_type=Path), default=Path("."), help="Where to make the package's folder."

@@ -27,7 +27,7 @@ Examples:
 """
 
 
-@click.command("plugins", short_help="List the plugins and their states.", epilog=_EXAMPLES)
+@click.command("plugins", epilog=_EXAMPLES)
 @click.argument("name", required=False, shell_complete=complete_device)
 @click.option("--no-load", is_flag=True, help="Load nothing: leave out the facts that only a loaded plugin has.")
 @time_limit_option(probe.TIME_LIMIT, "a plugin may")

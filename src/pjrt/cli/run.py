@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
@@ -26,13 +26,14 @@ from pjrt.cli._program import STDIN, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.argument import Argument
-from pjrt.models.comparison.comparison import ResultDifference, differences_from_file
 from pjrt.models.inputs.inputs import files_of, make_arguments
 from pjrt.models.model import Model
 from pjrt.models.model_file import ModelFile
-from pjrt.models.offloading.offload_plan import OffloadPlan
-from pjrt.models.offloading.offloaded_model import OffloadedModel
 from pjrt.plugins.device_count import client_with_devices
+
+if TYPE_CHECKING:
+    from pjrt.models.comparison.comparison import ResultDifference
+    from pjrt.models.offloading.offload_plan import OffloadPlan
 
 _EXAMPLES = """
 \b
@@ -48,7 +49,7 @@ Examples:
 """
 
 
-@click.command(short_help="Run a program on a device.", epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @program_argument
 @device_option
 @client_options
@@ -149,7 +150,11 @@ def _run(
         timing = Timing(compile_seconds, first, times)
         if output is not None:
             write_results(output, results)
-        differences = None if expect is None else differences_from_file(results, expect, tolerance)
+        differences = None
+        if expect is not None:
+            from pjrt.models.comparison.comparison import differences_from_file
+
+            differences = differences_from_file(results, expect, tolerance)
         # A client that took the option ``profile`` has one.
         measured = getattr(client, "profile", None)
         matched = {str(p): each.matched_by_type for p, each in zip(file.parameters, given, strict=True)}
@@ -204,7 +209,7 @@ class _StagedRun:
     ) -> None:
         pairs = list(zip(file.parameters, arrays, strict=True))
         weights = {parameter: array for parameter, array in pairs if not parameter.donated}
-        self._model = OffloadedModel(
+        self._model = pjrt.models.OffloadedModel(
             file, client, weights=weights, memory_limit=memory_limit, compile_options=options, cache=cache
         )
         self._others = [array for parameter, array in pairs if parameter.donated]

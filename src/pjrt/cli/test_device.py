@@ -15,7 +15,7 @@ _EXAMPLES = """
 \b
 Examples:
   pjrt test-device my.py:make_client
-  pjrt test-device my.py:make_client --filter 'stablehlo.add f32' --filter donation
+  pjrt test-device my.py:make_client --filter 'stablehlo.add f32'
   pjrt test-device mychip --group operations --all --json
 """
 
@@ -23,7 +23,7 @@ WRONG = 1
 """The exit code where something is wrong."""
 
 
-@click.command("test-device", short_help="Test whether a device is right.", epilog=_EXAMPLES)
+@click.command("test-device", epilog=_EXAMPLES)
 @click.argument("device", shell_complete=complete_device)
 @client_options
 @click.option(

@@ -156,8 +156,7 @@ def _parse(option: str, parameters: Sequence[Parameter]) -> _Source:
         return _Source(target, value, option)
     if equals and not Path(option).exists() and (is_filler(value) or are_numbers(value) or value.endswith(RAW)):
         raise InvalidArgumentError(
-            f"--input {option}: the program has no argument called {target!r}; it has "
-            f"{_choices(parameters, target)}"
+            f"--input {option}: the program has no argument called {target!r}; it has {_choices(parameters, target)}"
         )
     return _Source("", option, option)
 
