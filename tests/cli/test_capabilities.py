@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 
 import pytest
+from in_process import pjrt as command
 
 import pjrt
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pjrt", "capabilities", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+    return command("capabilities", *arguments)
 
 
 def rows(output: str) -> dict[str, tuple[str, list[str]]]:

@@ -1,4 +1,4 @@
-"""The command as a user calls it: in a process of its own, with real files."""
+"""The command as a user calls it, with real files."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from in_process import pjrt
 
 import pjrt as pjrt_package
 
@@ -25,18 +26,6 @@ module @sum_and_scale {
   }
 }
 """
-
-
-def pjrt(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "160"}
-    return subprocess.run(
-        [sys.executable, "-m", "pjrt", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-        env=environment,
-    )
 
 
 def assert_refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
@@ -69,7 +58,8 @@ def test_run_writes_the_results(program: Path, arrays: tuple[Path, Path], tmp_pa
     out = tmp_path / "out.npz"
     done = pjrt("run", program, "-d", device, "-i", arrays[0], "-i", arrays[1], "-o", out)
     assert done.returncode == 0, done.stderr
-    written = np.load(out)
+    with np.load(out) as file:
+        written = dict(file)
     np.testing.assert_array_equal(written["result_0"], np.arange(6, dtype=np.float32).reshape(2, 3) * 2)
     assert written["result_1"] == 30
     assert "f32[2,3] [0, 2, 4, 6, 8, 10]" in done.stdout
@@ -225,24 +215,24 @@ func.func @main(%q: tensor<2xf32> loc("q"), %k: tensor<2xf32> loc("k"), %b: tens
 
     def test_the_order_of_the_file_is_no_answer(self, folder: Path) -> None:
         np.savez(folder / "w.npz", key=np.zeros(2, np.float32), query=np.ones(2, np.float32), bias=np.float32(0))
-        done = pjrt("run", folder / "p.mlir", "-i", "w.npz", cwd=folder)
+        done = pjrt("run", folder / "p.mlir", "-i", "w.npz", folder=folder)
         fits = "'key', f32[2], fits argument 0 (q): f32[2]; argument 1 (k)"
         assert_refused(done, "none of its names", fits, "0=w.npz:NAME")
 
     def test_two_arrays_for_one_argument_are_refused(self, folder: Path) -> None:
         np.savez(folder / "w.npz", one=np.float32(0), other=np.float32(1))
-        done = pjrt("run", folder / "p.mlir", "-i", "w.npz", cwd=folder)
+        done = pjrt("run", folder / "p.mlir", "-i", "w.npz", folder=folder)
         assert_refused(done, "'one' and 'other' both fit argument 2")
 
     def test_an_array_of_no_arguments_type_is_refused(self, folder: Path) -> None:
         np.savez(folder / "w.npz", one=np.float32(0), other=np.zeros(3, np.int8))
-        assert_refused(pjrt("run", folder / "p.mlir", "-i", "w.npz", cwd=folder), "'other', s8[3], fits none")
+        assert_refused(pjrt("run", folder / "p.mlir", "-i", "w.npz", folder=folder), "'other', s8[3], fits none")
 
     def test_types_that_leave_no_choice_decide_and_it_is_told(self, folder: Path) -> None:
         path = folder / "distinct.mlir"
         path.write_text(path.read_text().replace("stablehlo.subtract %q, %k", "stablehlo.negate %q"))
         np.savez(folder / "w.npz", bias=np.float32(0), key=np.zeros(2, np.int32), query=np.ones(2, np.float32))
-        done = pjrt("run", path, "-i", "w.npz", cwd=folder)
+        done = pjrt("run", path, "-i", "w.npz", folder=folder)
         assert done.returncode == 0, done.stderr
         assert "f32[2] [-1, -1]" in done.stdout
         assert done.stderr.splitlines() == [
@@ -257,7 +247,7 @@ func.func @main(%q: tensor<2xf32> loc("q"), %k: tensor<2xf32> loc("k"), %b: tens
         np.savez(folder / "q.npz", q=q)
         np.savez(folder / "k.npz", k=k)
         np.savez(folder / "both.npz", k=k, q=q)
-        done = pjrt("run", folder / "p.mlir", "-i", sources[0], "-i", sources[1], "-i", "zeros", cwd=folder)
+        done = pjrt("run", folder / "p.mlir", "-i", sources[0], "-i", sources[1], "-i", "zeros", folder=folder)
         assert "f32[2] [1, 1]" in done.stdout, done
 
 
@@ -309,7 +299,8 @@ def compile(program, options):
     def test_both_say_no(self, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "small.py").write_text(self.DEVICE)
         (tmp_path / "config.toml").write_text("[plugins.small]\nfactory = 'small:make_client'\n")
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.syspath_prepend(str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # for the subprocess of a check
         monkeypatch.setenv("PJRT_CONFIG", str(tmp_path / "config.toml"))
         words = "needs 76 bytes of memory on each device, 152% of the 50 that a device has"
         out = tmp_path / "out.bin"

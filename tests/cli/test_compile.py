@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import pjrt
 
 from pjrt.artifacts.saved_executable import SavedExecutable
 
@@ -98,20 +97,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "whole.mlir").write_text(program({"MODULE": "whole {"}))
     (tmp_path / "three_devices.py").write_text(DEVICES)
     (tmp_path / "config.toml").write_text(CONFIG)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PJRT_CONFIG", str(tmp_path / "config.toml"))
     return tmp_path
 
 
 def compile_(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pjrt", "compile", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=folder,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+    return pjrt("compile", *arguments, folder=folder)
 
 
 def row(output: str, beginning: str) -> list[str]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import pjrt
 
 SHARDY = """
 module attributes {mhlo.num_partitions = 4 : i32} {
@@ -66,17 +64,6 @@ func.func @main(%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}, %y: tensor<4xf
 """
 
 
-def pjrt(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pjrt", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=folder,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name, text in (("shardy", SHARDY), ("gspmd", GSPMD), ("replicas", REPLICAS), ("donating", DONATING)):
@@ -92,14 +79,15 @@ def test_what_check_says_can_run_is_compiled_and_run(folder: Path, device: str, 
     np.save(folder / "x.npy", x)
     np.save(folder / "w.npy", w)
     four = ("-d", device, "-O", "num_devices=4")
-    assert pjrt(folder, "check", program, *four).returncode == 0
-    compiled = json.loads(pjrt(folder, "compile", program, "-t", f"{device}:4", "--json").stdout)
+    assert pjrt("check", program, *four, folder=folder).returncode == 0
+    compiled = json.loads(pjrt("compile", program, "-t", f"{device}:4", "--json", folder=folder).stdout)
     assert compiled["num_partitions"] == 4
     # A quarter of x, of which the last ones are padded, and all of w.
     assert compiled["memory"]["argument_size_in_bytes"] == 2 * 2 * 4 + 2 * 4
-    done = pjrt(folder, "run", program, *four, "-i", "x.npy", "-i", "w.npy", "-o", "out.npz", "--repeat", "2")
+    done = pjrt("run", program, *four, "-i", "x.npy", "-i", "w.npy", "-o", "out.npz", "--repeat", "2", folder=folder)
     assert done.returncode == 0, done.stderr
-    found = np.load(folder / "out.npz")
+    with np.load(folder / "out.npz") as file:
+        found = dict(file)
     assert found["result_0"] == x.sum()
     np.testing.assert_array_equal(found["result_1"], x * w)
 
@@ -107,48 +95,53 @@ def test_what_check_says_can_run_is_compiled_and_run(folder: Path, device: str, 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_too_few_devices_are_too_few_for_all_three(folder: Path, device: str) -> None:
     two = ("-d", device, "-O", "num_devices=2")
-    assert pjrt(folder, "check", "shardy.mlir", *two).returncode == 1
+    assert pjrt("check", "shardy.mlir", *two, folder=folder).returncode == 1
     for done in (
-        pjrt(folder, "compile", "shardy.mlir", "-t", device),
-        pjrt(folder, "run", "shardy.mlir", *two, "-i", "zeros"),
+        pjrt("compile", "shardy.mlir", "-t", device, folder=folder),
+        pjrt("run", "shardy.mlir", *two, "-i", "zeros", folder=folder),
     ):
         assert done.returncode == 2
         assert "1 replicas × 4 partitions need 4 devices" in done.stderr
 
 
 def test_devices_are_made_where_none_are_asked_for(folder: Path) -> None:
-    assert pjrt(folder, "check", "shardy.mlir", "-d", "cpu").returncode == 0
-    done = pjrt(folder, "run", "shardy.mlir", "-d", "cpu", "-i", "zeros", "--json")
+    assert pjrt("check", "shardy.mlir", "-d", "cpu", folder=folder).returncode == 0
+    done = pjrt("run", "shardy.mlir", "-d", "cpu", "-i", "zeros", "--json", folder=folder)
     assert json.loads(done.stdout)["results"][1]["shape"] == [8, 2], done.stderr
 
 
 def test_options_come_before_the_program(folder: Path) -> None:
     one = ("--num-partitions", "1")
-    assert pjrt(folder, "check", "gspmd.mlir", "-d", "cpu", *one).returncode == 0
-    assert json.loads(pjrt(folder, "compile", "gspmd.mlir", "-t", "cpu", *one, "--json").stdout)["num_partitions"] == 1
-    done = pjrt(folder, "run", "gspmd.mlir", "-i", "zeros", *one)
+    assert pjrt("check", "gspmd.mlir", "-d", "cpu", *one, folder=folder).returncode == 0
+    assert (
+        json.loads(pjrt("compile", "gspmd.mlir", "-t", "cpu", *one, "--json", folder=folder).stdout)["num_partitions"]
+        == 1
+    )
+    done = pjrt("run", "gspmd.mlir", "-i", "zeros", *one, folder=folder)
     assert "f32[6,2]" in done.stdout, done
 
 
 def test_results_of_replicas_stand_side_by_side(folder: Path) -> None:
     np.save(folder / "x.npy", np.uint32(5))
-    done = pjrt(folder, "run", "replicas.mlir", "-O", "num_devices=2", "-i", "x.npy", "-o", "out.npz")
+    done = pjrt("run", "replicas.mlir", "-O", "num_devices=2", "-i", "x.npy", "-o", "out.npz", folder=folder)
     assert done.returncode == 0, done.stderr
     assert "result 0 of replica 1  u32[] [6]" in done.stdout
-    found = np.load(folder / "out.npz")
+    with np.load(folder / "out.npz") as file:
+        found = dict(file)
     assert (found["result_0_of_replica_0"], found["result_0_of_replica_1"]) == (5, 6)
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 def test_a_program_that_uses_up_its_arguments_is_repeated(folder: Path, device: str) -> None:
-    done = pjrt(folder, "run", "donating.mlir", "-d", device, "-i", "random:0", "--repeat", "3", "--json")
+    done = pjrt("run", "donating.mlir", "-d", device, "-i", "random:0", "--repeat", "3", "--json", folder=folder)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["repeats"] == 3
 
 
 def inspected(folder: Path, name: str, *options: str) -> str:
-    command = [sys.executable, "-m", "pjrt", "inspect", str(folder / name), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    done = pjrt("inspect", name, *options, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_inspect_shows_the_mesh_and_the_parts(folder: Path) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import pjrt
 
 import pjrt as package
 
@@ -35,14 +34,7 @@ module attributes {mhlo.num_partitions = 2 : i32} {
 
 
 def run(folder: Path, *arguments: str, command: str = "run") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pjrt", command, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=folder,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+    return pjrt(command, *arguments, folder=folder)
 
 
 def test_results_have_the_names_of_the_program(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from in_process import pjrt
 
 from pjrt import stablehlo
 
@@ -15,15 +16,9 @@ TEXT = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n  return %x : ten
 BINARY = stablehlo.serialize(TEXT, stablehlo.current_version()).code
 
 
-def pjrt(program: bytes, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pjrt", *arguments]
-    done = subprocess.run(command, input=program, capture_output=True, timeout=120)
-    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
 @pytest.mark.parametrize("program", [TEXT.encode(), BINARY, stablehlo.to_hlo(TEXT).code], ids=["text", "binary", "HLO"])
 def test_each_encoding(program: bytes) -> None:
-    done = pjrt(program, "run", "-", "-d", "reference", "-i", "[1,2]")
+    done = pjrt("run", "-", "-d", "reference", "-i", "[1,2]", content=program)
     assert done.returncode == 0, done.stderr
     assert "f32[2] [1, 2]" in done.stdout
 
@@ -34,7 +29,7 @@ def test_each_encoding(program: bytes) -> None:
     ids=["inspect", "check"],
 )
 def test_other_commands(arguments: tuple[str, ...], words: str) -> None:
-    done = pjrt(BINARY, *arguments)
+    done = pjrt(*arguments, content=BINARY)
     assert done.returncode == 0, done.stderr
     assert words in done.stdout
 
@@ -46,11 +41,11 @@ def test_what_is_no_program() -> None:
         (b"junk", "error: -: expected a program", ("run", "-")),
         (b"junk", "error: -: expected a program", ("check", "-")),
     ):
-        done = pjrt(content, *command)
+        done = pjrt(*command, content=content)
         assert (done.returncode, done.stdout) == (2, "")
         assert words in done.stderr, (command, done.stderr)
         assert len(done.stderr.splitlines()) == 1
-    done = pjrt(BINARY, "run", "-", "--watch")
+    done = pjrt("run", "-", "--watch", content=BINARY)
     assert "with --watch, found -" in done.stderr
 
 

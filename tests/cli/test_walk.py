@@ -6,7 +6,6 @@ Each command takes the file as JAX wrote it. The numbers are JAX's own, of the s
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from in_process import pjrt as command
 
 WRITER = Path(__file__).parents[1] / "models" / "language_model.py"
 INPUTS = ("-i", "weights.npz", "-i", "cache.npz", "-i", "tokens=tokens_0.npy")
@@ -29,14 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pjrt(folder: Path, *arguments: str) -> str:
     """Return the output of a command that succeeds."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pjrt", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=folder,
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-    )
+    done = command(*arguments, folder=folder)
     assert done.returncode == 0, f"pjrt {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -144,7 +144,8 @@ def _load_npy(path: str) -> Mapping[str, Array]:
 
 
 def _load_npz(path: str) -> Mapping[str, Array]:
-    with np.load(path, allow_pickle=False) as arrays:
+    # numpy leaves a file open that it opened itself and cannot read.
+    with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
