@@ -47,9 +47,17 @@ class BehaviourCheck:
     def run(self, session: Session) -> Outcome:
         """Make the check."""
         if not self.new_client:
-            return self.function(session.client, sample_of(session.client))
+            return self._run(session.client)
         with session.new_client() as client:
-            return self.function(client, sample_of(client))
+            return self._run(client)
+
+    def _run(self, client: Client) -> Outcome:
+        sample = sample_of(client)
+        try:
+            return self.function(client, sample)
+        except PjrtError as error:
+            program = "" if self.name.startswith("transfers") else sample.program(_SHAPE)
+            return Finding(self.name, Kind.ERROR, error.message, program)
 
 
 def checks(capabilities: Capabilities) -> Iterator[Check]:

@@ -18,7 +18,7 @@ from pjrt.conformance.checks import Check, Outcome, Session, Skipped
 from pjrt.conformance.finding import Finding, Kind
 from pjrt.conformance.judge import first_difference
 from pjrt.conformance.operation_case import Array
-from pjrt.conformance.operation_check import shown_inputs
+from pjrt.conformance.operation_check import shown, shown_inputs
 from pjrt.conformance.sample import sample_of
 from pjrt.devices.reference.plugin import ReferencePlugin
 
@@ -163,13 +163,19 @@ def _on_both(client: Client, name: str, program: str, options: CompileOptions, a
         results = _run(client, program, options, arrays)
     except UnimplementedError as error:
         return Skipped(f"the device does not run it: {error.message}")
+    except PjrtError as error:
+        return Finding(name, Kind.ERROR, error.message, program, _shown(arrays))
     with ReferencePlugin().client(num_devices=_DEVICES) as judge:
         expected = _run(judge, program, options, arrays)
     for number, (result, right) in enumerate(zip(results, expected, strict=True)):
         wrong = first_difference([result], [right], ROUNDED)
         if wrong is not None:
-            return Finding(name, Kind.WRONG, f"device {number}: {wrong[1]}", program, shown_inputs(arrays))
+            return Finding(name, Kind.WRONG, f"device {number}: {wrong[1]}", program, _shown(arrays))
     return None
+
+
+def _shown(arrays: Sequence[Array]) -> tuple[str, ...]:
+    return tuple(f"%x of device {number} = {shown(array)}" for number, array in enumerate(arrays))
 
 
 def _run(client: Client, program: str, options: CompileOptions, arrays: Sequence[Array]) -> list[Array]:
