@@ -103,5 +103,13 @@ def not_for_threads(**options: Any) -> pjrt.Client:
     return pjrt.StableHloClient("mychip", compile=compile, operations=[ADD], **options)
 
 
+def forgets_donation(**options: Any) -> pjrt.Client:
+    return pjrt.host.HostClient("mychip", compile=lambda program, _: lambda x, y: x + y, **options)
+
+
+def forgets_replicas(**options: Any) -> pjrt.Client:
+    return _client({"stablehlo.all_reduce": lambda _, x: x}, options)
+
+
 def has_no_client(**options: Any) -> pjrt.Client:
     raise RuntimeError("no chip in this machine")

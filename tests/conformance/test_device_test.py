@@ -89,6 +89,7 @@ def test_a_crash_or_a_hang_is_named_and_the_test_goes_on(function: str, kind: Ki
     ("function", "check", "message"),
     [
         ("changes_its_argument", "arguments that stay unchanged", "a run changed argument 0"),
+        ("forgets_donation", "donation", "the donated argument was not deleted"),
         ("leaks", "memory of results that nobody holds", "MB more in use"),
         ("not_for_threads", "runs from many threads", "two programs at a time"),
     ],
@@ -98,6 +99,12 @@ def test_wrong_behaviour_is_named(function: str, check: str, message: str) -> No
     assert (finding.check, finding.kind) == (check, Kind.WRONG)
     assert message in finding.message
     assert "stablehlo.add" in finding.program
+
+
+def test_wrong_replicas_are_named_with_the_arguments_of_each_device() -> None:
+    finding = only(examined("forgets_replicas", "stablehlo.all_*", groups=("devices",)))
+    assert (finding.check, finding.kind) == ("replicas with stablehlo.all_reduce", Kind.WRONG)
+    assert [each.partition(" = ")[0] for each in finding.inputs] == ["%x of device 0", "%x of device 1"]
 
 
 def test_a_device_without_a_client_is_an_error() -> None:
