@@ -320,6 +320,23 @@ def test_identities(name: str, element: ElementType) -> None:
     np.testing.assert_array_equal(getattr(np, name)(values, identity), values)
 
 
+@pytest.mark.parametrize("name", ["add", "multiply", "maximum", "minimum"])
+@pytest.mark.parametrize(
+    "element", [each for each in ElementType if each.name.startswith("F8") and each is not ElementType.F8E8M0FNU]
+)
+def test_identities_of_all_numbers_of_a_byte(name: str, element: ElementType) -> None:
+    values = np.arange(256, dtype=np.uint8).view(element.dtype)
+    values = values[np.isfinite(values)]
+    identity = lowering.identity_of(name, element)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(getattr(np, name)(values, identity), values)
+
+
+def test_a_type_without_zero_has_no_identity_of_add() -> None:
+    with pytest.raises(KeyError, match="no value that add leaves unchanged"):
+        lowering.identity_of("add", ElementType.F8E8M0FNU)
+
+
 @pytest.mark.parametrize("name", ["and", "or", "xor"])
 @pytest.mark.parametrize("element", [ElementType.PRED, ElementType.S8, ElementType.U8])
 def test_identities_of_logic(name: str, element: ElementType) -> None:

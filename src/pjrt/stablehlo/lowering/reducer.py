@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from pjrt.api.element_type import ElementType
@@ -49,7 +50,7 @@ def identity_of(name: str, element: ElementType) -> Any:
         element: the element type.
 
     Raises:
-        KeyError: the function has no such value.
+        KeyError: the function has no such value in this type.
     """
     dtype = element.dtype
     lowest, highest = _limits(element)
@@ -63,7 +64,10 @@ def identity_of(name: str, element: ElementType) -> Any:
         "maximum": lowest,
         "minimum": highest,
     }[name]
-    return np.asarray(value).astype(dtype)[()]
+    identity = np.asarray(value).astype(dtype)[()]
+    if identity != identity:
+        raise KeyError(f"{element} has no value that {name} leaves unchanged")
+    return identity
 
 
 def _limits(element: ElementType) -> tuple[Any, Any]:
@@ -72,7 +76,11 @@ def _limits(element: ElementType) -> tuple[Any, Any]:
     if element.is_integer:
         signed = not element.name.startswith("U")
         return (-(2 ** (element.bits - 1)), 2 ** (element.bits - 1) - 1) if signed else (0, 2**element.bits - 1)
-    return -np.inf, np.inf
+    if np.isinf(np.asarray(np.inf).astype(element.dtype)):
+        return -np.inf, np.inf
+    # Many types of 8 bits and less have no infinities: they would become NaN.
+    limits = ml_dtypes.finfo(element.dtype)  # type: ignore[no-untyped-call]
+    return limits.min, limits.max
 
 
 def _of_one(block: Block) -> str | None:
