@@ -163,9 +163,11 @@ class LoadedExecutable(Executable):
         else:
             run, device = self.execute_portable, default_device(client)
         values: Sequence[Argument] = arguments
-        if keywords or not WITHOUT_TYPE.isdisjoint(map(type, arguments)):
-            values = bound(self, arguments, keywords)
-        buffers = [a if isinstance(a, Buffer) else client.buffer_from_host(a, device=device) for a in values]
+        buffers = [argument for argument in arguments if isinstance(argument, Buffer)]
+        if keywords or len(buffers) != len(arguments):
+            if keywords or not WITHOUT_TYPE.isdisjoint(map(type, arguments)):
+                values = bound(self, arguments, keywords)
+            buffers = [a if isinstance(a, Buffer) else client.buffer_from_host(a, device=device) for a in values]
         try:
             return tuple(run(buffers, device))
         except InvalidArgumentError as error:
