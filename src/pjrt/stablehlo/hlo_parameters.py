@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.stablehlo import _hlo
+from pjrt.stablehlo.primitive_type import ELEMENT_TYPES, TUPLE
 from pjrt.stablehlo.protobuf_wire import BYTES, VARINT, fields, varint
 
 # HloModuleProto, HloComputationProto, HloInstructionProto, OpMetadata, ShapeProto, ProgramShapeProto
@@ -22,18 +22,6 @@ _OPCODE, _METADATA, _PARAMETER_NUMBER = 2, 7, 9
 _OP_NAME = 2
 _ELEMENT_TYPE, _DIMENSIONS, _TUPLE_SHAPES = 2, 3, 4
 _PARAMETERS = 1
-
-# XLA's own numbers of the element types (xla::PrimitiveType), from 0 up, which differ from those of PJRT.
-_PRIMITIVE_TYPES = (
-    "INVALID PRED S8 S16 S32 S64 U8 U16 U32 U64 F16 F32 F64 TUPLE OPAQUE C64 BF16 TOKEN C128 F8E5M2 F8E4M3FN S4 U4 "
-    "F8E4M3B11FNUZ F8E5M2FNUZ F8E4M3FNUZ S2 U2 F8E4M3 F8E3M4 S1 U1 F4E2M1FN F8E8M0FNU"
-)
-_ELEMENT_TYPES = {
-    number: ElementType[name]
-    for number, name in enumerate(_PRIMITIVE_TYPES.split())
-    if name not in ("INVALID", "TUPLE", "OPAQUE")
-}
-_TUPLE = 13
 
 
 class HloParameter(NamedTuple):
@@ -96,17 +84,17 @@ def _names(code: bytes, begin: int, end: int) -> dict[int, str]:
 def _specs(code: bytes, begin: int, end: int) -> Iterator[ShapeSpec]:
     """Yield the arrays of a shape: one, or those of a tuple."""
     element_type = _number(code, begin, end, _ELEMENT_TYPE)
-    if element_type == _TUPLE:
+    if element_type == TUPLE:
         for place in _messages(code, begin, end, _TUPLE_SHAPES):
             yield from _specs(code, *place)
         return
-    if element_type not in _ELEMENT_TYPES:
+    if element_type not in ELEMENT_TYPES:
         raise InvalidArgumentError(f"expected arrays as parameters, found XLA's element type {element_type}")
     sizes: list[int] = []
     for field, kind, first, last in fields(code, begin, end):
         if field == _DIMENSIONS:
             sizes += [first] if kind == VARINT else _packed(code, first, last)
-    yield ShapeSpec(tuple(sizes), _ELEMENT_TYPES[element_type])
+    yield ShapeSpec(tuple(sizes), ELEMENT_TYPES[element_type])
 
 
 def _packed(code: bytes, begin: int, end: int) -> list[int]:

@@ -12,12 +12,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import ml_dtypes
 import numpy as np
 
 from pjrt.api.author_errors import from_author
-from pjrt.api.element_type import AnyDType
+from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
+from pjrt.stablehlo.primitive_type import ELEMENT_TYPES
 
 _API_VERSION = (0, 1)
 """The oldest version of the interface with these structs; XLA accepts handlers of older versions than its own."""
@@ -27,28 +27,13 @@ _TOKEN = 17
 _METADATA_EXTENSION = 1
 _ARRAY, _DICTIONARY, _SCALAR, _STRING = 1, 2, 3, 4
 
-# XLA's own numbers of the element types (xla::PrimitiveType), which differ from those of PJRT.
-_DTYPES: dict[int, AnyDType] = {
-    number: np.dtype(dtype)
-    for number, dtype in {
-        1: np.bool_, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64,
-        6: np.uint8, 7: np.uint16, 8: np.uint32, 9: np.uint64,
-        10: np.float16, 11: np.float32, 12: np.float64, 15: np.complex64, 16: ml_dtypes.bfloat16, 18: np.complex128,
-        19: ml_dtypes.float8_e5m2, 20: ml_dtypes.float8_e4m3fn, 23: ml_dtypes.float8_e4m3b11fnuz,
-        24: ml_dtypes.float8_e5m2fnuz, 25: ml_dtypes.float8_e4m3fnuz, 28: ml_dtypes.float8_e4m3,
-        29: ml_dtypes.float8_e3m4, 33: ml_dtypes.float8_e8m0fnu,
-    }.items()
-}  # fmt: skip
-
 # Elements of less than a byte are packed, the first one in the lowest bits; numpy holds each in a byte of its own.
-_PACKED: dict[int, tuple[AnyDType, int]] = {
-    number: (np.dtype(dtype), bits)
-    for number, dtype, bits in (
-        (21, ml_dtypes.int4, 4), (22, ml_dtypes.uint4, 4), (32, ml_dtypes.float4_e2m1fn, 4),
-        (26, ml_dtypes.int2, 2), (27, ml_dtypes.uint2, 2),
-    )
-}  # fmt: skip
-_SIGNED = (21, 26)
+_PACKED = {number: each for number, each in ELEMENT_TYPES.items() if 0 < each.bits < 8}
+_DTYPES = {
+    number: each.dtype
+    for number, each in ELEMENT_TYPES.items()
+    if number not in _PACKED and each is not ElementType.TOKEN
+}
 
 
 class _Header(ctypes.Structure):
@@ -220,7 +205,7 @@ def _size_in_memory(buffer: Any) -> int:
     """Return the bytes of a buffer in XLA's memory."""
     count = math.prod(buffer.dims[: buffer.rank])
     if buffer.dtype in _PACKED:
-        return _packed_size(count, _PACKED[buffer.dtype][1])
+        return _packed_size(count, _PACKED[buffer.dtype].bits)
     dtype = _DTYPES.get(buffer.dtype)
     return 0 if dtype is None else count * dtype.itemsize
 
@@ -250,15 +235,16 @@ def _memory(address: int | None, size: int) -> Any:
 
 def _unpacked(address: int | None, shape: tuple[int, ...], number: int, writable: bool) -> np.ndarray[Any, Any]:
     """Return elements of less than a byte, each in a byte of new memory; a result is packed after the call."""
-    dtype, bits = _PACKED[number]
+    element_type = _PACKED[number]
+    bits = element_type.bits
     count = math.prod(shape)
     packed = np.ndarray(_packed_size(count, bits), np.uint8, _memory(address, _packed_size(count, bits)))
     each = (packed[:, np.newaxis] >> np.arange(0, 8, bits, dtype=np.uint8)) & np.uint8((1 << bits) - 1)
     low = each.reshape(-1)[:count]
-    if number in _SIGNED:  # numpy keeps the sign in the bits above
+    if element_type.name[0] == "S":  # numpy keeps the sign in the bits above
         sign = np.uint8(1 << (bits - 1))
         low = (low ^ sign) - sign
-    values = low.view(dtype).reshape(shape)
+    values = low.view(element_type.dtype).reshape(shape)
     values.flags.writeable = writable
     return values
 
@@ -267,7 +253,7 @@ def _pack(buffer: Any, result: np.ndarray[Any, Any]) -> None:
     """Write a result whose elements are of less than a byte into XLA's memory; do nothing with other results."""
     if buffer.dtype not in _PACKED or not result.size:
         return
-    _, bits = _PACKED[buffer.dtype]
+    bits = _PACKED[buffer.dtype].bits
     low = result.reshape(-1).view(np.uint8) & np.uint8((1 << bits) - 1)
     size = _packed_size(low.size, bits)
     each = np.zeros(size * (8 // bits), np.uint8)
