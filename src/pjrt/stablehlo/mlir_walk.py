@@ -1,4 +1,4 @@
-"""The operations of an MLIR module, one after the other."""
+"""The operations of an MLIR module, one after the other, and the symbols that their attributes refer to."""
 
 from __future__ import annotations
 
@@ -23,6 +23,21 @@ def walk(operation: Any) -> Iterator[Any]:
         regions = inner.regions
         if len(regions):
             waiting.append(_directly_inside(regions))
+
+
+def symbols(attribute: Any) -> Iterator[str]:
+    """Yield the names of the functions and meshes that an attribute refers to."""
+    kind = type(attribute).__name__
+    if kind == "FlatSymbolRefAttr":
+        yield attribute.value
+    elif kind == "SymbolRefAttr":
+        yield attribute.value[-1]
+    elif kind == "ArrayAttr":
+        for inner in attribute:
+            yield from symbols(inner)
+    elif kind == "DictAttr":
+        for item in attribute:
+            yield from symbols(item.attr)
 
 
 def _directly_inside(regions: Any) -> Iterator[Any]:

@@ -15,7 +15,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.stablehlo._call_graph import CALLING, CallGraph
 from pjrt.stablehlo._mlir import MlirModule
 from pjrt.stablehlo.mlir_attributes import decode_type
-from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.mlir_walk import symbols, walk
 from pjrt.stablehlo.parser import senseless_refused
 from pjrt.stablehlo.types import FutureType, TensorType, TupleType, ValueType
 
@@ -152,7 +152,7 @@ class _Walk:
             self._custom_calls.add((attributes["call_target_name"].value, more))
         for key in CALLING:
             if key in attributes:
-                self._function.update(_symbols(attributes[key]))
+                self._function.update(symbols(attributes[key]))
 
 
 def _longest_chain(module: Any) -> int:
@@ -177,14 +177,3 @@ _NOT_FUSED = frozenset(
 )
 
 _MAY_CALL = frozenset({"func.call", "stablehlo.composite", "stablehlo.custom_call", "call"})
-
-
-def _symbols(attribute: Any) -> Iterator[str]:
-    kind = type(attribute).__name__
-    if kind == "FlatSymbolRefAttr":
-        yield attribute.value
-    elif kind == "SymbolRefAttr":
-        yield attribute.value[-1]
-    elif kind == "ArrayAttr":
-        for inner in attribute:
-            yield from _symbols(inner)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.stablehlo import jaxlib
-from pjrt.stablehlo.mlir_walk import walk
+from pjrt.stablehlo.mlir_walk import symbols, walk
 
 _PURPOSE = "cut a program"
 
@@ -305,21 +305,7 @@ def _symbols_in(operation: Any) -> Collection[str]:
         attributes = each.attributes
         for name in attributes:
             try:
-                names.update(_symbols(attributes[name]))
+                names.update(symbols(attributes[name]))
             except TypeError:  # the bindings have no object for a complex constant, which names no function
                 continue
     return names
-
-
-def _symbols(attribute: Any) -> Iterator[str]:
-    kind = type(attribute).__name__
-    if kind == "FlatSymbolRefAttr":
-        yield attribute.value
-    elif kind == "SymbolRefAttr":
-        yield attribute.value[-1]
-    elif kind == "ArrayAttr":
-        for inner in attribute:
-            yield from _symbols(inner)
-    elif kind == "DictAttr":
-        for item in attribute:
-            yield from _symbols(item.attr)
