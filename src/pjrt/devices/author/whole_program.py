@@ -42,16 +42,7 @@ def on_gathered_arguments(program: ParsedProgram, compiled: Compiled, num_partit
     gathered = GatheredProgram(WholeProgram(program, compiled), num_partitions)
 
     def run(context: RunContext, *arrays: Any) -> list[Any]:
-        assignment = context.device_assignment
-        place = Context(
-            run_fast,
-            replica_id=context.replica_id,
-            partition_id=context.partition_id,
-            num_replicas=assignment.num_replicas,
-            num_partitions=assignment.num_partitions,
-            host=context,
-        )
-        return gathered.run(arrays, place)
+        return gathered.run(arrays, Context.of(run_fast, context))
 
     return dataclasses.replace(
         compiled,

@@ -81,14 +81,7 @@ def compile_program(
         )
 
     def run(execution: RunContext, *arrays: Any) -> list[Any]:
-        context = Context(
-            loop,
-            replica_id=execution.replica_id,
-            partition_id=execution.partition_id,
-            num_replicas=execution.device_assignment.num_replicas,
-            num_partitions=execution.device_assignment.num_partitions,
-            host=execution,
-        )
+        context = Context.of(loop, execution)
         return list(_flatten(execute(_packed(evaluator.arguments, iter(arrays)), context)))
 
     if parameter_specs is not None:

@@ -63,7 +63,10 @@ class OperationEvaluator:
                 f"{operation}: expected an operation that takes all values as operands, found that its regions take "
                 f"{', '.join(missing)} from around it"
             )
-        return evaluator.run([by_name[name] for name in cut.arguments], _context(context))
+        return evaluator.run(
+            [by_name[name] for name in cut.arguments],
+            Context(run_fast) if context is None else Context.of(run_fast, context),
+        )
 
     def _evaluator(self, operation: Operation) -> tuple[Cut, Evaluator]:
         compiled = self._compiled.get(operation)
@@ -81,17 +84,3 @@ class OperationEvaluator:
             if function.body is not None and any(each is operation for each in function.body.walk()):
                 return name
         raise InvalidArgumentError(f"expected an operation of the program, found {operation}")
-
-
-def _context(context: RunContext | None) -> Context:
-    if context is None:
-        return Context(run_fast)
-    assignment = context.device_assignment
-    return Context(
-        run_fast,
-        replica_id=context.replica_id,
-        partition_id=context.partition_id,
-        num_replicas=assignment.num_replicas,
-        num_partitions=assignment.num_partitions,
-        host=context,
-    )

@@ -27,3 +27,11 @@ class Context:
     num_partitions: int = 1
     host: Any = None
     values: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def of(loop: Callable[[Any, list[Any]], None], host: Any) -> Context:
+        """Return the context of a run that a client began, from its ``pjrt.host.RunContext``."""
+        assignment = host.device_assignment
+        return Context(
+            loop, host.replica_id, host.partition_id, assignment.num_replicas, assignment.num_partitions, host
+        )
