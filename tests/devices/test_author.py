@@ -356,6 +356,15 @@ def test_debug_nans_names_the_operation() -> None:
             np.asarray(result)
 
 
+def test_a_kernel_that_returns_no_handle_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    kernels = {"stablehlo.add": lambda operation, x, y: None}
+    with pjrt.StableHloClient("none", kernels=kernels, fallback="reference", memory=SimulatedMemory()) as client:
+        (result,) = client.compile(text_of(lambda x: x + x, X))(X)
+        with pytest.raises(pjrt.InternalError, match=r"stablehlo.add returned None, expected a handle of f32\[4,4\]"):
+            result.ready().result()
+    assert not caplog.records  # nothing was freed that is no handle
+
+
 def test_types_that_the_memory_lacks_are_left_to_the_fallback() -> None:
     class SmallMemory(SimulatedMemory):
         def allocate(self, spec: pjrt.ShapeSpec, space: pjrt.MemorySpace) -> int:
@@ -416,7 +425,11 @@ def test_capabilities_tell_native_operations() -> None:
         ({}, "expected kernels=, compile= or fallback='reference'"),
         ({"kernels": {}, "fallback": "cpu"}, "expected fallback='reference' or None, found 'cpu'"),
         ({"kernels": {}, "fuse": bool}, "fuse= chooses the operations for compile="),
-        ({"kernels": {"add": np.add}}, "expected kernels as functions by names such as 'stablehlo.add'"),
+        ({"kernels": {"add": np.add}}, "expected names of operations such as 'stablehlo.add', found 'add'"),
+        ({"kernels": ["stablehlo.add"]}, "expected kernels as a dictionary"),
+        ({"kernels": {"stablehlo.multipy": np.add}, "fallback": "reference"}, "nearest name is 'stablehlo.multiply'"),
+        ({"compile": bool, "operations": "stablehlo.add"}, "found the string 'stablehlo.add'"),
+        ({"compile": bool, "operations": ["tanh"]}, "expected names of operations such as"),
         ({"kernels": {"stablehlo.add": 3}}, "found 3 for 'stablehlo.add'"),
     ],
 )

@@ -121,12 +121,20 @@ def test_a_host_view_of_another_size_is_an_error() -> None:
             future.result()
 
 
-@pytest.mark.parametrize("handle", [(1, 2), [1]])
-def test_a_handle_that_looks_like_several_results_is_an_error(handle: Any) -> None:
+@pytest.mark.parametrize("handle", [(1, 2), [1], None])
+def test_what_cannot_be_a_handle_is_an_error(handle: Any) -> None:
     memory = SimulatedMemory()
     memory.allocate = lambda spec, space: handle  # type: ignore[method-assign]
     with Device(doubled, memory) as device, pytest.raises(pjrt.InvalidArgumentError, match="make the handle an object"):
         device.client.buffer_from_host(X)
+
+
+def test_a_result_without_a_handle_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    with Device(lambda memory, handle: None) as device:
+        (result,) = device.executable(device.client.buffer_from_host(X))
+        with pytest.raises(pjrt.InternalError, match=r"gave None for output 0, expected a handle of f32\[4\]"):
+            result.ready().result()
+    assert not caplog.records  # nothing was freed that is no handle
 
 
 def test_a_donated_handle_is_used_again() -> None:

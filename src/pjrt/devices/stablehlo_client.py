@@ -7,6 +7,7 @@ interpreter, which runs what the author's code does not.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from pjrt.devices.author.comparison import ReferenceComparison
 from pjrt.devices.author.kernels import INTERPRETER, Kernel
 from pjrt.devices.author.values import DeviceValues, HostValues
 from pjrt.devices.author.whole_program import on_gathered_arguments
+from pjrt.devices.reference.capability import operations as interpreted_operations
 from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
@@ -123,6 +125,7 @@ class StableHloClient(HostClient):
         **options: Any,
     ) -> None:
         _check_code(kernels, compile, fallback, fuse)
+        _check_operation_names(kernels, operations, fallback is not None)
         names = None if operations is None else frozenset(operations)
         own_partitioner = None if capabilities is None else capabilities.has(Feature.PARTITIONING)
         observation = Observation.of(
@@ -191,11 +194,34 @@ def _check_code(
         raise InvalidArgumentError(f"expected fallback={INTERPRETER!r} or None, found {fallback!r}")
     if fuse is not None and (compile is None or fallback is None):
         raise InvalidArgumentError("fuse= chooses the operations for compile= and leaves the others to fallback=")
+    if kernels is not None and not isinstance(kernels, Mapping):
+        raise InvalidArgumentError(
+            f"expected kernels as a dictionary of functions by names such as 'stablehlo.add', found {kernels!r}"
+        )
     for operation, kernel in (kernels or {}).items():
-        if not callable(kernel) or "." not in operation:
+        if not callable(kernel):
             raise InvalidArgumentError(
                 f"expected kernels as functions by names such as 'stablehlo.add', found {kernel!r} for {operation!r}"
             )
+
+
+def _check_operation_names(
+    kernels: Mapping[str, Kernel] | None, operations: Collection[str] | None, fallback: bool
+) -> None:
+    """Check the names of operations. With a fallback, the code behind a misspelled one would never run.
+
+    Raises:
+        InvalidArgumentError: a name has no dialect, or is almost that of another operation.
+    """
+    if isinstance(operations, str):
+        raise InvalidArgumentError(f"expected operations as a list or a set of names, found the string {operations!r}")
+    for name in (*(kernels or ()), *(operations or ())):
+        if not isinstance(name, str) or "." not in name:
+            raise InvalidArgumentError(f"expected names of operations such as 'stablehlo.add', found {name!r}")
+        if fallback and name.startswith("stablehlo.") and name not in interpreted_operations():
+            similar = difflib.get_close_matches(name, interpreted_operations(), n=1, cutoff=0.9)
+            if similar:
+                raise InvalidArgumentError(f"no operation is called {name!r}; the nearest name is {similar[0]!r}")
 
 
 def _versions(newest: Version | str | None) -> Attributes:

@@ -206,6 +206,8 @@ class DeviceValues:
         ]
         for allocation in allocations:
             if type(allocation) is Allocation:
+                if allocation.handle is None:
+                    raise InternalError(f"{source} returned None, expected a handle of {allocation.spec}")
                 allocation.check(source, allocation.spec)
         return allocations[0] if len(allocations) == 1 else allocations
 

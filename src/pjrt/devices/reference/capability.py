@@ -48,17 +48,18 @@ def capabilities(handlers: Collection[str]) -> Capabilities:
     """
     return Capabilities(
         element_types=EVERY | _HELD,
-        operations=_operations(),
+        operations=operations(),
         custom_calls=frozenset({*custom_calls.targets(), *handlers}),
         features=_FEATURES,
     )
 
 
 @functools.cache
-def _operations() -> Mapping[str, frozenset[ElementType] | None]:
+def operations() -> Mapping[str, frozenset[ElementType] | None]:
+    """Return the operations of the interpreter by name, each with its element types, or None where they vary."""
     importlib.import_module("pjrt.devices.reference.ops")  # registers them
     # Ops of CHLO that are not in the table may be expressed by others, in StableHLO's own pass.
-    operations: dict[str, frozenset[ElementType] | None] = dict.fromkeys(mlir.operations("chlo"))
+    types: dict[str, frozenset[ElementType] | None] = dict.fromkeys(mlir.operations("chlo"))
     for rule in registry.rules():
-        operations[rule.name] = _TYPES.get(rule.name, rule.types)
-    return operations
+        types[rule.name] = _TYPES.get(rule.name, rule.types)
+    return types

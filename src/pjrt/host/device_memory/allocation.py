@@ -56,7 +56,7 @@ class Allocation:
 
         Raises:
             ResourceExhaustedError: there is no room.
-            InvalidArgumentError: the handle is a tuple or a list.
+            InvalidArgumentError: the handle is None, a tuple or a list.
         """
         plain = ShapeSpec(spec.shape, spec.element_type)
         try:
@@ -65,10 +65,10 @@ class Allocation:
             if isinstance(error, ResourceExhaustedError):
                 raise
             raise ResourceExhaustedError(f"out of memory on {space}: {plain} does not fit: {error}") from error
-        if isinstance(handle, (tuple, list)):
+        if handle is None or isinstance(handle, (tuple, list)):
             raise InvalidArgumentError(
-                f"expected a handle from {type(memory).__name__}.allocate, found a {type(handle).__name__}: programs "
-                "return those for several results; make the handle an object of a class"
+                f"expected a handle from {type(memory).__name__}.allocate, found {handle!r}: None is no handle, and "
+                "programs return tuples and lists for several results; make the handle an object of a class"
             )
         return Allocation(memory, handle, plain, space)
 
@@ -200,6 +200,8 @@ class Allocation:
     def __del__(self) -> None:
         # In the child of a fork, the memory is the parent's. (A constructor that failed leaves attributes unset.)
         if getattr(self, "_generation", None) != generation() or self._owner is not None:
+            return
+        if self.handle is None:  # a function returned no handle, which is an error by now
             return
         work = self.work
         if work is None or work.has_ended:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Memory(abc.ABC):
     """The memory of a device: an allocator whose *handles* stand for arrays, such as tensors of a library.
 
-    A handle is any Python object but a tuple or a list, which are sequences of results. Programs take handles and
-    return handles, and arrays are row-major. Four methods are required; the others make a device faster, or offer
-    more.
+    A handle is any Python object but ``None``, and a tuple or a list, which are sequences of results. Programs take
+    handles and return handles, and arrays are row-major. Four methods are required; the others make a device faster,
+    or offer more.
 
     ``copy_in``, ``copy_out`` and ``copy`` may return before they are done. Then they return a *fence*: a
     ``pjrt.Future``, a ``concurrent.futures.Future``, an object with a method ``wait``, ``synchronize`` or ``result``,
