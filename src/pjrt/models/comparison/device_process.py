@@ -25,6 +25,9 @@ from pjrt.system.python_process import Ended
 
 _LENGTH = struct.Struct("<Q")
 
+_OPENING_SECONDS = 60.0
+"""The least time limit for the start of a subprocess: it imports libraries, which takes long on a busy machine."""
+
 
 class DeviceInSubprocess(ComparedDevice):
     """A device whose client lives in a subprocess.
@@ -83,7 +86,7 @@ class DeviceInSubprocess(ComparedDevice):
 
     def _open(self) -> _Process:
         process = self._process = _Process(self.name)
-        answer = process.ask(("open", self._start), self._time_limit)
+        answer = process.ask(("open", self._start), max(self._time_limit, _OPENING_SECONDS))
         if "error" in answer:
             self.close()
             raise PjrtError.of(answer["error"], answer["message"])
