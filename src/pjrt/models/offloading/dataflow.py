@@ -5,7 +5,7 @@ values alive.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from pjrt import stablehlo
 from pjrt.api.errors import UnimplementedError
+from pjrt.stablehlo.cuts.cutting import inputs_of
 from pjrt.stablehlo.cuts.straightening import FIRST_OF_LOOP
 
 _EFFECTS = frozenset(("stablehlo.infeed", "stablehlo.outfeed", "stablehlo.send", "stablehlo.recv"))
@@ -87,7 +88,7 @@ class Dataflow:
                     f"the program has {operation.name} at {operation.location}, whose effect is not a result; such a "
                     "program cannot run in stages"
                 )
-            inputs = tuple(dict.fromkeys(inputs_of(operation)))
+            inputs = tuple(dict.fromkeys(inputs_of(operation, constants=True)))
             free = tuple(self._free[value] for value in inputs if value in self._free)
             form = self._form((self._identity(operation), free))
             if len(free) == len(inputs) and operation.name not in _RANDOM and not _begins_loop(operation):
@@ -146,20 +147,6 @@ class Dataflow:
             return numbers.setdefault(value, len(numbers)), str(value.type)
 
         return of(operation)
-
-
-def inputs_of(operation: stablehlo.Operation) -> Iterator[stablehlo.Value]:
-    """Yield the values that an operation takes, and those that its regions take from around it."""
-    yield from operation.operands
-    inside: set[stablehlo.Value] = set()
-    for each in operation.walk() if operation.regions else ():
-        inside.update(each.results)
-        for block in each.regions:
-            inside.update(block.arguments)
-    for block in operation.regions:
-        inside.update(block.arguments)
-    for each in operation.walk() if operation.regions else ():
-        yield from (value for value in each.operands if value not in inside)
 
 
 def _begins_loop(operation: stablehlo.Operation) -> bool:

@@ -177,10 +177,14 @@ def _name(value: str | Value) -> str:
     return value.name if isinstance(value, Value) else value
 
 
-def inputs_of(operation: Operation) -> Iterator[Value]:
-    """Yield the values that an operation takes, and those that its regions take from around it; constants left out.
+def inputs_of(operation: Operation, *, constants: bool = False) -> Iterator[Value]:
+    """Yield the values that an operation takes, and those that its regions take from around it.
 
     A value that is taken several times is yielded several times.
+
+    Args:
+        operation: the operation.
+        constants: whether to yield results of constants, too.
     """
     inside: set[Value] = set()
     for each in (operation, *operation.walk()):
@@ -189,7 +193,7 @@ def inputs_of(operation: Operation) -> Iterator[Value]:
         for value in each.operands:
             owner = value.owner
             is_constant = isinstance(owner, Operation) and owner.name.endswith(".constant")
-            if value not in inside and not is_constant:
+            if value not in inside and (constants or not is_constant):
                 yield value
         if each is not operation:
             inside.update(each.results)
