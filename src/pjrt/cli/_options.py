@@ -13,7 +13,7 @@ import click
 
 from pjrt.api.attributes import NamedValue
 from pjrt.api.compile_options import CompileOptions
-from pjrt.cli._completion import complete_device, complete_topology
+from pjrt.cli._completion import complete_device, complete_input, complete_topology
 from pjrt.plugins.env_vars import option_value
 from pjrt.plugins.subprocess_support import Target
 
@@ -76,6 +76,20 @@ devices_option = click.option(
     shell_complete=complete_device,
     help="A device, as in 'pjrt run'. May be given several times.",
 )
+
+
+inputs_option = click.option(
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    metavar="SOURCE",
+    shell_complete=complete_input,
+    help="An argument: a .npy, .npz, .safetensors (with :NAME for one array of it) or .bin file, a number or a list of "
+    "numbers, or random:SEED, zeros or ones for all others; after NAME= or INDEX= it is for that argument.",
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 
 
 def _parse_options(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:

@@ -11,30 +11,28 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.shape_spec import format_shape
+from pjrt.models.output_path import check_output_path, writing
 
 Array = np.ndarray[Any, Any]
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 
+_OPTION = "--output"
 
-def check_output_path(path: str, count: int) -> None:
+
+def check_results_path(path: str, count: int) -> None:
     """Check that results can be written to a path, before any work is done.
 
     Raises:
-        InvalidArgumentError: the suffix is unsupported, or a ``.npy`` file would have several results.
+        InvalidArgumentError: the suffix is unsupported, the path is a folder, or a ``.npy`` file would have several
+            results.
         NotFoundError: the folder does not exist.
     """
-    suffix = Path(path).suffix
-    if suffix not in SUFFIXES:
-        raise InvalidArgumentError(f"--output {path}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if suffix == ".npy" and count != 1:
+    check_output_path(path, SUFFIXES, option=_OPTION)
+    if Path(path).suffix == ".npy" and count != 1:
         raise InvalidArgumentError(
-            f"--output {path}: a .npy file holds one array, the program has {count} results; use .npz"
+            f"{_OPTION} {path}: a .npy file holds one array, the program has {count} results; use .npz"
         )
-    if not Path(path).absolute().parent.is_dir():
-        raise NotFoundError(f"--output {path}: there is no folder {str(Path(path).parent)!r}")
-    if Path(path).is_dir():
-        raise InvalidArgumentError(f"--output {path}: expected the name of a file, found a folder")
 
 
 def write_results(path: str, results: Mapping[str, Array]) -> None:
@@ -44,15 +42,13 @@ def write_results(path: str, results: Mapping[str, Array]) -> None:
         InvalidArgumentError: the file cannot be written.
     """
     named = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in results.items()}
-    try:
+    with writing(path, option=_OPTION):
         if path.endswith(".npy"):
             np.save(path, next(iter(results.values())), allow_pickle=False)
         elif path.endswith(".npz"):
             np.savez(path, allow_pickle=False, **named)
         else:
             _write_safetensors(path, named)
-    except OSError as error:
-        raise InvalidArgumentError(f"--output {path}: cannot be written: {error.strerror or error}") from error
 
 
 def _write_safetensors(path: str, named: dict[str, Array]) -> None:

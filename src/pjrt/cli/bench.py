@@ -7,18 +7,25 @@ from typing import Any
 import click
 
 import pjrt
-from pjrt.cli._completion import complete_input
 from pjrt.cli._console import console, print_facts, print_json, print_table, progress, readable_bytes
-from pjrt.cli._options import client_options, devices_option, partitioning_options, shapes_option
+from pjrt.cli._options import (
+    client_options,
+    devices_option,
+    inputs_option,
+    json_option,
+    partitioning_options,
+    shapes_option,
+)
 from pjrt.cli._plots import histogram, timeline
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._timing import readable
 from pjrt.models.benchmark.benchmark import DEFAULT_ROUNDS, DEFAULT_SECONDS, Benchmark, DeviceBenchmark, plan_of
 from pjrt.models.benchmark.benchmark import bench as measure
 from pjrt.models.benchmark.latency import PERCENTILES
-from pjrt.models.benchmark.times_file import check_times_path, write_times
+from pjrt.models.benchmark.times_file import SUFFIXES, write_times
+from pjrt.models.output_path import check_output_path
 from pjrt.models.report.benchmark_page import benchmark_page
-from pjrt.models.report.page import check_page_path, write_page
+from pjrt.models.report.page import write_page
 
 _EXAMPLES = """
 \b
@@ -36,15 +43,7 @@ Examples:
 @client_options
 @shapes_option
 @partitioning_options
-@click.option(
-    "--input",
-    "-i",
-    "inputs",
-    multiple=True,
-    metavar="SOURCE",
-    shell_complete=complete_input,
-    help="An argument, as in 'pjrt run'.",
-)
+@inputs_option
 @click.option("--count", "-n", type=int, metavar="N", help="Measure N executions on each device.")
 @click.option(
     "--seconds",
@@ -68,7 +67,7 @@ Examples:
 @click.option("--times", metavar="PATH", help="Write every measured time to a .json, .csv or .npz file.")
 @click.option("--html", metavar="PATH", help="Write a page with tables and plots.")
 @click.option("--plot", is_flag=True, help="Draw a histogram, and the times in their order, for each device.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@json_option
 def bench(
     program: str,
     devices: tuple[str, ...],
@@ -92,9 +91,9 @@ def bench(
     """
     plan_of(count, seconds, warm_up, in_flight, rounds)
     if times is not None:
-        check_times_path(times)
+        check_output_path(times, SUFFIXES, option="--times")
     if html is not None:
-        check_page_path(html)
+        check_output_path(html, option="--html")
     with progress("measuring"):
         benchmark = measure(
             read_model_file(program),

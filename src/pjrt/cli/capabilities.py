@@ -11,7 +11,7 @@ import pjrt
 from pjrt import plugins
 from pjrt.cli._completion import complete_device
 from pjrt.cli._console import print_json, print_table, progress
-from pjrt.cli._options import client_options, targets_of, topologies_option
+from pjrt.cli._options import client_options, json_option, targets_of, topologies_option
 from pjrt.plugins import subprocess_support
 
 _EXAMPLES = """
@@ -30,7 +30,7 @@ UNKNOWN = "?"
 @topologies_option
 @client_options
 @click.option("--differences", is_flag=True, help="Print only the differences.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of a table.")
+@json_option
 def capabilities(
     names: tuple[str, ...], topologies: tuple[str, ...], options: dict[str, Any], differences: bool, as_json: bool
 ) -> None:

@@ -13,6 +13,7 @@ from pjrt.cli._failures import fail, naming, one_line
 from pjrt.cli._options import (
     client_options,
     devices_option,
+    json_option,
     partitioning_options,
     shapes_option,
     targets_of,
@@ -58,7 +59,7 @@ Exit code:
 @shapes_option
 @partitioning_options
 @time_limit_option(subprocess_support.TIME_LIMIT, "each device may")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@json_option
 def check(
     program: str,
     devices: tuple[str, ...],

@@ -9,10 +9,17 @@ from typing import Any
 import click
 
 import pjrt
-from pjrt.cli._completion import complete_input
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
-from pjrt.cli._options import client_options, devices_option, partitioning_options, shapes_option, time_limit_option
+from pjrt.cli._options import (
+    client_options,
+    devices_option,
+    inputs_option,
+    json_option,
+    partitioning_options,
+    shapes_option,
+    time_limit_option,
+)
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.comparison import Comparison, read_expected
@@ -35,15 +42,7 @@ Examples:
 @client_options
 @shapes_option
 @partitioning_options
-@click.option(
-    "--input",
-    "-i",
-    "inputs",
-    multiple=True,
-    metavar="SOURCE",
-    shell_complete=complete_input,
-    help="An argument, as in 'pjrt run'.",
-)
+@inputs_option
 @expect_option
 @tolerance_options
 @click.option("--no-first", is_flag=True, help="Do not search for the first operation that differs.")
@@ -58,7 +57,7 @@ Examples:
 )
 @time_limit_option(Limits().seconds, "a run of a device, and the search, may")
 @click.option("--in-process", is_flag=True, help="Run the devices in this process, which they can crash.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@json_option
 def compare(
     program: str,
     devices: tuple[str, ...],

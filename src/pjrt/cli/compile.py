@@ -17,9 +17,10 @@ from pjrt.cli._compile_tables import print_largest, print_one, print_several
 from pjrt.cli._completion import complete_file, complete_topology
 from pjrt.cli._console import print_json, progress
 from pjrt.cli._failures import EXIT_CODE, fail, one_line
-from pjrt.cli._options import client_options, partitioning_options, shapes_option
+from pjrt.cli._options import client_options, json_option, partitioning_options, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.models.model_file import ModelFile
+from pjrt.models.output_path import check_output_path
 from pjrt.plugins.env_vars import option_value
 from pjrt.stablehlo.call_signature import CallSignature
 
@@ -69,7 +70,7 @@ Examples:
     help=f"Print the N largest arrays in memory. Without this {_LARGEST} are printed if the program does not fit.",
 )
 @cache_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@json_option
 def compile_(
     program: str,
     places: tuple[str, ...],
@@ -93,8 +94,8 @@ def compile_(
     if output is not None and len(topologies) > 1:
         raise click.BadParameter(f"expected one --topology, found {len(topologies)}", param_hint="--output")
     file = read_model_file(program)
-    if output is not None and not Path(output).absolute().parent.is_dir():
-        raise pjrt.NotFoundError(f"--output {output}: there is no folder {str(Path(output).parent)!r}")
+    if output is not None:
+        check_output_path(output, option="--output")
     with progress("reading the program"):
         how = dataclasses.replace(partitioning, option_overrides=_overrides(flags)).completed(file.partitioning)
     compilations = [

@@ -10,7 +10,7 @@ import pjrt
 from pjrt import plugins
 from pjrt.cli._completion import complete_device
 from pjrt.cli._console import print_json, print_table, problem_of, progress, single_line
-from pjrt.cli._options import client_options
+from pjrt.cli._options import client_options, json_option
 from pjrt.plugins import probe
 
 _EXAMPLES = """
@@ -25,7 +25,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @click.argument("names", nargs=-1, shell_complete=complete_device)
 @client_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@json_option
 def devices(names: tuple[str, ...], options: dict[str, Any], as_json: bool) -> None:
     """List the devices of the plugins NAMES, by default of all plugins."""
     listed: list[dict[str, Any]] = []

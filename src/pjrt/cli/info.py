@@ -11,6 +11,7 @@ import click
 import pjrt
 from pjrt import plugins
 from pjrt.cli._console import print_facts, print_json, problem_of
+from pjrt.cli._options import json_option
 from pjrt.plugins import probe
 
 _PACKAGES = ("numpy", "ml_dtypes", "protobuf", "jaxlib", "jax", "torch", "torch_xla", "libtpu", "safetensors")
@@ -24,7 +25,7 @@ Examples:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@json_option
 def info(as_json: bool) -> None:
     """Print versions, the machine, and which devices answer: the report to paste into a bug."""
     facts: dict[str, str] = {

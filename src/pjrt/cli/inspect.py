@@ -10,14 +10,15 @@ import click
 from pjrt import stablehlo
 from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
 from pjrt.cli._failures import naming
-from pjrt.cli._options import shapes_option
+from pjrt.cli._options import json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._saved_executable import as_dict, print_executable
 from pjrt.cli._shardings import is_partitioned, mesh_dict, sharding_cells, sharding_dict, spelled_mesh
 from pjrt.cli._signature_rows import SignatureRow, argument_rows, result_rows
 from pjrt.models.model_file import ModelFile
+from pjrt.models.output_path import check_output_path
 from pjrt.models.report.dot import program_dot
-from pjrt.models.report.page import check_page_path, write_page
+from pjrt.models.report.page import write_page
 from pjrt.models.report.program_page import program_page
 from pjrt.stablehlo.shapes.argument_shapes import spelled_shape
 
@@ -35,7 +36,7 @@ Examples:
 
 @click.command(epilog=_EXAMPLES)
 @program_argument
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+@json_option
 @click.option("--text", "as_text", is_flag=True, help="Print the program as MLIR text instead.")
 @click.option("--locations", is_flag=True, help="With --text: print source locations too.")
 @click.option("--dot", "as_dot", is_flag=True, help="Print the graph of operations for Graphviz instead.")
@@ -64,7 +65,7 @@ def inspect(
     if shapes is not None and not is_drawn:
         raise click.UsageError("expected --html or --dot with --shape: tables show the program as it is written")
     if html is not None:
-        check_page_path(html)
+        check_output_path(html, option="--html")
     file = read_model_file(program)
     if is_drawn:
         _draw(file, html, shapes)

@@ -14,7 +14,7 @@ from pjrt import plugins
 from pjrt.cli._completion import complete_device
 from pjrt.cli._console import print_facts, print_json, print_table, problem_of, progress, single_line
 from pjrt.cli._failures import error_as_dict, fail, one_line
-from pjrt.cli._options import time_limit_option
+from pjrt.cli._options import json_option, time_limit_option
 from pjrt.plugins import device_lock, env_vars, probe, schema
 from pjrt.plugins.declaration import topology_lines
 
@@ -31,7 +31,7 @@ Examples:
 @click.argument("name", required=False, shell_complete=complete_device)
 @click.option("--no-load", is_flag=True, help="Load nothing: leave out the facts that only a loaded plugin has.")
 @time_limit_option(probe.TIME_LIMIT, "a plugin may")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+@json_option
 def plugins_(name: str | None, no_load: bool, time_limit: float, as_json: bool) -> None:
     """List the plugins, or show all facts of the one called NAME.
 

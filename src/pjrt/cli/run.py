@@ -17,11 +17,19 @@ import pjrt.ifrt
 from pjrt import plugins
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.cli._cache import as_dict, cache_option, outcome
-from pjrt.cli._completion import complete_file, complete_input
+from pjrt.cli._completion import complete_file
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
-from pjrt.cli._options import client_options, device_option, memory_limit_option, partitioning_options, shapes_option
-from pjrt.cli._outputs import Array, check_output_path, describe, write_results
+from pjrt.cli._options import (
+    client_options,
+    device_option,
+    inputs_option,
+    json_option,
+    memory_limit_option,
+    partitioning_options,
+    shapes_option,
+)
+from pjrt.cli._outputs import Array, check_results_path, describe, write_results
 from pjrt.cli._program import STDIN, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
 from pjrt.host_memory.tolerance import Tolerance
@@ -55,16 +63,7 @@ Examples:
 @client_options
 @shapes_option
 @partitioning_options
-@click.option(
-    "--input",
-    "-i",
-    "inputs",
-    multiple=True,
-    metavar="SOURCE",
-    shell_complete=complete_input,
-    help="An argument: a .npy, .npz, .safetensors (with :NAME for one array of it) or .bin file, a number or a list of "
-    "numbers, or random:SEED, zeros or ones for all others; after NAME= or INDEX= it is for that argument.",
-)
+@inputs_option
 @click.option(
     "--output",
     "-o",
@@ -80,7 +79,7 @@ Examples:
     "--profile", is_flag=True, help="Print the time per operation: on reference, and on devices with kernels in Python."
 )
 @cache_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@json_option
 @click.option(
     "--watch",
     is_flag=True,
@@ -129,7 +128,7 @@ def _run(
     file = read_model_file(program)
     with progress("reading the program"):
         if output is not None:
-            check_output_path(output, len(file.results))
+            check_results_path(output, len(file.results))
         given = make_arguments(file.parameters, inputs, shapes)
     count = partitioning.completed(file.partitioning).partitioning.num_devices
     with _client(device, options, count, profile) as client:

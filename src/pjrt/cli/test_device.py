@@ -9,7 +9,7 @@ import click
 
 from pjrt.cli._completion import complete_device
 from pjrt.cli._console import print_json, progress
-from pjrt.cli._options import client_options, time_limit_option
+from pjrt.cli._options import client_options, json_option, time_limit_option
 
 _EXAMPLES = """
 \b
@@ -51,7 +51,7 @@ WRONG = 1
     metavar="SECONDS",
     help="How long the whole test may take.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@json_option
 def test_device(
     device: str,
     options: dict[str, Any],

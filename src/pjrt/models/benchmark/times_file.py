@@ -10,28 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.models.benchmark.benchmark import Benchmark
 from pjrt.models.benchmark.latency import Latencies
+from pjrt.models.output_path import check_output_path, writing
 
 SUFFIXES = (".json", ".csv", ".npz")
+"""The suffixes of files of times."""
 
 _FIELDS = ("rounds", "begins", "nanoseconds")
-
-
-def check_times_path(path: str | os.PathLike[str]) -> None:
-    """Check that times can be written to a path, before any work is done.
-
-    Raises:
-        InvalidArgumentError: the suffix is unsupported, or the path is a folder.
-        NotFoundError: the folder does not exist.
-    """
-    if Path(path).suffix not in SUFFIXES:
-        raise InvalidArgumentError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}")
-    if not Path(path).absolute().parent.is_dir():
-        raise NotFoundError(f"{path}: there is no folder {str(Path(path).parent)!r}")
-    if Path(path).is_dir():
-        raise InvalidArgumentError(f"{path}: expected the name of a file, found a folder")
 
 
 def write_times(benchmark: Benchmark, path: str | os.PathLike[str]) -> None:
@@ -44,12 +30,10 @@ def write_times(benchmark: Benchmark, path: str | os.PathLike[str]) -> None:
         InvalidArgumentError: the suffix is unsupported, or the file cannot be written.
         NotFoundError: the folder does not exist.
     """
-    check_times_path(path)
+    check_output_path(path, SUFFIXES)
     writers = {".json": _write_json, ".csv": _write_csv, ".npz": _write_npz}
-    try:
+    with writing(path):
         writers[Path(path).suffix](benchmark, Path(path))
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _parts(benchmark: Benchmark) -> Iterator[tuple[str, str, Latencies]]:

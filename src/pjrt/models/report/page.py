@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.models.output_path import writing
 
 _POLICY = "default-src 'none'; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'"
 """The content security policy: only the page's own script and style, by their hashes; no network.
@@ -43,29 +43,14 @@ def page(title: str, data: Any, scripts: Sequence[str]) -> str:
     )
 
 
-def check_page_path(path: str | os.PathLike[str]) -> None:
-    """Check that a page can be written to a path, before any work is done.
-
-    Raises:
-        NotFoundError: the folder does not exist.
-        InvalidArgumentError: the path is a folder.
-    """
-    if not Path(path).absolute().parent.is_dir():
-        raise NotFoundError(f"{path}: there is no folder {str(Path(path).parent)!r}")
-    if Path(path).is_dir():
-        raise InvalidArgumentError(f"{path}: expected the name of a file, found a folder")
-
-
 def write_page(path: str | os.PathLike[str], text: str) -> None:
     """Write a page to a file.
 
     Raises:
         InvalidArgumentError: the file cannot be written.
     """
-    try:
+    with writing(path):
         Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidArgumentError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
 def _resource(name: str) -> str:
