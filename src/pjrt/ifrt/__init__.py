@@ -1,18 +1,25 @@
-"""Arrays spread over many devices, and programs on them (IFRT): what PJRT is to one device, for several."""
+"""Arrays spread over many devices, and programs on them (IFRT): what PJRT is to one device, for several.
+
+Names are imported at their first use.
+"""
 
 from __future__ import annotations
 
-from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Shard, Tuple, Value
-from pjrt.ifrt.client import Client
-from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding, ConcreteSharding
-from pjrt.ifrt.device_list import DeviceList
-from pjrt.ifrt.hlo_sharding import HloSharding, Mesh
-from pjrt.ifrt.index_domain import IndexDomain
-from pjrt.ifrt.loaded_executable import ExecuteResult, LoadedExecutable
-from pjrt.ifrt.remap_plan import Interval, Mapping, RemapPlan
-from pjrt.ifrt.serialization import deserialize, serialize
-from pjrt.ifrt.sharding import OpaqueSharding, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
-from pjrt.ifrt.sharding_param import ShardingParam, ShardingParamSharding
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Shard, Tuple, Value
+    from pjrt.ifrt.client import Client
+    from pjrt.ifrt.concrete_sharding import ConcreteEvenSharding, ConcreteSharding
+    from pjrt.ifrt.device_list import DeviceList
+    from pjrt.ifrt.hlo_sharding import HloSharding, Mesh
+    from pjrt.ifrt.index_domain import IndexDomain
+    from pjrt.ifrt.loaded_executable import ExecuteResult, LoadedExecutable
+    from pjrt.ifrt.remap_plan import Interval, Mapping, RemapPlan
+    from pjrt.ifrt.serialization import deserialize, serialize
+    from pjrt.ifrt.sharding import OpaqueSharding, Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
+    from pjrt.ifrt.sharding_param import ShardingParam, ShardingParamSharding
 
 __all__ = [
     "Array",
@@ -42,3 +49,33 @@ __all__ = [
     "deserialize",
     "serialize",
 ]
+
+_HOMES = {
+    "array": "Array ArrayCopySemantics ArraySpec Shard Tuple Value",
+    "client": "Client",
+    "concrete_sharding": "ConcreteEvenSharding ConcreteSharding",
+    "device_list": "DeviceList",
+    "hlo_sharding": "HloSharding Mesh",
+    "index_domain": "IndexDomain",
+    "loaded_executable": "ExecuteResult LoadedExecutable",
+    "remap_plan": "Interval Mapping RemapPlan",
+    "serialization": "deserialize serialize",
+    "sharding": "OpaqueSharding Sharding SingleDeviceSharding SingleDeviceShardSemantics",
+    "sharding_param": "ShardingParam ShardingParamSharding",
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+if not TYPE_CHECKING:  # a type checker has the names from above; with this function it would accept any other
+
+    def __getattr__(name: str) -> Any:
+        """Import a name at its first use."""
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
