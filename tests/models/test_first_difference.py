@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt.devices.reference.client import ReferenceClient
-from pjrt.models import Cause, FirstDifference, Limits
+from pjrt.models import Cause, FirstDifference, SearchLimits
 
 Spoil = Callable[[Any, Any, Any], object]
 
@@ -320,7 +320,7 @@ def test_results_that_vary_from_run_to_run() -> None:
 
 
 def test_a_search_without_end_is_stopped() -> None:
-    first = find(CHAIN, at("tanh", lambda values: values + 1), limits=Limits(compilations=2))
+    first = find(CHAIN, at("tanh", lambda values: values + 1), limits=SearchLimits(compilations=2))
     assert first.cause is Cause.UNKNOWN
     assert "the search ended at its limit" in first.notes[-1]
     assert "stablehlo.tanh" in first.operation

@@ -16,7 +16,8 @@ from hypothesis.extra.numpy import arrays
 
 import pjrt
 from pjrt.api.element_type import ElementType
-from pjrt.models import Parameter, make_arguments
+from pjrt.models import make_arguments
+from pjrt.stablehlo import Parameter
 
 F32 = ElementType.F32
 

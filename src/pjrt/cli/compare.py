@@ -24,7 +24,7 @@ from pjrt.cli._program import program_argument, read_model_file
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.comparison import Comparison, read_expected
 from pjrt.models.comparison.comparison import compare as compare_devices
-from pjrt.models.comparison.cut_runs import Limits
+from pjrt.models.comparison.cut_comparison import SearchLimits
 
 _EXAMPLES = """
 \b
@@ -50,12 +50,12 @@ Examples:
 @click.option(
     "--max-compilations",
     type=click.IntRange(min=1),
-    default=Limits().compilations,
+    default=SearchLimits().compilations,
     show_default=True,
     metavar="N",
     help="How many programs the search may compile.",
 )
-@time_limit_option(Limits().seconds, "a run of a device, and the search, may")
+@time_limit_option(SearchLimits().seconds, "a run of a device, and the search, may")
 @click.option("--in-process", is_flag=True, help="Run the devices in this process, which they can crash.")
 @json_option
 def compare(
@@ -89,7 +89,7 @@ def compare(
             rtol=tolerance.rtol,
             atol=tolerance.atol,
             find_first=not no_first,
-            limits=Limits(max_compilations, time_limit),
+            limits=SearchLimits(max_compilations, time_limit),
             isolated=not in_process,
             time_limit=time_limit,
             compile_options=partitioning,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pjrt.models.benchmark.measurement import MemoryPeak
     from pjrt.models.benchmark.times_file import write_times
     from pjrt.models.comparison.comparison import Comparison, ResultDifference, compare
-    from pjrt.models.comparison.cut_runs import Limits
+    from pjrt.models.comparison.cut_comparison import SearchLimits
     from pjrt.models.comparison.first_difference import Case, Cause, FirstDifference, Suspect, ValueDifference
     from pjrt.models.compilations import Compilation
     from pjrt.models.inputs.inputs import Input, make_arguments
@@ -28,13 +28,11 @@ if TYPE_CHECKING:
     from pjrt.models.report.benchmark_page import benchmark_page
     from pjrt.models.report.dot import program_dot
     from pjrt.models.report.program_page import program_page
-    from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 
 __all__ = [
     "DEFAULT_TOLERANCES",
     "Action",
     "Benchmark",
-    "CallSignature",
     "Case",
     "Cause",
     "Comparison",
@@ -45,16 +43,14 @@ __all__ = [
     "Histogram",
     "Input",
     "Latencies",
-    "Limits",
     "MemoryPeak",
     "Model",
     "ModelFile",
     "OffloadPlan",
     "OffloadedModel",
-    "Parameter",
     "Ratio",
-    "Result",
     "ResultDifference",
+    "SearchLimits",
     "StagePlan",
     "Step",
     "Suspect",
@@ -75,7 +71,7 @@ _HOMES = {
     "pjrt.models.benchmark.benchmark": "Benchmark DeviceBenchmark Ratio bench",
     "pjrt.models.comparison.comparison": "Comparison ResultDifference compare",
     "pjrt.models.compilations": "Compilation",
-    "pjrt.models.comparison.cut_runs": "Limits",
+    "pjrt.models.comparison.cut_comparison": "SearchLimits",
     "pjrt.host_memory.difference": "Difference",
     "pjrt.models.comparison.first_difference": "Case Cause FirstDifference Suspect ValueDifference",
     "pjrt.models.inputs.inputs": "Input make_arguments",
@@ -91,7 +87,6 @@ _HOMES = {
     "pjrt.models.offloading.schedule": "Action Step",
     "pjrt.models.benchmark.times_file": "write_times",
     "pjrt.host_memory.tolerance": "DEFAULT_TOLERANCES Tolerance",
-    "pjrt.stablehlo.call_signature": "CallSignature Parameter Result",
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 

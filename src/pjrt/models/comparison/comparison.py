@@ -18,7 +18,7 @@ from pjrt.host_memory.difference import Difference
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.argument import fitted_on_host
 from pjrt.models.comparison.compared_device import Array, ComparedDevice, DeviceInProcess
-from pjrt.models.comparison.cut_runs import Limits
+from pjrt.models.comparison.cut_comparison import SearchLimits
 from pjrt.models.comparison.device_process import DeviceInSubprocess
 from pjrt.models.comparison.difference_search import Search
 from pjrt.models.comparison.first_difference import Cause, FirstDifference
@@ -129,7 +129,7 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
     find_first: bool = True,
-    limits: Limits | None = None,
+    limits: SearchLimits | None = None,
     isolated: bool = False,
     time_limit: float = 600.0,
     compile_options: CompileOptions | None = None,
@@ -183,7 +183,7 @@ def compare(
         return DeviceInProcess(name, device, options, client_options or {})
 
     with _opened(open_, named, together=isolated) as participants:
-        return _Comparing(file, arrays, participants, tolerance).run(expected, find_first, limits or Limits())
+        return _Comparing(file, arrays, participants, tolerance).run(expected, find_first, limits or SearchLimits())
 
 
 @contextlib.contextmanager
@@ -242,7 +242,7 @@ class _Comparing:
         self._results: dict[str, dict[str, Array]] = {}
         self._errors: dict[str, PjrtError] = {}
 
-    def run(self, expected: Mapping[str, Array] | None, find_first: bool, limits: Limits) -> Comparison:
+    def run(self, expected: Mapping[str, Array] | None, find_first: bool, limits: SearchLimits) -> Comparison:
         for name, device in self._devices.items():
             program, arguments = _program(self._file, device.platform_name, self._arrays)
             try:
@@ -308,7 +308,7 @@ class _Comparing:
         return min(right, key=lambda device: device.platform_name != REFERENCE, default=None)
 
     def _firsts(
-        self, comparison: Comparison, judge: ComparedDevice, limits: Limits
+        self, comparison: Comparison, judge: ComparedDevice, limits: SearchLimits
     ) -> Iterator[tuple[str, FirstDifference]]:
         differing = dict.fromkeys([*self._errors, *(each.device for each in comparison.disagreements)])
         for name in differing:

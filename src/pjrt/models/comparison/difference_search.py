@@ -16,10 +16,10 @@ from pjrt.api.errors import PjrtError
 from pjrt.api.program import Program
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.compared_device import Array, ComparedDevice, Row
-from pjrt.models.comparison.cut_runs import CutRuns, LimitReachedError, Limits
+from pjrt.models.comparison.cut_comparison import CutComparison, LimitReachedError, SearchLimits
 from pjrt.models.comparison.first_difference import Case, Cause, FirstDifference, Suspect
 from pjrt.models.comparison.loop_search import LoopSearch
-from pjrt.models.comparison.search_scope import Scope, Values, is_array
+from pjrt.models.comparison.search_block import SearchBlock, Values, is_array
 from pjrt.stablehlo import Cut, Cutter, Operation, Value
 from pjrt.stablehlo.cuts.cutting import inputs_of
 
@@ -41,7 +41,7 @@ class Search:
             it cannot compile or run.
 
     Attributes:
-        runs: the runs of cuts.
+        cuts: the cuts of the program, on the device and on the judge.
     """
 
     def __init__(
@@ -51,15 +51,15 @@ class Search:
         judge: ComparedDevice,
         arguments: Row,
         tolerance: Tolerance,
-        limits: Limits,
+        limits: SearchLimits,
         failure: PjrtError | None = None,
     ) -> None:
-        self.runs = CutRuns(cutter, device, judge, tolerance, limits)
+        self.cuts = CutComparison(cutter, device, judge, tolerance, limits)
         self._failure = failure
         entry = cutter.parsed.entry
         assert entry.body is not None
         names = [value.name for value in entry.body.arguments]
-        self._entry = Scope(entry.name, entry.body, None, {n: [a] for n, a in zip(names, arguments, strict=True)})
+        self._entry = SearchBlock(entry.name, entry.body, None, {n: [a] for n, a in zip(names, arguments, strict=True)})
         self._narrowed = (self._entry, 0, len(self._entry.operations))
 
     def run(self) -> FirstDifference:
@@ -68,9 +68,9 @@ class Search:
             # Whether they differ again is not known: a device may give other results in each run.
             difference = self.enter(self._entry) or self._unfinished(_GONE)
         except LimitReachedError:
-            spent = f"{self.runs.compilations} compilations and {self.runs.seconds:.0f} s"
+            spent = f"{self.cuts.compilations} compilations and {self.cuts.seconds:.0f} s"
             difference = self._unfinished(f"the search ended at its limit, after {spent}; give it a higher one")
-        return difference.with_effort(self.runs.compilations, self.runs.seconds, tuple(self.runs.notes))
+        return difference.with_effort(self.cuts.compilations, self.cuts.seconds, tuple(self.cuts.notes))
 
     @property
     def is_for_failure(self) -> bool:
@@ -79,144 +79,144 @@ class Search:
 
     # Halving a block.
 
-    def enter(self, scope: Scope) -> FirstDifference | None:
+    def enter(self, block: SearchBlock) -> FirstDifference | None:
         """Return the first difference in a block; None if its results do not differ when it runs on its own."""
-        outputs = [value for value in scope.block.outputs if is_array(value)]
-        if self.runs.differs_at(scope, outputs, by_failing=self.is_for_failure):
-            return self._first_in(scope)
+        outputs = [value for value in block.contents.outputs if is_array(value)]
+        if self.cuts.differs_at(block, outputs, by_failing=self.is_for_failure):
+            return self._first_in(block)
         return None
 
-    def _first_in(self, scope: Scope) -> FirstDifference:
+    def _first_in(self, block: SearchBlock) -> FirstDifference:
         """Return the first difference in a block whose results differ."""
-        low, high = 0, len(scope.operations)
-        self._narrowed = (scope, low, high)
+        low, high = 0, len(block.operations)
+        self._narrowed = (block, low, high)
         while high - low > 1:
-            step = next(self._decided(scope, low, high), None)
+            step = next(self._decided(block, low, high), None)
             if step is None:
                 return self._unfinished("no cut between these operations could be compared")
             middle, differs = step
             low, high = (low, middle) if differs else (middle, high)
-            self._narrowed = (scope, low, high)
-        if not scope.operations:
+            self._narrowed = (block, low, high)
+        if not block.operations:
             return self._unfinished("the block has no operations to search")
-        return self.examine(scope, scope.operations[high - 1])
+        return self.examine(block, block.operations[high - 1])
 
-    def _decided(self, scope: Scope, low: int, high: int) -> Iterator[tuple[int, bool]]:
+    def _decided(self, block: SearchBlock, low: int, high: int) -> Iterator[tuple[int, bool]]:
         """Yield a place between two others, and whether the device differs there; several are tried."""
-        for middle in scope.middles(low, high):
-            frontier = scope.frontier(middle)
-            differs = self.runs.differs_at(scope, frontier, by_failing=self.is_for_failure) if frontier else False
+        for middle in block.middles(low, high):
+            frontier = block.frontier(middle)
+            differs = self.cuts.differs_at(block, frontier, by_failing=self.is_for_failure) if frontier else False
             if differs is not None:
                 yield middle, differs
 
     # Looking at one operation.
 
-    def examine(self, scope: Scope, operation: Operation) -> FirstDifference:
+    def examine(self, block: SearchBlock, operation: Operation) -> FirstDifference:
         """Return the difference of an operation, or of one inside of it."""
         inputs = [value for value in inputs_of(operation) if str(value.type) != "!stablehlo.token"]
-        results = scope.results_of(operation)
+        results = block.results_of(operation)
         if not results or not all(map(is_array, inputs)):
-            self.runs.note(f"{operation.name} cannot run alone: it takes or gives values that are no arrays")
-            return self.finding(scope, operation, Cause.UNKNOWN)
+            self.cuts.note(f"{operation.name} cannot run alone: it takes or gives values that are no arrays")
+            return self.finding(block, operation, Cause.UNKNOWN)
         try:
             if self._failure is not None:
-                return self._examine_failure(scope, operation, inputs, self._failure)
-            return self._examine_values(scope, operation, inputs, results)
+                return self._examine_failure(block, operation, inputs, self._failure)
+            return self._examine_values(block, operation, inputs, results)
         except PjrtError as error:
-            self.runs.note_failure(self.runs.device, error)
-            return self.finding(scope, operation, Cause.UNKNOWN)
+            self.cuts.note_failure(self.cuts.device, error)
+            return self.finding(block, operation, Cause.UNKNOWN)
 
     def _examine_values(
-        self, scope: Scope, operation: Operation, inputs: Sequence[Value], results: Sequence[Value]
+        self, block: SearchBlock, operation: Operation, inputs: Sequence[Value], results: Sequence[Value]
     ) -> FirstDifference:
-        runs = self.runs
-        expected = runs.compute(runs.judge, scope, [*inputs, *results])
-        alone = runs.cut_alone(scope, [operation])
-        right, own = (runs.run_cut(device, alone, expected) for device in (runs.judge, runs.device))
-        differences = runs.differences(results, own, right)
+        cuts = self.cuts
+        expected = cuts.compute(cuts.judge, block, [*inputs, *results])
+        alone = cuts.cut_alone(block, [operation])
+        right, own = (cuts.run_cut(device, alone, expected) for device in (cuts.judge, cuts.device))
+        differences = cuts.differences(results, own, right)
         if all(each.difference.agrees for each in differences):
-            return self._explain(scope, operation, expected, alone)
-        inner = self._inside(scope, operation, {**scope.values, **expected})
+            return self._explain(block, operation, expected, alone)
+        inner = self._inside(block, operation, {**block.values, **expected})
         if inner is not None:
             return inner
         case = case_of(alone, expected, right, own)
-        return self.finding(scope, operation, Cause.OPERATION, results=differences, case=case)
+        return self.finding(block, operation, Cause.OPERATION, results=differences, case=case)
 
-    def _explain(self, scope: Scope, operation: Operation, expected: Values, alone: Cut) -> FirstDifference:
+    def _explain(self, block: SearchBlock, operation: Operation, expected: Values, alone: Cut) -> FirstDifference:
         """Return the difference of an operation that agrees when it runs alone on the same inputs."""
-        runs = self.runs
-        results = scope.results_of(operation)
+        cuts = self.cuts
+        results = block.results_of(operation)
         inputs = [value for value in inputs_of(operation) if value.name in expected]
-        own = runs.compute(runs.device, scope, [*inputs, *results])
-        from_drift = runs.run_cut(runs.judge, alone, own)
-        drifts, changes = (runs.differences(values, own, expected) for values in (inputs, results))
+        own = cuts.compute(cuts.device, block, [*inputs, *results])
+        from_drift = cuts.run_cut(cuts.judge, alone, own)
+        drifts, changes = (cuts.differences(values, own, expected) for values in (inputs, results))
         places = {value.name: index for index, value in enumerate(operation.operands)}
         drifts = tuple(replace(each, index=places.get(each.name, each.index)) for each in drifts)
         # The judge gets from the device's inputs what the device gets. These agreed in a program without the operation.
-        is_explained = all(each.difference.agrees for each in (*runs.differences(results, own, from_drift), *drifts))
+        is_explained = all(each.difference.agrees for each in (*cuts.differences(results, own, from_drift), *drifts))
         if all(each.difference.agrees for each in changes):
             is_explained = False
-            runs.note(f"the difference is gone where the inputs of {operation.name} are results of the program")
+            cuts.note(f"the difference is gone where the inputs of {operation.name} are results of the program")
         suspects: Sequence[Suspect] = ()
         if is_explained:
-            wrong, suspects = self.run_alone(scope)
+            wrong, suspects = self.run_alone(block)
             if wrong is not None:
                 return wrong
         cause = Cause.ROUNDING if is_explained else Cause.CONTEXT
-        case = case_of(runs.cut(scope, [value.name for value in results]), scope.values, expected, own)
+        case = case_of(cuts.cut(block, [value.name for value in results]), block.values, expected, own)
         return self.finding(
-            scope, operation, cause, inputs=drifts, results=changes, suspects=tuple(suspects), case=case
+            block, operation, cause, inputs=drifts, results=changes, suspects=tuple(suspects), case=case
         )
 
     def _examine_failure(
-        self, scope: Scope, operation: Operation, inputs: Sequence[Value], failure: PjrtError
+        self, block: SearchBlock, operation: Operation, inputs: Sequence[Value], failure: PjrtError
     ) -> FirstDifference:
-        runs = self.runs
-        expected = runs.compute(runs.judge, scope, inputs)
-        alone = runs.cut_alone(scope, [operation])
-        right = runs.run_cut(runs.judge, alone, expected)
+        cuts = self.cuts
+        expected = cuts.compute(cuts.judge, block, inputs)
+        alone = cuts.cut_alone(block, [operation])
+        right = cuts.run_cut(cuts.judge, alone, expected)
         try:
-            runs.run_cut(runs.device, alone, expected)
+            cuts.run_cut(cuts.device, alone, expected)
         except PjrtError as error:
-            inner = self._inside(scope, operation, {**scope.values, **expected})
+            inner = self._inside(block, operation, {**block.values, **expected})
             case = case_of(alone, expected, right, None)
-            return inner or self.finding(scope, operation, Cause.FAILURE, error=error.message, case=case)
-        runs.note(f"alone, {operation.name} runs on {runs.device.name}")
-        return self.finding(scope, operation, Cause.FAILURE, error=failure.message)
+            return inner or self.finding(block, operation, Cause.FAILURE, error=error.message, case=case)
+        cuts.note(f"alone, {operation.name} runs on {cuts.device.name}")
+        return self.finding(block, operation, Cause.FAILURE, error=failure.message)
 
-    def run_alone(self, scope: Scope) -> tuple[FirstDifference | None, list[Suspect]]:
+    def run_alone(self, block: SearchBlock) -> tuple[FirstDifference | None, list[Suspect]]:
         """Run each operation of a block alone on the judge's inputs.
 
         Return the first one that is wrong, and of the others those that round the most.
         """
-        runs = self.runs
+        cuts = self.cuts
         wrong: list[Operation] = []
         suspects: list[Suspect] = []
-        for chunk in scope.chunks():
-            values = [value for operation in chunk for value in (*inputs_of(operation), *scope.results_of(operation))]
+        for chunk in block.chunks():
+            values = [value for operation in chunk for value in (*inputs_of(operation), *block.results_of(operation))]
             try:
-                expected = runs.compute(runs.judge, scope, values)
-                own = runs.run_cut(runs.device, runs.cut_alone(scope, chunk), expected)
+                expected = cuts.compute(cuts.judge, block, values)
+                own = cuts.run_cut(cuts.device, cuts.cut_alone(block, chunk), expected)
             except PjrtError as error:
-                runs.note_failure(runs.device, error)
+                cuts.note_failure(cuts.device, error)
                 continue
             for operation in chunk:
-                differences = [each.difference for each in runs.differences(scope.results_of(operation), own, expected)]
+                differences = [each.difference for each in cuts.differences(block.results_of(operation), own, expected)]
                 worst = max(differences, key=lambda each: each.severity)
                 if not worst.agrees:
                     wrong.append(operation)
                 elif worst.severity:
-                    suspects.append(Suspect(runs.text_of(scope, operation), str(operation.location), worst))
+                    suspects.append(Suspect(cuts.text_of(block, operation), str(operation.location), worst))
         suspects.sort(key=lambda each: -each.difference.severity)
-        findings = (self.examine(scope, operation) for operation in wrong[:_MOST_SUSPECTS])
+        findings = (self.examine(block, operation) for operation in wrong[:_MOST_SUSPECTS])
         first = next((finding for finding in findings if finding.cause is Cause.OPERATION), None)
         return first, suspects[:_MOST_SUSPECTS]
 
     # Entering operations.
 
-    def _inside(self, scope: Scope, operation: Operation, values: Values) -> FirstDifference | None:
+    def _inside(self, block: SearchBlock, operation: Operation, values: Values) -> FirstDifference | None:
         """Return the first difference inside of an operation that differs on the same inputs; None if it is none."""
-        entered = scope.with_values(values)
+        entered = block.with_values(values)
         try:
             if operation.name in ("func.call", "stablehlo.composite"):
                 return self._inside_call(entered, operation)
@@ -225,57 +225,57 @@ class Search:
             if operation.name in ("stablehlo.if", "stablehlo.case"):
                 return self._inside_branch(entered, operation)
         except PjrtError as error:
-            self.runs.note_failure(self.runs.device, error)
+            self.cuts.note_failure(self.cuts.device, error)
         return None
 
-    def _inside_call(self, scope: Scope, operation: Operation) -> FirstDifference | None:
+    def _inside_call(self, block: SearchBlock, operation: Operation) -> FirstDifference | None:
         callee = operation.attributes["callee" if operation.name == "func.call" else "decomposition"]
-        function = self.runs.cutter.parsed.functions.get(callee)
+        function = self.cuts.cutter.parsed.functions.get(callee)
         if function is None or function.body is None:
             return None
-        operands = self.runs.compute(self.runs.judge, scope, operation.operands)
+        operands = self.cuts.compute(self.cuts.judge, block, operation.operands)
         names = tuple(value.name for value in function.arguments)
         values = {name: operands[value.name] for name, value in zip(names, operation.operands, strict=True)}
         step = f"{operation.name} of {callee} at {operation.location}"
-        return self.enter(Scope(callee, function.body, names, values, (*scope.path, step)))
+        return self.enter(SearchBlock(callee, function.body, names, values, (*block.path, step)))
 
-    def _inside_branch(self, scope: Scope, operation: Operation) -> FirstDifference | None:
+    def _inside_branch(self, block: SearchBlock, operation: Operation) -> FirstDifference | None:
         index = operation.operands[0]
-        column = self.runs.compute(self.runs.judge, scope, [index])[index.name]
+        column = self.cuts.compute(self.cuts.judge, block, [index])[index.name]
         branches = {_branch(operation, array) for array in column}
         if len(branches) != 1:
-            self.runs.note(f"replicas take different branches of {operation.name}, which was not entered")
+            self.cuts.note(f"replicas take different branches of {operation.name}, which was not entered")
             return None
         (branch,) = branches
         step = f"branch {branch} of {operation.name} at {operation.location}"
-        return self.enter(Scope(scope.function, operation.regions[branch], (), scope.values, (*scope.path, step)))
+        return self.enter(SearchBlock(block.function, operation.regions[branch], (), block.values, (*block.path, step)))
 
     # Findings.
 
-    def finding(self, scope: Scope, operation: Operation, cause: Cause, **facts: Any) -> FirstDifference:
+    def finding(self, block: SearchBlock, operation: Operation, cause: Cause, **facts: Any) -> FirstDifference:
         """Return a finding about an operation of a block."""
         return FirstDifference(
-            self.runs.device.name,
-            self.runs.judge.name,
+            self.cuts.device.name,
+            self.cuts.judge.name,
             cause,
             name=operation.name,
-            operation=self.runs.text_of(scope, operation),
+            operation=self.cuts.text_of(block, operation),
             location=str(operation.location),
-            function=scope.function,
-            path=scope.path,
+            function=block.function,
+            path=block.path,
             **facts,
         )
 
     def _unfinished(self, why: str) -> FirstDifference:
-        scope, low, high = self._narrowed
-        self.runs.note(why)
+        block, low, high = self._narrowed
+        self.cuts.note(why)
         return FirstDifference(
-            self.runs.device.name,
-            self.runs.judge.name,
+            self.cuts.device.name,
+            self.cuts.judge.name,
             Cause.UNKNOWN,
-            operation="\n".join(map(repr, scope.operations[low:high])),
-            function=scope.function,
-            path=scope.path,
+            operation="\n".join(map(repr, block.operations[low:high])),
+            function=block.function,
+            path=block.path,
         )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pjrt.models.comparison.compared_device import Array, ComparedDevice
 from pjrt.models.comparison.first_difference import Cause, FirstDifference, ValueDifference
-from pjrt.models.comparison.search_scope import Scope
+from pjrt.models.comparison.search_block import SearchBlock
 from pjrt.stablehlo import Operation
 from pjrt.stablehlo.cuts.loop_limit import limit_iterations
 
@@ -31,16 +31,16 @@ class LoopSearch:
 
     Args:
         search: the search that this one is a part of.
-        scope: the block that the loop is in, with the judge's values of the loop's inputs.
+        block: the block that the loop is in, with the judge's values of the loop's inputs.
         loop: the loop.
     """
 
-    def __init__(self, search: Search, scope: Scope, loop: Operation) -> None:
-        self._search, self._scope, self._loop = search, scope, loop
-        self._runs = search.runs
-        alone = self._runs.cut_alone(scope, [loop])
+    def __init__(self, search: Search, block: SearchBlock, loop: Operation) -> None:
+        self._search, self._block, self._loop = search, block, loop
+        self._cuts = search.cuts
+        alone = self._cuts.cut_alone(block, [loop])
         self._limited = limit_iterations(alone.program)
-        self._arguments = [scope.values[name] for name in alone.arguments]
+        self._arguments = [block.values[name] for name in alone.arguments]
         self._states: dict[int, State] = {}
 
     def run(self) -> FirstDifference | None:
@@ -52,7 +52,7 @@ class LoopSearch:
         """
         if self._search.is_for_failure:
             return self._in_region(_CONDITION, 0, "the condition") or self._in_region(_BODY, 0, "the body")
-        total = max(int(count) for count in self._after(self._runs.judge, _ALL_ITERATIONS)[-1])
+        total = max(int(count) for count in self._after(self._cuts.judge, _ALL_ITERATIONS)[-1])
         if self._agrees_after(total):
             return self._in_condition(total)
         low, high = 0, total
@@ -64,17 +64,17 @@ class LoopSearch:
 
     def _after(self, device: ComparedDevice, iterations: int) -> State:
         """Return what the loop carries after some iterations, or after its last one."""
-        return self._runs.run(device, self._limited, [*self._arguments, [np.array(iterations, np.int32)]])
+        return self._cuts.run(device, self._limited, [*self._arguments, [np.array(iterations, np.int32)]])
 
     def _expected(self, iterations: int) -> State:
         if iterations not in self._states:
-            self._states[iterations] = self._after(self._runs.judge, iterations)
+            self._states[iterations] = self._after(self._cuts.judge, iterations)
         return self._states[iterations]
 
     def _agrees_after(self, iterations: int) -> bool:
         if iterations == 0:
             return True
-        return self._runs.agree(self._after(self._runs.device, iterations), self._expected(iterations))
+        return self._cuts.agree(self._after(self._cuts.device, iterations), self._expected(iterations))
 
     def _in_condition(self, iterations: int) -> FirstDifference | None:
         return self._in_region(_CONDITION, iterations, f"the condition behind iteration {iterations}")
@@ -82,31 +82,31 @@ class LoopSearch:
     def _in_region(self, index: int, iterations: int, step: str) -> FirstDifference | None:
         return self._search.enter(self._region(index, self._expected(iterations), step))
 
-    def _region(self, index: int, state: Sequence[list[Array]], step: str) -> Scope:
+    def _region(self, index: int, state: Sequence[list[Array]], step: str) -> SearchBlock:
         """Return a region of the loop, on what the loop carries."""
-        scope, block = self._scope, self._loop.regions[index]
-        names = tuple(value.name for value in block.arguments)
-        values = {**scope.values, **dict(zip(names, state, strict=False))}
-        path = (*scope.path, f"{step} of {self._loop.name} at {self._loop.location}")
-        return Scope(scope.function, block, names, values, path)
+        outer, region = self._block, self._loop.regions[index]
+        names = tuple(value.name for value in region.arguments)
+        values = {**outer.values, **dict(zip(names, state, strict=False))}
+        path = (*outer.path, f"{step} of {self._loop.name} at {self._loop.location}")
+        return SearchBlock(outer.function, region, names, values, path)
 
     def _explain(self, low: int, high: int, step: str) -> FirstDifference:
         """Return the difference of an iteration that agrees when it runs alone on the same inputs."""
-        runs = self._runs
+        cuts = self._cuts
         body = self._region(_BODY, self._expected(low), step)
         wrong, suspects = self._search.run_alone(body)
         if wrong is not None:
             return wrong
-        before, behind = (self._after(runs.device, iterations)[:-1] for iterations in (low, high))
-        outputs = body.block.outputs
-        from_drift = runs.compute(runs.judge, self._region(_BODY, before, step), outputs)
-        is_explained = runs.agree(behind, [from_drift[value.name] for value in outputs])
+        before, behind = (self._after(cuts.device, iterations)[:-1] for iterations in (low, high))
+        outputs = body.contents.outputs
+        from_drift = cuts.compute(cuts.judge, self._region(_BODY, before, step), outputs)
+        is_explained = cuts.agree(behind, [from_drift[value.name] for value in outputs])
         inputs, results = (
             tuple(
-                ValueDifference(value.index, value.name, str(value.type), runs.difference(*pair))
+                ValueDifference(value.index, value.name, str(value.type), cuts.difference(*pair))
                 for value, *pair in zip(values, own, self._expected(count)[:-1], strict=True)
             )
-            for values, own, count in ((body.block.arguments, before, low), (self._loop.results, behind, high))
+            for values, own, count in ((body.contents.arguments, before, low), (self._loop.results, behind, high))
         )
         return self._search.finding(
             body,

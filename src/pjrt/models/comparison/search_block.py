@@ -1,4 +1,4 @@
-"""Scopes of a search: a block of a program, and the values that pass from some of its operations to the others."""
+"""Blocks of a search: a block of a program, and the values that pass from some of its operations to the others."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CHUNK_OPERATIONS, _CHUNK_BYTES = 64, 1 << 28
 
 
 @dataclass(slots=True)
-class Scope:
+class SearchBlock:
     """A block that is searched.
 
     Attributes:
         function: the function that it is in.
-        block: the block.
+        contents: the operations and arguments.
         arguments: the names of its arguments, or None in the entry function, whose arguments all cuts have.
         values: the judge's values of its arguments, and those that it takes from around it.
         path: how to get there.
@@ -30,7 +30,7 @@ class Scope:
     """
 
     function: str
-    block: Block
+    contents: Block
     arguments: tuple[str, ...] | None
     values: Values
     path: tuple[str, ...] = ()
@@ -38,15 +38,15 @@ class Scope:
     _last_uses: dict[Value, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.operations = [each for each in self.block.operations[:-1] if not each.name.endswith(".constant")]
+        self.operations = [each for each in self.contents.operations[:-1] if not each.name.endswith(".constant")]
         self._last_uses = {}
         for index, operation in enumerate(self.operations):
             for value in inputs_of(operation):
                 self._last_uses[value] = index
-        for value in self.block.outputs:
+        for value in self.contents.outputs:
             self._last_uses[value] = len(self.operations)
 
-    def with_values(self, values: Values) -> Scope:
+    def with_values(self, values: Values) -> SearchBlock:
         """Return the same block with other values."""
         return replace(self, values=values)
 

@@ -1,4 +1,4 @@
-"""Runs of cuts: values inside of a program, computed on a device and on the judge."""
+"""The comparison of cuts: values inside of a program, computed on a device and on the judge."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pjrt.host_memory.difference import Difference
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.compared_device import Array, ComparedDevice
 from pjrt.models.comparison.first_difference import ValueDifference
-from pjrt.models.comparison.search_scope import Scope, Values
+from pjrt.models.comparison.search_block import SearchBlock, Values
 from pjrt.stablehlo import Cut, Cutter, Operation, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SearchLimits:
     """The limits of a search.
 
     Attributes:
@@ -33,8 +33,8 @@ class LimitReachedError(Exception):
     """The search has reached one of its limits."""
 
 
-class CutRuns:
-    """Runs of cuts of a program.
+class CutComparison:
+    """Cuts of a program, run on a device and on the judge.
 
     Args:
         cutter: the program.
@@ -44,11 +44,11 @@ class CutRuns:
         limits: the limits of all runs together.
 
     Attributes:
-        notes: what was left out, in order, as keys.
+        notes: the parts that were left out, in order, as keys.
     """
 
     def __init__(
-        self, cutter: Cutter, device: ComparedDevice, judge: ComparedDevice, tolerance: Tolerance, limits: Limits
+        self, cutter: Cutter, device: ComparedDevice, judge: ComparedDevice, tolerance: Tolerance, limits: SearchLimits
     ) -> None:
         self.cutter, self.device, self.judge = cutter, device, judge
         self.notes: dict[str, None] = {}
@@ -96,29 +96,29 @@ class CutRuns:
         columns = self.run(device, cut.program, [values[name] for name in cut.arguments])
         return dict(zip(cut.results, columns, strict=True))
 
-    def compute(self, device: ComparedDevice, scope: Scope, values: Sequence[Value]) -> Values:
+    def compute(self, device: ComparedDevice, block: SearchBlock, values: Sequence[Value]) -> Values:
         """Return values of a block, computed from the judge's values of its arguments.
 
         Raises:
             LimitReachedError, PjrtError: as for ``run``.
         """
-        available = {value.name: scope.values[value.name] for value in values if value.name in scope.values}
+        available = {value.name: block.values[value.name] for value in values if value.name in block.values}
         names = list(dict.fromkeys(value.name for value in values if value.name not in available))
         if not names:
             return available
-        return available | self.run_cut(device, self.cut(scope, names), scope.values)
+        return available | self.run_cut(device, self.cut(block, names), block.values)
 
-    def cut(self, scope: Scope, names: Sequence[str]) -> Cut:
+    def cut(self, block: SearchBlock, names: Sequence[str]) -> Cut:
         """Return the part of a block that computes some values from its arguments."""
-        return self.cutter.cut(names, arguments=scope.arguments, function=scope.function)
+        return self.cutter.cut(names, arguments=block.arguments, function=block.function)
 
-    def cut_alone(self, scope: Scope, operations: Sequence[Operation]) -> Cut:
+    def cut_alone(self, block: SearchBlock, operations: Sequence[Operation]) -> Cut:
         """Return operations of a block, each of which takes its own inputs as arguments."""
-        return self.cutter.cut_operations(operations, function=scope.function)
+        return self.cutter.cut_operations(operations, function=block.function)
 
-    def text_of(self, scope: Scope, operation: Operation) -> str:
+    def text_of(self, block: SearchBlock, operation: Operation) -> str:
         """Return an operation of a block as MLIR spells it, where it has results."""
-        return self.cutter.text_of(operation, function=scope.function) if operation.results else repr(operation)
+        return self.cutter.text_of(operation, function=block.function) if operation.results else repr(operation)
 
     def difference(self, values: Sequence[Array], expected: Sequence[Array]) -> Difference:
         """Return the difference of a value: that of the replica that is the furthest off."""
@@ -142,16 +142,16 @@ class CutRuns:
             if each.name in values and each.name in expected
         )
 
-    def differs_at(self, scope: Scope, values: Sequence[Value], *, by_failing: bool) -> bool | None:
+    def differs_at(self, block: SearchBlock, values: Sequence[Value], *, by_failing: bool) -> bool | None:
         """Return whether the device differs in some values of a block; None if that is unknown, which is noted.
 
         Args:
-            scope: the block.
+            block: the block.
             values: the values.
             by_failing: whether only to look whether the device can compute them.
         """
         try:
-            own = self.compute(self.device, scope, values)
+            own = self.compute(self.device, block, values)
         except PjrtError as error:
             if by_failing:
                 return True
@@ -160,7 +160,7 @@ class CutRuns:
         if by_failing:
             return False
         try:
-            expected = self.compute(self.judge, scope, values)
+            expected = self.compute(self.judge, block, values)
         except PjrtError as error:
             self.note_failure(self.judge, error)
             return None
