@@ -33,7 +33,7 @@ def test_the_tutorial_prints_what_it_shows() -> None:
     fused = re.findall(r"^# (lambda .*)$", code, re.MULTILINE)
     lines = [line for line in printed() if not line.startswith("lambda")]
     assert [line for line in printed() if line.startswith("lambda")] == fused
-    assert len(lines) == len(shown) == 9
+    assert len(lines) == len(shown) >= 9
     for line, expected in zip(lines, shown, strict=True):
         pattern = ".*".join(re.escape(part) for part in expected.split("…"))
         assert re.fullmatch(pattern, line), f"the page shows {expected!r}, the output is {line!r}"

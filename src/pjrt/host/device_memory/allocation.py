@@ -178,7 +178,9 @@ class Allocation:
             InternalError: the shape or the element type is another one.
         """
         for actual in (self.spec, self.memory.spec_of(self.handle)):
-            if actual is not None and (actual.shape, actual.element_type) != (spec.shape, spec.element_type):
+            if actual is None or actual is spec:  # every kernel's results are checked: the usual case is quick
+                continue
+            if (actual.shape, actual.element_type) != (spec.shape, spec.element_type):
                 raise InternalError(f"{source} gave a handle of {actual}, expected {spec}")
         return self
 
@@ -244,6 +246,7 @@ class HandleTable:
         allocation = self._allocations.get(key)
         if allocation is None:
             allocation = self._allocations[key] = Allocation(self._memory, handle, plain, space)
+            return allocation
         return allocation if plain is None or allocation.spec == plain else allocation.cast(plain)
 
 
