@@ -15,11 +15,11 @@ from pjrt.api.errors import FailedPreconditionError, UnimplementedError
 from pjrt.api.future import Future
 from pjrt.api.layout import Layout
 from pjrt.api.memory_space import MemorySpace
-from pjrt.api.raw_buffer import RawBuffer
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copies import schedule
 from pjrt.host.device_memory.allocation import Allocation
+from pjrt.host.raw_buffer import HostRawBuffer
 from pjrt.host.storage import TOKEN, Storage
 from pjrt.host_memory.aligned import HostArray, aligned_copy
 from pjrt.host_memory.byte_range import source_bytes, target_bytes
@@ -27,7 +27,6 @@ from pjrt.host_memory.layout import array_dtype, order_of
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
-    from pjrt.host.memory_space import HostMemorySpace
 
 
 class DeviceBuffer(HostBuffer):
@@ -139,19 +138,10 @@ class DeviceExternalReference(ExternalReference):
         self._allocation = None
 
 
-class DeviceRawBuffer(RawBuffer):
+class DeviceRawBuffer(HostRawBuffer):
     """The bytes behind a buffer in a device's memory; keeps them alive until it is released."""
 
-    __slots__ = ("_device", "_storage", "memory_space", "on_device_size")
-
-    memory_space: HostMemorySpace
-    on_device_size: int
-
-    def __init__(self, device: HostDevice, space: HostMemorySpace, storage: Storage, size: int) -> None:
-        self._device = device
-        self.memory_space = space
-        self._storage: Storage | None = storage
-        self.on_device_size = size
+    __slots__ = ()
 
     def host_pointer(self) -> int:
         return 0
@@ -169,14 +159,6 @@ class DeviceRawBuffer(RawBuffer):
 
     def copy_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
         return copy_bytes_out(self._device, self._use(), self.on_device_size, out, offset, size)
-
-    def release(self) -> None:
-        self._storage = None
-
-    def _use(self) -> Storage:
-        if self._storage is None:
-            raise FailedPreconditionError("the raw buffer was released; take a new one with buffer.raw()")
-        return self._storage
 
 
 def copy_bytes_out(

@@ -181,13 +181,27 @@ def cost(
         NotFoundError: the program has no function to run.
         PjrtError: as for ``parse``.
     """
-    parsed = program if isinstance(program, ParsedProgram) else parse_for_one_device(program, options, trusted=trusted)
-    for _, message in CallGraph.of(parsed).faults():
-        raise InvalidArgumentError(message)
+    parsed = counted_program(program, options, trusted=trusted)
     counter = _Counter(parsed)
     entry = counter.function(parsed.entry.name, {})
     work = entry.work
     return Cost(*work, entry.operation_costs(), entry.collective_costs(parsed))
+
+
+def counted_program(
+    program: AnyProgram | ParsedProgram, options: CompileOptions | None, *, trusted: bool
+) -> ParsedProgram:
+    """Return a program as ``parse_for_one_device`` does, or a parsed one as it is, when its functions call each other
+    without a fault.
+
+    Raises:
+        InvalidArgumentError: a function calls itself, or is only declared.
+        PjrtError: as for ``parse_for_one_device``.
+    """
+    parsed = program if isinstance(program, ParsedProgram) else parse_for_one_device(program, options, trusted=trusted)
+    for _, message in CallGraph.of(parsed).faults():
+        raise InvalidArgumentError(message)
+    return parsed
 
 
 def parse_for_one_device(

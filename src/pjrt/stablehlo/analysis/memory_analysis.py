@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.program import Program
-from pjrt.stablehlo._call_graph import CallGraph
 from pjrt.stablehlo.analysis._block_peak import PeakFinder
 from pjrt.stablehlo.analysis._work import nbytes
-from pjrt.stablehlo.analysis.cost_analysis import parse_for_one_device
+from pjrt.stablehlo.analysis.cost_analysis import counted_program
 from pjrt.stablehlo.inspection import signature_of
 from pjrt.stablehlo.location import Location
 from pjrt.stablehlo.operation import Operation, ParsedProgram, Value
@@ -117,9 +115,7 @@ def peak_memory(
         NotFoundError: the program has no function to run.
         PjrtError: as for ``parse``.
     """
-    parsed = program if isinstance(program, ParsedProgram) else parse_for_one_device(program, options, trusted=trusted)
-    for _, message in CallGraph.of(parsed).faults():
-        raise InvalidArgumentError(message)
+    parsed = counted_program(program, options, trusted=trusted)
     entry = parsed.entry
     assert entry.body is not None
     signature = signature_of(parsed)
