@@ -225,7 +225,7 @@ class HostClient(Client):
         self, program: AnyProgram, options: CompileOptions | None = None, *, shapes: Shapes | None = None
     ) -> HostLoadedExecutable:
         self.check_open()
-        return self._load(self._compiler.compile(program, options, shapes))
+        return HostLoadedExecutable(self, self._compiler.compile(program, options, shapes))
 
     def supports(
         self,
@@ -245,11 +245,11 @@ class HostClient(Client):
             raise InvalidArgumentError(f"{executable!r} was not compiled for '{self.platform_name}'")
         if options is not None:
             executable = self._compiler.compile(executable.origin.program, options)
-        return self._load(HostExecutable(executable.compiled, executable.origin))
+        return HostLoadedExecutable(self, HostExecutable(executable.compiled, executable.origin))
 
     def deserialize(self, serialized: bytes, options: CompileOptions | None = None) -> HostLoadedExecutable:
         self.check_open()
-        return self._load(self._compiler.deserialize(serialized, options))
+        return HostLoadedExecutable(self, self._compiler.deserialize(serialized, options))
 
     def create_execute_context(self) -> HostExecuteContext:
         return HostExecuteContext()
@@ -403,17 +403,3 @@ class HostClient(Client):
         """Fail the aliases and transfers that still wait for the caller."""
         for promise in list(self._unfulfilled):
             promise.abandon(CancelledError(f"the client '{self.platform_name}' was closed"))
-
-    def _load(self, executable: HostExecutable) -> HostLoadedExecutable:
-        options = executable.origin.options
-        assignment = options.device_assignment
-        if assignment is None and options.device_ordinal > 0 and options.partitioning.num_devices == 1:
-            device = self.lookup_addressable_device(options.device_ordinal)
-            assignment = DeviceAssignment(((device.id,),))
-        if assignment is None:
-            how = options.partitioning
-            assignment = self.default_device_assignment(how.num_replicas, how.num_partitions)
-        for row in assignment.device_ids:
-            for device_id in row:
-                self.lookup_device(device_id)
-        return HostLoadedExecutable(self, executable, assignment)

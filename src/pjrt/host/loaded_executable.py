@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_sequence
-from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
@@ -50,11 +50,11 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
     executable: HostExecutable
     is_deleted: bool
 
-    def __init__(self, client: HostClient, executable: HostExecutable, assignment: DeviceAssignment) -> None:
+    def __init__(self, client: HostClient, executable: HostExecutable) -> None:
         super().__init__(executable.compiled, executable.origin)
         self.client = client
         self.executable = executable
-        self.device_assignment = assignment
+        assignment = self.device_assignment = _assignment(client, executable.origin.options)
         self._arguments = Arguments(executable.compiled)
         self.is_deleted = False
         portable = executable.origin.options.compile_portable_executable
@@ -208,3 +208,22 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         if self.is_deleted:
             raise FailedPreconditionError(f"the executable {self.name!r} was deleted; compile it again")
         self.client.check_open()
+
+
+def _assignment(client: HostClient, options: CompileOptions) -> DeviceAssignment:
+    """Return the devices that a program runs on by its options.
+
+    Raises:
+        NotFoundError: the client has no device with one of the ids.
+    """
+    assignment = options.device_assignment
+    how = options.partitioning
+    if assignment is None and options.device_ordinal > 0 and how.num_devices == 1:
+        device = client.lookup_addressable_device(options.device_ordinal)
+        assignment = DeviceAssignment(((device.id,),))
+    if assignment is None:
+        assignment = client.default_device_assignment(how.num_replicas, how.num_partitions)
+    for row in assignment.device_ids:
+        for device_id in row:
+            client.lookup_device(device_id)
+    return assignment
