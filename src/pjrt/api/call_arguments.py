@@ -145,8 +145,10 @@ def _number_of(keyword: str, names: Sequence[str], program: str) -> int:
     advice = ""
     if any(name.startswith((f"{keyword}[", f"{keyword}.")) for name in names):
         advice = "; pjrt.load_model takes nested arguments"
-    known = choices([name for name in names if name], keyword)
-    raise InvalidArgumentError(f"expected the names of arguments of {program!r} ({known}), found {keyword!r}{advice}")
+    candidates = choices([name for name in names if name], keyword)
+    raise InvalidArgumentError(
+        f"expected the names of arguments of {program!r} ({candidates}), found {keyword!r}{advice}"
+    )
 
 
 def _number_array(executable: _Executable, number: int, value: Any, specs: Sequence[_Spec]) -> Any:

@@ -91,9 +91,9 @@ class Client:
         Raises:
             InvalidArgumentError: a device belongs to another client.
         """
-        made = DeviceList(devices)
-        self._check_devices(made)
-        return made
+        device_list = DeviceList(devices)
+        self._check_devices(device_list)
+        return device_list
 
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
         """Return the devices that a program runs on by default (``GetDefaultDeviceAssignment``)."""
@@ -152,9 +152,9 @@ class Client:
         """
         parts = [np.asarray(shard) for shard in shards]
         expected = [shape for shape, _ in spec.sharding.disassemble(spec.shape)]
-        found = [part.shape for part in parts]
-        if found != expected:
-            raise InvalidArgumentError(f"expected shards of the shapes {expected} for {spec}, found {found}")
+        actual = [part.shape for part in parts]
+        if actual != expected:
+            raise InvalidArgumentError(f"expected shards of the shapes {expected} for {spec}, found {actual}")
         for part in parts:
             if ElementType.of(part.dtype) is not spec.element_type:
                 raise InvalidArgumentError(

@@ -214,10 +214,10 @@ class LoadedExecutable:
             raise self._wrong_count(len(arguments))
         columns = []
         for number, (array, spec) in enumerate(zip(arguments, self.parameter_specs, strict=True)):
-            given = array.spec
-            if given.shape != spec.shape or given.element_type is not spec.element_type:
-                raise InvalidArgumentError(f"argument {number} of {self.name!r} must be {spec}, found {given}")
-            if given.sharding is not spec.sharding and given.sharding != spec.sharding:
+            actual = array.spec
+            if actual.shape != spec.shape or actual.element_type is not spec.element_type:
+                raise InvalidArgumentError(f"argument {number} of {self.name!r} must be {spec}, found {actual}")
+            if actual.sharding is not spec.sharding and actual.sharding != spec.sharding:
                 (array,) = self.client.reshard_arrays([array], [spec.sharding])
             columns.append(array.buffers)
         return [list(row) for row in zip(*columns, strict=True)] or [[] for _ in self.devices.addressable_devices]

@@ -202,11 +202,11 @@ class RunKernel:
             slots.update(zip(item.step.outputs, [value] if len(item.step.outputs) == 1 else value, strict=True))
         return [slots[slot] for slot in self._run.step.outputs]
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *values: Any) -> Any:
         """Return the results of the run."""
-        environment, operands = (given[0], given[1:]) if self.environment else (None, given)
+        environment, operands = (values[0], values[1:]) if self.environment else (None, values)
         arguments = self._values.arguments(environment, operands, self._constants)
-        context = [context_of(given[0]).host] if self._takes_context else []
+        context = [context_of(values[0]).host] if self._takes_context else []
         results = self._function(*context, *self._values.bare(arguments))
         return self._values.results(environment, results, self._types, self._source, arguments)
 

@@ -90,9 +90,9 @@ class AuthorKernel:
         results = self._fallback(environment, *operands) if self._fallback_environment else self._fallback(*operands)
         return [results] if len(self._operation.results) == 1 else list(results)
 
-    def __call__(self, *given: Any) -> Any:
+    def __call__(self, *values: Any) -> Any:
         """Return the results of the operation."""
-        environment, operands = (given[0], given[1:]) if self.environment else (None, given)
+        environment, operands = (values[0], values[1:]) if self.environment else (None, values)
         if not self._declined:
             results: Any = NotImplemented
             try:

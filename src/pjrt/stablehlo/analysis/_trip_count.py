@@ -37,7 +37,7 @@ class TripCounts:
             constants: the values that are known where it is.
         """
         condition, body = loop.regions
-        known = {**constants, **self.invariants(loop, constants)}
+        integers = {**constants, **self.invariants(loop, constants)}
         outputs = condition.outputs
         compare = outputs[0].owner if outputs else None
         if not isinstance(compare, Operation) or not compare.name.endswith(".compare"):
@@ -45,25 +45,25 @@ class TripCounts:
         direction = str(compare.attribute("comparison_direction"))
         left, right = compare.operands
         for counter, bound, way in ((left, right, direction), (right, left, _MIRRORED.get(direction, ""))):
-            limit = self.constant(bound, known)
+            limit = self.constant(bound, integers)
             for index, argument in enumerate(condition.arguments):
-                ahead = self._distance(counter, argument, known, 0)
+                ahead = self._distance(counter, argument, integers, 0)
                 if limit is None or ahead is None:
                     continue
                 start = self.constant(loop.operands[index], constants)
-                step = self._distance(body.outputs[index], body.arguments[index], known, 0)
+                step = self._distance(body.outputs[index], body.arguments[index], integers, 0)
                 return None if start is None or step is None else _count(start + ahead, step, limit, way)
         return None
 
     def invariants(self, loop: Operation, constants: Constants) -> dict[int, int]:
         """Return the arguments of a loop's blocks that have one known value in all iterations."""
         condition, body = loop.regions
-        known: dict[int, int] = {}
+        integers: dict[int, int] = {}
         for index, operand in enumerate(loop.operands):
             value = self.constant(operand, constants)
             if value is not None and body.outputs[index] is body.arguments[index]:
-                known[id(body.arguments[index])] = known[id(condition.arguments[index])] = value
-        return known
+                integers[id(body.arguments[index])] = integers[id(condition.arguments[index])] = value
+        return integers
 
     def arguments(self, block: Block, operands: tuple[Value, ...], constants: Constants) -> dict[int, int]:
         """Return the arguments of a block whose values are known, when it is given these operands."""

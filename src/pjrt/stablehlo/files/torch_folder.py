@@ -211,10 +211,11 @@ def _weight(folder: Path, argument: TorchArgument) -> np.ndarray[Any, Any]:
         if not file.is_file():
             raise NotFoundError(f"the program takes {name}, which is not in the folder")
         array = _array(file)
-        found = ElementType.of(array.dtype), array.shape
-        if found[0] is not argument.element_type or not _fits(array.shape, argument.shape):
+        element_type = ElementType.of(array.dtype)
+        if element_type is not argument.element_type or not _fits(array.shape, argument.shape):
             raise InvalidArgumentError(
-                f"expected {name} as {_spelled(argument.element_type, argument.shape)}, found {_spelled(*found)}"
+                f"expected {name} as {_spelled(argument.element_type, argument.shape)}, found "
+                f"{_spelled(element_type, array.shape)}"
             )
     return array
 

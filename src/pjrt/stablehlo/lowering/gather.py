@@ -52,8 +52,8 @@ class NdGather:
             np.broadcast_to(np.clip(_signed(array, limit), 0, limit), indexed.batch_shape)
             for array, limit in zip(indexed.arrays(indices), indexed.limits, strict=True)
         )
-        taken = cut.transpose(self.operand_permutation)[places]
-        return taken.transpose(self.result_permutation).reshape(self.result_shape)
+        elements = cut.transpose(self.operand_permutation)[places]
+        return elements.transpose(self.result_permutation).reshape(self.result_shape)
 
 
 def _signed(array: Array, limit: int) -> Array:

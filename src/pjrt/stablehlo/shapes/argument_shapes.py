@@ -98,7 +98,7 @@ def _solver_of(shapes: Shapes, arguments: Sequence[StatedArgument]) -> _Solver:
 
 
 class _Solver:
-    """What is known of the shapes of a program's arguments.
+    """The known facts about the shapes of a program's arguments.
 
     Attributes:
         sizes: the sizes of symbols.
