@@ -38,7 +38,6 @@ from pjrt.host.dispatch import Dispatcher
 from pjrt.host.dma import DmaMappings
 from pjrt.host.executable import HostExecutable
 from pjrt.host.execute_context import HostExecuteContext
-from pjrt.host.execution import Execution
 from pjrt.host.ffi_handlers import FfiHandlers
 from pjrt.host.fork_safety import forked_error, generation
 from pjrt.host.loaded_executable import HostLoadedExecutable
@@ -172,10 +171,7 @@ class HostClient(Client):
         self.addressable_devices = tuple(device for device in self.devices if device.is_addressable)
         self.memory_spaces = tuple(space for device in self.addressable_devices for space in device.memory_spaces)
         self.topology = HostTopology(self._compiler, descriptions, self._platform.attributes)
-        self.dispatcher = Dispatcher(
-            [queue for device in self.addressable_devices for queue in (device.compute, device.transfers)],
-            [device.fences for device in self.addressable_devices],
-        )
+        self.dispatcher = Dispatcher(self.addressable_devices)
         self._handlers = FfiHandlers()
         self._mapped = DmaMappings()
         # Aliases and transfers that wait for the caller; ``close`` ends their wait.
@@ -383,10 +379,6 @@ class HostClient(Client):
 
     def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:
         self.dispatcher.give_up(expect(error, PjrtError, "an error as pjrt.PjrtError"), only_ask)
-
-    def unfinished(self) -> list[Execution]:
-        """Return the executions that are not done, in no order."""
-        return self.dispatcher.unfinished()
 
     def _place(self, device: Device | None, memory_space: MemorySpace | None) -> tuple[HostDevice, HostMemorySpace]:
         """Return the device and memory space of a new buffer, whose caller named either, both or none of them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from pjrt.api.errors import CancelledError, PjrtError
 from pjrt.api.future import Future, when_all_done
@@ -13,6 +14,9 @@ from pjrt.host.device_memory.fence_waiter import FenceWaiter
 from pjrt.host.execution import Execution
 from pjrt.host.shutdown import is_exiting
 from pjrt.host.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from pjrt.host.device import HostDevice
 
 _PendingLaunch = tuple[Execution, ...]
 """The executions of one launch, which are put on their queues together."""
@@ -28,15 +32,14 @@ class Dispatcher:
     devices that they share, and their collectives cannot wait for each other in a circle.
 
     Args:
-        queues: all queues of the client.
-        fences: the waiters for work that the client's programs have enqueued on hardware.
+        devices: the devices of the client that belong to this process.
     """
 
     __slots__ = ("_fences", "_putting", "_queues", "_ready", "_waiting")
 
-    def __init__(self, queues: Sequence[WorkQueue], fences: Sequence[FenceWaiter] = ()) -> None:
-        self._queues = tuple(queues)
-        self._fences = tuple(fences)
+    def __init__(self, devices: Sequence[HostDevice]) -> None:
+        self._queues = tuple(queue for device in devices for queue in (device.compute, device.transfers))
+        self._fences = tuple(device.fences for device in devices)
         self._waiting: set[_PendingLaunch] = set()
         # Launches that are ready to be put, in one order for all queues, and the lock of the caller that puts them.
         self._ready: deque[_PendingLaunch] = deque()

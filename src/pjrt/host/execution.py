@@ -73,7 +73,7 @@ class Execution:
     @property
     def is_wanted(self) -> bool:
         """Whether an owner of its results, or of values that are computed from them, is left."""
-        return self in wanted_executions(self.device.client.unfinished())
+        return self in wanted_executions(self.device.client.dispatcher.unfinished())
 
     def run(self) -> None:
         """Do the work, on the device's thread."""
