@@ -25,6 +25,7 @@ FULL = Capabilities(
     stablehlo_minimum_version=(0, 9, 0),
     stablehlo_current_version=(1, 17, 0),
     operations={"stablehlo.add": frozenset({ElementType.F32}), "stablehlo.dot_general": None},
+    native_operations=frozenset({"stablehlo.add"}),
     custom_calls=frozenset({"known"}),
     features={Feature.COLLECTIVES: True, Feature.SEND_RECV: False},
     variants={"avx2": True, "device_kind": "toy"},
