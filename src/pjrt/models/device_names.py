@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import pjrt.ifrt
 from pjrt.api.checks import unexpected
 from pjrt.api.client import Client
 from pjrt.plugins import registry
 
-Device = str | Client | pjrt.ifrt.Client | None
+Device: TypeAlias = str | Client | pjrt.ifrt.Client | None
 """The name of a device, as of ``pjrt.client``, or a client; None is the default device."""
 
 
@@ -24,7 +25,7 @@ def named_devices(devices: Sequence[Device]) -> list[tuple[str, str | Client | p
     if isinstance(devices, str | Client | pjrt.ifrt.Client):
         raise unexpected(devices, "a list of devices such as ['cpu']")
     count: Counter[str] = Counter()
-    named = []
+    named: list[tuple[str, str | Client | pjrt.ifrt.Client]] = []
     for each in devices:
         device = registry.default() if each is None else each
         name = device if isinstance(device, str) else device.platform_name
