@@ -24,7 +24,7 @@ MayDonate = Callable[[int, Value], bool]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StageRun:
+class StageExecutable:
     """A stage with its executable.
 
     Attributes:
@@ -49,7 +49,7 @@ def compiled(
     cutter: stablehlo.Cutter,
     compile_: Compile,
     may_donate: MayDonate,
-) -> list[StageRun]:
+) -> list[StageExecutable]:
     """Compile the stages of a program, each kind of stage once.
 
     Raises:
@@ -58,7 +58,7 @@ def compiled(
     groups: dict[object, list[int]] = {}
     for index, stage in enumerate(stages):
         groups.setdefault(stage.key, []).append(index)
-    runs: dict[int, StageRun] = {}
+    runs: dict[int, StageExecutable] = {}
     try:
         for members in groups.values():
             runs.update(_group(stages, members, cutter, compile_, may_donate))
@@ -75,7 +75,7 @@ def _group(
     cutter: stablehlo.Cutter,
     compile_: Compile,
     may_donate: MayDonate,
-) -> dict[int, StageRun]:
+) -> dict[int, StageExecutable]:
     """Compile one program for stages of one key; it returns the results that any of them needs."""
     first = stages[members[0]]
     made = {index: stages[index].values for index in members}
@@ -94,7 +94,7 @@ def _group(
         stage = stages[index]
         kept = frozenset(number for number in aliases if not may_donate(index, stage.inputs[number]))
         donated = aliases.keys() - kept if keeps_donation else ()
-        runs[index] = StageRun(
+        runs[index] = StageExecutable(
             stage,
             executable,
             ExecuteOptions(non_donatable_input_indices=kept) if kept else None,

@@ -22,7 +22,7 @@ from pjrt.models.offloading.dataflow import Dataflow
 from pjrt.models.offloading.offload_plan import OffloadPlan, StagePlan
 from pjrt.models.offloading.schedule import Demand, Memory, Schedule, resident_weights
 from pjrt.models.offloading.stage_executables import compiled
-from pjrt.models.offloading.staged_run import StagedRun
+from pjrt.models.offloading.stage_runner import StageRunner
 from pjrt.models.offloading.stages import Stage, Value, nbytes, stages_of
 
 HostArray = np.ndarray[Any, Any]
@@ -126,7 +126,7 @@ class StagedProgram:
             raise
         schedule = Schedule.of(memory, self._limit, prefetch=place.prefetch)
         self.plan = self._plan(schedule, memory, host, resident)
-        self._run = StagedRun(place, self._runs, schedule, host, resident, self._arguments, last_use, flow.results)
+        self._run = StageRunner(place, self._runs, schedule, host, resident, self._arguments, last_use, flow.results)
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""Runs of a staged program: bring weights, start stages, release what they leave."""
+"""The runner of a staged program: brings weights, starts stages, releases what they leave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.models.offloading.schedule import Action, Schedule
-from pjrt.models.offloading.stage_executables import StageRun
+from pjrt.models.offloading.stage_executables import StageExecutable
 from pjrt.models.offloading.stages import Value
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 HostArray = np.ndarray[Any, Any]
 
 
-class StagedRun:
-    """The runs of one staged program, one at a time.
+class StageRunner:
+    """Runs a staged program, one run at a time.
 
     Args:
         place: the client, the memory and how to use it.
@@ -37,7 +37,7 @@ class StagedRun:
     def __init__(
         self,
         place: Placement,
-        runs: Sequence[StageRun],
+        runs: Sequence[StageExecutable],
         schedule: Schedule,
         host: Mapping[Value, HostArray],
         resident: frozenset[Value],
