@@ -83,12 +83,3 @@ def escape(text: str) -> str:
     from rich.markup import escape as escape_markup
 
     return escape_markup(text)
-
-
-def readable_bytes(count: float) -> str:
-    """Return a number of bytes with a suitable unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pjrt
 from pjrt.artifacts.saved_executable import SavedExecutable
-from pjrt.cli._console import print_facts, print_table, readable_bytes
+from pjrt.cli._console import print_facts, print_table
+from pjrt.models.units import readable_bytes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.shardings.sharding import Sharding
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import pjrt
-from pjrt.cli._console import console, print_facts, print_json, print_table, progress, readable_bytes
+from pjrt.cli._console import console, print_facts, print_json, print_table, progress
 from pjrt.cli._options import (
     client_options,
     devices_option,
@@ -26,6 +26,7 @@ from pjrt.models.benchmark.times_file import SUFFIXES, write_times
 from pjrt.models.output_path import check_output_path
 from pjrt.models.report.benchmark_page import benchmark_page
 from pjrt.models.report.page import write_page
+from pjrt.models.units import readable_bytes
 
 _EXAMPLES = """
 \b

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from pjrt import stablehlo
-from pjrt.cli._console import print_facts, print_json, print_table, progress, readable_bytes
+from pjrt.cli._console import print_facts, print_json, print_table, progress
 from pjrt.cli._failures import naming
 from pjrt.cli._options import json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
@@ -20,6 +20,7 @@ from pjrt.models.output_path import check_output_path
 from pjrt.models.report.dot import program_dot
 from pjrt.models.report.page import write_page
 from pjrt.models.report.program_page import program_page
+from pjrt.models.units import readable_bytes
 from pjrt.stablehlo.shapes.argument_shapes import spelled_shape
 
 _EXAMPLES = """

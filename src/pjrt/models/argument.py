@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,23 @@ def fitted(client: pjrt.ifrt.Client, parameter: Parameter, value: Any) -> Argume
             [size if isinstance(size, int) else 0 for size in parameter.shape], parameter.element_type.dtype
         )
     return _checked(parameter, _array(client, parameter, value))
+
+
+def all_fitted(client: pjrt.ifrt.Client, parameters: Sequence[Parameter], values: Sequence[Any]) -> list[Argument]:
+    """Return a value for each parameter as an array of its type and shape, as ``fitted`` does.
+
+    Raises:
+        InvalidArgumentError: the number of values differs, or one does not fit its parameter.
+    """
+    if len(values) != len(parameters):
+        raise wrong_count(parameters, len(values))
+    return [fitted(client, *pair) for pair in zip(parameters, values, strict=True)]
+
+
+def wrong_count(parameters: Sequence[Parameter], count: int) -> InvalidArgumentError:
+    """Return the error for a number of arguments that is not that of the parameters."""
+    listed = "; ".join(map(str, parameters)) or "none"
+    return InvalidArgumentError(f"expected {len(parameters)} arguments ({listed}), found {count}")
 
 
 def fitted_on_host(parameter: Parameter, value: Any) -> np.ndarray[Any, Any]:

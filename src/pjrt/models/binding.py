@@ -9,6 +9,7 @@ from typing import Any
 
 from pjrt.api.call_arguments import choices, key_of
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.models.argument import wrong_count
 from pjrt.stablehlo.call_signature import Parameter
 from pjrt.stablehlo.tree import Tree, TreeKind
 
@@ -124,7 +125,7 @@ class Binding:
     def _in_order(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
         flat = [leaf for argument in arguments for leaf in _flattened(argument)]
         if len(flat) > len(self._parameters):
-            raise _wrong_count(self._parameters, len(flat))
+            raise wrong_count(self._parameters, len(flat))
         values = dict(enumerate(flat))
         numbers = numbers_by_name(self._parameters)
         for keyword, value in keywords.items():
@@ -135,7 +136,7 @@ class Binding:
                 values[number] = leaf
         if len(values) < len(self._parameters):
             if not keywords:
-                raise _wrong_count(self._parameters, len(flat))
+                raise wrong_count(self._parameters, len(flat))
             missing = "; ".join(str(each) for each in self._parameters if each.index not in values)
             raise InvalidArgumentError(f"expected a value for each parameter, found none for {missing}")
         return [values[index] for index in range(len(self._parameters))]
@@ -219,11 +220,6 @@ def _is_nested(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(hasattr(inner, "shape") or inner is None or _is_nested(inner) for inner in value)
     return isinstance(value, Mapping)
-
-
-def _wrong_count(parameters: Sequence[Parameter], count: int) -> InvalidArgumentError:
-    listed = "; ".join(map(str, parameters))
-    return InvalidArgumentError(f"expected {len(parameters)} arguments ({listed}), found {count}")
 
 
 def _listed(slots: Sequence[_Slot]) -> str:

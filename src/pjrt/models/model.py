@@ -18,7 +18,7 @@ from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models import replica_arrays
-from pjrt.models.argument import Argument, fitted
+from pjrt.models.argument import Argument, all_fitted
 from pjrt.models.binding import Binding
 from pjrt.models.compilations import Compilation, Compilations, Shapes
 from pjrt.models.model_file import Contents, ModelFile
@@ -177,10 +177,7 @@ class Model:
         Raises:
             InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
         """
-        if len(arguments) != len(self.parameters):
-            listed = "; ".join(map(str, self.parameters)) or "none"
-            raise InvalidArgumentError(f"expected {len(self.parameters)} arguments ({listed}), found {len(arguments)}")
-        return [fitted(self.client, *pair) for pair in zip(self.parameters, arguments, strict=True)]
+        return all_fitted(self.client, self.parameters, arguments)
 
     def put(self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]) -> list[Argument]:
         """Return arguments on the devices, as an executable takes them. Those that the program drops stay as they are.

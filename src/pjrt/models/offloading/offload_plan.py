@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pjrt.models.offloading.schedule import Step
+from pjrt.models.units import readable_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,8 @@ class OffloadPlan:
         """The numbers of stages and programs and the memory, in one line."""
         return (
             f"{_count(len(self.stages), 'stage')}, {_count(self.num_executables, 'compiled program')}; "
-            f"weights {_size(self.weight_bytes)}, of which {_size(self.resident_bytes)} stay on the device; "
-            f"at most {_size(self.peak_bytes)} of {_size(self.memory_limit)} in use"
+            f"weights {readable_bytes(self.weight_bytes)}, of which {readable_bytes(self.resident_bytes)} stay on the "
+            f"device; at most {readable_bytes(self.peak_bytes)} of {readable_bytes(self.memory_limit)} in use"
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class OffloadPlan:
         for index, stage in enumerate(self.stages):
             sizes = (stage.weight_bytes, stage.live_bytes, stage.result_bytes, stage.temporary_bytes)
             counts = (str(index), str(stage.executable), str(len(stage.operations)))
-            rows.append((*counts, *map(_size, sizes), stage.location))
+            rows.append((*counts, *map(readable_bytes, sizes), stage.location))
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         return "\n".join([self.summary, *lines])
@@ -94,10 +95,3 @@ class OffloadPlan:
 
 def _count(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _size(count: int) -> str:
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} B"

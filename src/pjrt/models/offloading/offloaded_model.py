@@ -21,7 +21,7 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts.compilation_cache import CompilationCache
-from pjrt.models.argument import Argument, fitted
+from pjrt.models.argument import Argument, all_fitted
 from pjrt.models.compilations import Compilation, Compilations, Shapes
 from pjrt.models.model import SHAPES_KEPT
 from pjrt.models.model_file import ModelFile
@@ -199,10 +199,7 @@ class OffloadedModel:
         Raises:
             InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
         """
-        if len(arguments) != len(self.parameters):
-            listed = "; ".join(map(str, self.parameters)) or "none"
-            raise InvalidArgumentError(f"expected {len(self.parameters)} arguments ({listed}), found {len(arguments)}")
-        arrays = [fitted(self.client, *pair) for pair in zip(self.parameters, arguments, strict=True)]
+        arrays = all_fitted(self.client, self.parameters, arguments)
         staged = self._staged([array.shape for array in arrays])
         placed = {
             parameter.argument: self._placed(array)
