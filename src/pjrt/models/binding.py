@@ -181,11 +181,6 @@ def _slots(parameters: Sequence[Parameter], tree: Tree) -> list[_Slot]:
     return slots + [_Slot(key, child, False) for key, child in zip(keywords.keys, keywords.children, strict=True)]
 
 
-def is_call_tree(tree: Tree) -> bool:
-    """Whether a tree is one of a call: a tuple of positional arguments, and a dictionary of the others."""
-    return tree.kind is TreeKind.TUPLE and [child.kind for child in tree.children] == [TreeKind.TUPLE, TreeKind.DICT]
-
-
 def numbers_by_name(parameters: Sequence[Parameter]) -> dict[str, int]:
     """Return the index of each parameter by its name, or by the last key of it, which no other has."""
     numbers: dict[str, int] = {}

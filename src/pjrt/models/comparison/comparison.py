@@ -23,7 +23,7 @@ from pjrt.models.comparison.device_process import DeviceInSubprocess
 from pjrt.models.comparison.difference_search import Search
 from pjrt.models.comparison.first_difference import Cause, FirstDifference
 from pjrt.models.device_names import Device, named_devices
-from pjrt.models.inputs.input_files import arrays_in
+from pjrt.models.inputs.input_files import arrays_in, with_type
 from pjrt.models.inputs.inputs import values_of
 from pjrt.models.model_file import ModelFile
 from pjrt.models.replica_arrays import named_by_replica
@@ -297,7 +297,9 @@ class _Comparing:
     def _matched(self, expected: Mapping[str, Array]) -> dict[str, Array]:
         """Return the expected results by the names of the results."""
         results = next(iter(self._results.values()))
-        return {name: same_bits(array, results[name]) for name, array in by_names(list(results), expected).items()}
+        return {
+            name: with_type(array, results[name].dtype) for name, array in by_names(list(results), expected).items()
+        }
 
     def _search_judge(self, comparison: Comparison) -> ComparedDevice | None:
         """Return the device that knows the values inside of the program; None if no device is right."""
@@ -343,7 +345,7 @@ def differences_from_file(
     """
     expected = by_names(list(results), read_expected(path))
     return [
-        ResultDifference(os.fspath(path), name, Difference.of(value, same_bits(expected[name], value), tolerance))
+        ResultDifference(os.fspath(path), name, Difference.of(value, with_type(expected[name], value.dtype), tolerance))
         for name, value in results.items()
     ]
 
@@ -371,10 +373,3 @@ def by_names(names: Sequence[str], expected: Mapping[str, Array]) -> dict[str, A
             f"expected arrays with the names of the results ({', '.join(names)}), found {', '.join(expected)}"
         )
     return {name: expected[name] for name in names}
-
-
-def same_bits(expected: Array, value: Array) -> Array:
-    """Return raw bytes as the type of the result: numpy writes bfloat16 and the like to files as raw bytes."""
-    if expected.dtype.kind == "V" and expected.dtype.itemsize == value.dtype.itemsize:
-        return expected.view(value.dtype)
-    return expected

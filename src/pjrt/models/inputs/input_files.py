@@ -124,6 +124,12 @@ def array_of_bytes(path: str, parameter: Parameter, option: str) -> Array:
     return _in_native_order(flat).reshape(shape)
 
 
+def with_type(array: Array, dtype: np.dtype[Any]) -> Array:
+    """Return raw bytes as a type of their size: numpy writes bfloat16 and the like to files as raw bytes."""
+    is_raw = array.dtype.kind == "V" and array.dtype.names is None
+    return array.view(dtype) if is_raw and array.dtype.itemsize == dtype.itemsize else array
+
+
 def _check_exists(path: str, option: str, flag: str = "--input") -> None:
     if not Path(path).is_file():
         raise NotFoundError(f"{flag} {option}: expected a file, found none at {path!r}{_why_no_name(path)}")

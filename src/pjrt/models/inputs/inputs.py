@@ -17,7 +17,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.shape_spec import format_shape
 from pjrt.models.binding import Binding, numbers_by_name
-from pjrt.models.inputs.input_files import RAW, array_of_bytes, arrays_in, members_in
+from pjrt.models.inputs.input_files import RAW, array_of_bytes, arrays_in, members_in, with_type
 from pjrt.models.inputs.input_values import are_numbers, filled, is_filler, numbers
 from pjrt.models.model_file import ModelFile
 from pjrt.stablehlo.call_signature import Parameter
@@ -209,7 +209,7 @@ def _fill(
 
 def _fitted(parameter: Parameter, array: Array) -> Array | None:
     """Return the array as the parameter takes it; None if it is of another type or shape."""
-    array = _same_bits(array, parameter.element_type)
+    array = with_type(array, parameter.element_type.dtype)
     sizes_fit = len(array.shape) == len(parameter.shape) and all(
         want == have or not isinstance(want, int) for want, have in zip(parameter.shape, array.shape, strict=True)
     )
@@ -221,13 +221,6 @@ def _describe(array: Array) -> str:
         return format_shape(ElementType.of(array.dtype), array.shape)
     except InvalidArgumentError:
         return f"an array of numpy dtype {array.dtype} and shape {array.shape}"
-
-
-def _same_bits(array: Array, wanted: ElementType) -> Array:
-    """Return raw bytes as the wanted type: numpy writes bfloat16 and the like to .npy files as raw bytes."""
-    if array.dtype.kind == "V" and array.dtype.names is None and array.dtype.itemsize == wanted.dtype.itemsize:
-        return array.view(wanted.dtype)
-    return array
 
 
 def _one_array(source: _Source, parameter: Parameter) -> Array:

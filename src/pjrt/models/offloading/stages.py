@@ -40,16 +40,6 @@ class Stage:
     temporary_bytes: int
 
     @property
-    def weight_bytes(self) -> int:
-        """The bytes of its weights."""
-        return sum(map(nbytes, self.weights))
-
-    @property
-    def output_bytes(self) -> int:
-        """The bytes of its outputs."""
-        return sum(map(nbytes, self.outputs))
-
-    @property
     def values(self) -> list[Value]:
         """The results of its operations, the same ones in the same order for stages of one key."""
         return [value for operation in self.operations for value in operation.results]
