@@ -11,6 +11,7 @@ from pjrt import stablehlo
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, UnimplementedError
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
+from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.jax_export import ExportedArray, JaxExport
 from pjrt.stablehlo.files.saved_model import SavedModel
 from pjrt.stablehlo.files.torch_folder import TorchFolder
@@ -23,6 +24,23 @@ _WRAPPED = "_wrapped_jax_export_main"
 _ROOT = re.compile(r"[^\W\d]\w*")
 _FLAT_INDEX = "[<flat index "
 """In the path of a leaf below a node whose field names are not in the file. The program has a name with them."""
+
+
+def of_contents(contents: FileContents) -> CallSignature:
+    """Return the call signature that a file states.
+
+    Raises:
+        UnimplementedError: an argument or a result is not an array.
+        PjrtError: the program is damaged.
+    """
+    match contents:
+        case JaxExport():
+            return of_jax_export(contents)
+        case TorchFolder():
+            return of_torch_folder(contents)
+        case SavedModel():
+            return of_saved_model(contents)
+    raise UnimplementedError(f"expected a file of a known format, found a {type(contents).__name__}")
 
 
 def of_jax_export(export: JaxExport) -> CallSignature:

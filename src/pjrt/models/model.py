@@ -21,10 +21,11 @@ from pjrt.models import replica_arrays
 from pjrt.models.argument import Argument, all_fitted
 from pjrt.models.binding import Binding
 from pjrt.models.compilations import Compilation, Compilations, Shapes
-from pjrt.models.model_file import Contents, ModelFile
+from pjrt.models.model_file import ModelFile
 from pjrt.models.weights import Weights
 from pjrt.plugins.device_count import client_with_devices
 from pjrt.stablehlo.call_signature import Parameter, Result
+from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.tree import NodeTypes
 
@@ -33,7 +34,7 @@ SHAPES_KEPT = 16
 
 
 def load_model(
-    model: ModelFile | Program | SavedExecutable | Contents | str | bytes | os.PathLike[str],
+    model: ModelFile | Program | SavedExecutable | FileContents | str | bytes | os.PathLike[str],
     client: pjrt.api.client.Client | pjrt.ifrt.Client | str | None = None,
     /,
     *,

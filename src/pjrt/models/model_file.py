@@ -17,24 +17,14 @@ from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
 from pjrt.artifacts.saved_executable import SavedExecutable
-from pjrt.models import file_signature
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
-from pjrt.stablehlo.files.jax_export import is_jax_export
-from pjrt.stablehlo.format import is_text
+from pjrt.stablehlo.files.contents import FileContents
+from pjrt.stablehlo.format import is_jax_export, is_text
 from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.tree import Tree
 
 SAVED = "saved executable"
 """The kind of a file with an executable that was compiled before."""
-
-Contents = stablehlo.JaxExport | stablehlo.TorchFolder | stablehlo.SavedModel
-"""The contents of a file that has more than a program."""
-
-_KINDS: dict[type, str] = {
-    stablehlo.JaxExport: "jax.export file",
-    stablehlo.TorchFolder: "PyTorch/XLA folder",
-    stablehlo.SavedModel: "SavedModel of TensorFlow",
-}
 
 _BEGINNING = 1 << 16
 
@@ -60,7 +50,7 @@ class ModelFile:
         source: str = "",
         program: Program | None = None,
         executable: SavedExecutable | None = None,
-        contents: Contents | None = None,
+        contents: FileContents | None = None,
     ) -> None:
         self.kind = kind
         self.source = source
@@ -78,10 +68,11 @@ class ModelFile:
             DataLossError: the file is damaged.
         """
         source = os.fspath(path)
-        if stablehlo.is_torch_folder(path):
-            return ModelFile._of_contents(stablehlo.read_torch_folder(path), source)
-        if stablehlo.is_saved_model(path):
-            return ModelFile._of_contents(stablehlo.read_saved_model(path), source)
+        if os.path.isdir(path):  # the readers of folders are imported for folders alone: that takes time
+            if stablehlo.is_torch_folder(path):
+                return ModelFile._of_contents(stablehlo.read_torch_folder(path), source)
+            if stablehlo.is_saved_model(path):
+                return ModelFile._of_contents(stablehlo.read_saved_model(path), source)
         beginning = _beginning(source)
         if file_format.is_saved_executable(beginning):
             return ModelFile(SAVED, source=source, executable=SavedExecutable.read(path))
@@ -91,7 +82,7 @@ class ModelFile:
 
     @staticmethod
     def of(
-        model: ModelFile | Program | SavedExecutable | Contents | str | bytes | os.PathLike[str],
+        model: ModelFile | Program | SavedExecutable | FileContents | str | bytes | os.PathLike[str],
         source: str = "",
     ) -> ModelFile:
         """Return a program or an executable as a model file; read the file at a path.
@@ -105,7 +96,7 @@ class ModelFile:
             return model
         if isinstance(model, SavedExecutable):
             return ModelFile(SAVED, source=source, executable=model)
-        if isinstance(model, stablehlo.JaxExport | stablehlo.TorchFolder | stablehlo.SavedModel):
+        if isinstance(model, FileContents):
             return ModelFile._of_contents(model, source)
         if isinstance(model, os.PathLike) or (
             isinstance(model, str) and "\n" not in model and not is_text(model.encode())
@@ -122,8 +113,8 @@ class ModelFile:
         return ModelFile(str(stablehlo.encoding_of(program)), source=source, program=program)
 
     @staticmethod
-    def _of_contents(contents: Contents, source: str) -> ModelFile:
-        return ModelFile(_KINDS[type(contents)], source=source, program=contents.program, contents=contents)
+    def _of_contents(contents: FileContents, source: str) -> ModelFile:
+        return ModelFile(contents.kind, source=source, program=contents.program, contents=contents)
 
     @functools.cached_property
     def signature(self) -> CallSignature:
@@ -137,13 +128,10 @@ class ModelFile:
         try:
             if self.executable is not None:
                 return self.executable.signature
-            match self.contents:
-                case stablehlo.JaxExport():
-                    return file_signature.of_jax_export(self.contents)
-                case stablehlo.TorchFolder():
-                    return file_signature.of_torch_folder(self.contents)
-                case stablehlo.SavedModel():
-                    return file_signature.of_saved_model(self.contents)
+            if self.contents is not None:
+                from pjrt.models.file_signature import of_contents  # it imports the readers of all formats
+
+                return of_contents(self.contents)
             assert self.program is not None
             return CallSignature.of(stablehlo.signature(self.program))
         except PjrtError as error:
@@ -174,18 +162,14 @@ class ModelFile:
         """The arrays in the file, by their positions among the arguments of the program."""
         if self.executable is not None:
             return self.executable.weights
-        if isinstance(self.contents, stablehlo.TorchFolder | stablehlo.SavedModel):
-            return self.contents.weights
-        return {}
+        return {} if self.contents is None else self.contents.stored_weights()
 
     @property
     def platforms(self) -> Sequence[str]:
         """The platforms that the file is for; empty if it is for any."""
         if self.executable is not None:
             return (self.executable.platform_name,)
-        if isinstance(self.contents, stablehlo.JaxExport | stablehlo.SavedModel):
-            return self.contents.platforms
-        return ()
+        return () if self.contents is None else self.contents.stated_platforms()
 
     def program_for(self, platform: str, shapes: ArgumentShapes | None = None) -> Program:
         """Return the program as a platform compiles it.

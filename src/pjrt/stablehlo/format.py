@@ -92,6 +92,11 @@ def artifact_version(program: Program | bytes) -> Version | None:
     return _bytecode.read_header(code).artifact_version if code.startswith(_bytecode.MAGIC) else None
 
 
+def is_jax_export(beginning: bytes) -> bool:
+    """Whether a file that begins with these bytes is one of ``jax.export``, damaged or not."""
+    return looks_like_jax_export(beginning)
+
+
 def is_text(code: bytes) -> bool:
     """Whether the bytes begin as MLIR text does, comments and a byte order mark aside."""
     start = _BLANKS_AND_COMMENTS.match(code)

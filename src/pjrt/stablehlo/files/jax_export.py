@@ -12,14 +12,17 @@ custom calls of ``shape_assertion``.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program
-from pjrt.stablehlo.files._jax_export_schema import looks_like_jax_export
+from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.named_sharding import NamedSharding
 from pjrt.stablehlo.reader import naming
 from pjrt.stablehlo.shapes.symbolic_size import symbols_in
@@ -71,7 +74,7 @@ class ExportedArray:
 
 
 @dataclass(frozen=True, slots=True)
-class JaxExport:
+class JaxExport(FileContents):
     """The contents of a file of ``jax.export``.
 
     Attributes:
@@ -95,6 +98,8 @@ class JaxExport:
             then a cotangent for each result.
     """
 
+    kind = "jax.export file"
+
     function_name: str
     program: Program
     input_tree: Tree
@@ -112,6 +117,12 @@ class JaxExport:
     calling_convention_version: int = 0
     jax_version: str = ""
     vjp: JaxExport | None = field(default=None, repr=False)
+
+    def stated_platforms(self) -> Sequence[str]:
+        return self.platforms
+
+    def stored_weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
+        return {}
 
     @property
     def takes_platform_index(self) -> bool:
@@ -181,11 +192,6 @@ def _check(what: str, stated: Sequence[ExportedArray], leading: int, actual: Seq
                 f"corrupt jax.export file: of the {what} of the program it states number {number} as {array}, "
                 f"the program as {type_}"
             )
-
-
-def is_jax_export(beginning: bytes) -> bool:
-    """Whether a file that begins with these bytes is one of ``jax.export``, damaged or not."""
-    return looks_like_jax_export(beginning)
 
 
 def read_jax_export(source: bytes | bytearray | memoryview | os.PathLike[str]) -> JaxExport:

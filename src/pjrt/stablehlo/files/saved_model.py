@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.stablehlo.files._jax_export_schema import NEWEST_CONVENTION, OLDEST_CONVENTION
+from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.tensor_bundle import TensorBundle
 from pjrt.stablehlo.files.tensorflow_graph import Graph, attributes_of, parse, text
 from pjrt.stablehlo.format import encoding_of
@@ -53,7 +54,7 @@ class SavedModelArgument:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedModel:
+class SavedModel(FileContents):
     """The program in a SavedModel of TensorFlow.
 
     Attributes:
@@ -71,6 +72,8 @@ class SavedModel:
             empty if the folder has no ``variables``.
     """
 
+    kind = "SavedModel of TensorFlow"
+
     path: Path
     signature: str
     signatures: tuple[str, ...]
@@ -80,6 +83,12 @@ class SavedModel:
     platforms: tuple[str, ...]
     calling_convention_version: int
     weights: Mapping[int, np.ndarray[Any, Any]] = field(repr=False)
+
+    def stated_platforms(self) -> Sequence[str]:
+        return self.platforms
+
+    def stored_weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
+        return self.weights
 
 
 def is_saved_model(path: str | os.PathLike[str]) -> bool:

@@ -20,6 +20,7 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
 from pjrt.api.program import Program
+from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.torch_tree import parse_torch_tree
 from pjrt.stablehlo.reader import naming, read_file
 from pjrt.stablehlo.tree import LEAF, Tree, TreeKind
@@ -88,7 +89,7 @@ class TorchResult:
 
 
 @dataclass(frozen=True, slots=True)
-class TorchFolder:
+class TorchFolder(FileContents):
     """The contents of a folder of PyTorch/XLA.
 
     Attributes:
@@ -105,6 +106,8 @@ class TorchFolder:
             It lacks parameters that were not saved (``save_weights=False``).
     """
 
+    kind = "PyTorch/XLA folder"
+
     path: Path
     function: str
     functions: tuple[str, ...]
@@ -115,6 +118,12 @@ class TorchFolder:
     input_tree: Tree
     output_tree: Tree | None
     weights: Mapping[int, np.ndarray[Any, Any]] = field(repr=False)
+
+    def stated_platforms(self) -> Sequence[str]:
+        return ()
+
+    def stored_weights(self) -> Mapping[int, np.ndarray[Any, Any]]:
+        return self.weights
 
     @property
     def missing_weights(self) -> dict[int, str]:
