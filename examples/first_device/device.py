@@ -7,31 +7,31 @@ python device.py
 import numpy as np
 
 import pjrt
+from pjrt.stablehlo import lowering
 
-OPERATIONS = {
-    "stablehlo.add": lambda op, x, y: x + y,
-    "stablehlo.multiply": lambda op, x, y: x * y,
+
+def dot_general(op, x, y):
+    form = lowering.matrix_product(op)
+    left = x.transpose(form.lhs_permutation).reshape(form.lhs_shape)
+    right = y.transpose(form.rhs_permutation).reshape(form.rhs_shape)
+    return np.matmul(left, right).reshape(form.result_shape)
+
+
+KERNELS = {
+    "stablehlo.add": lambda op, x, y: np.add(x, y),
+    "stablehlo.multiply": lambda op, x, y: np.multiply(x, y),
     "stablehlo.tanh": lambda op, x: np.tanh(x),
     "stablehlo.transpose": lambda op, x: x.transpose(op.attribute("permutation")),
-    "stablehlo.dot_general": lambda op, x, y: x @ y,
+    "stablehlo.dot_general": dot_general,
 }
 
 
-def compile(program, options):
-    """Return a function on numpy arrays that runs a program's operations one after the other."""
-
-    def run(*arrays):
-        values = dict(zip(program.entry.arguments, arrays, strict=True))
-        for op in program.entry.body.operations[:-1]:
-            print("mychip runs", op.name, "->", op.results[0].type)
-            values[op.results[0]] = OPERATIONS[op.name](op, *(values[v] for v in op.operands))
-        return [values[v] for v in program.entry.body.outputs]
-
-    return run
+def show(step, inputs, outputs):
+    print(step.runner.device if step.runner else "the interpreter", "runs", step.name, "->", step.output_types[0])
 
 
 def make_client(**options):
-    return pjrt.StableHloClient("mychip", compile=compile, operations=OPERATIONS, **options)
+    return pjrt.StableHloClient("mychip", kernels=KERNELS, fallback="reference", trace=show, **options)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import pjrt
 from pjrt import stablehlo
 from pjrt.host import Compiled, HostClient
 from pjrt.stablehlo import Operation, TensorType, Value
+from pjrt.stablehlo.entry import donations
 
 TRANSCENDENTAL = {"exponential", "log", "logistic", "tanh", "sine", "cosine", "power", "rsqrt", "sqrt", "cbrt", "atan2"}
 DATA_MOVEMENT = {
@@ -98,6 +99,8 @@ def make_client(**options: Any) -> pjrt.Client:
     inner = pjrt.client("cpu")
 
     def compile(program: pjrt.Program, options: pjrt.CompileOptions) -> Compiled:
+        if options.partitioning.num_devices > 1:
+            raise pjrt.UnimplementedError("flop_counter runs programs of one device")
         executable = inner.compile(program)
         parsed = stablehlo.parse(program)
         costs = [
@@ -112,9 +115,10 @@ def make_client(**options: Any) -> pjrt.Client:
             return results
 
         outputs = map(pjrt.ShapeSpec, executable.output_shapes, executable.output_element_types)
-        return Compiled(run=run, name=executable.name, outputs=list(outputs))
+        aliases, donated = donations(parsed.entry.argument_attributes)
+        return Compiled(run=run, name=executable.name, outputs=list(outputs), aliases=aliases, donated=donated)
 
-    return HostClient("flop_counter", compile=compile, **options)
+    return HostClient("flop_counter", compile=compile, partitioning=stablehlo.partitioning_of, **options)
 
 
 def main() -> None:
