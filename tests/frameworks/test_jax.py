@@ -282,7 +282,7 @@ print(jax.jit(lambda v: jnp.tanh(v).sum())(x).devices() == {{jax.devices(platfor
 def test_processes_of_a_machine_have_devices_of_their_own() -> None:
     code = """
 import sys, pjrt, jax
-pjrt.plugins.register(name="board", factory=lambda **o: pjrt.StableHloClient("board", compile=None, **o),
+pjrt.plugins.register(name="board", factory=lambda **o: pjrt.StableHloClient("board", fallback="reference", **o),
     options={"num_devices": 4},
     processes=pjrt.plugins.ProcessOptions(count="num_devices", index="process_index", total="process_count"))
 pjrt.plugins.assign_devices("board", int(sys.argv[1]), 2)

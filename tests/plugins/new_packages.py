@@ -13,11 +13,15 @@ from typing import Any
 
 NAMES = ("abacus", "sliderule", "comptometer")
 
-# What is changed of the device that new-plugin writes: one has more operations, one has fewer, one is as it is.
+_NO_FALLBACK = (', fallback="reference"', "")
+# What is changed of the device that new-plugin writes: one has more operations, one has fewer, and none has a fallback.
 _CHANGES = {
-    "abacus": (),
-    "sliderule": (('    "stablehlo.tanh"', '    "stablehlo.sine": lambda op, x: np.sin(x),\n    "stablehlo.tanh"'),),
-    "comptometer": (('    "stablehlo.tanh": lambda op, x: np.tanh(x),\n', ""),),
+    "abacus": (_NO_FALLBACK,),
+    "sliderule": (
+        _NO_FALLBACK,
+        ('    "stablehlo.tanh"', '    "stablehlo.sine": lambda operation, x: np.sin(x),\n    "stablehlo.tanh"'),
+    ),
+    "comptometer": (_NO_FALLBACK, ('    "stablehlo.tanh": lambda operation, x: np.tanh(x),\n', "")),
 }
 
 Install = Callable[[Path, Path], None]
