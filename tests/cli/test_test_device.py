@@ -36,3 +36,9 @@ def test_a_device_without_a_client_is_exit_code_2() -> None:
     result = CliRunner().invoke(main, ["test-device", f"{DEVICES}:has_no_client"])
     assert result.exit_code == 2
     assert "no chip in this machine" in result.output
+
+
+def test_a_filter_without_a_check_is_exit_code_2() -> None:
+    result = CliRunner().invoke(main, ["test-device", f"{DEVICES}:right", "--filter", "no such check"])
+    assert result.exit_code == 2
+    assert "found no check for 'no such check' in the groups operations, behaviour, devices, jax" in result.output

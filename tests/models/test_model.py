@@ -219,3 +219,12 @@ def test_arrays_of_another_client() -> None:
 def test_no_executables_to_keep() -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match="expected to keep at least 1 executable, found 0"):
         pjrt.load_model(ADD, "cpu", shapes_kept=0)
+
+
+def test_text_is_no_array() -> None:
+    x = np.ones(3, np.float32)
+    with (
+        pjrt.load_model(ADD, "reference") as model,
+        pytest.raises(pjrt.InvalidArgumentError, match="give an array of numbers"),
+    ):
+        model(x, "abcd")

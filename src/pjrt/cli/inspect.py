@@ -144,7 +144,7 @@ def _facts(info: stablehlo.ProgramInfo) -> list[tuple[str, object]]:
         ("needs", f"StableHLO {info.needed_version}" if info.needed_version else info.not_portable_because),
         ("size", f"{readable_bytes(info.size)}, constants {readable_bytes(info.constant_bytes)}"),
         ("made for", f"{info.num_replicas} replicas, {info.num_partitions} partitions"),
-        *((_mesh_name(name), spelled_mesh(mesh)) for name, mesh in info.meshes.items()),
+        *((_mesh_name(name), spelled_mesh(mesh)) for name, mesh in info.meshes.items() if mesh.axes),
         ("entry", f"{info.entry}, of {len(info.functions)} functions, {info.num_operations} operations"),
         ("dynamic shapes", "yes" if info.has_dynamic_shapes else "no"),
     ]

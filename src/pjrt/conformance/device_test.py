@@ -57,7 +57,7 @@ def check_device(
         The report. A device that crashes or hangs is reported, too.
 
     Raises:
-        InvalidArgumentError: there is no such group of checks.
+        InvalidArgumentError: there is no such group of checks, or no check with a name that a filter allows.
         PjrtError: no client of the device can be made.
     """
     choice = choice or Choice()
@@ -72,6 +72,11 @@ def check_device(
         test.run(Task(device, dict(options or {}), choice, in_python))
     if JAX in choice.groups and plan(Capabilities(), choice, (JAX,)):
         test.run(Task(device, dict(options or {}), choice, (JAX,)))
+    if choice.filters and not (test.passed or test.findings or test.skipped) and test.complete:
+        raise InvalidArgumentError(
+            "expected a filter that is a part of the name of a check, such as 'stablehlo.add f32' or 'donation', "
+            f"found no check for {', '.join(map(repr, choice.filters))} in the groups {', '.join(choice.groups)}"
+        )
     return Report(
         device,
         test.platform,

@@ -61,6 +61,8 @@ def fitted_on_host(parameter: Parameter, value: Any) -> np.ndarray[Any, Any]:
 
 
 def _checked(parameter: Parameter, array: Argument) -> Argument:
+    if _element_type(array) is None:
+        raise _misfit(parameter, array, "give an array of numbers")
     if not _is_of_shape(parameter, array.shape):
         raise _misfit(parameter, array, "give an array of that shape")
     found = _element_type(array)
