@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import Program
 from pjrt.api.topology import TopologyDescription
 from pjrt.artifacts import file_format, saved_weights
+from pjrt.artifacts.saved_facts import SavedAbiVersion, facts_of
 from pjrt.artifacts.saved_weights import Weights
 from pjrt.artifacts.whole_file import read_plain_file, write_whole
 from pjrt.stablehlo.types import TensorType
@@ -134,7 +135,7 @@ class SavedExecutable(Executable):
             "platform_version": compiled_for.platform_version,
             "device_kind": device_kind(compiled_for),
         }
-        return SavedExecutable({**_facts(executable), **target, **signature}, executable.serialize(), weights=weights)
+        return SavedExecutable({**facts_of(executable), **target, **signature}, executable.serialize(), weights=weights)
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> SavedExecutable:
@@ -347,7 +348,7 @@ class SavedExecutable(Executable):
 
     def abi_version(self) -> ExecutableAbiVersion:
         platform_id, proto = self._fact("abi_version")
-        return _SavedAbiVersion(platform_id, base64.b64decode(proto))
+        return SavedAbiVersion(platform_id, base64.b64decode(proto))
 
     def compile_options(self) -> CompileOptions:
         return CompileOptions.from_proto(base64.b64decode(self._fact("compile_options")))
@@ -370,74 +371,10 @@ class SavedExecutable(Executable):
         return self._header[name]
 
 
-class _SavedAbiVersion(ExecutableAbiVersion):
-    """A saved ABI version."""
-
-    __slots__ = ("_platform_id", "_proto")
-
-    def __init__(self, platform_id: int, proto: bytes) -> None:
-        self._platform_id = platform_id
-        self._proto = proto
-
-    @property
-    def platform_id(self) -> int:
-        return self._platform_id
-
-    def to_proto(self) -> bytes:
-        return self._proto
-
-
 def device_kind(target: Client | TopologyDescription) -> str:
     """Return the kind of a client's or topology's devices."""
     devices = target.devices if isinstance(target, Client) else target.device_descriptions
     return ", ".join(sorted({device.kind for device in devices}))
-
-
-# The facts of an executable as JSON; unsupported ones are left out.
-_QUESTIONS: dict[str, Callable[[Executable], Any]] = {
-    "size_of_generated_code": lambda executable: executable.size_of_generated_code,
-    "output_element_types": lambda executable: [kind.name for kind in executable.output_element_types],
-    "output_shapes": lambda executable: [list(shape) for shape in executable.output_shapes],
-    "output_memory_kinds": lambda executable: list(executable.output_memory_kinds),
-    "parameter_memory_kinds": lambda executable: list(executable.parameter_memory_kinds),
-    "parameter_shardings": lambda executable: _shardings(executable.parameter_shardings),
-    "output_shardings": lambda executable: _shardings(executable.output_shardings),
-    "cost_analysis": lambda executable: dict(executable.cost_analysis()),
-    "memory_stats": lambda executable: _fields(executable.memory_stats()),
-    "fingerprint": lambda executable: base64.b64encode(executable.fingerprint()).decode(),
-    "abi_version": lambda executable: _abi_version(executable.abi_version()),
-    "compile_options": lambda executable: base64.b64encode(executable.compile_options().to_proto()).decode(),
-}
-
-
-def _facts(executable: Executable) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "name": executable.name,
-        "num_replicas": executable.num_replicas,
-        "num_partitions": executable.num_partitions,
-        "num_outputs": executable.num_outputs,
-    }
-    for name, question in _QUESTIONS.items():
-        try:
-            facts[name] = question(executable)
-        except PjrtError:
-            # A fact is not worth a failure: some compilers answer these questions with an internal error.
-            continue
-    return facts
-
-
-def _fields(stats: CompiledMemoryStats) -> dict[str, int]:
-    return {name: getattr(stats, name) for name in stats.__dataclass_fields__}
-
-
-def _abi_version(version: ExecutableAbiVersion) -> tuple[int, str]:
-    return version.platform_id, base64.b64encode(version.to_proto()).decode()
-
-
-def _shardings(shardings: Sequence[bytes] | None) -> list[str]:
-    if shardings is None:
-        raise UnimplementedError("the executable does not report shardings")
-    return [base64.b64encode(each).decode() for each in shardings]
 
 
 def _signature(program: Program | CallSignature | str | bytes) -> dict[str, Any]:
