@@ -72,12 +72,16 @@ is the run's ``Context`` (replica, partition, host).
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op, rules
 from pjrt.devices.reference.evaluator import Evaluator
-from pjrt.devices.reference.operation_evaluator import OperationEvaluator
+
+if TYPE_CHECKING:
+    from pjrt.devices.reference.operation_evaluator import OperationEvaluator
 
 __all__ = [
     "Context",
@@ -91,3 +95,15 @@ __all__ = [
     "op",
     "rules",
 ]
+
+
+if not TYPE_CHECKING:  # a type checker has the name from above; with this function it would accept any other
+
+    def __getattr__(name: str) -> Any:
+        """Import ``OperationEvaluator`` at its first use, with all that it needs; runs of programs do without it."""
+        if name != "OperationEvaluator":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pjrt.devices.reference.operation_evaluator import OperationEvaluator
+
+        globals()[name] = OperationEvaluator
+        return OperationEvaluator
