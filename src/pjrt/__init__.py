@@ -5,8 +5,7 @@ it, and ``executable(x)`` runs it. ``pjrt.StableHloClient`` and ``pjrt.host`` tu
 ``pjrt.export`` turns a device into a plugin for frameworks. The classes have PJRT's names; ``pjrt.api`` documents them.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.attributes import Attributes, NamedValue
@@ -43,6 +42,7 @@ from pjrt.api.future import Future, Promise
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.key_value_store import InMemoryKeyValueStore, KeyValueStore
 from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+from pjrt.api.lazy_names import lazy_names
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 from pjrt.api.multi_slice import MultiSliceConfig
@@ -59,7 +59,7 @@ from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStre
 from pjrt.plugins.registry import client, load_plugin, topology
 
 if TYPE_CHECKING:
-    from pjrt import frameworks, host, ifrt, models, plugins, stablehlo
+    from pjrt import conformance, frameworks, host, ifrt, models, plugins, stablehlo
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
@@ -154,6 +154,7 @@ __all__ = [
     "bench",
     "client",
     "compare",
+    "conformance",
     "export",
     "frameworks",
     "host",
@@ -170,41 +171,18 @@ __all__ = [
 ]
 
 # The modules of names that are imported at their first use, so that programs without them start faster.
-_LAZY = {
-    "Comparison": "pjrt.models.comparison.comparison",
-    "CompilationCache": "pjrt.artifacts.compilation_cache",
-    "ExportedPlugin": "pjrt.capi.export",
-    "Model": "pjrt.models.model",
-    "SavedExecutable": "pjrt.artifacts.saved_executable",
-    "StableHloClient": "pjrt.devices.stablehlo_client",
-    "bench": "pjrt.models.benchmark.benchmark",
-    "compare": "pjrt.models.comparison.comparison",
-    "export": "pjrt.capi.export",
-    "frameworks": "pjrt",
-    "host": "pjrt",
-    "ifrt": "pjrt",
-    "load_executable": "pjrt.artifacts.saved_executable",
-    "load_model": "pjrt.models.model",
-    "models": "pjrt",
-    "offload": "pjrt.models.offloading.offloaded_model",
-    "plugins": "pjrt",
-    "save_executable": "pjrt.artifacts.saved_executable",
-    "stablehlo": "pjrt",
+_HOMES = {
+    "pjrt.artifacts.compilation_cache": "CompilationCache",
+    "pjrt.artifacts.saved_executable": "SavedExecutable load_executable save_executable",
+    "pjrt.capi.export": "ExportedPlugin export",
+    "pjrt.devices.stablehlo_client": "StableHloClient",
+    "pjrt.models.benchmark.benchmark": "bench",
+    "pjrt.models.comparison.comparison": "Comparison compare",
+    "pjrt.models.model": "Model load_model",
+    "pjrt.models.offloading.offloaded_model": "offload",
 }
+_PARTS = ("conformance", "frameworks", "host", "ifrt", "models", "plugins", "stablehlo")
 
 
-if not TYPE_CHECKING:  # a type checker has the names from above; with this function it would accept any other
-
-    def __getattr__(name: str) -> Any:
-        """Import a name at its first use."""
-        module = _LAZY.get(name)
-        if module is None:
-            raise AttributeError(f"module 'pjrt' has no attribute {name!r}")
-        if module == "pjrt":
-            return importlib.import_module(f"pjrt.{name}")
-        value = globals()[name] = getattr(importlib.import_module(module), name)
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES, _PARTS)

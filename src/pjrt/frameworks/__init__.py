@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from pjrt.frameworks import jax, torch_xla
@@ -12,14 +13,5 @@ __all__ = ["jax", "torch_xla"]
 
 
 # Every program that uses JAX imports this package, by the entry point ``jax_plugin``: it must stay cheap.
-if not TYPE_CHECKING:  # a type checker knows the names from above, and would accept any other name here
-
-    def __getattr__(name: str) -> Any:
-        """Import the part for one framework at its first use."""
-        if name in __all__:
-            return importlib.import_module(f"pjrt.frameworks.{name}")
-        raise AttributeError(f"module 'pjrt.frameworks' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other
+    __getattr__, __dir__ = lazy_names(__name__, {}, __all__)

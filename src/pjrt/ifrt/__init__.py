@@ -5,8 +5,9 @@ Names are imported at their first use.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Shard, Tuple, Value
@@ -51,31 +52,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "array": "Array ArrayCopySemantics ArraySpec Shard Tuple Value",
-    "client": "Client",
-    "concrete_sharding": "ConcreteEvenSharding ConcreteSharding",
-    "device_list": "DeviceList",
-    "hlo_sharding": "HloSharding Mesh",
-    "index_domain": "IndexDomain",
-    "loaded_executable": "ExecuteResult LoadedExecutable",
-    "remap_plan": "Interval Mapping RemapPlan",
-    "serialization": "deserialize serialize",
-    "sharding": "OpaqueSharding Sharding SingleDeviceSharding SingleDeviceShardSemantics",
-    "sharding_param": "ShardingParam ShardingParamSharding",
+    ".array": "Array ArrayCopySemantics ArraySpec Shard Tuple Value",
+    ".client": "Client",
+    ".concrete_sharding": "ConcreteEvenSharding ConcreteSharding",
+    ".device_list": "DeviceList",
+    ".hlo_sharding": "HloSharding Mesh",
+    ".index_domain": "IndexDomain",
+    ".loaded_executable": "ExecuteResult LoadedExecutable",
+    ".remap_plan": "Interval Mapping RemapPlan",
+    ".serialization": "deserialize serialize",
+    ".sharding": "OpaqueSharding Sharding SingleDeviceSharding SingleDeviceShardSemantics",
+    ".sharding_param": "ShardingParam ShardingParamSharding",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # a type checker has the names from above; with this function it would accept any other
-
-    def __getattr__(name: str) -> Any:
-        """Import a name at its first use."""
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

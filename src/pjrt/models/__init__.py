@@ -5,8 +5,9 @@ This package must not know any one device. Names are imported at their first use
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from pjrt.host_memory.difference import Difference
@@ -68,39 +69,27 @@ __all__ = [
 ]
 
 _HOMES = {
-    "pjrt.models.benchmark.benchmark": "Benchmark DeviceBenchmark Ratio bench",
-    "pjrt.models.comparison.comparison": "Comparison ResultDifference compare",
-    "pjrt.models.compilations": "Compilation",
-    "pjrt.models.comparison.cut_comparison": "SearchLimits",
+    ".benchmark.benchmark": "Benchmark DeviceBenchmark Ratio bench",
+    ".comparison.comparison": "Comparison ResultDifference compare",
+    ".compilations": "Compilation",
+    ".comparison.cut_comparison": "SearchLimits",
     "pjrt.host_memory.difference": "Difference",
-    "pjrt.models.comparison.first_difference": "Case Cause FirstDifference Suspect ValueDifference",
-    "pjrt.models.inputs.inputs": "Input make_arguments",
-    "pjrt.models.benchmark.latency": "Histogram Latencies",
-    "pjrt.models.benchmark.measurement": "MemoryPeak",
-    "pjrt.models.model": "Model load_model",
-    "pjrt.models.model_file": "ModelFile",
-    "pjrt.models.offloading.offload_plan": "OffloadPlan StagePlan",
-    "pjrt.models.offloading.offloaded_model": "OffloadedModel offload",
-    "pjrt.models.report.benchmark_page": "benchmark_page",
-    "pjrt.models.report.dot": "program_dot",
-    "pjrt.models.report.program_page": "program_page",
-    "pjrt.models.offloading.schedule": "Action Step",
-    "pjrt.models.benchmark.times_file": "write_times",
+    ".comparison.first_difference": "Case Cause FirstDifference Suspect ValueDifference",
+    ".inputs.inputs": "Input make_arguments",
+    ".benchmark.latency": "Histogram Latencies",
+    ".benchmark.measurement": "MemoryPeak",
+    ".model": "Model load_model",
+    ".model_file": "ModelFile",
+    ".offloading.offload_plan": "OffloadPlan StagePlan",
+    ".offloading.offloaded_model": "OffloadedModel offload",
+    ".report.benchmark_page": "benchmark_page",
+    ".report.dot": "program_dot",
+    ".report.program_page": "program_page",
+    ".offloading.schedule": "Action Step",
+    ".benchmark.times_file": "write_times",
     "pjrt.host_memory.tolerance": "DEFAULT_TOLERANCES Tolerance",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # a type checker has the names from above; with this function it would accept any other
-
-    def __getattr__(name: str) -> Any:
-        """Import a name at its first use."""
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(home), name)
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -9,8 +9,9 @@ their first use: importing all takes about 40 ms, and a device that passes bytes
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pjrt.api.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from pjrt.stablehlo.analysis.cost_analysis import (
@@ -179,50 +180,38 @@ __all__ = [
 ]
 
 _HOMES = {
-    "call_signature": "CallSignature Parameter Result",
-    "conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
-    "cuts.cutting": "Cut Cutter cut",
-    "analysis.cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
-    "format": "Encoding artifact_version encoding_of",
-    "files.hlo_text": "parse_hlo_text",
-    "inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
-    "files.jax_export": "ExportedArray JaxExport read_jax_export",
-    "location": "Location",
-    "files.named_sharding": "NamedSharding",
-    "analysis.memory_analysis": "ArrayRole MemoryStep PeakArray PeakMemory peak_memory",
-    "operation": "Block Function Operation ParsedProgram Value",
-    "parser": "parse",
-    "shardings.partitioner": "Partitioned partition",
-    "plain": "plain",
-    "shardings.stated_partitioning": "partitioning_of with_partitioning",
-    "shapes.platform_selection": "select_platform",
-    "reader": "read read_file",
-    "shapes.refinement": "refine",
-    "compatibility": "static_check supports",
-    "files.torch_folder": (
+    ".call_signature": "CallSignature Parameter Result",
+    ".conversion": "current_version from_hlo minimum_version needed_version serialize to_hlo to_module to_text",
+    ".cuts.cutting": "Cut Cutter cut",
+    ".analysis.cost_analysis": "CollectiveCost CollectiveTotal Cost OperationCost cost parse_for_one_device",
+    ".format": "Encoding artifact_version encoding_of",
+    ".files.hlo_text": "parse_hlo_text",
+    ".inspection": "ArgumentInfo OperationInfo ProgramInfo ResultInfo Signature inspect signature",
+    ".files.jax_export": "ExportedArray JaxExport read_jax_export",
+    ".location": "Location",
+    ".files.named_sharding": "NamedSharding",
+    ".analysis.memory_analysis": "ArrayRole MemoryStep PeakArray PeakMemory peak_memory",
+    ".operation": "Block Function Operation ParsedProgram Value",
+    ".parser": "parse",
+    ".shardings.partitioner": "Partitioned partition",
+    ".plain": "plain",
+    ".shardings.stated_partitioning": "partitioning_of with_partitioning",
+    ".shapes.platform_selection": "select_platform",
+    ".reader": "read read_file",
+    ".shapes.refinement": "refine",
+    ".compatibility": "static_check supports",
+    ".files.torch_folder": (
         "TorchArgument TorchFolder TorchInput TorchResult TorchSource is_torch_folder read_torch_folder"
     ),
-    "shapes.argument_source": "Source",
-    "cuts.straightening": "StraightLine straighten",
-    "tree": "CustomNode Tree TreeKind",
-    "types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
-    "version": "Version",
-    "safe_parse": "vet",
-    "files.saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",
+    ".shapes.argument_source": "Source",
+    ".cuts.straightening": "StraightLine straighten",
+    ".tree": "CustomNode Tree TreeKind",
+    ".types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
+    ".version": "Version",
+    ".safe_parse": "vet",
+    ".files.saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # a type checker knows the names from above, and would take any other for granted here
-
-    def __getattr__(name: str) -> Any:
-        """Import a name when it is first asked for."""
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

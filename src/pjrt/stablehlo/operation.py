@@ -168,7 +168,7 @@ class ParsedProgram:
         }
 
     def argument_shardings(self, function: Function | None = None) -> list[Sharding | None]:
-        """Return how each argument of a function is cut for the partitions; None where the program does not state it.
+        """Return the sharding of each argument of a function; None where the program states none.
 
         Args:
             function: the function; by default the entry.
@@ -177,7 +177,7 @@ class ParsedProgram:
         return shardings_of(function.argument_attributes, function.type.arguments, self._symbol)
 
     def result_shardings(self, function: Function | None = None) -> list[Sharding | None]:
-        """Return how each result of a function is cut for the partitions; None where the program does not state it.
+        """Return the sharding of each result of a function; None where the program states none.
 
         Args:
             function: the function; by default the entry.

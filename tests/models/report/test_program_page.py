@@ -258,7 +258,7 @@ def test_a_page_needs_no_network() -> None:
 
 
 def test_the_data_of_a_page_is_no_markup() -> None:
-    """What HTML's parser sees of the data has none of its signs: neither an end tag nor a comment can begin there."""
+    """The data has no sign that means something to the parser of HTML: no end tag and no comment can begin in it."""
     page = program_page(PROGRAM.replace("@tower", '@"<!--<script></script >&amp;"'))
     (block,) = re.findall(r'id="data">(.*?)</script>', page, re.DOTALL)
     assert "script" in block

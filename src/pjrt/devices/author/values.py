@@ -29,15 +29,6 @@ PASSING = CONTROL_FLOW | {
 """Ops of the interpreter that pass values on and do not look at them, but for a condition or an index."""
 
 
-class Call(Protocol):
-    """A function of the author's, in the form of an interpreter's kernel for values of one kind.
-
-    ``environment`` says whether the values of the environment come first.
-    """
-
-    environment: bool
-
-
 class ResultTypes:
     """The types of the results of an author's function, in the forms in which each call compares them.
 

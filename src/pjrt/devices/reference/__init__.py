@@ -72,8 +72,9 @@ is the run's ``Context`` (replica, partition, host).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from pjrt.api.lazy_names import lazy_names
 from pjrt.devices.reference.core.block import Environment, Kernel, context_of, one_or_all
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.op_view import OpView
@@ -97,13 +98,6 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker has the name from above; with this function it would accept any other
-
-    def __getattr__(name: str) -> Any:
-        """Import ``OperationEvaluator`` at its first use, with all that it needs; runs of programs do without it."""
-        if name != "OperationEvaluator":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from pjrt.devices.reference.operation_evaluator import OperationEvaluator
-
-        globals()[name] = OperationEvaluator
-        return OperationEvaluator
+if not TYPE_CHECKING:  # a type checker has the name from above; with these functions it would accept any other
+    # Runs of programs do without it, and without what it imports.
+    __getattr__, __dir__ = lazy_names(__name__, {".operation_evaluator": "OperationEvaluator"})

@@ -106,7 +106,7 @@ class Latencies:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many repetitions took how long.
+    """The number of repetitions in each range of times.
 
     Attributes:
         edges: the limits of the bins in seconds, one more than there are bins.

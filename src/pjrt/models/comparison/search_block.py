@@ -13,7 +13,7 @@ Values = dict[str, list[Array]]
 """Values of a program by name: one array for each replica, or one for all."""
 
 _CHUNK_OPERATIONS, _CHUNK_BYTES = 64, 1 << 28
-"""How many operations are run alone in one program, and how many bytes of arguments it may have."""
+"""The most operations that one program runs alone, and the most bytes of its arguments."""
 
 
 @dataclass(slots=True)

@@ -37,7 +37,7 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlan:
-    """How a program runs on a device that cannot hold its weights; ``str(plan)`` is a table.
+    """The stages of a program on a device that cannot hold its weights; ``str(plan)`` is a table.
 
     Attributes:
         stages: the stages, in the order in which they run.

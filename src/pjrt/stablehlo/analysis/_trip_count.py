@@ -1,4 +1,4 @@
-"""How often a loop runs, where the program shows it.
+"""Trip counts: the number of iterations of a loop, where the program shows it.
 
 A loop that counts has an argument that starts at a constant, is compared with a constant, and grows by a constant; so
 do the loops of ``jax.lax.fori_loop`` and ``scan``. The constants may be arguments of the function, where its caller

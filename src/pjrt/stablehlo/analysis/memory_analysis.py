@@ -22,7 +22,7 @@ from pjrt.stablehlo.types import TensorType, ValueType
 
 
 class ArrayRole(enum.StrEnum):
-    """What an array in memory is to the program."""
+    """The role of an array in memory in the program."""
 
     ARGUMENT = "argument"
     RESULT = "result"

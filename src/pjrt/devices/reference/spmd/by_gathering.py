@@ -57,11 +57,11 @@ class WholeProgram(Protocol):
 
     @property
     def argument_shardings(self) -> Sequence[Sharding | None]:
-        """How each argument is cut for the partitions; None where the program does not state it."""
+        """The sharding of each argument; None where the program states none."""
 
     @property
     def result_shardings(self) -> Sequence[Sharding | None]:
-        """How each result is cut for the partitions; None where the program does not state it."""
+        """The sharding of each result; None where the program states none."""
 
     @property
     def ops(self) -> Collection[str]:
