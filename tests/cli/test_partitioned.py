@@ -125,7 +125,7 @@ def test_results_of_replicas_stand_side_by_side(folder: Path) -> None:
     np.save(folder / "x.npy", np.uint32(5))
     done = pjrt("run", "replicas.mlir", "-O", "num_devices=2", "-i", "x.npy", "-o", "out.npz", folder=folder)
     assert done.returncode == 0, done.stderr
-    assert "result 0 of replica 1  u32[] [6]" in done.stdout
+    assert "result_0_of_replica_1  u32[] [6]" in done.stdout
     with np.load(folder / "out.npz") as file:
         found = dict(file)
     assert (found["result_0_of_replica_0"], found["result_0_of_replica_1"]) == (5, 6)

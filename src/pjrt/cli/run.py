@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -288,7 +287,7 @@ def _report(
             extra["stages"] = plan.as_dict()
         print_json({"device": platform, "results": described, "output": output, **timing.as_dict(), **extra})
         return
-    facts: list[tuple[str, object]] = [(_label(name), describe(array)) for name, array in results.items()]
+    facts: list[tuple[str, object]] = [(name, describe(array)) for name, array in results.items()]
     if output is not None:
         facts.append(("written to", output))
     facts += [("device", platform), ("compile", readable(timing.compile))]
@@ -306,8 +305,3 @@ def _report(
         print_differences(differences)
     if profile is not None:
         click.echo(f"\n{profile.table()}")
-
-
-def _label(name: str) -> str:
-    """Return a result's name for the terminal; one without a name has its index in place of it."""
-    return name.replace("_", " ") if re.fullmatch(r"result_\d+(_of_replica_\d+)?", name) else name
