@@ -251,3 +251,9 @@ def test_a_program_for_one_platform_stays_as_it_is() -> None:
     assert select_platform(program, 0) == program
     with pytest.raises(pjrt.InvalidArgumentError, match="from 0 up, found -1"):
         select_platform(program, -1)
+
+
+def test_a_program_of_fixed_shapes_says_so() -> None:
+    program = "func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }"
+    with pytest.raises(pjrt.InvalidArgumentError, match="found a shape for 'b'; the shapes of this program are fixed"):
+        refine(program, {"b": 8})

@@ -125,7 +125,8 @@ class _Solver:
         elif key in self.symbols:
             raise InvalidArgumentError(f"expected one size for the symbol {key}, found {spelled_shape(value)}")
         else:
-            raise InvalidArgumentError(f"expected {self._keys(str(key))}, found a shape for {key!r}")
+            fixed = "" if any(map(is_dynamic, self.stated)) else "; the shapes of this program are fixed: give none"
+            raise InvalidArgumentError(f"expected {self._keys(str(key))}, found a shape for {key!r}{fixed}")
 
     def _is_for_symbol(self, key: str, index: int | None, value: Sequence[int]) -> bool:
         return key in self.symbols and len(value) == 1 and (index is None or len(self.stated[index]) != 1)
