@@ -207,7 +207,7 @@ class _StagedRun:
     ) -> None:
         pairs = list(zip(file.parameters, arrays, strict=True))
         weights = {parameter: array for parameter, array in pairs if not parameter.donated}
-        self._model = pjrt.models.OffloadedModel(
+        self._model = pjrt.offload(
             file, client, weights=weights, memory_limit=memory_limit, compile_options=options, cache=cache
         )
         self._others = [array for parameter, array in pairs if parameter.donated]

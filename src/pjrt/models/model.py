@@ -4,33 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import pjrt.api.client
 import pjrt.ifrt
 from pjrt import stablehlo
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models import replica_arrays
-from pjrt.models.argument import Argument, all_fitted
+from pjrt.models.argument import Argument
 from pjrt.models.binding import Binding
-from pjrt.models.compilations import Compilation, Compilations, Shapes
+from pjrt.models.callable_model import SHAPES_KEPT, CallableModel
+from pjrt.models.compilations import Shapes
 from pjrt.models.model_file import ModelFile
 from pjrt.models.weights import Weights
 from pjrt.plugins.device_count import client_with_devices
-from pjrt.stablehlo.call_signature import Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
-from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.tree import NodeTypes
-
-SHAPES_KEPT = 16
-"""The default for the number of sets of shapes whose executables a model keeps."""
 
 
 def load_model(
@@ -74,8 +69,10 @@ def load_model(
     )
 
 
-class Model:
+class Model(CallableModel[pjrt.ifrt.LoadedExecutable]):
     """A program as a callable; ``load_model`` makes it. Several threads may call it.
+
+    A call returns at once: the values may come later.
 
     Attributes:
         file: the model file.
@@ -93,15 +90,18 @@ class Model:
         cache: CompilationCache | None = None,
         **client_options: Any,
     ) -> None:
-        self.file = file
+        super().__init__(
+            file,
+            file.parameters,
+            Binding(file.parameters, file.input_tree),
+            shapes_kept=shapes_kept,
+            node_types=node_types,
+        )
         self._cache = cache
         self._options = CompileOptions.of(compile_options).completed(file.partitioning)
         # A saved executable has its own options, which these replace as a whole.
         self._load_options = None if compile_options == CompileOptions() else compile_options
-        self._binding = Binding(file.parameters, file.input_tree)
-        self._compilations = Compilations(shapes_kept, file.parameters)
         self._weights = Weights(file.weights)
-        self._node_types = node_types
         self._own_client: pjrt.api.client.Client | None = None
         if isinstance(client, str) or client is None:
             client = self._own_client = client_with_devices(
@@ -125,60 +125,10 @@ class Model:
                 "it more, with the option num_devices where the device has it, or export the model for fewer"
             )
 
-    @property
-    def parameters(self) -> Sequence[Parameter]:
-        """The arrays that the model takes, in order."""
-        return self.file.parameters
-
-    @property
-    def results(self) -> Sequence[Result]:
-        """The arrays that the model returns, in order."""
-        return self.file.results
-
-    @property
-    def compilations(self) -> Sequence[Compilation]:
-        """The compilations so far, the first one first. Each is logged, too, by the logger ``pjrt.models``."""
-        return self._compilations.records
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Run the model, and return its results at once: the values may come later.
-
-        An argument is nested as the file states; where the file states no structure, arguments are flat or nested, and
-        a keyword is a parameter's name. An array is one of numpy or of another library, a number of Python or a list
-        of such, or a result of a model on the same client, which stays on its devices. An array on the devices is
-        deleted if the program donates its parameter.
-
-        Returns:
-            Arrays (``pjrt.ifrt.Array``) in the structure that the file states for results; a tuple where it states
-            none.
-
-        Raises:
-            InvalidArgumentError: arguments are missing, unknown or nested in another way, or one does not fit its
-                parameter.
-            FailedPreconditionError: an argument was deleted or donated, or the model is closed.
-        """
-        results = self.execute(self._binding.leaves(arguments, keywords))
-        tree = self.file.output_tree
-        return tuple(results) if tree is None else tree.unflatten(results, self._node_types)
-
     def execute(self, arguments: Sequence[Any]) -> list[pjrt.ifrt.Array]:
-        """Run the model on a flat list of arrays, one for each parameter, and return a flat list of its results.
-
-        Raises:
-            InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
-        """
         arrays = self.fitted(arguments)
         # Shapes that were compiled for fit each other: only others need the time of a check.
-        executable = self._compilations.get(tuple(array.shape for array in arrays), self._compiled)
-        return self.run(executable, arrays)
-
-    def fitted(self, arguments: Sequence[Any]) -> list[Argument]:
-        """Return a flat list of arguments as arrays of the parameters' types, on the host or on the devices.
-
-        Raises:
-            InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
-        """
-        return all_fitted(self.client, self.parameters, arguments)
+        return self.run(self._executable(tuple(array.shape for array in arrays)), arrays)
 
     def put(self, executable: pjrt.ifrt.LoadedExecutable, arguments: Sequence[Argument]) -> list[Argument]:
         """Return arguments on the devices, as an executable takes them. Those that the program drops stay as they are.
@@ -239,26 +189,17 @@ class Model:
             InvalidArgumentError: the shapes do not fit the parameters or each other, or the compiler rejects the
                 program.
         """
-        if shapes is None:
-            resolved = tuple(parameter.sizes for parameter in self.parameters)
-        else:
-            resolved = resolve_shapes(shapes, self.parameters)
-        executable: pjrt.ifrt.LoadedExecutable = self._compilations.get(resolved, self._compiled)
-        return executable
+        return self._executable(self._resolved(shapes))
 
-    def _compiled(self, shapes: Shapes) -> pjrt.ifrt.LoadedExecutable:
-        resolve_shapes(shapes, self.parameters)
-        try:
-            if self.file.executable is not None:
-                loaded = self.file.executable.load(self.client.pjrt_client, self._load_options)
-                return self.client.on_global_arrays(loaded, self.file.executable.program_signature())
-            program = self.file.program_for(self.client.platform_name, shapes)
-            if self._cache is None:
-                return self.client.compile(program, self._options)
-            executable = self._cache.compile(self.client.pjrt_client, program, self._options)
-            return self.client.on_global_arrays(executable, stablehlo.signature(program, trusted=True))
-        except PjrtError as error:
-            raise self.file.named(error) from error
+    def _compile(self, shapes: Shapes) -> pjrt.ifrt.LoadedExecutable:
+        if self.file.executable is not None:
+            loaded = self.file.executable.load(self.client.pjrt_client, self._load_options)
+            return self.client.on_global_arrays(loaded, self.file.executable.program_signature())
+        program = self.file.program_for(self.client.platform_name, shapes)
+        if self._cache is None:
+            return self.client.compile(program, self._options)
+        executable = self._cache.compile(self.client.pjrt_client, program, self._options)
+        return self.client.on_global_arrays(executable, stablehlo.signature(program, trusted=True))
 
     def values(self, executable: pjrt.ifrt.LoadedExecutable, results: Sequence[pjrt.ifrt.Array]) -> Mapping[str, Any]:
         """Return the whole values of results as numpy arrays, by name; wait for them.
@@ -280,14 +221,6 @@ class Model:
         self._weights.delete()
         if self._own_client is not None:
             self._own_client.close()
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Model {self.file!r} on {self.client.platform_name}>"

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -17,19 +16,17 @@ from pjrt.api.buffer import Buffer
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
-from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts.compilation_cache import CompilationCache
-from pjrt.models.argument import Argument, all_fitted
-from pjrt.models.compilations import Compilation, Compilations, Shapes
-from pjrt.models.model import SHAPES_KEPT
+from pjrt.models.argument import Argument
+from pjrt.models.callable_model import SHAPES_KEPT, CallableModel
+from pjrt.models.compilations import Shapes
 from pjrt.models.model_file import ModelFile
 from pjrt.models.offloading.host_weights import HostArray, HostWeights
 from pjrt.models.offloading.offload_plan import OffloadPlan
 from pjrt.models.offloading.staged_program import Placement, StagedProgram
-from pjrt.stablehlo.call_signature import Parameter, Result
-from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.tree import NodeTypes
 
 WeightsArgument = Mapping[Any, Any] | str | os.PathLike[str]
@@ -80,23 +77,42 @@ def offload(
         ResourceExhaustedError: a stage that cannot be divided needs more memory than the limit.
         UnimplementedError: the program is for several devices, or has effects that are not results.
     """
-    return OffloadedModel(
-        ModelFile.of(model),
-        client,
-        weights=weights,
-        memory_limit=memory_limit,
-        device=device,
+    file = ModelFile.of(model)
+    arrays = client if isinstance(client, pjrt.ifrt.Client) else pjrt.ifrt.Client(client)
+    chosen = arrays.addressable_devices[0] if device is None else expect(device, Device, "a pjrt.Device")
+    options = CompileOptions.of(compile_options).completed(file.partitioning)
+    if options.partitioning.num_devices > 1:
+        raise UnimplementedError(
+            f"{file.source or 'the program'} is for {options.partitioning}: offloading runs programs of one "
+            "device; use load_model with as many devices, each of which holds a part of the weights"
+        )
+    limit = _memory_limit(chosen, memory_limit)
+    host_weights = HostWeights(arrays, file, weights)
+    place = Placement(
+        client=arrays.pjrt_client,
+        device=chosen,
+        space=chosen.default_memory_space,
+        memory_limit=limit,
+        host_space=None if host_memory_kind is None else chosen.memory_space(host_memory_kind),
         prefetch=prefetch,
-        host_memory_kind=host_memory_kind,
-        compile_options=compile_options,
-        shapes_kept=shapes_kept,
-        node_types=node_types,
+        options=replace(options, device_assignment=DeviceAssignment(((chosen.id,),))),
         cache=cache,
     )
+    return OffloadedModel(file, arrays, host_weights, place, shapes_kept=shapes_kept, node_types=node_types)
 
 
-class OffloadedModel:
+class OffloadedModel(CallableModel[StagedProgram]):
     """A model whose weights stay in the host's memory; ``offload`` makes it. Several threads may call it, in turns.
+
+    A call takes the arguments that are no weights, and waits for the end: the caller's thread brings the weights.
+
+    Args:
+        file: the model file.
+        client: the client.
+        weights: the weights.
+        place: the place of the stages.
+        shapes_kept: as of ``load_model``.
+        node_types: as of ``load_model``.
 
     Attributes:
         file: the model file.
@@ -108,61 +124,24 @@ class OffloadedModel:
     def __init__(
         self,
         file: ModelFile,
-        client: pjrt.api.client.Client | pjrt.ifrt.Client,
+        client: pjrt.ifrt.Client,
+        weights: HostWeights,
+        place: Placement,
         *,
-        weights: WeightsArgument | None = None,
-        memory_limit: int | None = None,
-        device: Device | None = None,
-        prefetch: bool = True,
-        host_memory_kind: str | None = None,
-        compile_options: CompileOptions | None = None,
         shapes_kept: int = SHAPES_KEPT,
         node_types: NodeTypes | None = None,
-        cache: CompilationCache | None = None,
     ) -> None:
-        self.file = file
-        self.client = client if isinstance(client, pjrt.ifrt.Client) else pjrt.ifrt.Client(client)
-        self.device = self.client.addressable_devices[0] if device is None else expect(device, Device, "a pjrt.Device")
-        options = CompileOptions.of(compile_options).completed(file.partitioning)
-        if options.partitioning.num_devices > 1:
-            raise UnimplementedError(
-                f"{file.source or 'the program'} is for {options.partitioning}: offloading runs programs of one "
-                "device; use load_model with as many devices, each of which holds a part of the weights"
-            )
-        self.memory_limit = _memory_limit(self.device, memory_limit)
-        self._weights = HostWeights(self.client, file, weights)
-        self._place = Placement(
-            client=self.client.pjrt_client,
-            device=self.device,
-            space=self.device.default_memory_space,
-            memory_limit=self.memory_limit,
-            host_space=None if host_memory_kind is None else self.device.memory_space(host_memory_kind),
-            prefetch=prefetch,
-            options=replace(options, device_assignment=DeviceAssignment(((self.device.id,),))),
-            cache=cache,
-        )
+        super().__init__(file, weights.parameters, weights.binding, shapes_kept=shapes_kept, node_types=node_types)
+        self.client = client
+        self.device = place.device
+        self.memory_limit = place.memory_limit
+        self._weights = weights
+        self._place = place
         self._sharding = pjrt.ifrt.SingleDeviceSharding(self.device)
-        self._node_types = node_types
-        self._compilations = Compilations(shapes_kept, file.parameters)
         self._lock = threading.Lock()
         self._current: StagedProgram | None = None
         if not any(parameter.is_dynamic for parameter in file.parameters):
             self.plan()
-
-    @property
-    def parameters(self) -> Sequence[Parameter]:
-        """The arrays that a call takes, in order: those that are no weights."""
-        return self._weights.parameters
-
-    @property
-    def results(self) -> Sequence[Result]:
-        """The arrays that a call returns, in order."""
-        return self.file.results
-
-    @property
-    def compilations(self) -> Sequence[Compilation]:
-        """The compilations so far, the first one first: one for each set of shapes."""
-        return self._compilations.records
 
     def plan(self, shapes: ArgumentShapes | None = None) -> OffloadPlan:
         """Return the stages, and the memory that they need; compile them unless they are kept.
@@ -174,33 +153,11 @@ class OffloadedModel:
         Raises:
             PjrtError: as of ``offload``, and if the compiler rejects a stage.
         """
-        if shapes is None:
-            return self._staged([each.sizes for each in self.parameters]).plan
-        return self._staged(resolve_shapes(shapes, self.parameters)).plan
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """Run the model, and wait for its end: the caller's thread brings the weights.
-
-        Arguments and results are those of ``Model``; arguments that are weights are left out.
-
-        Raises:
-            InvalidArgumentError: arguments are missing, unknown or nested in another way, or one does not fit its
-                parameter.
-            FailedPreconditionError: an argument was deleted or donated, or the model is closed.
-            PjrtError: a stage failed.
-        """
-        results = self.execute(self._weights.binding.leaves(arguments, keywords))
-        tree = self.file.output_tree
-        return tuple(results) if tree is None else tree.unflatten(results, self._node_types)
+        return self._executable(self._weights.all_shapes(self._resolved(shapes))).plan
 
     def execute(self, arguments: Sequence[Any]) -> list[pjrt.ifrt.Array]:
-        """Run the model on a flat list of arrays, one for each of ``parameters``, and return a flat list of results.
-
-        Raises:
-            InvalidArgumentError: the number of arguments differs, or one does not fit its parameter.
-        """
-        arrays = all_fitted(self.client, self.parameters, arguments)
-        staged = self._staged([array.shape for array in arrays])
+        arrays = self.fitted(arguments)
+        staged = self._executable(self._weights.all_shapes([array.shape for array in arrays]))
         placed = {
             parameter.argument: self._placed(array)
             for parameter, array in zip(self.parameters, arrays, strict=True)
@@ -222,19 +179,12 @@ class OffloadedModel:
         with self._lock:
             self._compilations.close()
 
-    def _staged(self, shapes: Sequence[Sequence[int]]) -> StagedProgram:
-        staged: StagedProgram = self._compilations.get(self._weights.all_shapes(shapes), self._compiled)
-        return staged
-
-    def _compiled(self, shapes: Shapes) -> StagedProgram:
-        try:
-            program = self.file.program_for(self.client.platform_name, shapes)
-            donated = {parameter.argument for parameter in self.parameters if parameter.donated}
-            return StagedProgram(
-                program, self._weights.by_position, frozenset(each for each in donated if each is not None), self._place
-            )
-        except PjrtError as error:
-            raise self.file.named(error) from error
+    def _compile(self, shapes: Shapes) -> StagedProgram:
+        program = self.file.program_for(self.client.platform_name, shapes)
+        donated = {parameter.argument for parameter in self.parameters if parameter.donated}
+        return StagedProgram(
+            program, self._weights.by_position, frozenset(each for each in donated if each is not None), self._place
+        )
 
     def _placed(self, argument: Argument) -> HostArray | Buffer:
         """Return an argument as an array of the host, or a buffer in the memory of the device."""
@@ -247,14 +197,6 @@ class OffloadedModel:
     def _array(self, buffer: Buffer) -> pjrt.ifrt.Array:
         spec = pjrt.ifrt.ArraySpec(buffer.shape, buffer.element_type, self._sharding)
         return pjrt.ifrt.Array(self.client, spec, [buffer])
-
-    def __enter__(self) -> OffloadedModel:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<OffloadedModel {self.file!r} on {self.device}>"
