@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,6 +28,7 @@ _INCOMPARABLE = frozenset(
 """Operations whose results an implementation may choose, and those that must not run a second time."""
 
 
+@runtime_checkable
 class Comparable(Protocol):
     """An author's code for a step, which knows what the interpreter computes in its place."""
 
@@ -81,7 +82,7 @@ class ReferenceComparison(Observer):
     def after_in(self, environment: Environment, step: Step, inputs: Values, outputs: Values) -> None:
         """Compare the results of a step that has run in an environment."""
         runner: Any = step.runner
-        if runner is None or not hasattr(runner, "interpreted") or step.name in _INCOMPARABLE:
+        if not isinstance(runner, Comparable) or step.name in _INCOMPARABLE:
             return
         if runner.device == "reference":  # the author declined, so these are the interpreter's results
             return

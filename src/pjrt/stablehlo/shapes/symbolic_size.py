@@ -30,11 +30,6 @@ _OPERATORS: Mapping[type[ast.operator], Callable[[int, int], int]] = {
 }
 
 
-def is_symbol(text: str) -> bool:
-    """Whether a text is a symbol, not an expression of several."""
-    return text.isidentifier()
-
-
 @functools.lru_cache(1024)
 def symbols_in(size: str) -> frozenset[str]:
     """Return the symbols in a symbolic size.
