@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from pjrt.api.errors import InternalError, UnimplementedError
-from pjrt.devices.reference.core.block import Environment, Step
+from pjrt.devices.reference.core.block import Environment, Runner, Step
 from pjrt.devices.reference.observers import Observer, StopError, Values, summary
 from pjrt.host.device_memory.allocation import on_host
 from pjrt.host_memory.difference import Difference
@@ -29,7 +29,7 @@ _INCOMPARABLE = frozenset(
 
 
 @runtime_checkable
-class Comparable(Protocol):
+class Comparable(Runner, Protocol):
     """An author's code for a step, which knows what the interpreter computes in its place."""
 
     def interpreted(self, environment: Environment, operands: Values) -> Sequence[Any]:
@@ -81,7 +81,7 @@ class ReferenceComparison(Observer):
 
     def after_in(self, environment: Environment, step: Step, inputs: Values, outputs: Values) -> None:
         """Compare the results of a step that has run in an environment."""
-        runner: Any = step.runner
+        runner = step.runner
         if not isinstance(runner, Comparable) or step.name in _INCOMPARABLE:
             return
         if runner.device == "reference":  # the author declined, so these are the interpreter's results
