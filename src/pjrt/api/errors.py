@@ -7,8 +7,9 @@ A code, a message and payloads cross the C ABI unchanged in both directions (``P
 
 from __future__ import annotations
 
+import contextlib
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
@@ -256,6 +257,17 @@ _BY_PYTHON_TYPE: tuple[tuple[type[BaseException], type[PjrtError]], ...] = (
     (ValueError, InvalidArgumentError),
     (TypeError, InvalidArgumentError),
 )
+
+
+@contextlib.contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Put a name, such as the path of a file, in front of the message of each error that does not begin with it."""
+    try:
+        yield
+    except PjrtError as error:
+        if not name or error.message.startswith((f"{name}:", f"{name} ")):
+            raise
+        raise PjrtError.of(error.code, f"{name}: {error.message}", error.payloads) from error
 
 
 def unimplemented(platform: str, operation: str, hint: str = "") -> UnimplementedError:

@@ -13,10 +13,11 @@ import pjrt
 from pjrt import stablehlo
 from pjrt.api.compatibility import check_memory
 from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.errors import naming
 from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.cli._cache import as_dict
 from pjrt.cli._console import progress
-from pjrt.cli._failures import error_as_dict, naming
+from pjrt.cli._failures import error_as_dict
 from pjrt.stablehlo import Cost, PeakMemory
 
 

@@ -86,17 +86,6 @@ def error_as_dict(error: PjrtError) -> dict[str, Any]:
     return {"error": {"code": error.code.name, "message": single_line(error.message)}}
 
 
-@contextlib.contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Add a file's path to errors of its content, which do not name it."""
-    try:
-        yield
-    except PjrtError as error:
-        if error.message.startswith(f"{path}: "):
-            raise
-        raise PjrtError.of(error.code, f"{path}: {error.message}") from error
-
-
 def fail(message: str) -> NoReturn:
     """End the command with an error on the error stream."""
     click.echo(f"pjrt: error: {single_line(message)}", err=True)

@@ -6,8 +6,7 @@ import sys
 
 import click
 
-from pjrt.api.errors import InvalidArgumentError
-from pjrt.cli._failures import naming
+from pjrt.api.errors import InvalidArgumentError, naming
 from pjrt.models.model_file import ModelFile
 
 STDIN = "-"

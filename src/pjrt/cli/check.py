@@ -8,8 +8,9 @@ import click
 
 import pjrt
 from pjrt import plugins
+from pjrt.api.errors import naming
 from pjrt.cli._console import print_json, progress, single_line
-from pjrt.cli._failures import fail, naming, one_line
+from pjrt.cli._failures import fail, one_line
 from pjrt.cli._options import (
     client_options,
     devices_option,

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from pjrt import stablehlo
+from pjrt.api.errors import naming
 from pjrt.cli._console import print_facts, print_json, print_table, progress
-from pjrt.cli._failures import naming
 from pjrt.cli._options import json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._saved_executable import as_dict, print_executable

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import pjrt.ifrt
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import naming
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.models.argument import Argument, all_fitted
 from pjrt.models.binding import Binding
@@ -127,10 +127,8 @@ class CallableModel(ABC, Generic[E]):
 
     def _compiled(self, shapes: Shapes) -> E:
         resolve_shapes(shapes, self.file.parameters)
-        try:
+        with naming(self.file.source):
             return self._compile(shapes)
-        except PjrtError as error:
-            raise self.file.named(error) from error
 
     def _resolved(self, shapes: ArgumentShapes | None) -> Shapes:
         """Return the shapes of ``parameters``; None stands for their own, where none is dynamic."""

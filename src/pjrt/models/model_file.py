@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pjrt import stablehlo
-from pjrt.api.errors import FailedPreconditionError, PjrtError, UnimplementedError
+from pjrt.api.errors import FailedPreconditionError, UnimplementedError, naming
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
@@ -125,7 +125,7 @@ class ModelFile:
                 executable are unknown.
             PjrtError: the program is damaged.
         """
-        try:
+        with naming(self.source):
             if self.executable is not None:
                 return self.executable.signature
             if self.contents is not None:
@@ -134,8 +134,6 @@ class ModelFile:
                 return of_contents(self.contents)
             assert self.program is not None
             return CallSignature.of(stablehlo.signature(self.program))
-        except PjrtError as error:
-            raise self.named(error) from error
 
     @property
     def parameters(self) -> Sequence[Parameter]:
@@ -229,12 +227,6 @@ class ModelFile:
             return Partitioning(self.executable.num_replicas, self.executable.num_partitions)
         assert self.program is not None
         return stablehlo.partitioning_of(self.program)
-
-    def named(self, error: PjrtError) -> PjrtError:
-        """Return an error with the file's name in its message."""
-        if not self.source or error.message.startswith(self.source):
-            return error
-        return PjrtError.of(error.code, f"{self.source}: {error.message}")
 
     def __repr__(self) -> str:
         return f"<ModelFile {self.source or 'without a file'}: {self.kind}>"

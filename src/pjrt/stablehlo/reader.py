@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, naming
 from pjrt.api.program import AnyProgram, Program, ProgramFormat
 from pjrt.stablehlo import _hlo
 from pjrt.stablehlo.files._jax_export_schema import looks_like_jax_export
@@ -65,17 +65,16 @@ def read_file(path: str | os.PathLike[str]) -> Program:
         return _of_folder(path)
     if os.path.basename(path) == SAVED_MODEL_FILE:
         raise InvalidArgumentError(f"expected the folder of a SavedModel, found a file in it: {os.fspath(path)!r}")
-    with naming(path):
+    with reading(path):
         return _recognized(_content(path))
 
 
 @contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
     """Put a file's path in front of the message of each error, and make errors of the file system errors of PJRT."""
     try:
-        yield
-    except PjrtError as error:
-        raise PjrtError.of(error.code, f"{os.fspath(path)}: {error.message}") from error
+        with naming(os.fspath(path)):
+            yield
     except FileNotFoundError as error:
         raise NotFoundError(f"expected a program, found no file at {os.fspath(path)!r}") from error
     except OSError as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pjrt.api.checks import expect_int
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError, naming
 from pjrt.api.program import Program
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models.benchmark.latency import Latencies
@@ -84,13 +84,13 @@ def bench(
     with contextlib.ExitStack() as stack:
         subjects = []
         for label, device in named:
-            with _naming(label):
+            with naming(label):
                 options = dict(client_options or {}) if isinstance(device, str) else {}
                 loaded = stack.enter_context(load_model(file, device, compile_options=compile_options, **options))
                 subjects.append(_Subject(label, loaded, arguments, plan, origin))
         for number in range(plan.rounds):
             for subject in subjects:
-                with _naming(subject.label):
+                with naming(subject.label):
                     if number == 0:
                         subject.measurement.warm_up()
                     subject.measurement.run_round(number)
@@ -278,12 +278,3 @@ class _Subject:
 
 def _name_of(file: ModelFile, subject: _Subject) -> str:
     return os.path.basename(file.source) or subject.executable.name
-
-
-@contextlib.contextmanager
-def _naming(device: str) -> Any:
-    """Add a device's name to the errors of its part of the benchmark."""
-    try:
-        yield
-    except PjrtError as error:
-        raise PjrtError.of(error.code, f"{device}: {error.message}") from error

@@ -14,7 +14,7 @@ import numpy as np
 
 from pjrt.api.call_arguments import MOST_CHOICES, choices, key_of
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError, naming
 from pjrt.api.shape_spec import format_shape
 from pjrt.models.binding import Binding, numbers_by_name
 from pjrt.models.inputs.input_files import RAW, array_of_bytes, arrays_in, members_in, with_type
@@ -128,10 +128,8 @@ def values_of(
         return binding.leaves((), texts)
     if not all(isinstance(each, str) for each in texts):
         return binding.leaves(texts, {})
-    try:
+    with naming(file.source):
         return [each.array for each in make_arguments(file.parameters, texts, shapes)]
-    except PjrtError as error:
-        raise file.named(error) from error
 
 
 def _sized(parameters: Sequence[Parameter], shapes: Mapping[Any, Sequence[int]]) -> Sequence[Parameter]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import naming
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes
 from pjrt.models.model_file import ModelFile
@@ -43,10 +43,8 @@ def program_dot(model: ModelFile | Program | str | bytes | os.PathLike[str], sha
         PjrtError: the program does not parse.
     """
     file = ModelFile.of(model)
-    try:
+    with naming(file.source):
         program = parsed_without_constants(program_of(file, shapes))
-    except PjrtError as error:
-        raise file.named(error) from error
     return _dot(ProgramGraph(program, argument_names(file)))
 
 

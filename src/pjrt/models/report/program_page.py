@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from pjrt.api.errors import PjrtError
+from pjrt.api.errors import PjrtError, naming
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes
 from pjrt.models.model_file import ModelFile
@@ -46,11 +46,9 @@ def program_page(model: ModelFile | Program | str | bytes | os.PathLike[str], sh
         PjrtError: the program does not parse.
     """
     file = ModelFile.of(model)
-    try:
+    with naming(file.source):
         program = program_of(file, shapes)
         parsed = parsed_without_constants(program)
-    except PjrtError as error:
-        raise file.named(error) from error
     title = file.source or parsed.name or "program"
     return page(f"{title} - pjrt", _data(file, program, parsed), _SCRIPTS)
 

@@ -24,7 +24,7 @@ from pjrt.api.errors import DataLossError, InvalidArgumentError
 from pjrt.api.program import Program
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.named_sharding import NamedSharding
-from pjrt.stablehlo.reader import naming
+from pjrt.stablehlo.reader import reading
 from pjrt.stablehlo.shapes.symbolic_size import symbols_in
 from pjrt.stablehlo.shardings.sharding import Sharding
 from pjrt.stablehlo.tree import Tree
@@ -208,6 +208,6 @@ def read_jax_export(source: bytes | bytearray | memoryview | os.PathLike[str]) -
     from pjrt.stablehlo.files import _jax_export_reader
 
     if isinstance(source, os.PathLike):
-        with naming(source):
+        with reading(source):
             return _jax_export_reader.read(Path(source).read_bytes())
     return _jax_export_reader.read(bytes(source))

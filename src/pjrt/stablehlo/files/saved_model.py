@@ -23,7 +23,7 @@ from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.tensor_bundle import TensorBundle
 from pjrt.stablehlo.files.tensorflow_graph import Graph, attributes_of, parse, text
 from pjrt.stablehlo.format import encoding_of
-from pjrt.stablehlo.reader import SAVED_MODEL_FILE, naming
+from pjrt.stablehlo.reader import SAVED_MODEL_FILE, reading
 
 _DEFAULT_SIGNATURE = "serving_default"
 _VARIABLES = Path("variables", "variables")
@@ -113,7 +113,7 @@ def read_saved_model(path: str | os.PathLike[str], signature: str = "") -> Saved
         DataLossError: the file is truncated or corrupt.
     """
     folder = Path(path)
-    with naming(folder / SAVED_MODEL_FILE):
+    with reading(folder / SAVED_MODEL_FILE):
         model = parse((folder / SAVED_MODEL_FILE).read_bytes())
         if not model.meta_graphs:
             raise DataLossError("corrupt SavedModel: it has no graph")

@@ -17,7 +17,7 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, NotFoundError, UnimplementedError
 from pjrt.stablehlo.protobuf_wire import varint
-from pjrt.stablehlo.reader import naming
+from pjrt.stablehlo.reader import reading
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48
@@ -40,7 +40,7 @@ class TensorBundle:
 
     def __init__(self, prefix: Path) -> None:
         self._prefix = prefix
-        with naming(prefix.with_suffix(".index")):
+        with reading(prefix.with_suffix(".index")):
             entries = dict(_table(prefix.with_suffix(".index").read_bytes()))
             header = _parsed("Header", entries.pop("", b""))
             if header.is_big_endian:
@@ -73,7 +73,7 @@ class TensorBundle:
         if not 0 <= entry.shard < self._num_shards <= _MOST_SHARDS:
             raise DataLossError(f"corrupt checkpoint: {key!r} is in part {entry.shard} of {self._num_shards}")
         file = self._prefix.with_name(f"{self._prefix.name}.data-{entry.shard:05}-of-{self._num_shards:05}")
-        with naming(file):
+        with reading(file):
             if entry.offset < 0 or entry.offset + entry.size > file.stat().st_size:
                 raise DataLossError(
                     f"truncated checkpoint: {key!r} ends at byte {entry.offset + entry.size} of {file.stat().st_size}"

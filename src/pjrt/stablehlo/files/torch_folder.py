@@ -22,7 +22,7 @@ from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError, 
 from pjrt.api.program import Program
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.files.torch_tree import parse_torch_tree
-from pjrt.stablehlo.reader import naming, read_file
+from pjrt.stablehlo.reader import read_file, reading
 from pjrt.stablehlo.tree import LEAF, Tree, TreeKind
 
 _FUNCTIONS, _DATA, _CONSTANTS = "functions", "data", "constants"
@@ -156,7 +156,7 @@ def read_torch_folder(path: str | os.PathLike[str], function: str = "") -> Torch
         DataLossError: a file in it is truncated or corrupt.
     """
     folder = Path(path)
-    with naming(path):
+    with reading(path):
         names = _function_names(folder) if folder.is_dir() else ()
     if not names:
         if not folder.exists():
@@ -168,7 +168,7 @@ def read_torch_folder(path: str | os.PathLike[str], function: str = "") -> Torch
     if name not in names:
         raise NotFoundError(f"{folder}: expected one of the functions {', '.join(names)}, found {name!r}")
     meta = folder / _FUNCTIONS / f"{name}.meta"
-    with naming(meta):
+    with reading(meta):
         facts = _Facts(_json(meta))
     weights = {
         index: _weight(folder, argument)
@@ -216,7 +216,7 @@ def _weight(folder: Path, argument: TorchArgument) -> np.ndarray[Any, Any]:
             raise DataLossError(f"{folder}: expected the name of a file as the name of a parameter, found {name}")
     else:
         name, file = f"the constant {argument.position}", folder / _CONSTANTS / str(argument.position)
-    with naming(file):
+    with reading(file):
         if not file.is_file():
             raise NotFoundError(f"the program takes {name}, which is not in the folder")
         array = _array(file)
