@@ -16,8 +16,8 @@ CAPI = PACKAGE / "capi"
 INCLUDE = CAPI / "include"
 ORDER = ("base", "event", "layout", "device", "client", "buffer", "transfer", "executable", "topology", "table")
 
-_COMMENT = re.compile(r"/\*.*?\*/", re.S)
-_ITEM = re.compile(
+_COMMENT = re.compile(r"[ \t]*/\*.*?\*/", re.S)
+ITEM = re.compile(
     r"typedef enum \{(?P<enum>[^}]*)\} (?P<enum_name>\w+);"
     r"|(?P<tag>typedef )?struct (?P<struct>\w+) \{(?P<body>(?:[^{}]|\{[^{}]*\})*)\}(?: \w+)?;"
     r"|typedef (?P<callback>[^;{}]*\(\*\w+\)\([^;{}]*\));"
@@ -108,7 +108,7 @@ def _base() -> str:
 
 def items() -> list[re.Match[str]]:
     """Return the declarations of all headers, in order."""
-    return [item for header in headers() for item in _ITEM.finditer(_COMMENT.sub("", header.read_text()))]
+    return [item for header in headers() for item in ITEM.finditer(_COMMENT.sub("", header.read_text()))]
 
 
 def declarations() -> str:

@@ -20,7 +20,7 @@ SOURCES = sorted(CAPI.glob("*.pyx"))
 FACTS = json.loads((Path(__file__).parent / "data" / "pjrt_c_abi.json").read_text())
 
 
-@pytest.mark.parametrize("tool", ["gen_abi.py", "gen_coverage.py", "gen_handles.py"])
+@pytest.mark.parametrize("tool", ["gen_abi.py", "gen_coverage.py", "gen_handles.py", "gen_schema.py"])
 def test_generating_again_changes_nothing(tool: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "tools" / tool, "--check"], capture_output=True, text=True, timeout=120, check=False

@@ -83,7 +83,7 @@ typedef struct PJRT_Api_Version {
 typedef struct PJRT_Error_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_Error *error;
+  PJRT_Error *error;  /* null */
 } PJRT_Error_Destroy_Args;
 
 /* The text is not zero-terminated and lives as long as the error. */
@@ -174,9 +174,9 @@ typedef struct PJRT_NamedValue {
   size_t name_size;
   PJRT_NamedValue_Type type;
   union {
-    const char *string_value;
+    const char *string_value;  /* count value_size */
     int64_t int64_value;
-    const int64_t *int64_array_value;
+    const int64_t *int64_array_value;  /* count value_size */
     float float_value;
     bool bool_value;
   };

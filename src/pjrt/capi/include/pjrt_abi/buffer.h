@@ -13,9 +13,9 @@ typedef struct PJRT_Client_CreateUninitializedBuffer_Args {
   const int64_t *shape_dims;
   size_t shape_num_dims;
   PJRT_Buffer_Type shape_element_type;
-  PJRT_Buffer_MemoryLayout *shape_layout;
-  PJRT_Device *device;
-  PJRT_Memory *memory;
+  PJRT_Buffer_MemoryLayout *shape_layout;  /* null */
+  PJRT_Device *device;  /* null */
+  PJRT_Memory *memory;  /* null */
   PJRT_Buffer *buffer;  /* out */
 } PJRT_Client_CreateUninitializedBuffer_Args;
 
@@ -30,7 +30,7 @@ typedef struct PJRT_Client_CreateErrorBuffer_Args {
   const int64_t *shape_dims;
   size_t shape_num_dims;
   PJRT_Buffer_Type shape_element_type;
-  PJRT_Buffer_MemoryLayout *shape_layout;
+  PJRT_Buffer_MemoryLayout *shape_layout;  /* null */
   PJRT_Memory *memory;
   PJRT_Buffer *buffer;  /* out */
   const PJRT_NamedValue *payload;
@@ -47,9 +47,9 @@ typedef struct PJRT_Client_CreateAliasBuffer_Args {
   const int64_t *shape_dims;
   size_t shape_num_dims;
   PJRT_Buffer_Type shape_element_type;
-  PJRT_Buffer_MemoryLayout *shape_layout;
+  PJRT_Buffer_MemoryLayout *shape_layout;  /* null */
   PJRT_Buffer *alias_buffer;  /* out */
-  PJRT_FulfillAliasBufferCallback *fulfill_alias_buffer_cb;  /* out */
+  PJRT_FulfillAliasBufferCallback *fulfill_alias_buffer_cb;  /* out, new */
 } PJRT_Client_CreateAliasBuffer_Args;
 
 /* With status OK the alias stands for the buffer; with any other status it fails with that error. */
@@ -57,11 +57,11 @@ typedef struct PJRT_Client_FulfillAliasBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Client *client;
-  PJRT_Buffer *buffer;
+  PJRT_Buffer *buffer;  /* null */
   PJRT_Error_Code status_code;
   const char *error_message;
   size_t error_message_size;
-  PJRT_FulfillAliasBufferCallback *fulfill_alias_buffer_cb;
+  PJRT_FulfillAliasBufferCallback *fulfill_alias_buffer_cb;  /* consumes */
 } PJRT_Client_FulfillAliasBuffer_Args;
 
 /* The event is ready when the host memory may be changed or freed, which depends on host_buffer_semantics. Where
@@ -70,16 +70,16 @@ typedef struct PJRT_Client_BufferFromHostBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Client *client;
-  const void *data;
+  const void *data;  /* address, keeps */
   PJRT_Buffer_Type type;
   const int64_t *dims;
   size_t num_dims;
-  const int64_t *byte_strides;
+  const int64_t *byte_strides;  /* null */
   size_t num_byte_strides;
   PJRT_HostBufferSemantics host_buffer_semantics;
-  PJRT_Device *device;
-  PJRT_Memory *memory;
-  PJRT_Buffer_MemoryLayout *device_layout;
+  PJRT_Device *device;  /* null */
+  PJRT_Memory *memory;  /* null */
+  PJRT_Buffer_MemoryLayout *device_layout;  /* null */
   PJRT_Event *done_with_host_buffer;  /* out */
   PJRT_Buffer *buffer;  /* out */
 } PJRT_Client_BufferFromHostBuffer_Args;
@@ -90,24 +90,24 @@ typedef struct PJRT_Client_CreateViewOfDeviceBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Client *client;
-  void *device_buffer_ptr;
+  void *device_buffer_ptr;  /* address, keeps */
   const int64_t *dims;
   size_t num_dims;
   PJRT_Buffer_Type element_type;
-  PJRT_Buffer_MemoryLayout *layout;
-  PJRT_Device *device;
-  void (*on_delete_callback)(void *device_buffer_ptr, void *user_arg);
+  PJRT_Buffer_MemoryLayout *layout;  /* null */
+  PJRT_Device *device;  /* null */
+  void (*on_delete_callback)(void *device_buffer_ptr, void *user_arg);  /* null, once */
   void *on_delete_callback_arg;
   intptr_t stream;
   PJRT_Buffer *buffer;  /* out */
-  PJRT_Memory *memory;
+  PJRT_Memory *memory;  /* null */
 } PJRT_Client_CreateViewOfDeviceBuffer_Args;
 
 /* Deletes the buffer if it is not deleted yet, and frees the handle. */
 typedef struct PJRT_Buffer_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_Buffer *buffer;
+  PJRT_Buffer *buffer;  /* null */
 } PJRT_Buffer_Destroy_Args;
 
 typedef struct PJRT_Buffer_ElementType_Args {
@@ -129,7 +129,7 @@ typedef struct PJRT_Buffer_UnpaddedDimensions_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
-  const int64_t *unpadded_dims;  /* out */
+  const int64_t *unpadded_dims;  /* out, count num_dims */
   size_t num_dims;  /* out */
 } PJRT_Buffer_UnpaddedDimensions_Args;
 
@@ -137,7 +137,7 @@ typedef struct PJRT_Buffer_DynamicDimensionIndices_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
-  const size_t *dynamic_dim_indices;  /* out */
+  const size_t *dynamic_dim_indices;  /* out, count num_dynamic_dims */
   size_t num_dynamic_dims;  /* out */
 } PJRT_Buffer_DynamicDimensionIndices_Args;
 
@@ -154,9 +154,9 @@ typedef struct PJRT_Buffer_ToHostBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *src;
-  PJRT_Buffer_MemoryLayout *host_layout;
-  void *dst;
-  size_t dst_size;
+  PJRT_Buffer_MemoryLayout *host_layout;  /* null */
+  void *dst;  /* null, fills, keeps */
+  size_t dst_size;  /* in out */
   PJRT_Event *event;  /* out */
 } PJRT_Buffer_ToHostBuffer_Args;
 
@@ -186,7 +186,7 @@ typedef struct PJRT_Buffer_CopyRawToHost_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
-  void *dst;
+  void *dst;  /* count transfer_size, fills, keeps */
   int64_t offset;
   int64_t transfer_size;
   PJRT_Event *event;  /* out */
@@ -198,7 +198,7 @@ typedef struct PJRT_Buffer_CopyRawToHostFuture_Callback_Args {
   PJRT_Error_Code error_code;
   const char *error_message;
   size_t error_message_size;
-  void *dst;
+  void *dst;  /* address, fills, keeps */
 } PJRT_Buffer_CopyRawToHostFuture_Callback_Args;
 
 /* As CopyRawToHost, but the caller gives the destination later: it calls future_ready_callback once, with
@@ -211,7 +211,7 @@ typedef struct PJRT_Buffer_CopyRawToHostFuture_Args {
   int64_t transfer_size;
   PJRT_Event *event;  /* out */
   void *callback_data;  /* out */
-  void (*future_ready_callback)(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args);  /* out */
+  void (*future_ready_callback)(PJRT_Buffer_CopyRawToHostFuture_Callback_Args *args);  /* out, once */
 } PJRT_Buffer_CopyRawToHostFuture_Args;
 
 typedef struct PJRT_Buffer_CopyToDevice_Args {
@@ -237,7 +237,7 @@ typedef struct PJRT_Buffer_Bitcast_Args {
   PJRT_Buffer_Type element_type;
   const int64_t *dims;
   size_t num_dims;
-  PJRT_Buffer_MemoryLayout *device_layout;
+  PJRT_Buffer_MemoryLayout *device_layout;  /* null */
   PJRT_Buffer *out_buffer;  /* out */
 } PJRT_Buffer_Bitcast_Args;
 
@@ -310,9 +310,9 @@ typedef struct PJRT_Buffer_DonateWithControlDependency_Callback_Args {
 typedef struct PJRT_Buffer_DonateWithControlDependency_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_Buffer *buffer;
+  PJRT_Buffer *buffer;  /* donates */
   void *callback_data;  /* out */
-  void (*dependency_ready_callback)(PJRT_Buffer_DonateWithControlDependency_Callback_Args *args);  /* out */
+  void (*dependency_ready_callback)(PJRT_Buffer_DonateWithControlDependency_Callback_Args *args);  /* out, once */
   PJRT_Buffer *out_buffer;  /* out */
 } PJRT_Buffer_DonateWithControlDependency_Args;
 

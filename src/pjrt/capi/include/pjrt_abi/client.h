@@ -60,14 +60,14 @@ typedef PJRT_Error *(*PJRT_KeyValuePutCallback)(PJRT_KeyValuePutCallback_Args *a
 typedef struct PJRT_Client_Create_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  const PJRT_NamedValue *create_options;
+  const PJRT_NamedValue *create_options;  /* count num_options */
   size_t num_options;
-  PJRT_KeyValueGetCallback kv_get_callback;
+  PJRT_KeyValueGetCallback kv_get_callback;  /* null */
   void *kv_get_user_arg;
-  PJRT_KeyValuePutCallback kv_put_callback;
+  PJRT_KeyValuePutCallback kv_put_callback;  /* null */
   void *kv_put_user_arg;
   PJRT_Client *client;  /* out */
-  PJRT_KeyValueTryGetCallback kv_try_get_callback;
+  PJRT_KeyValueTryGetCallback kv_try_get_callback;  /* null */
   void *kv_try_get_user_arg;
 } PJRT_Client_Create_Args;
 
@@ -75,7 +75,7 @@ typedef struct PJRT_Client_Create_Args {
 typedef struct PJRT_Client_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_Client *client;
+  PJRT_Client *client;  /* null */
 } PJRT_Client_Destroy_Args;
 
 typedef struct PJRT_Client_PlatformName_Args {
@@ -106,7 +106,7 @@ typedef struct PJRT_Client_TopologyDescription_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Client *client;
-  PJRT_TopologyDescription *topology;  /* out */
+  PJRT_TopologyDescription *topology;  /* out, borrowed */
 } PJRT_Client_TopologyDescription_Args;
 
 /* All devices of all processes. Array and devices are owned by the client. */
@@ -220,7 +220,7 @@ typedef struct PJRT_Client_DefaultDeviceAssignment_Args {
   int num_replicas;
   int num_partitions;
   size_t default_assignment_size;
-  int *default_assignment;
+  int *default_assignment;  /* fills */
 } PJRT_Client_DefaultDeviceAssignment_Args;
 
 /* Registers host memory for direct transfers until it is unmapped. */
@@ -228,7 +228,7 @@ typedef struct PJRT_Client_DmaMap_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Client *client;
-  void *data;
+  void *data;  /* count size, keeps */
   size_t size;
 } PJRT_Client_DmaMap_Args;
 
@@ -236,7 +236,7 @@ typedef struct PJRT_Client_DmaUnmap_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Client *client;
-  void *data;
+  void *data;  /* address */
 } PJRT_Client_DmaUnmap_Args;
 
 #endif  /* PJRT_ABI_CLIENT_H_ */

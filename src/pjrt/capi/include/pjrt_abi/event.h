@@ -8,7 +8,7 @@
 typedef struct PJRT_Event_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_Event *event;
+  PJRT_Event *event;  /* null */
 } PJRT_Event_Destroy_Args;
 
 typedef struct PJRT_Event_IsReady_Args {
@@ -33,7 +33,7 @@ typedef struct PJRT_Event_Await_Args {
 } PJRT_Event_Await_Args;
 
 /* Owns the error, which is null on success. */
-typedef void (*PJRT_Event_OnReadyCallback)(PJRT_Error *error, void *user_arg);
+typedef void (*PJRT_Event_OnReadyCallback)(PJRT_Error *error /* consumes */, void *user_arg);
 
 /* The callback runs once, on any thread, at once where the event is ready already; it owns the
  * error it is given. */
@@ -41,7 +41,7 @@ typedef struct PJRT_Event_OnReady_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Event *event;
-  PJRT_Event_OnReadyCallback callback;
+  PJRT_Event_OnReadyCallback callback;  /* once */
   void *user_arg;
 } PJRT_Event_OnReady_Args;
 

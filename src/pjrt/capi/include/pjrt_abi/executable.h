@@ -14,19 +14,19 @@ typedef struct PJRT_ExecuteContext_Create_Args {
 typedef struct PJRT_ExecuteContext_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_ExecuteContext *context;
+  PJRT_ExecuteContext *context;  /* null */
 } PJRT_ExecuteContext_Destroy_Args;
 
 typedef struct PJRT_Executable_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_Executable *executable;
+  PJRT_Executable *executable;  /* null */
 } PJRT_Executable_Destroy_Args;
 
 typedef struct PJRT_LoadedExecutable_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_LoadedExecutable *executable;
+  PJRT_LoadedExecutable *executable;  /* null */
 } PJRT_LoadedExecutable_Destroy_Args;
 
 /* The Executable belongs to the caller. */
@@ -97,7 +97,7 @@ typedef struct PJRT_Executable_OptimizedProgram_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Executable *executable;
-  PJRT_Program *program;
+  PJRT_Program *program;  /* fills */
 } PJRT_Executable_OptimizedProgram_Args;
 
 typedef struct PJRT_LoadedExecutable_Delete_Args {
@@ -116,7 +116,7 @@ typedef struct PJRT_LoadedExecutable_IsDeleted_Args {
 /* Owns the chunk: calls its deleter when done with it. Null on success, else an error made with
  * *callback_error. */
 typedef PJRT_Error *(*PJRT_SendCallback)(
-    PJRT_Chunk *chunk, PJRT_CallbackError *callback_error, size_t total_size_in_bytes,
+    PJRT_Chunk *chunk /* consumes */, PJRT_CallbackError *callback_error, size_t total_size_in_bytes,
     bool done, void *user_arg);
 
 typedef struct PJRT_SendCallbackInfo {
@@ -126,7 +126,7 @@ typedef struct PJRT_SendCallbackInfo {
 } PJRT_SendCallbackInfo;
 
 /* Owns the stream: fills it chunk by chunk, then destroys it. */
-typedef void (*PJRT_RecvCallback)(PJRT_CopyToDeviceStream *stream, void *user_arg);
+typedef void (*PJRT_RecvCallback)(PJRT_CopyToDeviceStream *stream /* consumes */, void *user_arg);
 
 typedef struct PJRT_RecvCallbackInfo {
   int64_t channel_id;
@@ -151,21 +151,21 @@ typedef struct PJRT_HloOutputCallbackInfo {
 typedef struct PJRT_ExecuteOptions {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_SendCallbackInfo **send_callbacks;
-  PJRT_RecvCallbackInfo **recv_callbacks;
+  PJRT_SendCallbackInfo **send_callbacks;  /* null, values, inner num_send_ops */
+  PJRT_RecvCallbackInfo **recv_callbacks;  /* null, values, inner num_recv_ops */
   size_t num_send_ops;
   size_t num_recv_ops;
   int launch_id;
-  const int64_t *non_donatable_input_indices;
+  const int64_t *non_donatable_input_indices;  /* null */
   size_t num_non_donatable_input_indices;
-  PJRT_ExecuteContext *context;
-  const char *call_location;
+  PJRT_ExecuteContext *context;  /* null */
+  const char *call_location;  /* null */
   size_t num_tasks;
-  int *task_ids;
-  int64_t *incarnation_ids;
-  PJRT_MultiSlice_Config *multi_slice_config;
+  int *task_ids;  /* null, count num_tasks */
+  int64_t *incarnation_ids;  /* null, count num_tasks */
+  PJRT_MultiSlice_Config *multi_slice_config;  /* null */
   bool use_major_to_minor_data_layout_for_callbacks;
-  PJRT_HloOutputCallbackInfo *hlo_output_callbacks;
+  PJRT_HloOutputCallbackInfo *hlo_output_callbacks;  /* null */
   size_t num_hlo_output_callbacks;
 } PJRT_ExecuteOptions;
 
@@ -177,12 +177,12 @@ typedef struct PJRT_LoadedExecutable_Execute_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_LoadedExecutable *executable;
   PJRT_ExecuteOptions *options;
-  PJRT_Buffer *const *const *argument_lists;
+  PJRT_Buffer *const *const *argument_lists;  /* count num_devices, inner num_args, donates */
   size_t num_devices;
   size_t num_args;
-  PJRT_Buffer **const *output_lists;
-  PJRT_Event **device_complete_events;
-  PJRT_Device *execute_device;
+  PJRT_Buffer **const *output_lists;  /* null, count num_devices, fills, new */
+  PJRT_Event **device_complete_events;  /* null, count num_devices, fills, new */
+  PJRT_Device *execute_device;  /* null */
 } PJRT_LoadedExecutable_Execute_Args;
 
 typedef struct PJRT_Executable_NumOutputs_Args {
@@ -250,7 +250,7 @@ typedef struct PJRT_Executable_OutputDimensions_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Executable *executable;
   size_t num_outputs;  /* out */
-  const int64_t *dims;  /* out */
+  const int64_t *dims;  /* out, one */
   const size_t *dim_sizes;  /* out */
 } PJRT_Executable_OutputDimensions_Args;
 
@@ -296,9 +296,9 @@ typedef struct PJRT_Executable_GetCompileOptions_Args {
 
 typedef struct PJRT_LoadOptions {
   size_t struct_size;
-  const int32_t *computation_origin;
+  const int32_t *computation_origin;  /* null */
   size_t computation_origin_size;
-  PJRT_MultiSlice_Config *multi_slice_config;
+  PJRT_MultiSlice_Config *multi_slice_config;  /* null */
 } PJRT_LoadOptions;
 
 /* The bytes may be freed after the call. */
@@ -309,9 +309,9 @@ typedef struct PJRT_Executable_DeserializeAndLoad_Args {
   const char *serialized_executable;
   size_t serialized_executable_size;
   PJRT_LoadedExecutable *loaded_executable;  /* out */
-  const char *overridden_serialized_compile_options;
+  const char *overridden_serialized_compile_options;  /* null */
   size_t overridden_serialized_compile_options_size;
-  PJRT_LoadOptions *load_options;
+  PJRT_LoadOptions *load_options;  /* null */
 } PJRT_Executable_DeserializeAndLoad_Args;
 
 typedef struct PJRT_LoadedExecutable_Fingerprint_Args {

@@ -57,8 +57,8 @@ typedef struct PJRT_Buffer_MemoryLayout_Tiled {
   PJRT_Extension_Base *extension_start;
   const int64_t *minor_to_major;
   size_t minor_to_major_size;
-  const int64_t *tile_dims;
-  const size_t *tile_dim_sizes;
+  const int64_t *tile_dims;  /* one */
+  const size_t *tile_dim_sizes;  /* count num_tiles */
   size_t num_tiles;
 } PJRT_Buffer_MemoryLayout_Tiled;
 

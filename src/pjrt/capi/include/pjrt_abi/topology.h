@@ -10,7 +10,7 @@ typedef struct PJRT_TopologyDescription_Create_Args {
   PJRT_Extension_Base *extension_start;
   const char *topology_name;
   size_t topology_name_size;
-  const PJRT_NamedValue *create_options;
+  const PJRT_NamedValue *create_options;  /* count num_options */
   size_t num_options;
   PJRT_TopologyDescription *topology;  /* out */
 } PJRT_TopologyDescription_Create_Args;
@@ -19,7 +19,7 @@ typedef struct PJRT_TopologyDescription_Create_Args {
 typedef struct PJRT_TopologyDescription_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_TopologyDescription *topology;
+  PJRT_TopologyDescription *topology;  /* null */
 } PJRT_TopologyDescription_Destroy_Args;
 
 typedef struct PJRT_TopologyDescription_PlatformVersion_Args {
@@ -87,7 +87,7 @@ typedef struct PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args {
   const int64_t *dims;
   size_t num_dims;
   PJRT_Buffer_Type element_type;
-  const PJRT_Buffer_MemoryLayout *layout;
+  const PJRT_Buffer_MemoryLayout *layout;  /* null */
   const char *serialized_shape;  /* out */
   size_t serialized_shape_size;  /* out */
   void (*serialized_shape_deleter)(const char *);  /* out */
@@ -109,7 +109,7 @@ typedef struct PJRT_Compile_Args {
   const PJRT_Program *program;
   const char *compile_options;
   size_t compile_options_size;
-  PJRT_Client *client;
+  PJRT_Client *client;  /* null */
   PJRT_Executable *executable;  /* out */
 } PJRT_Compile_Args;
 

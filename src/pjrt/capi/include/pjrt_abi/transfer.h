@@ -8,7 +8,7 @@
 typedef struct PJRT_AsyncHostToDeviceTransferManager_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_AsyncHostToDeviceTransferManager *transfer_manager;
+  PJRT_AsyncHostToDeviceTransferManager *transfer_manager;  /* null */
 } PJRT_AsyncHostToDeviceTransferManager_Destroy_Args;
 
 /* The data must stay unchanged until the event is ready. */
@@ -17,7 +17,7 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_TransferData_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_AsyncHostToDeviceTransferManager *transfer_manager;
   int buffer_index;
-  const void *data;
+  const void *data;  /* count transfer_size, keeps */
   int64_t offset;
   int64_t transfer_size;
   bool is_last_transfer;
@@ -69,7 +69,7 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_AsyncHostToDeviceTransferManager *transfer_manager;
-  const PJRT_NamedValue *transfer_metadata;
+  const PJRT_NamedValue *transfer_metadata;  /* count num_metadata */
   size_t num_metadata;
 } PJRT_AsyncHostToDeviceTransferManager_AddMetadata_Args;
 
@@ -78,11 +78,11 @@ typedef struct PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_AsyncHostToDeviceTransferManager *transfer_manager;
   int buffer_index;
-  const void *data;
+  const void *data;  /* address, keeps */
   const int64_t *shape_dims;
   size_t shape_num_dims;
   PJRT_Buffer_Type shape_element_type;
-  PJRT_Buffer_MemoryLayout *shape_layout;
+  PJRT_Buffer_MemoryLayout *shape_layout;  /* null */
   PJRT_Event *done_with_h2d_transfer;  /* out */
 } PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args;
 
@@ -92,7 +92,7 @@ typedef struct PJRT_Client_CreateBuffersForAsyncHostToDevice_Args {
   PJRT_Client *client;
   PJRT_ShapeSpec *shape_specs;
   size_t num_shape_specs;
-  PJRT_Buffer_MemoryLayout **device_layouts;
+  PJRT_Buffer_MemoryLayout **device_layouts;  /* null */
   size_t num_device_layouts;
   PJRT_Memory *memory;
   PJRT_AsyncHostToDeviceTransferManager *transfer_manager;  /* out */
@@ -100,16 +100,16 @@ typedef struct PJRT_Client_CreateBuffersForAsyncHostToDevice_Args {
 
 /* A piece of memory with its owner's deleter. The last holder of the chunk calls it, exactly once. */
 typedef struct PJRT_Chunk {
-  void *data;
+  void *data;  /* count size */
   size_t size;
-  void (*deleter)(void *data, void *deleter_arg);
+  void (*deleter)(void *data, void *deleter_arg);  /* once */
   void *deleter_arg;
 } PJRT_Chunk;
 
 typedef struct PJRT_CopyToDeviceStream_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  PJRT_CopyToDeviceStream *stream;
+  PJRT_CopyToDeviceStream *stream;  /* null */
 } PJRT_CopyToDeviceStream_Destroy_Args;
 
 /* The stream takes the chunk and calls its deleter. */
@@ -117,7 +117,7 @@ typedef struct PJRT_CopyToDeviceStream_AddChunk_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_CopyToDeviceStream *stream;
-  PJRT_Chunk *chunk;
+  PJRT_Chunk *chunk;  /* consumes */
   PJRT_Event *transfer_complete;  /* out */
 } PJRT_CopyToDeviceStream_AddChunk_Args;
 

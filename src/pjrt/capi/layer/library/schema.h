@@ -28,7 +28,8 @@ typedef enum {
   PJRT_KIND_CALLBACK,      /* a function pointer: pjrt_callbacks[type]; -1 if it is not described */
   PJRT_KIND_USER_DATA,     /* the pointer that is given back to a callback */
   PJRT_KIND_ARRAY,         /* E *: count elements of kind `element`, each of element_size bytes */
-  PJRT_KIND_LISTS,         /* E **: count arrays, each of inner_count elements */
+  PJRT_KIND_LISTS,         /* E **: count arrays, each of inner_count elements. In PJRT_ExecuteOptions count is -1: as
+                              many as devices; in output_lists inner_count is -1: as many as the program has outputs */
   PJRT_KIND_NUM_KINDS
 } pjrt_kind;
 
@@ -50,6 +51,7 @@ typedef enum {
   PJRT_MARK_FILLS = 1 << 7,     /* the caller's memory behind the pointer is written */
   PJRT_MARK_KEEPS = 1 << 8,     /* in: the callee uses the memory after the call, until an event of the call is ready */
   PJRT_MARK_ONCE = 1 << 9,      /* a callback or deleter that is called exactly once */
+  PJRT_MARK_INLINE = 1 << 10,   /* an array that lies in the struct itself: size / element_size elements */
 } pjrt_mark;
 
 typedef struct pjrt_field {
@@ -65,6 +67,7 @@ typedef struct pjrt_field {
   int16_t inner_count;   /* of LISTS: the index of the field with the number of elements of each list; of arrays of
                             texts or arrays (TEXT, ARRAY as element): the index of the array of their sizes; else -1 */
   int16_t owner;         /* of what is borrowed: the index of the field with its owner; of user data: its callback */
+  int16_t variant;       /* of a member of a union: the value of the enum after the union with which it counts; else -1 */
   uint16_t marks;        /* pjrt_mark, or-ed */
 } pjrt_field;
 

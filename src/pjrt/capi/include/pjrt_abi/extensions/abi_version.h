@@ -12,13 +12,13 @@ typedef struct PJRT_AbiVersion_SerializedProto PJRT_AbiVersion_SerializedProto;
 typedef struct PJRT_Client_RuntimeAbiVersion_Args {
   size_t struct_size;
   PJRT_Client *client;
-  PJRT_RuntimeAbiVersion *abi_version;
+  PJRT_RuntimeAbiVersion *abi_version;  /* out */
 } PJRT_Client_RuntimeAbiVersion_Args;
 
 typedef struct PJRT_Executable_GetAbiVersion_Args {
   size_t struct_size;
   PJRT_Executable *executable;
-  PJRT_ExecutableAbiVersion *abi_version;
+  PJRT_ExecutableAbiVersion *abi_version;  /* out */
 } PJRT_Executable_GetAbiVersion_Args;
 
 typedef struct PJRT_RuntimeAbiVersion_Destroy_Args {
@@ -44,23 +44,23 @@ typedef struct PJRT_RuntimeAbiVersion_IsCompatibleWithExecutable_Args {
 typedef struct PJRT_RuntimeAbiVersion_ToProto_Args {
   size_t struct_size;
   const PJRT_RuntimeAbiVersion *abi_version;
-  const char *serialized_proto;
-  size_t serialized_proto_size;
-  PJRT_AbiVersion_SerializedProto *serialized_proto_holder;
-  void (*serialized_proto_deleter)(PJRT_AbiVersion_SerializedProto *holder);
+  const char *serialized_proto;  /* out */
+  size_t serialized_proto_size;  /* out */
+  PJRT_AbiVersion_SerializedProto *serialized_proto_holder;  /* out */
+  void (*serialized_proto_deleter)(PJRT_AbiVersion_SerializedProto *holder);  /* out */
 } PJRT_RuntimeAbiVersion_ToProto_Args;
 
 typedef struct PJRT_RuntimeAbiVersion_PlatformId_Args {
   size_t struct_size;
   const PJRT_RuntimeAbiVersion *abi_version;
-  size_t platform_id;
+  size_t platform_id;  /* out */
 } PJRT_RuntimeAbiVersion_PlatformId_Args;
 
 typedef struct PJRT_RuntimeAbiVersion_FromProto_Args {
   size_t struct_size;
   const char *serialized_proto;
   size_t serialized_proto_size;
-  PJRT_RuntimeAbiVersion *abi_version;
+  PJRT_RuntimeAbiVersion *abi_version;  /* out */
 } PJRT_RuntimeAbiVersion_FromProto_Args;
 
 typedef struct PJRT_ExecutableAbiVersion_Destroy_Args {
@@ -72,23 +72,23 @@ typedef struct PJRT_ExecutableAbiVersion_Destroy_Args {
 typedef struct PJRT_ExecutableAbiVersion_ToProto_Args {
   size_t struct_size;
   const PJRT_ExecutableAbiVersion *abi_version;
-  const char *serialized_proto;
-  size_t serialized_proto_size;
-  PJRT_AbiVersion_SerializedProto *serialized_proto_holder;
-  void (*serialized_proto_deleter)(PJRT_AbiVersion_SerializedProto *holder);
+  const char *serialized_proto;  /* out */
+  size_t serialized_proto_size;  /* out */
+  PJRT_AbiVersion_SerializedProto *serialized_proto_holder;  /* out */
+  void (*serialized_proto_deleter)(PJRT_AbiVersion_SerializedProto *holder);  /* out */
 } PJRT_ExecutableAbiVersion_ToProto_Args;
 
 typedef struct PJRT_ExecutableAbiVersion_PlatformId_Args {
   size_t struct_size;
   const PJRT_ExecutableAbiVersion *abi_version;
-  size_t platform_id;
+  size_t platform_id;  /* out */
 } PJRT_ExecutableAbiVersion_PlatformId_Args;
 
 typedef struct PJRT_ExecutableAbiVersion_FromProto_Args {
   size_t struct_size;
   const char *serialized_proto;
   size_t serialized_proto_size;
-  PJRT_ExecutableAbiVersion *abi_version;
+  PJRT_ExecutableAbiVersion *abi_version;  /* out */
 } PJRT_ExecutableAbiVersion_FromProto_Args;
 
 typedef struct PJRT_AbiVersion_Extension {

@@ -50,7 +50,7 @@ typedef struct PJRT_Callback_InvokeCallback_Args {
   size_t struct_size;
   PJRT_Client *client;
   PJRT_Callback_Type type;
-  void *args;
+  void *args;  /* address */
 } PJRT_Callback_InvokeCallback_Args;
 
 typedef struct PJRT_Callback_Extension {

@@ -34,12 +34,12 @@ typedef struct PJRT_Collectives_CreateCommunicators_Args {
   PJRT_Collectives *collectives;
   const int64_t *device_ids;
   size_t num_device_ids;
-  const char **clique_ids;
-  const size_t *clique_id_sizes;
+  const char **clique_ids;  /* null, text */
+  const size_t *clique_id_sizes;  /* null */
   size_t num_clique_ids;
-  int64_t *rank_ids;
+  int64_t *rank_ids;  /* count num_device_ranks */
   size_t num_device_ranks;
-  PJRT_Collectives_Communicator **communicators;  /* out */
+  PJRT_Collectives_Communicator **communicators;  /* out, new */
   size_t num_communicators;  /* out */
   PJRT_Collectives_Communicators *communicators_holder;  /* out */
   void (*communicators_holder_deleter)(PJRT_Collectives_Communicators *holder);  /* out */
@@ -65,50 +65,50 @@ typedef struct PJRT_Collectives_CpuExecutor {
 typedef struct PJRT_Collectives_Communicator_AllReduce_Args {
   size_t struct_size;
   PJRT_Collectives_Communicator *communicator;
-  void *send_buffer_ptr;
+  void *send_buffer_ptr;  /* keeps */
   size_t send_buffer_size;
-  void *recv_buffer_ptr;
+  void *recv_buffer_ptr;  /* fills, keeps */
   size_t recv_buffer_size;
   PJRT_Buffer_Type primitive_type;
   size_t count;
   PJRT_Collectives_ReductionKind reduction_kind;
-  PJRT_Collectives_CpuExecutor *cpu_executor;
+  PJRT_Collectives_CpuExecutor *cpu_executor;  /* null */
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_AllReduce_Args;
 
 typedef struct PJRT_Collectives_Communicator_ReduceScatter_Args {
   size_t struct_size;
   PJRT_Collectives_Communicator *communicator;
-  void *send_buffer_ptr;
+  void *send_buffer_ptr;  /* keeps */
   size_t send_buffer_size;
-  void *recv_buffer_ptr;
+  void *recv_buffer_ptr;  /* fills, keeps */
   size_t recv_buffer_size;
   PJRT_Buffer_Type primitive_type;
   size_t count;
   PJRT_Collectives_ReductionKind reduction_kind;
-  PJRT_Collectives_CpuExecutor *cpu_executor;
+  PJRT_Collectives_CpuExecutor *cpu_executor;  /* null */
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_ReduceScatter_Args;
 
 typedef struct PJRT_Collectives_Communicator_AllGather_Args {
   size_t struct_size;
   PJRT_Collectives_Communicator *communicator;
-  void *send_buffer_ptr;
+  void *send_buffer_ptr;  /* keeps */
   size_t send_buffer_size;
-  void *recv_buffer_ptr;
+  void *recv_buffer_ptr;  /* fills, keeps */
   size_t recv_buffer_size;
   PJRT_Buffer_Type primitive_type;
   size_t count;
-  PJRT_Collectives_CpuExecutor *cpu_executor;
+  PJRT_Collectives_CpuExecutor *cpu_executor;  /* null */
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_AllGather_Args;
 
 typedef struct PJRT_Collectives_Communicator_CollectivePermute_Args {
   size_t struct_size;
   PJRT_Collectives_Communicator *communicator;
-  void *send_buffer_ptr;
+  void *send_buffer_ptr;  /* keeps */
   size_t send_buffer_size;
-  void *recv_buffer_ptr;
+  void *recv_buffer_ptr;  /* fills, keeps */
   size_t recv_buffer_size;
   PJRT_Buffer_Type primitive_type;
   size_t count;
@@ -116,22 +116,22 @@ typedef struct PJRT_Collectives_Communicator_CollectivePermute_Args {
   int64_t source_rank;
   int64_t *target_ranks;
   size_t num_target_ranks;
-  PJRT_Collectives_CpuExecutor *cpu_executor;
+  PJRT_Collectives_CpuExecutor *cpu_executor;  /* null */
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_CollectivePermute_Args;
 
 typedef struct PJRT_Collectives_Communicator_AllToAll_Args {
   size_t struct_size;
   PJRT_Collectives_Communicator *communicator;
-  void **send_buffers_ptrs;
-  const size_t *send_buffers_sizes;
+  void **send_buffers_ptrs;  /* count num_send_buffers, inner send_buffers_sizes, keeps */
+  const size_t *send_buffers_sizes;  /* count num_send_buffers */
   size_t num_send_buffers;
-  void **recv_buffers_ptrs;
-  const size_t *recv_buffers_sizes;
+  void **recv_buffers_ptrs;  /* count num_recv_buffers, inner recv_buffers_sizes, fills, keeps */
+  const size_t *recv_buffers_sizes;  /* count num_recv_buffers */
   size_t num_recv_buffers;
   PJRT_Buffer_Type primitive_type;
   size_t count;
-  PJRT_Collectives_CpuExecutor *cpu_executor;
+  PJRT_Collectives_CpuExecutor *cpu_executor;  /* null */
   PJRT_Event *event;  /* out */
 } PJRT_Collectives_Communicator_AllToAll_Args;
 

@@ -14,7 +14,7 @@ typedef struct PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args {
   PJRT_Buffer **buffers;
   const int64_t *dst_global_device_ids;
   const int64_t *transfer_keys;
-  PJRT_Event **send_events;
+  PJRT_Event **send_events;  /* fills, new */
 } PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args;
 
 /* All arrays have num_shapes entries; num_dims holds the dimensions of each shape, shape_num_dims how many. */
@@ -24,16 +24,16 @@ typedef struct PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args {
   PJRT_Client *client;
   size_t num_shapes;
   size_t *shape_num_dims;
-  const int64_t **num_dims;
+  const int64_t **num_dims;  /* inner shape_num_dims */
   PJRT_Buffer_Type *element_types;
-  PJRT_Buffer_MemoryLayout **layouts;
+  PJRT_Buffer_MemoryLayout **layouts;  /* null */
   PJRT_Device *device;
   const int64_t *src_global_device_ids;
   const int64_t *transfer_keys;
-  PJRT_Buffer **buffers;
+  PJRT_Buffer **buffers;  /* fills, new */
 } PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args;
 
-typedef void (*PJRT_Transfers_CrossHostOnCanceledCallback)(PJRT_Error *error, void *user_arg);
+typedef void (*PJRT_Transfers_CrossHostOnCanceledCallback)(PJRT_Error *error /* consumes */, void *user_arg);
 
 /* Lets the receiver cancel the transfer; the sender gets the reason. */
 typedef void (*PJRT_Transfers_CrossHostSendCancelNotifier)(
@@ -43,13 +43,13 @@ typedef void (*PJRT_Transfers_CrossHostSendCancelNotifier)(
 
 /* Called once, when the receiving buffers have descriptors, or with an error. */
 typedef void (*PJRT_Transfers_CrossHostRecvNotifier)(
-    PJRT_Error *error, const char **serialized_descriptors, size_t *descriptors_sizes,
+    PJRT_Error *error /* consumes */, const char **serialized_descriptors, size_t *descriptors_sizes,
     size_t num_descriptors, void *user_arg, PJRT_Transfers_CrossHostSendCancelNotifier cancel_notifier,
     void *cancel_notifier_user_arg);
 
 typedef struct PJRT_Transfers_CrossHostRecvNotifierInfo {
   void *user_arg;
-  PJRT_Transfers_CrossHostRecvNotifier notifier;
+  PJRT_Transfers_CrossHostRecvNotifier notifier;  /* once */
 } PJRT_Transfers_CrossHostRecvNotifierInfo;
 
 typedef struct PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args {
@@ -57,21 +57,21 @@ typedef struct PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Client *client;
   size_t num_shapes;
-  size_t *shape_num_dims;
-  const int64_t **num_dims;
-  PJRT_Buffer_Type *element_types;
-  PJRT_Buffer_MemoryLayout **layouts;
+  size_t *shape_num_dims;  /* count num_shapes */
+  const int64_t **num_dims;  /* count num_shapes, inner shape_num_dims */
+  PJRT_Buffer_Type *element_types;  /* count num_shapes */
+  PJRT_Buffer_MemoryLayout **layouts;  /* null, count num_shapes */
   PJRT_Device *device;
   PJRT_Transfers_CrossHostRecvNotifierInfo notifier;
-  PJRT_Buffer **buffers;
+  PJRT_Buffer **buffers;  /* fills, new */
   size_t num_buffers;  /* out */
 } PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args;
 
-typedef void (*PJRT_Transfers_CrossHostRemoteSendCallback)(PJRT_Error *error, bool sends_were_enqueued, void *user_arg);
+typedef void (*PJRT_Transfers_CrossHostRemoteSendCallback)(PJRT_Error *error /* consumes */, bool sends_were_enqueued, void *user_arg);
 
 typedef struct PJRT_Transfers_CrossHostRemoteSendCallbackInfo {
   void *user_arg;
-  PJRT_Transfers_CrossHostRemoteSendCallback on_done;
+  PJRT_Transfers_CrossHostRemoteSendCallback on_done;  /* once */
 } PJRT_Transfers_CrossHostRemoteSendCallbackInfo;
 
 typedef void (*PJRT_Transfers_DescriptorDestructor)(char **descriptor_data, size_t *descriptor_size);
@@ -82,11 +82,11 @@ typedef struct PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
-  PJRT_Event *event;
-  char **serialized_descriptor;
-  size_t *serialized_descriptor_size;
+  PJRT_Event *event;  /* consumes */
+  char **serialized_descriptor;  /* one */
+  size_t *serialized_descriptor_size;  /* one */
   PJRT_Transfers_CrossHostRemoteSendCallbackInfo on_done;
-  PJRT_Transfers_DescriptorDestructor descriptor_destructor;
+  PJRT_Transfers_DescriptorDestructor descriptor_destructor;  /* null */
 } PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args;
 
 typedef struct PJRT_CrossHostTransfers_Extension {

@@ -12,11 +12,11 @@ typedef struct PJRT_ExecutableMetadata {
 /* The plugin allocates the metadata, struct and bytes; the caller gives both back with destroy_serialized_metadata. */
 typedef struct PJRT_ExecutableMetadata_GetExecutableMetadata_Args {
   PJRT_Executable *executable;
-  PJRT_ExecutableMetadata *metadata;  /* out */
+  PJRT_ExecutableMetadata *metadata;  /* out, new */
 } PJRT_ExecutableMetadata_GetExecutableMetadata_Args;
 
 typedef struct PJRT_ExecutableMetadata_DestroySerializedMetadata_Args {
-  PJRT_ExecutableMetadata *metadata;
+  PJRT_ExecutableMetadata *metadata;  /* destroys */
 } PJRT_ExecutableMetadata_DestroySerializedMetadata_Args;
 
 typedef struct PJRT_ExecutableMetadata_Extension {

@@ -11,9 +11,9 @@ typedef enum {
 
 /* How the runtime handles objects of a registered type; each may be null. */
 typedef struct PJRT_FFI_Type_Info {
-  void (*deleter)(void *object);
-  void (*serialize)(void);
-  void (*deserialize)(void);
+  void (*deleter)(void *object);  /* null */
+  void (*serialize)(void);  /* null */
+  void (*deserialize)(void);  /* null */
 } PJRT_FFI_Type_Info;
 
 /* With type_id 0 the plugin assigns one; otherwise it must match the one that the name has. */
@@ -22,13 +22,13 @@ typedef struct PJRT_FFI_Type_Register_Args {
   PJRT_Extension_Base *extension_start;
   const char *type_name;
   size_t type_name_size;
-  int64_t type_id;
-  PJRT_FFI_Type_Info *type_info;
+  int64_t type_id;  /* in out */
+  PJRT_FFI_Type_Info *type_info;  /* null */
 } PJRT_FFI_Type_Register_Args;
 
 typedef struct PJRT_FFI_UserData {
   int64_t type_id;
-  void *data;
+  void *data;  /* address */
 } PJRT_FFI_UserData;
 
 /* The context does not own the data. */
@@ -43,7 +43,7 @@ typedef struct PJRT_FFI_Register_Handler_Args {
   size_t struct_size;
   const char *target_name;
   size_t target_name_size;
-  void *handler;
+  void *handler;  /* address */
   const char *platform_name;
   size_t platform_name_size;
   PJRT_FFI_Handler_TraitsBits traits;

@@ -24,7 +24,7 @@ typedef struct PJRT_HostAllocator_Free_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Client *client;
-  void *ptr;
+  void *ptr;  /* address */
 } PJRT_HostAllocator_Free_Args;
 
 typedef struct PJRT_HostAllocator_Extension {

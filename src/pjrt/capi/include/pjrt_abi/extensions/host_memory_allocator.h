@@ -12,7 +12,7 @@ typedef struct PJRT_HostMemoryAllocator_Allocate_Args {
   size_t size;
   int numa_node;
   uint8_t *ptr;  /* out */
-  void (*deleter)(void *ptr, void *arg);  /* out */
+  void (*deleter)(void *ptr, void *arg);  /* out, once */
   void *deleter_arg;  /* out */
 } PJRT_HostMemoryAllocator_Allocate_Args;
 

@@ -18,10 +18,10 @@ typedef struct PJRT_Layouts_MemoryLayout_Serialize_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Layouts_MemoryLayout *layout;
-  const char *serialized_bytes;
-  size_t serialized_bytes_size;
-  PJRT_Layouts_SerializedLayout *serialized_layout;
-  void (*serialized_layout_deleter)(PJRT_Layouts_SerializedLayout *serialized_layout);
+  const char *serialized_bytes;  /* out */
+  size_t serialized_bytes_size;  /* out */
+  PJRT_Layouts_SerializedLayout *serialized_layout;  /* out */
+  void (*serialized_layout_deleter)(PJRT_Layouts_SerializedLayout *serialized_layout);  /* out */
 } PJRT_Layouts_MemoryLayout_Serialize_Args;
 
 typedef struct PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args {
@@ -31,14 +31,14 @@ typedef struct PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args {
   PJRT_Buffer_Type type;
   const int64_t *dims;
   size_t num_dims;
-  PJRT_Layouts_MemoryLayout *layout;
+  PJRT_Layouts_MemoryLayout *layout;  /* out */
 } PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args;
 
 typedef struct PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
-  PJRT_Layouts_MemoryLayout *layout;
+  PJRT_Layouts_MemoryLayout *layout;  /* out */
 } PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args;
 
 typedef struct PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args {
@@ -48,7 +48,7 @@ typedef struct PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args {
   PJRT_Buffer_Type type;
   const int64_t *dims;
   size_t num_dims;
-  PJRT_Layouts_MemoryLayout *layout;
+  PJRT_Layouts_MemoryLayout *layout;  /* out */
 } PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args;
 
 /* The array lives as long as the executable; the layouts in it belong to the plugin. */
@@ -56,16 +56,16 @@ typedef struct PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Executable *executable;
-  size_t num_outputs;
-  PJRT_Layouts_MemoryLayout **layouts;
+  size_t num_outputs;  /* out */
+  PJRT_Layouts_MemoryLayout **layouts;  /* out */
 } PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args;
 
 typedef struct PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Executable *executable;
-  size_t num_parameters;
-  PJRT_Layouts_MemoryLayout **layouts;
+  size_t num_parameters;  /* out */
+  PJRT_Layouts_MemoryLayout **layouts;  /* out */
 } PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args;
 
 typedef struct PJRT_Layouts_Extension {

@@ -45,9 +45,9 @@ typedef struct PJRT_Megascale_CreateMultiSliceConfig_Args {
   int32_t num_slices;
   int32_t local_slice_id;
   int32_t local_host_id;
-  const char *endpoint_addresses;
+  const char *endpoint_addresses;  /* bytes */
   int32_t endpoint_addresses_size;
-  const char *dcn_topology;
+  const char *dcn_topology;  /* bytes */
   int32_t dcn_topology_size;
   PJRT_Megascale_ClientContext *client_context;
   PJRT_MultiSlice_Config *multi_slice_config;  /* out */
@@ -74,12 +74,12 @@ typedef struct PJRT_Megascale_ClientContext_MegascalePort_Args {
 
 /* Arrays of addresses and, where they are not null, of slices and of positions in a slice. It has no struct_size. */
 typedef struct PJRT_Megascale_ProcessesInfo {
-  const char **addresses;
+  const char **addresses;  /* inner address_sizes */
   size_t *address_sizes;
   size_t num_addresses;
-  int32_t *slice_indexes;
+  int32_t *slice_indexes;  /* null */
   size_t num_slice_indexes;
-  int32_t *per_slice_indexes;
+  int32_t *per_slice_indexes;  /* null */
   size_t num_per_slice_indexes;
   int32_t num_devices_per_process;
 } PJRT_Megascale_ProcessesInfo;
@@ -88,7 +88,7 @@ typedef struct PJRT_Megascale_CreateMegascaleCollectives_Args {
   size_t struct_size;
   PJRT_Megascale_ClientContext *client_context;
   PJRT_Megascale_ProcessesInfo *processes_info;
-  const char *dcn_topology;
+  const char *dcn_topology;  /* bytes */
   size_t dcn_topology_size;
   PJRT_Collectives *collectives;  /* out */
 } PJRT_Megascale_CreateMegascaleCollectives_Args;
@@ -187,8 +187,8 @@ typedef struct PJRT_Megascale_GetInterfaceAddressesHelper_Args {
   size_t num_interface_prefixes;
   bool use_all_interfaces;
   bool limit_to_process_numa_local_interfaces;
-  const char **serialized_addresses;  /* out */
-  size_t *serialized_addresses_sizes;  /* out */
+  const char **serialized_addresses;  /* out, count num_addresses */
+  size_t *serialized_addresses_sizes;  /* out, count num_addresses */
   size_t num_addresses;  /* out */
   PJRT_Megascale_SerializedAddresses *addresses;  /* out */
   void (*addresses_deleter)(PJRT_Megascale_SerializedAddresses *addresses);  /* out */

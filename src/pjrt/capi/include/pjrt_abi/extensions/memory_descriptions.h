@@ -12,18 +12,18 @@ typedef struct PJRT_DeviceDescription_MemoryDescriptions_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_DeviceDescription *device_description;
-  const PJRT_MemoryDescription *const *memory_descriptions;
-  size_t num_memory_descriptions;
-  size_t default_memory_index;
+  const PJRT_MemoryDescription *const *memory_descriptions;  /* out */
+  size_t num_memory_descriptions;  /* out */
+  size_t default_memory_index;  /* out */
 } PJRT_DeviceDescription_MemoryDescriptions_Args;
 
 typedef struct PJRT_MemoryDescription_Kind_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   const PJRT_MemoryDescription *memory_description;
-  const char *kind;
-  size_t kind_size;
-  int kind_id;
+  const char *kind;  /* out */
+  size_t kind_size;  /* out */
+  int kind_id;  /* out */
 } PJRT_MemoryDescription_Kind_Args;
 
 typedef struct PJRT_MemoryDescriptions_Extension {

@@ -29,8 +29,8 @@ typedef struct PJRT_MultiSlice_Config_NumDevicesPerSlice_Args {
   size_t struct_size;
   PJRT_MultiSlice_Config *config;
   size_t num_devices_per_slice_map;  /* out */
-  const int32_t *slice_ids;  /* out */
-  const int32_t *num_devices;  /* out */
+  const int32_t *slice_ids;  /* out, count num_devices_per_slice_map */
+  const int32_t *num_devices;  /* out, count num_devices_per_slice_map */
   PJRT_MultiSlice_NumDevicesPerSlice *devices_per_slice_map;  /* out */
   void (*devices_per_slice_map_deleter)(PJRT_MultiSlice_NumDevicesPerSlice *map);  /* out */
 } PJRT_MultiSlice_Config_NumDevicesPerSlice_Args;
@@ -39,7 +39,7 @@ typedef struct PJRT_MultiSlice_Config_NumDevicesPerSlice_Args {
 typedef struct PJRT_MultiSlice_Config_Serialize_Args {
   size_t struct_size;
   PJRT_MultiSlice_Config *config;
-  const char *serialized;  /* out */
+  const char *serialized;  /* out, count size */
   size_t size;  /* out */
   PJRT_MultiSlice_SerializedConfig *serialized_config;  /* out */
   void (*serialized_config_deleter)(PJRT_MultiSlice_SerializedConfig *config);  /* out */

@@ -27,7 +27,7 @@ typedef struct PJRT_PhaseCompile_Run_Phase_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   const PJRT_PhaseCompiler *phase_compiler;
-  const char **input_programs;
+  const char **input_programs;  /* bytes */
   const size_t *input_programs_sizes;
   size_t num_input_programs;
   const char **phases_to_run;
@@ -36,7 +36,7 @@ typedef struct PJRT_PhaseCompile_Run_Phase_Args {
   const char *compile_options;
   size_t compile_options_size;
   PJRT_TopologyDescription *topology;
-  const char **output_programs;  /* out */
+  const char **output_programs;  /* out, new, bytes */
   const size_t *output_programs_sizes;  /* out */
   size_t num_output_programs;  /* out */
 } PJRT_PhaseCompile_Run_Phase_Args;
@@ -46,7 +46,7 @@ typedef struct PJRT_PhaseCompile_Get_PhaseNames_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   const PJRT_PhaseCompiler *phase_compiler;
-  const char **phase_names;  /* out */
+  const char **phase_names;  /* out, new */
   const size_t *phase_names_sizes;  /* out */
   size_t num_phase_names;  /* out */
 } PJRT_PhaseCompile_Get_PhaseNames_Args;
@@ -54,7 +54,7 @@ typedef struct PJRT_PhaseCompile_Get_PhaseNames_Args {
 typedef struct PJRT_PhaseCompile_C_Buffers_Destroy_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
-  const char **char_buffers;
+  const char **char_buffers;  /* destroys, bytes */
   const size_t *char_buffer_sizes;
   size_t num_char_buffers;
 } PJRT_PhaseCompile_C_Buffers_Destroy_Args;

@@ -49,8 +49,8 @@ typedef PLUGIN_Profiler_Destroy_Args PLUGIN_Profiler_Stop_Args;
 typedef struct PLUGIN_Profiler_CollectData_Args {
   size_t struct_size;
   PLUGIN_Profiler *profiler;
-  uint8_t *buffer;
-  size_t buffer_size_in_bytes;  /* out */
+  uint8_t *buffer;  /* null, fills, count buffer_size_in_bytes */
+  size_t buffer_size_in_bytes;  /* in out */
 } PLUGIN_Profiler_CollectData_Args;
 
 typedef struct PLUGIN_Profiler_Api {

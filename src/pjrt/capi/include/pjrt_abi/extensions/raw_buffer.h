@@ -11,7 +11,7 @@ typedef struct PJRT_RawBuffer_CreateRawAliasOfBuffer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Buffer *buffer;
-  PJRT_RawBuffer *raw_buffer;
+  PJRT_RawBuffer *raw_buffer;  /* out */
 } PJRT_RawBuffer_CreateRawAliasOfBuffer_Args;
 
 typedef struct PJRT_RawBuffer_Destroy_Args {
@@ -24,14 +24,14 @@ typedef struct PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_RawBuffer *buffer;
-  size_t on_device_size_in_bytes;
+  size_t on_device_size_in_bytes;  /* out */
 } PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args;
 
 typedef struct PJRT_RawBuffer_GetMemorySpace_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_RawBuffer *buffer;
-  PJRT_Memory *memory_space;
+  PJRT_Memory *memory_space;  /* out */
 } PJRT_RawBuffer_GetMemorySpace_Args;
 
 /* The source must stay unchanged until the event is ready. */
@@ -39,10 +39,10 @@ typedef struct PJRT_RawBuffer_CopyRawHostToDevice_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_RawBuffer *buffer;
-  const void *src;
+  const void *src;  /* count transfer_size, keeps */
   int64_t offset;
   int64_t transfer_size;
-  PJRT_Event *event;
+  PJRT_Event *event;  /* out */
 } PJRT_RawBuffer_CopyRawHostToDevice_Args;
 
 /* The destination must live until the event is ready. */
@@ -50,10 +50,10 @@ typedef struct PJRT_RawBuffer_CopyRawDeviceToHost_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_RawBuffer *buffer;
-  void *dst;
+  void *dst;  /* count transfer_size, fills, keeps */
   int64_t offset;
   int64_t transfer_size;
-  PJRT_Event *event;
+  PJRT_Event *event;  /* out */
 } PJRT_RawBuffer_CopyRawDeviceToHost_Args;
 
 /* Null where the memory is not visible to the host. */
@@ -61,7 +61,7 @@ typedef struct PJRT_RawBuffer_GetHostPointer_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_RawBuffer *buffer;
-  void *host_pointer;
+  void *host_pointer;  /* out */
 } PJRT_RawBuffer_GetHostPointer_Args;
 
 typedef struct PJRT_RawBuffer_Extension {

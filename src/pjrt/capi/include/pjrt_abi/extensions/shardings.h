@@ -9,18 +9,18 @@ typedef struct PJRT_Shardings_PJRT_Executable_ParameterShardings_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Executable *executable;
-  size_t num_parameters;
-  const char *const *shardings;
-  const size_t *sharding_sizes;
+  size_t num_parameters;  /* out */
+  const char *const *shardings;  /* out, bytes */
+  const size_t *sharding_sizes;  /* out */
 } PJRT_Shardings_PJRT_Executable_ParameterShardings_Args;
 
 typedef struct PJRT_Shardings_PJRT_Executable_OutputShardings_Args {
   size_t struct_size;
   PJRT_Extension_Base *extension_start;
   PJRT_Executable *executable;
-  size_t num_outputs;
-  const char *const *shardings;
-  const size_t *sharding_sizes;
+  size_t num_outputs;  /* out */
+  const char *const *shardings;  /* out, bytes */
+  const size_t *sharding_sizes;  /* out */
 } PJRT_Shardings_PJRT_Executable_OutputShardings_Args;
 
 typedef struct PJRT_Shardings_Extension {

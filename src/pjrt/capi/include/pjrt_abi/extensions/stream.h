@@ -7,7 +7,7 @@
 typedef struct PJRT_Get_Stream_For_External_Ready_Events_Args {
   size_t struct_size;
   PJRT_Device *device;
-  intptr_t stream;
+  intptr_t stream;  /* out */
 } PJRT_Get_Stream_For_External_Ready_Events_Args;
 
 typedef struct PJRT_Wait_Until_Buffer_Ready_On_Stream_Args {

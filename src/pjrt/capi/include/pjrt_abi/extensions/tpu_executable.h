@@ -17,7 +17,7 @@ typedef struct PJRT_TpuExecutable_GetTargetArguments_Args {
   size_t struct_size;
   const char *serialized_executable;
   size_t serialized_executable_size;
-  const char *target_arguments;  /* out */
+  const char *target_arguments;  /* out, bytes */
   size_t target_arguments_size;  /* out */
   PJRT_TpuExecutable_TargetArguments *target_arguments_ptr;  /* out */
   void (*target_arguments_deleter)(PJRT_TpuExecutable_TargetArguments *args);  /* out */
@@ -28,7 +28,7 @@ typedef struct PJRT_TpuExecutable_GetHloModuleWithConfig_Args {
   size_t struct_size;
   const char *serialized_executable;
   size_t serialized_executable_size;
-  const char *hlo_module_with_config;  /* out */
+  const char *hlo_module_with_config;  /* out, bytes */
   size_t hlo_module_with_config_size;  /* out */
   PJRT_TpuExecutable_HloModuleWithConfig *hlo_module_with_config_ptr;  /* out */
   void (*hlo_module_with_config_deleter)(PJRT_TpuExecutable_HloModuleWithConfig *module);  /* out */
@@ -39,7 +39,7 @@ typedef struct PJRT_TpuExecutable_GetCompiledMemoryStats_Args {
   size_t struct_size;
   const char *serialized_executable;
   size_t serialized_executable_size;
-  const char *compiled_memory_stats;  /* out */
+  const char *compiled_memory_stats;  /* out, bytes */
   size_t compiled_memory_stats_size;  /* out */
   PJRT_TpuExecutable_CompiledMemoryStats *compiled_memory_stats_ptr;  /* out */
   void (*compiled_memory_stats_deleter)(PJRT_TpuExecutable_CompiledMemoryStats *stats);  /* out */
@@ -48,10 +48,10 @@ typedef struct PJRT_TpuExecutable_GetCompiledMemoryStats_Args {
 /* Takes the target arguments and the modules (each a serialized xla.HloModuleProtoWithConfig) of executables. */
 typedef struct PJRT_TpuExecutable_RunHloCostAnalysis_Args {
   size_t struct_size;
-  const char *target_arguments;
+  const char *target_arguments;  /* bytes */
   size_t target_arguments_size;
-  const char **hlo_module;
-  size_t *hlo_module_size;
+  const char **hlo_module;  /* count num_hlo_modules, bytes */
+  size_t *hlo_module_size;  /* count num_hlo_modules */
   size_t num_hlo_modules;
   const PJRT_NamedValue *analysis_results;  /* out */
   size_t num_analysis_results;  /* out */

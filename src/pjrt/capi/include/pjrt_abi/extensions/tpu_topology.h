@@ -124,7 +124,7 @@ typedef struct PJRT_TpuTopology_ProcessIds_Args {
   size_t struct_size;
   const PJRT_TopologyDescription *topology;
   int32_t max_process_ids;
-  int32_t *process_ids;
+  int32_t *process_ids;  /* fills, count max_process_ids */
   size_t num_process_ids;  /* out */
 } PJRT_TpuTopology_ProcessIds_Args;
 
@@ -133,7 +133,7 @@ typedef struct PJRT_TpuTopology_LogiDeviceIdsOnProcess_Args {
   const PJRT_TopologyDescription *topology;
   int32_t process_id;
   int32_t max_logical_device_ids;
-  int32_t *logical_device_of_default_type_ids;
+  int32_t *logical_device_of_default_type_ids;  /* fills, count max_logical_device_ids */
   size_t num_logical_device_ids;  /* out */
 } PJRT_TpuTopology_LogiDeviceIdsOnProcess_Args;
 
@@ -159,7 +159,7 @@ typedef struct PJRT_TpuTopology_ProcessCoordFromId_Args {
   const PJRT_TopologyDescription *topology;
   int32_t process_id;
   size_t coords_max_dims;
-  int32_t *coords;
+  int32_t *coords;  /* fills, count coords_max_dims */
   size_t coords_num_dims;  /* out */
 } PJRT_TpuTopology_ProcessCoordFromId_Args;
 
@@ -185,7 +185,7 @@ typedef struct PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice_Args {
   const PJRT_TopologyDescription *topology;
   int32_t device_id;
   size_t chip_coords_max_dims;
-  int32_t *chip_coords;
+  int32_t *chip_coords;  /* fills, count chip_coords_max_dims */
   size_t chip_coords_num_dims;  /* out */
   int32_t device_index_on_chip;  /* out */
 } PJRT_TpuTopology_ChipCoordAndIdxForLogiDevice_Args;
@@ -195,7 +195,7 @@ typedef struct PJRT_TpuTopology_ChipsPerProcessBounds_Args {
   size_t struct_size;
   const PJRT_TopologyDescription *topology;
   size_t chip_per_process_bounds_max_dims;
-  int32_t *chip_per_process_bounds;
+  int32_t *chip_per_process_bounds;  /* fills, count chip_per_process_bounds_max_dims */
   size_t chip_per_process_bounds_num_dims;  /* out */
 } PJRT_TpuTopology_ChipsPerProcessBounds_Args;
 
@@ -203,7 +203,7 @@ typedef struct PJRT_TpuTopology_ChipBounds_Args {
   size_t struct_size;
   const PJRT_TopologyDescription *topology;
   size_t chip_bounds_max_dims;
-  int32_t *chip_bounds;
+  int32_t *chip_bounds;  /* fills, count chip_bounds_max_dims */
   size_t chip_bounds_num_dims;  /* out */
 } PJRT_TpuTopology_ChipBounds_Args;
 
@@ -211,7 +211,7 @@ typedef struct PJRT_TpuTopology_ProcessBounds_Args {
   size_t struct_size;
   const PJRT_TopologyDescription *topology;
   size_t process_bounds_max_dims;
-  int32_t *process_bounds;
+  int32_t *process_bounds;  /* fills, count process_bounds_max_dims */
   size_t process_bounds_num_dims;  /* out */
 } PJRT_TpuTopology_ProcessBounds_Args;
 
@@ -219,8 +219,8 @@ typedef struct PJRT_TpuTopology_ProcessBounds_Args {
 typedef struct PJRT_TpuTopology_GetRoutingStrategy_Args {
   size_t struct_size;
   const PJRT_TopologyDescription *topology;
-  char *routing_strategy;
-  size_t routing_strategy_len;
+  char *routing_strategy;  /* fills */
+  size_t routing_strategy_len;  /* in out */
 } PJRT_TpuTopology_GetRoutingStrategy_Args;
 
 /* The extents of a slice, whether its links close to rings, and whether they are twisted; only dim_size dimensions
@@ -238,7 +238,7 @@ typedef struct PJRT_TpuTopology_GetSliceConfig_Args {
   size_t platform_type_name_len;
   const char *slice_name;
   size_t slice_name_len;
-  PJRT_TpuTopology_SliceConfig *slice_config;
+  PJRT_TpuTopology_SliceConfig *slice_config;  /* fills */
 } PJRT_TpuTopology_GetSliceConfig_Args;
 
 /* The caller provides the array. */
@@ -246,7 +246,7 @@ typedef struct PJRT_TpuTopology_GetSliceConfigs_Args {
   size_t struct_size;
   const char *platform_type_name;
   size_t platform_type_name_len;
-  PJRT_TpuTopology_SliceConfig *slice_configs;
+  PJRT_TpuTopology_SliceConfig *slice_configs;  /* fills, count max_slice_configs */
   size_t max_slice_configs;
   size_t num_slice_configs;  /* out */
 } PJRT_TpuTopology_GetSliceConfigs_Args;

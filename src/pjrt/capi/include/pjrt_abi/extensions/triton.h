@@ -14,11 +14,11 @@ typedef struct PJRT_Triton_Compile_Args {
   int num_warps;
   int num_ctas;
   int num_stages;
-  const char *out_asm;
-  size_t out_asm_size;
-  int64_t out_smem_bytes;
-  const char *out_path;
-  size_t out_path_size;
+  const char *out_asm;  /* out, new */
+  size_t out_asm_size;  /* out */
+  int64_t out_smem_bytes;  /* out */
+  const char *out_path;  /* out, new */
+  size_t out_path_size;  /* out */
 } PJRT_Triton_Compile_Args;
 
 typedef struct PJRT_Triton_Extension {
