@@ -33,6 +33,7 @@ MARKS = {
     "fills": "FILLS",
     "keeps": "KEEPS",
     "once": "ONCE",
+    "later": "LATER",
 }
 """The marks that are bits of ``pjrt_mark``, by the word in the headers."""
 

@@ -21,7 +21,8 @@
  *  - destroys, deletes, consumes, donates: the handle is gone; its contents are gone; the callee owns it; its contents
  *    may be gone. For functions named Destroy and Delete this follows from the name;
  *  - fills, keeps: the caller's memory is written; it is used until an event of the call is ready;
- *  - once: the callback is called exactly once. */
+ *  - once: the callback is called exactly once;
+ *  - later: a later version added the field, and those behind it: an older caller's struct ends before it. */
 #ifndef PJRT_ABI_H_
 #define PJRT_ABI_H_
 

@@ -33,7 +33,7 @@ typedef struct PJRT_Client_CreateErrorBuffer_Args {
   PJRT_Buffer_MemoryLayout *shape_layout;  /* null */
   PJRT_Memory *memory;
   PJRT_Buffer *buffer;  /* out */
-  const PJRT_NamedValue *payload;
+  const PJRT_NamedValue *payload;  /* later */
   size_t num_payload;
 } PJRT_Client_CreateErrorBuffer_Args;
 
@@ -100,7 +100,7 @@ typedef struct PJRT_Client_CreateViewOfDeviceBuffer_Args {
   void *on_delete_callback_arg;
   intptr_t stream;
   PJRT_Buffer *buffer;  /* out */
-  PJRT_Memory *memory;  /* null */
+  PJRT_Memory *memory;  /* null, later */
 } PJRT_Client_CreateViewOfDeviceBuffer_Args;
 
 /* Deletes the buffer if it is not deleted yet, and frees the handle. */

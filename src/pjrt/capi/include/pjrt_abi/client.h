@@ -67,7 +67,7 @@ typedef struct PJRT_Client_Create_Args {
   PJRT_KeyValuePutCallback kv_put_callback;  /* null */
   void *kv_put_user_arg;
   PJRT_Client *client;  /* out */
-  PJRT_KeyValueTryGetCallback kv_try_get_callback;  /* null */
+  PJRT_KeyValueTryGetCallback kv_try_get_callback;  /* null, later */
   void *kv_try_get_user_arg;
 } PJRT_Client_Create_Args;
 

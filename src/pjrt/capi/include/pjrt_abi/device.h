@@ -116,7 +116,7 @@ typedef struct PJRT_Device_MemoryStats_Args {
   bool largest_alloc_size_is_set;  /* out */
   int64_t bytes_limit;  /* out */
   bool bytes_limit_is_set;  /* out */
-  int64_t bytes_reserved;  /* out */
+  int64_t bytes_reserved;  /* out, later */
   bool bytes_reserved_is_set;  /* out */
   int64_t peak_bytes_reserved;  /* out */
   bool peak_bytes_reserved_is_set;  /* out */
@@ -148,7 +148,7 @@ typedef struct PJRT_Device_PoisonExecution_Args {
   const char *error_message;
   size_t error_message_size;
   bool poisoned;  /* out */
-  const PJRT_NamedValue *payload;
+  const PJRT_NamedValue *payload;  /* later */
   size_t num_payload;
 } PJRT_Device_PoisonExecution_Args;
 

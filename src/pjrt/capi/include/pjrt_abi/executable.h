@@ -158,7 +158,7 @@ typedef struct PJRT_ExecuteOptions {
   int launch_id;
   const int64_t *non_donatable_input_indices;  /* null */
   size_t num_non_donatable_input_indices;
-  PJRT_ExecuteContext *context;  /* null */
+  PJRT_ExecuteContext *context;  /* null, later */
   const char *call_location;  /* null */
   size_t num_tasks;
   int *task_ids;  /* null, count num_tasks */
@@ -224,7 +224,7 @@ typedef struct PJRT_Executable_GetCompiledMemoryStats_Args {
   int64_t output_size_in_bytes;  /* out */
   int64_t alias_size_in_bytes;  /* out */
   int64_t temp_size_in_bytes;  /* out */
-  int64_t host_generated_code_size_in_bytes;  /* out */
+  int64_t host_generated_code_size_in_bytes;  /* out, later */
   int64_t host_argument_size_in_bytes;  /* out */
   int64_t host_output_size_in_bytes;  /* out */
   int64_t host_alias_size_in_bytes;  /* out */
@@ -298,7 +298,7 @@ typedef struct PJRT_LoadOptions {
   size_t struct_size;
   const int32_t *computation_origin;  /* null */
   size_t computation_origin_size;
-  PJRT_MultiSlice_Config *multi_slice_config;  /* null */
+  PJRT_MultiSlice_Config *multi_slice_config;  /* null, later */
 } PJRT_LoadOptions;
 
 /* The bytes may be freed after the call. */
@@ -309,7 +309,7 @@ typedef struct PJRT_Executable_DeserializeAndLoad_Args {
   const char *serialized_executable;
   size_t serialized_executable_size;
   PJRT_LoadedExecutable *loaded_executable;  /* out */
-  const char *overridden_serialized_compile_options;  /* null */
+  const char *overridden_serialized_compile_options;  /* null, later */
   size_t overridden_serialized_compile_options_size;
   PJRT_LoadOptions *load_options;  /* null */
 } PJRT_Executable_DeserializeAndLoad_Args;

@@ -224,7 +224,7 @@ static const pjrt_field fields_of_PJRT_Device_MemoryStats_Args[] = {
   FIELD(PJRT_Device_MemoryStats_Args, largest_alloc_size_is_set, BOOL, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Device_MemoryStats_Args, bytes_limit, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Device_MemoryStats_Args, bytes_limit_is_set, BOOL, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
-  FIELD(PJRT_Device_MemoryStats_Args, bytes_reserved, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(PJRT_Device_MemoryStats_Args, bytes_reserved, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, PJRT_MARK_LATER),
   FIELD(PJRT_Device_MemoryStats_Args, bytes_reserved_is_set, BOOL, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Device_MemoryStats_Args, peak_bytes_reserved, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Device_MemoryStats_Args, peak_bytes_reserved_is_set, BOOL, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
@@ -253,7 +253,7 @@ static const pjrt_field fields_of_PJRT_Device_PoisonExecution_Args[] = {
   FIELD(PJRT_Device_PoisonExecution_Args, error_message, TEXT, IN, 0, 1, -1, 6, -1, -1, -1, 0),
   FIELD(PJRT_Device_PoisonExecution_Args, error_message_size, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Device_PoisonExecution_Args, poisoned, BOOL, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
-  FIELD(PJRT_Device_PoisonExecution_Args, payload, ARRAY, IN, PJRT_KIND_STRUCT_VALUE, 56, PJRT_STRUCT_NamedValue, 9, -1, -1, -1, 0),
+  FIELD(PJRT_Device_PoisonExecution_Args, payload, ARRAY, IN, PJRT_KIND_STRUCT_VALUE, 56, PJRT_STRUCT_NamedValue, 9, -1, -1, -1, PJRT_MARK_LATER),
   FIELD(PJRT_Device_PoisonExecution_Args, num_payload, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
 };
 static const pjrt_field fields_of_PJRT_Device_GetAttributes_Args[] = {
@@ -367,7 +367,7 @@ static const pjrt_field fields_of_PJRT_Client_Create_Args[] = {
   FIELD(PJRT_Client_Create_Args, kv_put_callback, CALLBACK, IN, 0, 0, PJRT_CALLBACK_KeyValuePutCallback, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
   FIELD(PJRT_Client_Create_Args, kv_put_user_arg, USER_DATA, IN, 0, 0, -1, -1, -1, 6, -1, 0),
   FIELD(PJRT_Client_Create_Args, client, HANDLE, OUT, 0, 0, PJRT_HANDLE_Client, -1, -1, -1, -1, PJRT_MARK_CREATES),
-  FIELD(PJRT_Client_Create_Args, kv_try_get_callback, CALLBACK, IN, 0, 0, PJRT_CALLBACK_KeyValueTryGetCallback, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
+  FIELD(PJRT_Client_Create_Args, kv_try_get_callback, CALLBACK, IN, 0, 0, PJRT_CALLBACK_KeyValueTryGetCallback, -1, -1, -1, -1, PJRT_MARK_NULLABLE | PJRT_MARK_LATER),
   FIELD(PJRT_Client_Create_Args, kv_try_get_user_arg, USER_DATA, IN, 0, 0, -1, -1, -1, 9, -1, 0),
 };
 static const pjrt_field fields_of_PJRT_Client_Destroy_Args[] = {
@@ -525,7 +525,7 @@ static const pjrt_field fields_of_PJRT_Client_CreateErrorBuffer_Args[] = {
   FIELD(PJRT_Client_CreateErrorBuffer_Args, shape_layout, STRUCT, IN, 0, 0, PJRT_STRUCT_Buffer_MemoryLayout, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
   FIELD(PJRT_Client_CreateErrorBuffer_Args, memory, HANDLE, IN, 0, 0, PJRT_HANDLE_Memory, -1, -1, -1, -1, 0),
   FIELD(PJRT_Client_CreateErrorBuffer_Args, buffer, HANDLE, OUT, 0, 0, PJRT_HANDLE_Buffer, -1, -1, -1, -1, PJRT_MARK_CREATES),
-  FIELD(PJRT_Client_CreateErrorBuffer_Args, payload, ARRAY, IN, PJRT_KIND_STRUCT_VALUE, 56, PJRT_STRUCT_NamedValue, 13, -1, -1, -1, 0),
+  FIELD(PJRT_Client_CreateErrorBuffer_Args, payload, ARRAY, IN, PJRT_KIND_STRUCT_VALUE, 56, PJRT_STRUCT_NamedValue, 13, -1, -1, -1, PJRT_MARK_LATER),
   FIELD(PJRT_Client_CreateErrorBuffer_Args, num_payload, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
 };
 static const pjrt_field fields_of_PJRT_Client_CreateAliasBuffer_Args[] = {
@@ -581,7 +581,7 @@ static const pjrt_field fields_of_PJRT_Client_CreateViewOfDeviceBuffer_Args[] = 
   FIELD(PJRT_Client_CreateViewOfDeviceBuffer_Args, on_delete_callback_arg, USER_DATA, IN, 0, 1, -1, -1, -1, 9, -1, 0),
   FIELD(PJRT_Client_CreateViewOfDeviceBuffer_Args, stream, SIGNED, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Client_CreateViewOfDeviceBuffer_Args, buffer, HANDLE, OUT, 0, 0, PJRT_HANDLE_Buffer, -1, -1, -1, -1, PJRT_MARK_CREATES),
-  FIELD(PJRT_Client_CreateViewOfDeviceBuffer_Args, memory, HANDLE, IN, 0, 0, PJRT_HANDLE_Memory, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
+  FIELD(PJRT_Client_CreateViewOfDeviceBuffer_Args, memory, HANDLE, IN, 0, 0, PJRT_HANDLE_Memory, -1, -1, -1, -1, PJRT_MARK_NULLABLE | PJRT_MARK_LATER),
 };
 static const pjrt_field fields_of_PJRT_Buffer_Destroy_Args[] = {
   FIELD(PJRT_Buffer_Destroy_Args, struct_size, STRUCT_SIZE, IN, 0, 0, -1, -1, -1, -1, -1, 0),
@@ -1012,7 +1012,7 @@ static const pjrt_field fields_of_PJRT_ExecuteOptions[] = {
   FIELD(PJRT_ExecuteOptions, launch_id, SIGNED, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_ExecuteOptions, non_donatable_input_indices, ARRAY, IN, PJRT_KIND_SIGNED, 8, -1, 8, -1, -1, -1, PJRT_MARK_NULLABLE),
   FIELD(PJRT_ExecuteOptions, num_non_donatable_input_indices, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
-  FIELD(PJRT_ExecuteOptions, context, HANDLE, IN, 0, 0, PJRT_HANDLE_ExecuteContext, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
+  FIELD(PJRT_ExecuteOptions, context, HANDLE, IN, 0, 0, PJRT_HANDLE_ExecuteContext, -1, -1, -1, -1, PJRT_MARK_NULLABLE | PJRT_MARK_LATER),
   FIELD(PJRT_ExecuteOptions, call_location, TEXT, IN, 0, 1, -1, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
   FIELD(PJRT_ExecuteOptions, num_tasks, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_ExecuteOptions, task_ids, ARRAY, IN, PJRT_KIND_SIGNED, 4, -1, 11, -1, -1, -1, PJRT_MARK_NULLABLE),
@@ -1069,7 +1069,7 @@ static const pjrt_field fields_of_PJRT_Executable_GetCompiledMemoryStats_Args[] 
   FIELD(PJRT_Executable_GetCompiledMemoryStats_Args, output_size_in_bytes, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Executable_GetCompiledMemoryStats_Args, alias_size_in_bytes, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Executable_GetCompiledMemoryStats_Args, temp_size_in_bytes, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
-  FIELD(PJRT_Executable_GetCompiledMemoryStats_Args, host_generated_code_size_in_bytes, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
+  FIELD(PJRT_Executable_GetCompiledMemoryStats_Args, host_generated_code_size_in_bytes, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, PJRT_MARK_LATER),
   FIELD(PJRT_Executable_GetCompiledMemoryStats_Args, host_argument_size_in_bytes, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Executable_GetCompiledMemoryStats_Args, host_output_size_in_bytes, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Executable_GetCompiledMemoryStats_Args, host_alias_size_in_bytes, SIGNED, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
@@ -1133,7 +1133,7 @@ static const pjrt_field fields_of_PJRT_LoadOptions[] = {
   FIELD(PJRT_LoadOptions, struct_size, STRUCT_SIZE, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_LoadOptions, computation_origin, ARRAY, IN, PJRT_KIND_SIGNED, 4, -1, 2, -1, -1, -1, PJRT_MARK_NULLABLE),
   FIELD(PJRT_LoadOptions, computation_origin_size, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
-  FIELD(PJRT_LoadOptions, multi_slice_config, HANDLE, IN, 0, 0, PJRT_HANDLE_MultiSlice_Config, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
+  FIELD(PJRT_LoadOptions, multi_slice_config, HANDLE, IN, 0, 0, PJRT_HANDLE_MultiSlice_Config, -1, -1, -1, -1, PJRT_MARK_NULLABLE | PJRT_MARK_LATER),
 };
 static const pjrt_field fields_of_PJRT_Executable_DeserializeAndLoad_Args[] = {
   FIELD(PJRT_Executable_DeserializeAndLoad_Args, struct_size, STRUCT_SIZE, IN, 0, 0, -1, -1, -1, -1, -1, 0),
@@ -1142,7 +1142,7 @@ static const pjrt_field fields_of_PJRT_Executable_DeserializeAndLoad_Args[] = {
   FIELD(PJRT_Executable_DeserializeAndLoad_Args, serialized_executable, BYTES, IN, 0, 1, -1, 4, -1, -1, -1, 0),
   FIELD(PJRT_Executable_DeserializeAndLoad_Args, serialized_executable_size, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Executable_DeserializeAndLoad_Args, loaded_executable, HANDLE, OUT, 0, 0, PJRT_HANDLE_LoadedExecutable, -1, -1, -1, -1, PJRT_MARK_CREATES),
-  FIELD(PJRT_Executable_DeserializeAndLoad_Args, overridden_serialized_compile_options, BYTES, IN, 0, 1, -1, 7, -1, -1, -1, PJRT_MARK_NULLABLE),
+  FIELD(PJRT_Executable_DeserializeAndLoad_Args, overridden_serialized_compile_options, BYTES, IN, 0, 1, -1, 7, -1, -1, -1, PJRT_MARK_NULLABLE | PJRT_MARK_LATER),
   FIELD(PJRT_Executable_DeserializeAndLoad_Args, overridden_serialized_compile_options_size, COUNT, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Executable_DeserializeAndLoad_Args, load_options, STRUCT, IN, 0, 0, PJRT_STRUCT_LoadOptions, -1, -1, -1, -1, PJRT_MARK_NULLABLE),
 };

@@ -52,6 +52,7 @@ typedef enum {
   PJRT_MARK_KEEPS = 1 << 8,     /* in: the callee uses the memory after the call, until an event of the call is ready */
   PJRT_MARK_ONCE = 1 << 9,      /* a callback or deleter that is called exactly once */
   PJRT_MARK_INLINE = 1 << 10,   /* an array that lies in the struct itself: size / element_size elements */
+  PJRT_MARK_LATER = 1 << 11,    /* added by a later version, as are the fields behind it: older structs end before it */
 } pjrt_mark;
 
 typedef struct pjrt_field {
