@@ -25,6 +25,7 @@ FLOORS = {
     "capi": 5,
     "artifacts": 6,
     "plugins": 6,
+    "layers": 6,
     "conformance": 8,
     "frameworks": 7,
     "models": 7,

@@ -1,0 +1,383 @@
+"""Recordings: the calls of a framework to a plugin in a file, as the layer ``record`` writes it.
+
+``capi/layer/library/record_file.h`` describes the format. A file that was cut short, as by a process that died, is read
+up to its last whole record.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
+from pjrt.layers.recorded_value import Blob, Function, Handle, LeftOut, Reader, Struct, Writer
+
+MAGIC = b"PJRTREC\n"
+FORMAT = 1
+
+_HEADER, _NAME, _BLOB, _CALL, _RETURN, _DATA, _CALLBACK, _CALLBACK_RETURN, _END = range(1, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedError:
+    """An error that a call returned.
+
+    Attributes:
+        handle: the error itself, which the framework may have read and destroyed; ``None`` if it is unknown.
+        code: its status code.
+        message: its message.
+    """
+
+    handle: Handle | None
+    code: int
+    message: str
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of the framework to a function of the plugin.
+
+    Attributes:
+        number: its number; calls are numbered as they began.
+        thread: the number of the thread that made it.
+        time: when it began, in nanoseconds since the recording began.
+        function: the function's name, such as ``PJRT_Client_Create``.
+        arguments: the fields that the framework set.
+        data: the host array that it took in, dense and row-major; ``None`` if it takes none.
+        duration: how long it took, in nanoseconds; ``None`` if it never returned.
+        error: the error that it returned.
+        results: the fields that the plugin set; ``None`` if it failed or never returned.
+        read: the host memory that it filled, once its event was ready.
+    """
+
+    number: int
+    thread: int
+    time: int
+    function: str
+    arguments: Struct
+    data: Any = None
+    duration: int | None = None
+    error: RecordedError | None = None
+    results: Struct | None = None
+    read: Any = None
+
+
+@dataclass(slots=True)
+class Callback:
+    """A call of the plugin to a function that the framework gave it.
+
+    Attributes:
+        number: its number; callbacks are numbered as they began.
+        function: the number of the function (``Function.number``).
+        thread: the number of the thread that it ran on.
+        kind: the function's type, such as ``PJRT_Event_OnReady``.
+        arguments: its arguments.
+        error: the error that it was given.
+        results: the fields that the framework set; ``None`` if it never returned.
+    """
+
+    number: int
+    function: int
+    thread: int
+    kind: str
+    arguments: Struct
+    error: RecordedError | None = None
+    results: Struct | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A moment of the recording: a call begins or returns, or the host memory that it gave was filled.
+
+    Attributes:
+        call: the call.
+        moment: ``begin``, ``return`` or ``data``.
+    """
+
+    call: Call
+    moment: str
+
+
+@dataclass(slots=True)
+class Recording:
+    """A recording in memory; large data stays in the file.
+
+    Attributes:
+        header: what recorded what: ``plugin``, ``api``, ``data``.
+        calls: all calls, as they began.
+        steps: the moments of calls, and the callbacks as they began, in order: they show which calls overlapped.
+        callbacks: the calls of the plugin to the framework, as they began.
+        problem: why the file could not be read to its end, or that it has none; empty if it is whole.
+    """
+
+    header: Mapping[str, Any] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    steps: list[Step | Callback] = field(default_factory=list)
+    callbacks: list[Callback] = field(default_factory=list)
+    problem: str = ""
+    _blobs: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _file: Any = b""
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> Recording:
+        """Read a file.
+
+        Raises:
+            NotFoundError: there is no such file.
+            InvalidArgumentError: the file is no recording, or of a newer format.
+            DataLossError: the file holds not even one call.
+        """
+        try:
+            with Path(path).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                data: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+        except FileNotFoundError as error:
+            raise NotFoundError(f"there is no recording {os.fspath(path)}") from error
+        except OSError as error:
+            raise InvalidArgumentError(f"cannot read {os.fspath(path)}: {error}") from error
+        if data[: len(MAGIC)] != MAGIC:
+            raise InvalidArgumentError(
+                f"{os.fspath(path)}: expected a recording of the layer record, found a file that begins with "
+                f"{bytes(data[:16])!r}"
+            )
+        recording = _Parser(data, os.fspath(path)).parse()
+        if not recording.calls:
+            raise DataLossError(
+                f"{os.fspath(path)}: the recording has no calls{recording.problem and ': '}{recording.problem}"
+            )
+        return recording
+
+    def data(self, value: Any) -> bytes | memoryview | None:
+        """Return the bytes of a text, of a blob or of host data; ``None`` of data that was left out, and of null."""
+        if isinstance(value, Blob):
+            begin, size = self._blobs[value.number]
+            return memoryview(self._file)[begin : begin + size]
+        return value if isinstance(value, bytes) else None
+
+    def text(self, value: Any) -> str:
+        """Return a text, with characters that are none replaced."""
+        return bytes(self.data(value) or b"").decode("utf-8", "replace")
+
+    def write(self, path: str | os.PathLike[str], calls: Iterable[Call], *, leave_out: Iterable[int] = ()) -> None:
+        """Write some of the calls to a new recording, with their callbacks and the data that they need.
+
+        Args:
+            path: the new file.
+            calls: the calls, of this recording.
+            leave_out: the numbers of the calls whose host data is left out.
+
+        Raises:
+            InvalidArgumentError: the file cannot be written.
+        """
+        chosen = {call.number for call in calls}
+        try:
+            with Path(path).open("wb") as file:
+                _Copy(self, file, frozenset(leave_out)).write(chosen)
+        except OSError as error:
+            raise InvalidArgumentError(f"cannot write {os.fspath(path)}: {error}") from error
+
+
+class _Parser:
+    """The reader of a file's records, in order."""
+
+    def __init__(self, data: Any, source: str) -> None:
+        self._data, self._view, self._source = data, memoryview(data), source
+        self._names: dict[int, str] = {}
+        self._recording = Recording(_file=data)
+        self._calls: dict[int, Call] = {}
+        self._callbacks: dict[int, Callback] = {}
+        self._ended = False
+
+    def parse(self) -> Recording:
+        at = len(MAGIC)
+        recording = self._recording
+        try:
+            for begin, end in self._records(at):
+                self._add(self._data[begin], begin + 1, end)
+        except ValueError as error:
+            recording.problem = str(error)
+        if not self._ended and not recording.problem:
+            recording.problem = "the process ended before the recording was closed"
+        return recording
+
+    def _records(self, at: int) -> Iterator[tuple[int, int]]:
+        while at < len(self._data):
+            end = at + 8 + int.from_bytes(self._data[at : at + 4], "little")
+            if at + 8 > len(self._data) or end > len(self._data):
+                raise ValueError(f"the file is cut short in a record at byte {at}; what is before it was read")
+            checksum = int.from_bytes(self._data[at + 4 : at + 8], "little")
+            if end == at + 8 or zlib.crc32(self._view[at + 8 : end]) != checksum:
+                raise ValueError(f"the file is damaged at byte {at}; what is before it was read")
+            yield at + 8, end
+            at = end
+
+    def _add(self, kind: int, begin: int, end: int) -> None:
+        recording = self._recording
+        read = Reader(self._view[begin:end], self._names)
+        if kind == _HEADER:
+            recording.header = json.loads(bytes(self._view[begin:end]))
+            if recording.header.get("format") != FORMAT:
+                raise InvalidArgumentError(
+                    f"{self._source}: expected a recording of format {FORMAT}, found format "
+                    f"{recording.header.get('format')}; use the version of pjrt that recorded it"
+                )
+        elif kind == _NAME:
+            number = read.number()
+            self._names[number] = read.rest().decode()
+        elif kind == _BLOB:
+            number = read.number()
+            recording._blobs[number] = begin + read.at, end - begin - read.at
+        elif kind == _CALL:
+            call = Call(read.number(), read.number(), read.number(), read.name(), read.struct(), read.value())
+            self._calls[call.number] = call
+            recording.calls.append(call)
+            recording.steps.append(Step(call, "begin"))
+        elif kind == _RETURN:
+            call = self._call(read.number())
+            call.duration = read.number()
+            error, call.results = read.value(), read.value()
+            call.error = self._error(error)
+            recording.steps.append(Step(call, "return"))
+        elif kind == _DATA:
+            call = self._call(read.number())
+            call.read = read.value()
+            recording.steps.append(Step(call, "data"))
+        elif kind == _CALLBACK:
+            callback = Callback(read.number(), read.number(), read.number(), read.name(), read.struct())
+            callback.error = self._error(read.value())
+            self._callbacks[callback.number] = callback
+            recording.callbacks.append(callback)
+            recording.steps.append(callback)
+        elif kind == _CALLBACK_RETURN:
+            number = read.number()
+            if number in self._callbacks:
+                self._callbacks[number].results = read.struct()
+        elif kind == _END:
+            self._ended = True
+        else:
+            raise ValueError(f"a record of the unknown kind {kind} at byte {begin}")
+
+    def _error(self, value: Any) -> RecordedError | None:
+        return None if value is None else RecordedError(value[0], value[1], self._recording.text(value[2]))
+
+    def _call(self, number: int) -> Call:
+        if number not in self._calls:
+            raise ValueError(f"call {number} returns before it begins")
+        return self._calls[number]
+
+
+class _Copy:
+    """A writer of some calls of a recording into a new file."""
+
+    def __init__(self, recording: Recording, file: BinaryIO, leave_out: frozenset[int]) -> None:
+        self._recording, self._file, self._leave_out = recording, file, leave_out
+        self._names: dict[str, int] = {}
+        self._blobs: dict[int, int] = {}
+        self._left_out = False
+
+    def write(self, chosen: set[int]) -> None:
+        recording = self._recording
+        self._file.write(MAGIC)
+        self._record(_HEADER, json.dumps({**recording.header, "reduced": True}).encode())
+        functions: set[int] = set()  # that the chosen calls give or receive
+        for step in recording.steps:
+            if isinstance(step, Callback):
+                if step.function in functions:
+                    self._callback(step)
+                continue
+            call = step.call
+            if call.number not in chosen:
+                continue
+            self._left_out = call.number in self._leave_out
+            writer = Writer(self._name)
+            if step.moment == "data":
+                writer.number(call.number)
+                writer.value(self._moved(call.read, host=True))
+                self._record(_DATA, bytes(writer.data))
+            elif step.moment == "return":
+                functions |= {each.number for each in functions_in(call.results)}
+                self._return(writer, call)
+            else:
+                functions |= {each.number for each in functions_in(call.arguments)}
+                for number in (call.number, call.thread, call.time):
+                    writer.number(number)
+                writer.name(call.function)
+                writer.value(self._moved(call.arguments))
+                writer.value(self._moved(call.data, host=True))
+                self._record(_CALL, bytes(writer.data))
+        writer = Writer(self._name)
+        writer.number(len(chosen))
+        self._record(_END, bytes(writer.data))
+
+    def _return(self, writer: Writer, call: Call) -> None:
+        writer.number(call.number)
+        writer.number(call.duration or 0)
+        writer.value(_error_value(call.error))
+        writer.value(self._moved(call.results))
+        self._record(_RETURN, bytes(writer.data))
+
+    def _callback(self, callback: Callback) -> None:
+        writer = Writer(self._name)
+        for number in (callback.number, callback.function, callback.thread):
+            writer.number(number)
+        writer.name(callback.kind)
+        writer.value(self._moved(callback.arguments))
+        writer.value(_error_value(callback.error))
+        self._record(_CALLBACK, bytes(writer.data))
+        if callback.results is not None:
+            writer = Writer(self._name)
+            writer.number(callback.number)
+            writer.value(self._moved(callback.results))
+            self._record(_CALLBACK_RETURN, bytes(writer.data))
+
+    def _moved(self, value: Any, host: bool = False) -> Any:
+        """Return the value with the numbers of blobs that the new file has, and write those that it lacks."""
+        if host and self._left_out and isinstance(value, (bytes, Blob)):
+            return LeftOut(value.size if isinstance(value, Blob) else len(value))
+        if isinstance(value, Blob):
+            if value.number not in self._blobs:
+                self._blobs[value.number] = len(self._blobs) + 1
+                writer = Writer(self._name)
+                writer.number(self._blobs[value.number])
+                self._record(_BLOB, bytes(writer.data), self._recording.data(value) or b"")
+            return Blob(self._blobs[value.number], value.size)
+        if isinstance(value, list):
+            return [self._moved(each) for each in value]
+        if isinstance(value, Struct):
+            return Struct(value.kind, {name: self._moved(each) for name, each in value.fields.items()})
+        return value
+
+    def _name(self, name: str) -> int:
+        if name not in self._names:
+            self._names[name] = len(self._names) + 1
+            writer = Writer(self._name)
+            writer.number(self._names[name])
+            self._record(_NAME, bytes(writer.data) + name.encode())
+        return self._names[name]
+
+    def _record(self, kind: int, content: bytes, data: bytes | memoryview = b"") -> None:
+        crc = zlib.crc32(data, zlib.crc32(content, zlib.crc32(bytes([kind]))))
+        size = 1 + len(content) + len(data)
+        self._file.write(size.to_bytes(4, "little") + crc.to_bytes(4, "little") + bytes([kind]) + content)
+        self._file.write(data)
+
+
+def _error_value(error: RecordedError | None) -> Any:
+    return None if error is None else [error.handle, error.code, error.message.encode()]
+
+
+def functions_in(value: Any) -> list[Function]:
+    """Return the functions in a value, those inside of lists and structs too."""
+    if isinstance(value, Function):
+        return [value]
+    if isinstance(value, list):
+        return [function for each in value for function in functions_in(each)]
+    if isinstance(value, Struct):
+        return functions_in(list(value.fields.values()))
+    return []

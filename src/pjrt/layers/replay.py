@@ -1,0 +1,179 @@
+"""Replays of recordings in a subprocess: whatever the plugin does, there is a result."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pjrt.api.errors import InvalidArgumentError
+from pjrt.layers.recording import Recording
+from pjrt.layers.replay_finding import ReplayFinding
+from pjrt.layers.replay_worker import PROGRESS, Task
+from pjrt.layers.replayer import Settings
+from pjrt.system.python_process import Ended
+
+TIME_LIMIT = 120.0
+"""The seconds that one call of a replay may take by default."""
+
+_POLL = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """The result of a replay.
+
+    Attributes:
+        findings: where the plugin did something else than the recorded one, as they came; the first is the one to look
+            at, since later ones may follow from it.
+        notes: facts that differ from plugin to plugin, such as names and layouts, by function and field.
+        calls: how many calls were made.
+        skipped: how many were not made, since an earlier one failed.
+        seconds: how long it took.
+    """
+
+    findings: Sequence[ReplayFinding]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    calls: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the plugin did what the recorded one did."""
+        return not self.findings
+
+
+def replay(
+    path: str | os.PathLike[str],
+    open_plugin: Callable[[], tuple[int, Any]] | str | os.PathLike[str],
+    settings: Settings | None = None,
+    *,
+    time_limit: float = TIME_LIMIT,
+) -> ReplayResult:
+    """Make the calls of a recording to a plugin, in a subprocess, and compare the results.
+
+    Args:
+        path: the recording.
+        open_plugin: the path of the plugin's library; or a function at the top of a module that opens the plugin in the
+            subprocess, and returns the address of its ``PJRT_Api`` and an object that keeps it open.
+        settings: what to compare, and how far to go.
+        time_limit: the seconds that one call may take; a plugin that takes longer counts as hanging.
+
+    Returns:
+        The findings. A crash and a hang are findings, with the call that did it.
+
+    Raises:
+        NotFoundError: there is no such recording.
+        InvalidArgumentError: the file is no recording, or no subprocess can be started.
+        DataLossError: the file holds not even one call.
+    """
+    if isinstance(open_plugin, (str, os.PathLike)):
+        open_plugin = LibraryOpener(os.fspath(open_plugin))
+    task = Task(os.fspath(path), open_plugin, settings or Settings())
+    with tempfile.TemporaryDirectory(prefix="pjrt-replay-") as name:
+        return _Run(Path(name), Recording.open(path), task, time_limit).result()
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryOpener:
+    """A function that opens a plugin by the path of its library, without any class of this package."""
+
+    path: str
+
+    def __call__(self) -> tuple[int, Any]:
+        library = ctypes.CDLL(self.path)
+        library.GetPjrtApi.restype = ctypes.c_void_p
+        address = library.GetPjrtApi()
+        if not address:
+            raise InvalidArgumentError(f"{self.path}: expected GetPjrtApi to return a table, found a null pointer")
+        return int(address), library
+
+
+class _Run:
+    """One subprocess of a replay."""
+
+    def __init__(self, folder: Path, recording: Recording, task: Task, time_limit: float) -> None:
+        self._folder, self._recording, self._task, self._time_limit = folder, recording, task, time_limit
+
+    def result(self) -> ReplayResult:
+        begin = time.monotonic()
+        (self._folder / "progress").write_bytes(bytes(PROGRESS.size))
+        (self._folder / "answers").touch()
+        end, hangs = self._run()
+        findings: list[ReplayFinding] = []
+        last: Mapping[str, Any] = {}
+        for line in (self._folder / "answers").read_text(encoding="utf-8").splitlines():
+            event = json.loads(line)
+            kind = event.pop("event")
+            if kind == "finding":
+                findings.append(ReplayFinding.of(event))
+            elif kind == "failed":
+                findings.append(ReplayFinding("unusable", 0, "", "", f"the plugin cannot be loaded: {event['text']}"))
+                last = event
+            else:
+                last = event
+        number, text = self._moment()[1:]
+        if hangs:
+            limit = f"{self._time_limit:g} s"
+            findings.append(ReplayFinding("hang", number, text, "", f"made no progress for {limit}, and was ended"))
+        elif not last:
+            how = end if end.crashed or not end.status else f"the replay ended with {end}"
+            findings.append(ReplayFinding("crash", number, text, "", f"the process ended in this call: {how}"))
+        made = int(last.get("calls", 0)) if last else sum(call.number <= number for call in self._recording.calls)
+        return ReplayResult(
+            tuple(findings), last.get("notes", {}), made, int(last.get("skipped", 0)), time.monotonic() - begin
+        )
+
+    def _run(self) -> tuple[Ended, bool]:
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+        command = [sys.executable, "-P", "-m", "pjrt.layers.replay_worker", str(self._folder)]
+        with (self._folder / "printed").open("w+b") as printed:
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.PIPE, stdout=printed, stderr=subprocess.STDOUT, env=environment
+                )
+            except OSError as error:
+                raise InvalidArgumentError(f"cannot start a subprocess for the replay: {error}") from error
+            with process:
+                assert process.stdin is not None
+                try:
+                    process.stdin.write(pickle.dumps(self._task))
+                    process.stdin.close()
+                except BrokenPipeError:
+                    pass  # it has ended; how it ended says why
+                hangs = self._wait(process)
+            printed.seek(0)
+            return Ended(process.returncode, b"", printed.read()[-20000:].decode(errors="replace")), hangs
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait for the end of the subprocess; end it if it makes no progress. Return whether it hung."""
+        count, since = -1, time.monotonic()
+        while True:
+            try:
+                process.wait(_POLL)
+                return False
+            except subprocess.TimeoutExpired:
+                pass
+            except BaseException:
+                process.kill()
+                raise
+            moment = self._moment()[0]
+            if moment != count:
+                count, since = moment, time.monotonic()
+            elif time.monotonic() - since > self._time_limit:
+                process.kill()
+                return True
+
+    def _moment(self) -> tuple[int, int, str]:
+        count, number, text = PROGRESS.unpack((self._folder / "progress").read_bytes())
+        return count, number, text.rstrip(b"\0").decode(errors="replace")
