@@ -1,0 +1,378 @@
+"""Trace files: what the trace layer of ``pjrt.capi.layer`` recorded, also of a process that died.
+
+``capi/layer/library/trace_file.h`` states the format. A file may be cut short, or be written to while it is read: what
+is whole is read, and ``Trace.problems`` reports the rest.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pjrt.api.errors import InvalidArgumentError, NotFoundError, StatusCode
+from pjrt.layers.trace_schema import FunctionSchema, Schema, parse_schema
+
+MAGIC = b"PJRTRACE"
+VERSION = 1
+_HEADER = struct.Struct("<8sIIQQQIIqQQQQQIIQQII1024s1024s")
+_CHUNK = struct.Struct("<IIQQQQII16s")
+_RECORD = struct.Struct("<IBBHIIHHIQQ")
+_DATA = struct.Struct("<IBBHIII4HI")
+_NOTICE = struct.Struct("<IBBHIIxxxxQI")
+_READY = struct.Struct("<IBBHHHIQQQQ")
+_ORIGIN = struct.Struct("<QQ")
+_KIND = struct.Struct("<IB")
+_CALL, _CALLBACK, _VALUE, _READINESS, _NOTE = range(1, 6)
+_HIDDEN = 1
+_FAILED = 2
+_NO_ORIGIN = 0xFFFFFFFFFFFFFFFF
+_NO_STEP = 0xFFFF
+_NOTES_THREAD = 0xFFFFFFFF
+_ERROR_TEXT = (0xFFFE,)
+_ENABLED_OFFSET = _HEADER.size - 2048 - 32
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread of the traced process."""
+
+    index: int
+    """Its number in the trace, from 0."""
+    system_id: int
+    name: str
+
+
+@dataclass(slots=True)
+class RecordedValue:
+    """A text, an array or a struct behind a pointer of a call, cut to the limits of the trace."""
+
+    path: tuple[int, ...]
+    """Fields and elements in turn, from the call's arguments to the value."""
+    element_size: int
+    total: int
+    data: bytes
+
+    def numbers(self) -> list[int]:
+        """Return the elements as unsigned numbers: handles, dimensions or counts."""
+        step = self.element_size
+        return [int.from_bytes(self.data[i : i + step], "little") for i in range(0, len(self.data), step)]
+
+    @property
+    def kept(self) -> int:
+        """The number of elements that were recorded."""
+        return len(self.data) // self.element_size
+
+
+@dataclass(slots=True)
+class Call:
+    """A call of a function of the C API, or a callback of the plugin."""
+
+    function: FunctionSchema
+    is_callback: bool
+    thread: Thread
+    number: int
+    """The call's number among those of its thread."""
+    parent: int
+    """The number of the call of the same thread in which it happened; 0 if there is none."""
+    depth: int
+    stack: int
+    """Which wrapped plugin of the process it is a call of."""
+    begin: float
+    """Nanoseconds since the trace began."""
+    end: float | None
+    """None: the call had not returned when the trace ended."""
+    code: int
+    failed: bool
+    args: bytes
+    """The struct of the arguments, as it was in memory after the call."""
+    origin: FunctionSchema | None = None
+    """For a callback: the function that it was given to."""
+    origin_handle: int = 0
+    values: list[RecordedValue] = field(default_factory=list)
+    message: str = ""
+
+    def number_of(self, name: str) -> int:
+        """Return the field of a name as an unsigned number; 0 if the function has no such field."""
+        index = self.function.args.field(name)
+        if index < 0:
+            return 0
+        field = self.function.args.fields[index]
+        return int.from_bytes(self.args[field.offset : field.offset + field.size], "little")
+
+    def value(self, name: str, element: int | None = None) -> RecordedValue | None:
+        """Return what is behind a pointer: the field of a name, or one of its lists."""
+        path: tuple[int, ...] = (self.function.args.field(name),)
+        if element is not None:
+            path = (*path, element)
+        return next((value for value in self.values if value.path == path), None)
+
+    def inner_numbers(self, name: str, step: int) -> list[int]:
+        """Return the array in the field ``step`` of the struct behind a pointer; empty if there is none."""
+        path = (self.function.args.field(name), 0, step)
+        return next((value.numbers() for value in self.values if value.path == path), [])
+
+    @property
+    def duration(self) -> float:
+        """The nanoseconds that it took; 0 if it never returned."""
+        return 0.0 if self.end is None else self.end - self.begin
+
+    @property
+    def code_name(self) -> str:
+        """The name of the error's code."""
+        try:
+            return StatusCode(self.code).name
+        except ValueError:
+            return f"code {self.code}"
+
+
+@dataclass(slots=True)
+class ReadyNotice:
+    """An event became ready, as the layer heard by its own callback."""
+
+    function: FunctionSchema
+    """The function that made the event or the buffer."""
+    thread: Thread
+    event: int
+    buffer: int
+    begin: float
+    end: float
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What the layer recorded about a plugin or a program."""
+
+    time: float
+    stack: int
+    text: str
+
+
+@dataclass
+class Trace:
+    """The contents of a trace file."""
+
+    path: str
+    process: int
+    command: str
+    options: str
+    start: int
+    """The time of the beginning in nanoseconds since 1970."""
+    sample: int
+    schema: Schema
+    calls: list[Call]
+    """In the order of their beginnings."""
+    ready: list[ReadyNotice]
+    notes: list[Note]
+    threads: list[Thread]
+    finished: bool
+    """Whether the process ended, or closed the trace, in order."""
+    overwritten: int
+    """The number of chunks that newer ones replaced: the trace lacks its beginning."""
+    dropped: int
+    """The number of calls for which there was no place."""
+    problems: list[str]
+
+    @property
+    def plugins(self) -> list[str]:
+        """The paths or names of the traced plugins."""
+        return [note.text.partition(" ")[2] for note in self.notes if note.text.startswith("plugin ")]
+
+
+def read_trace(path: str | os.PathLike[str]) -> Trace:
+    """Read a trace file.
+
+    Raises:
+        NotFoundError: there is no such file.
+        InvalidArgumentError: the file is no trace file, is of another version, or is damaged at its beginning.
+    """
+    try:
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise InvalidArgumentError(f"{path}: expected a trace file, found an empty file")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+                return _Reader(str(path), memory).read()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path}: there is no such trace file") from error
+    except OSError as error:
+        raise InvalidArgumentError(f"{path}: the trace file cannot be read: {error}") from error
+
+
+def is_trace_file(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as a trace file does."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def switch_trace(path: str | os.PathLike[str], on: bool) -> None:
+    """Switch the recording of a running process on or off, through its trace file.
+
+    Raises:
+        InvalidArgumentError: the file is no trace file.
+    """
+    if not is_trace_file(path):
+        raise InvalidArgumentError(f"{path}: expected the trace file of a running process")
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), _HEADER.size) as memory:
+        memory[_ENABLED_OFFSET : _ENABLED_OFFSET + 4] = struct.pack("<I", on)
+
+
+class _Reader:
+    def __init__(self, path: str, memory: mmap.mmap) -> None:
+        self.path = path
+        self.memory = memory
+        self.problems: list[str] = []
+        self.threads: dict[int, Thread] = {}
+        self.calls: list[Call] = []
+        self.hidden: set[tuple[int, int]] = set()
+        self.ready: list[ReadyNotice] = []
+        self.notes: list[Note] = []
+
+    def read(self) -> Trace:
+        size = len(self.memory)
+        if size < _HEADER.size or self.memory[: len(MAGIC)] != MAGIC:
+            raise InvalidArgumentError(f"{self.path}: expected a trace file, found other contents")
+        header = _HEADER.unpack_from(self.memory)
+        _, version, clock, schema_offset, schema_size, chunks_offset, chunk_size, num_chunks, start = header[:9]
+        first_ticks, first, last_ticks, last, process, _, finished, _, dropped, sample, overwritten = header[9:20]
+        if version != VERSION:
+            raise InvalidArgumentError(
+                f"{self.path}: expected a trace file of version {VERSION}, found version {version}: "
+                "read it with the release of pjrt that wrote it"
+            )
+        self.scale = (last - first) / (last_ticks - first_ticks) if clock and last_ticks > first_ticks else 1.0
+        self.base = first_ticks
+        try:
+            if schema_offset + schema_size > size:
+                raise ValueError("the file ends inside of the schema")
+            self.schema = parse_schema(bytes(self.memory[schema_offset : schema_offset + schema_size]).decode())
+        except (ValueError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"{self.path}: the trace file is damaged: {error}") from error
+        whole = chunks_offset + num_chunks * chunk_size
+        if size < whole:
+            self.problems.append(
+                f"the file is cut short: it has {size} of {whole} bytes; calls that were recorded in the rest are lost"
+            )
+        values: list[tuple[int, int, RecordedValue]] = []
+        for offset in range(chunks_offset, min(whole, size), chunk_size):
+            self._read_chunk(offset, min(chunk_size, size - offset), values)
+        self._attach(values)
+        self.calls.sort(key=lambda call: call.begin)
+        self.ready.sort(key=lambda notice: notice.end)
+        return Trace(
+            self.path,
+            process,
+            _text(header[20]),
+            _text(header[21]),
+            start,
+            sample,
+            self.schema,
+            self.calls,
+            self.ready,
+            sorted(self.notes, key=lambda note: note.time),
+            [self.threads[index] for index in sorted(self.threads)],
+            bool(finished),
+            overwritten,
+            dropped,
+            self.problems,
+        )
+
+    def _time(self, ticks: int) -> float:
+        return (ticks - self.base) * self.scale
+
+    def _read_chunk(self, offset: int, room: int, values: list[tuple[int, int, RecordedValue]]) -> None:
+        if room < _CHUNK.size:
+            return
+        _, used, _, _, _, system_id, index, _, name = _CHUNK.unpack_from(self.memory, offset)
+        if used <= _CHUNK.size:
+            return
+        thread = Thread(index, system_id, _text(name))
+        if index != _NOTES_THREAD:
+            thread = self.threads.setdefault(index, thread)
+        for position, size, kind in self._records(offset, min(used, room)):
+            if kind in (_CALL, _CALLBACK):
+                self._read_call(position, size, kind == _CALLBACK, thread)
+            elif kind == _VALUE:
+                _, _, _, element_size, number, total, kept, *path, _ = _DATA.unpack_from(self.memory, position)
+                steps = tuple(step for step in path if step != _NO_STEP)
+                at = position + _DATA.size
+                data = bytes(self.memory[at : at + kept * element_size])
+                values.append((index, number, RecordedValue(steps, max(1, element_size), total, data)))
+            elif kind == _READINESS:
+                _, _, _, code, function, _, _, event, buffer, begin, end = _READY.unpack_from(self.memory, position)
+                self.ready.append(
+                    ReadyNotice(
+                        self.schema.functions[function], thread, event, buffer, self._time(begin), self._time(end), code
+                    )
+                )
+            elif kind == _NOTE:
+                _, _, _, _, stack, length, ticks, _ = _NOTICE.unpack_from(self.memory, position)
+                at = position + _DATA.size
+                self.notes.append(Note(self._time(ticks), stack, _text(self.memory[at : at + length])))
+
+    def _records(self, offset: int, used: int) -> Iterator[tuple[int, int, int]]:
+        position = _CHUNK.size
+        while position + _KIND.size <= used:
+            size, kind = _KIND.unpack_from(self.memory, offset + position)
+            least = {_CALL: _RECORD.size, _CALLBACK: _RECORD.size + _ORIGIN.size, _READINESS: _READY.size}
+            if size % 8 or size < least.get(kind, _DATA.size) or position + size > used or not _CALL <= kind <= _NOTE:
+                self.problems.append(f"a chunk is damaged at byte {offset + position}: its other records are lost")
+                return
+            yield offset + position, size, kind
+            position += size
+
+    def _read_call(self, position: int, size: int, is_callback: bool, thread: Thread) -> None:
+        _, _, flags, depth, number, parent, function, code, stack, begin, end = _RECORD.unpack_from(
+            self.memory, position
+        )
+        if flags & _HIDDEN:
+            return
+        at = position + _RECORD.size
+        origin, handle = None, 0
+        if is_callback:
+            index, handle = _ORIGIN.unpack_from(self.memory, at)
+            at += _ORIGIN.size
+            if index != _NO_ORIGIN and index < len(self.schema.functions):
+                origin = self.schema.functions[index]
+        functions = self.schema.callbacks if is_callback else self.schema.functions
+        if function >= len(functions):
+            self.problems.append(f"a record at byte {position} is of an unknown function")
+            return
+        self.calls.append(
+            Call(
+                functions[function],
+                is_callback,
+                thread,
+                number,
+                parent,
+                depth,
+                stack,
+                self._time(begin),
+                self._time(end) if end else None,
+                code,
+                bool(flags & _FAILED),
+                bytes(self.memory[at : position + size]),
+                origin,
+                handle,
+            )
+        )
+
+    def _attach(self, values: list[tuple[int, int, RecordedValue]]) -> None:
+        by_number = {(call.thread.index, call.number): call for call in self.calls}
+        for thread, number, value in values:
+            call = by_number.get((thread, number))
+            if call is None:
+                continue
+            if value.path == _ERROR_TEXT:
+                call.message = value.data.decode(errors="replace")
+            else:
+                call.values.append(value)
+
+
+def _text(data: bytes) -> str:
+    return data.split(b"\0", 1)[0].decode(errors="replace")

@@ -1,0 +1,291 @@
+"""The objects of a trace: its programs, its buffers from creation to release, and its events until they are ready."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pjrt.api.element_type import ElementType
+from pjrt.layers.trace_file import Call, Note, Trace
+from pjrt.layers.trace_schema import FieldSchema, Schema
+
+_EXECUTE = "PJRT_LoadedExecutable_Execute"
+_COMPILERS = ("PJRT_Client_Compile", "PJRT_Executable_DeserializeAndLoad")
+_DIMS = ("dims", "shape_dims")
+_TYPES = ("type", "element_type", "shape_element_type")
+_SOURCES = ("buffer", "src")
+
+
+@dataclass
+class TracedProgram:
+    """A loaded executable."""
+
+    handle: int
+    compiled: Call | None
+    """The call that compiled or loaded it; None if the trace does not have it."""
+    name: str = ""
+    output_bytes: list[int] = field(default_factory=list)
+    donated: list[int] = field(default_factory=list)
+    """The arguments whose buffers its executions take."""
+    executions: list[Call] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """Its name, or else its handle."""
+        return self.name or f"{self.handle:#x}"
+
+
+@dataclass
+class TracedBuffer:
+    """A buffer."""
+
+    handle: int
+    creator: Call
+    created: float
+    nbytes: int | None
+    """None: the trace does not have its shape."""
+    released: float | None = None
+    ready: float | None = None
+
+
+@dataclass
+class TracedEvent:
+    """An event, from the return of the call that made it until it is ready."""
+
+    handle: int
+    creator: Call
+    created: float
+    buffer: TracedBuffer | None = None
+    """The buffer whose ready event it is."""
+    ready: float | None = None
+    notified: Call | None = None
+    """The callback, or the call, by which the framework learned that it is ready."""
+    code: int = 0
+
+
+@dataclass
+class TracedObjects:
+    """Everything that a trace's calls made."""
+
+    programs: list[TracedProgram] = field(default_factory=list)
+    buffers: list[TracedBuffer] = field(default_factory=list)
+    events: list[TracedEvent] = field(default_factory=list)
+    program_of: dict[int, TracedProgram] = field(default_factory=dict)
+    """The program of each compilation and execution, by ``id`` of the call."""
+
+
+def objects_of(trace: Trace) -> TracedObjects:
+    """Follow the calls of a trace, and return the objects that they made."""
+    walk = _Walk(trace.schema)
+    # A handle exists from the return of the call that makes it until the call that destroys it begins: from then on the
+    # plugin may use the same address for a new object.
+    moments: list[tuple[float, int, Call | Note]] = [(call.begin, 0, call) for call in trace.calls]
+    moments += [(call.end, 1, call) for call in trace.calls if call.end is not None]
+    moments += [(note.time, 2, note) for note in trace.notes]
+    for _, kind, moment in sorted(moments, key=lambda entry: entry[:2]):
+        if isinstance(moment, Note):
+            walk.note(moment)
+        elif kind == 0:
+            walk.enter(moment)
+        else:
+            walk.leave(moment)
+    for notice in trace.ready:
+        walk.hear(notice.event, notice.buffer, notice.end, notice.code)
+    return walk.objects
+
+
+def nbytes_of(element_type: int, dims: list[int]) -> int | None:
+    """Return the bytes of a dense array; None for a type without a size."""
+    try:
+        bits = ElementType(element_type).bits
+    except ValueError:
+        return None
+    return math.ceil(math.prod(dims) * bits / 8)
+
+
+class _Walk:
+    def __init__(self, schema: Schema) -> None:
+        self.objects = TracedObjects()
+        self.programs: dict[int, TracedProgram] = {}
+        self.executables: dict[int, TracedProgram] = {}
+        self.buffers: dict[int, TracedBuffer] = {}
+        self.events: dict[int, TracedEvent] = {}
+        self.all_events: dict[int, list[TracedEvent]] = {}
+        self.managers: dict[int, list[int | None]] = {}
+        kinds = schema.handles
+        options = next((struct for struct in schema.structs if struct.name == "PJRT_ExecuteOptions"), None)
+        self.kept_arguments = -1 if options is None else options.field("non_donatable_input_indices")
+        self.made = {
+            function.name: [
+                (field, kinds[field.type])
+                for field in function.args.fields
+                if field.creates and field.type >= 0 and "handle" in (field.kind, field.element)
+            ]
+            for function in schema.functions
+        }
+
+    def note(self, note: Note) -> None:
+        words = note.text.split(" ", 3)
+        if words[0] != "executable" or len(words) < 3:
+            return
+        program = self._program(int(words[1], 16))
+        rest = words[3] if len(words) > 3 else ""
+        if words[2] == "name":
+            program.name = rest
+        elif words[2] == "donates":
+            program.donated = list(map(int, rest.split()))
+        elif words[2] == "outputs":
+            shapes = (shape.partition(":") for shape in rest.split())
+            sizes = [nbytes_of(int(kind), [int(dim) for dim in dims.split(",") if dim]) for kind, _, dims in shapes]
+            program.output_bytes = [size or 0 for size in sizes]
+
+    def _program(self, handle: int, compiled: Call | None = None) -> TracedProgram:
+        if compiled is not None or handle not in self.programs:
+            self.programs[handle] = TracedProgram(handle, compiled)
+            self.objects.programs.append(self.programs[handle])
+        return self.programs[handle]
+
+    def enter(self, call: Call) -> None:
+        name = call.function.name
+        if call.is_callback:
+            if call.origin is not None and call.origin.name == "PJRT_Event_OnReady":
+                self._ready(call.origin_handle, call.begin, call)
+        elif name == _EXECUTE:
+            program = self._program(call.number_of("executable"))
+            program.executions.append(call)
+            self.objects.program_of[id(call)] = program
+        elif name == "PJRT_Buffer_Destroy":
+            self._release(call.number_of("buffer"), call.begin)
+            self.buffers.pop(call.number_of("buffer"), None)
+        elif name == "PJRT_Event_Destroy":
+            self.events.pop(call.number_of("event"), None)
+
+    def leave(self, call: Call) -> None:
+        name = call.function.name
+        if call.failed or call.is_callback or call.end is None:
+            return
+        if name in _COMPILERS:
+            handle = call.number_of("executable" if name == _COMPILERS[0] else "loaded_executable")
+            self.objects.program_of[id(call)] = self._program(handle, call)
+        elif name == "PJRT_LoadedExecutable_GetExecutable":
+            self.executables[call.number_of("executable")] = self._program(call.number_of("loaded_executable"))
+        elif name == "PJRT_Executable_Name":
+            text = call.value("executable_name")
+            program = self.executables.get(call.number_of("executable"))
+            if text is not None and program is not None:
+                program.name = text.data.decode(errors="replace")
+        elif name in ("PJRT_Buffer_Delete", "PJRT_Buffer_DonateWithControlDependency"):
+            self._release(call.number_of("buffer"), call.end)
+        elif name == _EXECUTE:
+            self._donate(call)
+        elif name == "PJRT_Event_Await" or (name == "PJRT_Event_IsReady" and call.number_of("is_ready")):
+            self._ready(call.number_of("event"), call.end, call)
+        elif name == "PJRT_Buffer_OnDeviceSizeInBytes":
+            buffer = self.buffers.get(call.number_of("buffer"))
+            if buffer is not None and buffer.nbytes is None:
+                buffer.nbytes = call.number_of("on_device_size_in_bytes")
+        elif name == "PJRT_Client_CreateBuffersForAsyncHostToDevice":
+            self.managers[call.number_of("transfer_manager")] = list(_shape_specs(call))
+        self._make(call)
+
+    def _make(self, call: Call) -> None:
+        assert call.end is not None
+        for field_, kind in self.made.get(call.function.name, ()):
+            for position, handle in enumerate(_handles(call, field_)):
+                if not handle:
+                    continue
+                if kind == "PJRT_Buffer":
+                    buffer = TracedBuffer(handle, call, call.end, self._size(call, position))
+                    self.buffers[handle] = buffer
+                    self.objects.buffers.append(buffer)
+                elif kind == "PJRT_Event":
+                    event = TracedEvent(handle, call, call.end)
+                    if call.function.name == "PJRT_Buffer_ReadyEvent":
+                        event.buffer = self.buffers.get(call.number_of("buffer"))
+                    self.events[handle] = event
+                    self.all_events.setdefault(handle, []).append(event)
+                    self.objects.events.append(event)
+
+    def _size(self, call: Call, position: int) -> int | None:
+        program = self.objects.program_of.get(id(call))
+        if program is not None:
+            sizes = program.output_bytes
+            return sizes[position % len(sizes)] if sizes else None
+        if manager := call.number_of("transfer_manager"):
+            specs, index = self.managers.get(manager, []), call.number_of("buffer_index")
+            return specs[index] if index < len(specs) else None
+        size = array_bytes(call)
+        if size is not None:
+            return size
+        source = next((self.buffers.get(call.number_of(name)) for name in _SOURCES if call.number_of(name)), None)
+        return None if source is None else source.nbytes
+
+    def _donate(self, call: Call) -> None:
+        program = self.objects.program_of.get(id(call))
+        if program is None or not program.donated:
+            return
+        kept = call.inner_numbers("options", self.kept_arguments)
+        for device in range(call.number_of("num_devices")):
+            arguments = call.value("argument_lists", device)
+            for index in program.donated:
+                if arguments is not None and index < arguments.kept and index not in kept:
+                    self._release(arguments.numbers()[index], call.begin)
+
+    def _release(self, handle: int, time: float) -> None:
+        buffer = self.buffers.get(handle)
+        if buffer is not None and buffer.released is None:
+            buffer.released = time
+
+    def _ready(self, handle: int, time: float, call: Call) -> None:
+        event = self.events.get(handle)
+        if event is None or (event.ready is not None and event.ready <= time):
+            return
+        event.ready, event.notified, event.code = time, call, call.code
+        if event.buffer is not None and event.buffer.ready is None:
+            event.buffer.ready = time
+
+    def hear(self, event_handle: int, buffer_handle: int, time: float, code: int) -> None:
+        """Take a notice of the layer itself, which is the most exact time there is."""
+        for event in self.all_events.get(event_handle, ()):
+            if event.created <= time and (event.ready is None or time < event.ready):
+                event.ready, event.code = time, code
+        if buffer_handle:
+            for buffer in self.objects.buffers:
+                if buffer.handle == buffer_handle and buffer.ready is None and buffer.created <= time:
+                    buffer.ready = time
+
+
+def array_bytes(call: Call) -> int | None:
+    """Return the bytes of the dense array whose type and dimensions a call has; None if it has none."""
+    args = call.function.args
+    dims = next((name for name in _DIMS if args.field(name) >= 0), None)
+    type_ = next((name for name in _TYPES if args.field(name) >= 0), None)
+    if dims is None or type_ is None:
+        return None
+    value = call.value(dims)
+    if value is not None and value.kept < value.total:
+        return None
+    return nbytes_of(call.number_of(type_), value.numbers() if value is not None else [])
+
+
+def _handles(call: Call, field_: FieldSchema) -> Iterator[int]:
+    if field_.kind == "handle":
+        yield call.number_of(field_.name)
+        return
+    if field_.kind == "lists":
+        device = 0
+        while (value := call.value(field_.name, device)) is not None:
+            yield from value.numbers()
+            device += 1
+    elif (value := call.value(field_.name)) is not None:
+        yield from value.numbers()
+
+
+def _shape_specs(call: Call) -> Iterator[int | None]:
+    index = call.function.args.field("shape_specs")
+    specs = call.value("shape_specs")
+    for i in range(0 if specs is None else specs.kept):
+        element_type = int.from_bytes(specs.data[i * 40 + 32 : i * 40 + 36], "little") if specs is not None else 0
+        dims = next((value for value in call.values if value.path[:2] == (index, i) and len(value.path) == 3), None)
+        yield nbytes_of(element_type, dims.numbers() if dims is not None else [])

@@ -1,0 +1,51 @@
+"""The options of the trace layer, as Python values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TraceOptions:
+    """What the trace layer records, and where.
+
+    ``docs/layers.md`` explains each option. The layer checks the values.
+    """
+
+    file: str
+    """The path of the trace file; ``%p`` in it stands for the number of the process."""
+    ring: str = ""
+    keep: str = ""
+    functions: tuple[str, ...] = ()
+    errors: bool = False
+    slower: str = ""
+    sample: int = 1
+    text: int | None = None
+    array: int | None = None
+    ready: str = ""
+    on: bool = True
+
+    def as_text(self) -> str:
+        """Return the options in the form ``key=value,key=value``, without those that have their defaults."""
+        return ",".join(f"{key}={_escaped(str(value))}" for key, value in self.as_dict().items())
+
+    def as_dict(self) -> dict[str, str | int]:
+        """Return the options by key, without those that have their defaults."""
+        pairs: dict[str, str | int | None] = {
+            "file": self.file,
+            "ring": self.ring or None,
+            "keep": self.keep or None,
+            "functions": "|".join(self.functions) or None,
+            "errors": 1 if self.errors else None,
+            "slower": self.slower or None,
+            "sample": self.sample if self.sample != 1 else None,
+            "text": self.text,
+            "array": self.array,
+            "ready": self.ready or None,
+            "on": None if self.on else 0,
+        }
+        return {key: value for key, value in pairs.items() if value is not None}
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(",", "\\,")
