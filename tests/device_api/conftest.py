@@ -21,6 +21,15 @@ from pjrt.api.device import Device
 from pjrt.api.errors import UnimplementedError
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that compile many programs, where compiling takes long: they are run by hand."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if item.path.name == "test_properties.py" and callspec and callspec.params.get("backend") == "iree":
+            item.add_marker("iree")
+
+
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, tiny_library: Path) -> Iterator[Backend]:
     """The device under test; what it counts is checked when the test is over."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,9 +19,10 @@ from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.author.capability import capabilities_of
-from pjrt.devices.author.code import AuthorCode, ParsedCompileFunction
+from pjrt.devices.author.code import AuthorCode
 from pjrt.devices.author.comparison import ReferenceComparison
 from pjrt.devices.author.kernels import INTERPRETER, Kernel
+from pjrt.devices.author.payloads import CompilationRecord, CompilationReplay, CompileParsed, DeserializeParsed
 from pjrt.devices.author.values import DeviceValues, HostValues
 from pjrt.devices.author.whole_program import on_gathered_arguments
 from pjrt.devices.reference.capability import operations as interpreted_operations
@@ -73,10 +73,16 @@ class StableHloClient(HostClient):
             ``compile`` partitions it and returns a ``Compiled`` with the types of one partition; if it denies the
             feature, such a program fails to compile. With a ``fallback``, ``compile`` gets the largest runs of
             operations that it takes, each as a program of one function; it may raise ``UnimplementedError`` to leave
-            a run to the fallback.
+            a run to the fallback; a ``DeclinedError`` names the operations that are the reason, and the others of the
+            run are offered again.
+        deserialize: ``deserialize(payload, program, options)`` returns what ``compile`` does, from the bytes of
+            ``Compiled.serialize`` and the same program. Serialized executables then hold these bytes, of the program or
+            of each of its runs, and are loaded without compiling.
         fallback: ``"reference"``, for the interpreter that runs everything that the author's code does not: other
             operations, control flow, calls, composites, custom calls and callbacks. By default a program with an
             operation that the device does not run fails to compile.
+        whole_programs: with a ``fallback``, offer ``compile`` each program whole before it is cut into runs, with its
+            control flow and calls; if it raises ``UnimplementedError``, the program is cut.
         fuse: whether ``compile`` takes an operation into a run; called with the operation. Default: the operation is
             one of ``operations``, if these are given.
         operations: the names of the operations that ``compile`` takes, such as ``stablehlo.add``. Without a fallback, a
@@ -110,8 +116,10 @@ class StableHloClient(HostClient):
         name: str,
         *,
         kernels: Mapping[str, Kernel] | None = None,
-        compile: ParsedCompileFunction | None = None,
+        compile: CompileParsed | None = None,
+        deserialize: DeserializeParsed | None = None,
         fallback: str | None = None,
+        whole_programs: bool = False,
         fuse: Callable[[Operation], bool] | None = None,
         operations: Collection[str] | None = None,
         trace: Callable[..., object] | None = None,
@@ -138,15 +146,25 @@ class StableHloClient(HostClient):
         self.profile = observation.profile
         interpreted = kernels is not None or fallback is not None or bool(observation.observers)
 
-        def compile_interpreted(program: Program, compile_options: CompileOptions) -> Compiled:
+        own_memory = options.get("memory") is not None
+        offers_whole = interpreted and whole_programs and not observation.observers
+
+        def compile_by(author: CompileParsed | None, program: Program, compile_options: CompileOptions) -> Compiled:
+            if author is not None and (offers_whole or not interpreted):
+                try:
+                    return _compile(name, author, names, own_partitioner, own_memory, program, compile_options)
+                except UnimplementedError as error:
+                    if not interpreted:
+                        raise
+                    _log.info("%s declined a whole program: %s", name, error.message)
             if own_partitioner is False:
                 _refuse_partitions(name, compile_options)
 
             def evaluator(module: Any) -> Evaluator:
-                author = AuthorCode(
+                code = AuthorCode(
                     name,
                     kernels or {},
-                    compile,
+                    author,
                     fuse or (lambda operation: names is None or operation.name in names),
                     longest=1 if observation.observers else None,
                     fallback=fallback is not None,
@@ -154,19 +172,31 @@ class StableHloClient(HostClient):
                     options=compile_options,
                 )
                 fold = not observation.observers
-                return Evaluator(module, fold=fold, handlers=self.ffi_handlers, author=author)
+                return Evaluator(module, fold=fold, handlers=self.ffi_handlers, author=code)
 
             return compile_program(
                 program, compile_options, evaluator, observation.loop, vet=False, allocations=self.memory is not None
             )
 
+        def compile_recorded(program: Program, compile_options: CompileOptions) -> Compiled:
+            if compile is None or deserialize is None:
+                return compile_by(compile, program, compile_options)
+            record = CompilationRecord(compile)
+            compiled = compile_by(record.compile, program, compile_options)
+            return dataclasses.replace(compiled, serialize=record.serialize)
+
+        def load(payload: bytes, program: Program, compile_options: CompileOptions) -> Compiled:
+            assert deserialize is not None  # else no payload is written
+            replay = CompilationReplay(payload, deserialize)
+            compiled = compile_by(replay.compile, program, compile_options)
+            return dataclasses.replace(compiled, serialize=replay.serialize)
+
         super().__init__(
             name,
-            compile=compile_interpreted
-            if interpreted
-            else functools.partial(_compile, name, compile, names, own_partitioner, options.get("memory") is not None),
+            compile=compile_recorded,
+            deserialize=None if deserialize is None else load,
             formats=(ProgramFormat.MLIR, ProgramFormat.HLO, ProgramFormat.HLO_WITH_CONFIG),
-            attributes={**_versions(newest), **(attributes or {})},
+            attributes={**stablehlo_versions(newest), **(attributes or {})},
             capabilities=lambda: (capabilities or Capabilities()).completed(
                 capabilities_of(kernels, names, fallback is not None, self.ffi_handlers)
             ),
@@ -179,7 +209,7 @@ class StableHloClient(HostClient):
 
 def _check_code(
     kernels: Mapping[str, Kernel] | None,
-    compile: ParsedCompileFunction | None,
+    compile: CompileParsed | None,
     fallback: str | None,
     fuse: Callable[[Operation], bool] | None,
 ) -> None:
@@ -224,7 +254,8 @@ def _check_operation_names(
                 raise InvalidArgumentError(f"no operation is called {name!r}; the nearest name is {similar[0]!r}")
 
 
-def _versions(newest: Version | str | None) -> Attributes:
+def stablehlo_versions(newest: Version | str | None = None) -> Attributes:
+    """Return the attributes of a platform that reads StableHLO: the versions that it reads, up to ``newest``."""
     current = Version.parse(newest) if isinstance(newest, str) else newest or current_version()
     oldest = minimum_version()
     return {
@@ -235,7 +266,7 @@ def _versions(newest: Version | str | None) -> Attributes:
 
 def _compile(
     name: str,
-    compile: ParsedCompileFunction | None,
+    compile: CompileParsed,
     operations: frozenset[str] | None,
     own_partitioner: bool | None,
     own_memory: bool,
@@ -260,7 +291,6 @@ def _compile(
     del module
     if operations is not None:
         _check_operations(name, parsed, operations)
-    assert compile is not None  # a device of kernels alone is compiled by the interpreter
     try:
         compiled = Compiled.of(compile(parsed, options))
     except PjrtError as error:
@@ -277,7 +307,7 @@ def _compile(
         )
     return dataclasses.replace(
         compiled,
-        name=entry.name if compiled.name in ("main", "run") else compiled.name,
+        name=(parsed.name or entry.name) if compiled.name in ("main", "run") else compiled.name,
         parameters=with_asked_layouts(
             _specs(entry.type.arguments, program) if compiled.parameters is None else compiled.parameters,
             entry.argument_attributes,

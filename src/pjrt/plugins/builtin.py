@@ -32,4 +32,12 @@ DEVICES = {
         priority=-100,
         processes=ProcessOptions(count="num_devices", index="process_index", total="process_count"),
     ),
+    "iree": Declaration(
+        "iree",
+        ORIGIN,
+        factory="pjrt.devices.iree.plugin:IreePlugin",
+        distribution=DISTRIBUTION,
+        memory=_MEMORY,
+        priority=-50,
+    ),
 }

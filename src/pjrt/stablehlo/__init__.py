@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         TupleType,
         ValueType,
     )
+    from pjrt.stablehlo.unparsing import unparse
     from pjrt.stablehlo.version import Version
 
 __all__ = [
@@ -175,6 +176,7 @@ __all__ = [
     "to_hlo",
     "to_module",
     "to_text",
+    "unparse",
     "vet",
     "with_partitioning",
 ]
@@ -207,6 +209,7 @@ _HOMES = {
     ".cuts.straightening": "StraightLine straighten",
     ".tree": "CustomNode Tree TreeKind",
     ".types": "FunctionType FutureType OpaqueType Quantization TensorType TokenType TupleType ValueType",
+    ".unparsing": "unparse",
     ".version": "Version",
     ".safe_parse": "vet",
     ".files.saved_model": "SavedModel SavedModelArgument SavedModelSource is_saved_model read_saved_model",

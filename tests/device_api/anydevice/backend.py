@@ -6,6 +6,7 @@ import abc
 import os
 import queue
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
@@ -181,6 +182,22 @@ class ReferenceBackend(Backend):
         return ReferencePlugin().client(num_devices=num_devices)
 
 
+class IreeBackend(Backend):
+    """IREE's compiler and runtime. Compiled modules are kept for the other tests: each takes half a second."""
+
+    name = "iree"
+    programs = StableHloPrograms()
+    uses_donated_memory = False
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="pjrt-iree-")
+
+    def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
+        from pjrt.devices.iree.plugin import IreePlugin
+
+        return IreePlugin().client(num_devices=num_devices, driver="local-sync", cache=self._folder.name)
+
+
 class RegisteredBackend(Backend):
     """Any other device, by the name or path that `pjrt.client` takes: a vendor's plugin on a machine that has the
     hardware."""
@@ -237,7 +254,7 @@ def _exported(inner: Backend) -> ExportedPlugin:
 
 
 DEFAULT_DEVICES = (
-    "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,simulator,cpu,reference,exported-tiny,exported-host,"
+    "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,simulator,cpu,reference,iree,exported-tiny,exported-host,"
     "exported-simulator,exported-cpu"
 )
 
@@ -263,4 +280,6 @@ def make_backend(name: str, library: Path) -> Backend:
             return XlaBackend()
         case "reference":
             return ReferenceBackend()
+        case "iree":
+            return IreeBackend()
     return RegisteredBackend(name)

@@ -8,18 +8,17 @@ from typing import Any
 
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import PjrtError, UnimplementedError
+from pjrt.devices.author.declined import DeclinedError
 from pjrt.devices.author.kernels import AuthorKernel, Kernel
 from pjrt.devices.author.operation_runs import OperationRun, is_whole, operation_run, split
+from pjrt.devices.author.payloads import CompileParsed
 from pjrt.devices.author.values import ResultTypes, Values, places
 from pjrt.devices.reference.core import block
 from pjrt.devices.reference.core.author import CONTROL_FLOW
 from pjrt.devices.reference.core.block import context_of
 from pjrt.devices.reference.core.liveness import Pending
 from pjrt.host import Compiled
-from pjrt.stablehlo.operation import Operation, ParsedProgram
-
-ParsedCompileFunction = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
-"""An author's ``compile(program, options)``."""
+from pjrt.stablehlo.operation import Operation
 
 PROGRAM_STRUCTURE = CONTROL_FLOW | {"func.call", "stablehlo.composite"}
 """Operations that run other parts of the program: the interpreter's, and never part of a run of operations."""
@@ -44,7 +43,7 @@ class AuthorCode:
         self,
         device: str,
         kernels: Mapping[str, Kernel],
-        compile: ParsedCompileFunction | None,
+        compile: CompileParsed | None,
         accepts: Callable[[Operation], bool],
         longest: int | None,
         fallback: bool,
@@ -60,6 +59,9 @@ class AuthorCode:
         self._values = values
         self._options = options
         self._runs = 0
+        # The operations that the author's compiler named as reasons to decline a run. The operations live as long as
+        # this does, so that their ids are theirs alone.
+        self._declined: dict[int, Operation] = {}
 
     def wants(self, name: str) -> bool:
         """Whether the author may compute operations of a name."""
@@ -118,7 +120,13 @@ class AuthorCode:
         return self._compile is not None and self._accepts(operation)
 
     def _takes(self, pending: Pending) -> bool:
-        return is_whole(pending) and pending.operation is not None and self._may_run(pending.operation)
+        operation = pending.operation
+        return (
+            is_whole(pending)
+            and operation is not None
+            and id(operation) not in self._declined
+            and self._may_run(operation)
+        )
 
     def _compiled_run(
         self, run: Sequence[Pending], needed: Collection[int], template: Sequence[Any], constant: Collection[int]
@@ -134,11 +142,31 @@ class AuthorCode:
             compiled = Compiled.of(self._compile(planned.program, self._options))
         except UnimplementedError as error:
             _log.info("%s declined %d operations: %s", self._device, len(run), error.message)
-            return run
+            return self._without_declined(error, planned, needed, template, constant)
         constants = [position for position, slot in enumerate(planned.inputs) if slot in constant]
         kernel = RunKernel(self._device, planned, compiled, self._values, constants, template)
         step = planned.step._replace(runner=kernel)
         return [Pending(kernel, step, planned.inputs, kernel.environment, False, True)]
+
+    def _without_declined(
+        self,
+        error: UnimplementedError,
+        run: OperationRun,
+        needed: Collection[int],
+        template: Sequence[Any],
+        constant: Collection[int],
+    ) -> Sequence[Pending]:
+        """Return the steps of a run that the author declined, with runs of those that are not the reason."""
+        body = run.program.entry.body
+        assert body is not None
+        # The first operations of the program are constants that became operations of it.
+        first = len(body.operations) - 1 - len(run.pending)
+        numbers = error.operations if isinstance(error, DeclinedError) else frozenset()
+        reasons = [run.pending[n - first].operation for n in numbers if first <= n < len(body.operations) - 1]
+        if not reasons or len(reasons) == len(run.pending):
+            return run.pending
+        self._declined |= {id(operation): operation for operation in reasons if operation is not None}
+        return self.combine(run.pending, list(needed), template, constant)
 
 
 class RunKernel:

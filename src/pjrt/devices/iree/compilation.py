@@ -1,0 +1,89 @@
+"""Compilation: from parsed programs to functions on handles, by way of IREE's modules."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from pjrt.api.compile_options import CompileOptions
+from pjrt.devices.author.declined import DeclinedError
+from pjrt.devices.iree import compiler
+from pjrt.devices.iree.diagnostics import compile_error
+from pjrt.devices.iree.module_cache import ModuleCache
+from pjrt.devices.iree.program import IreeProgram
+from pjrt.devices.iree.runtime import Runtime
+from pjrt.devices.iree.source import source_text
+from pjrt.devices.iree.support import boundary, refusal
+from pjrt.devices.iree.target import Target
+from pjrt.host import Compiled
+from pjrt.stablehlo.operation import ParsedProgram
+
+PLACES = {"subprocess": compiler.in_subprocess, "process": compiler.in_process}
+"""The functions that compile, by the value of the option ``compile_in``."""
+
+_log = logging.getLogger("pjrt")
+
+
+class IreeCompiler:
+    """IREE's compiler for one target.
+
+    Args:
+        target: the target.
+        runtime: the runtime of the programs.
+        compile_in: ``subprocess`` or ``process``.
+        cache: a folder of compiled modules; ``None`` for none.
+    """
+
+    def __init__(self, target: Target, runtime: Runtime, compile_in: str, cache: Path | None) -> None:
+        self._target = target
+        self._runtime = runtime
+        self._flags = target.compiler_flags()
+        self._compile = PLACES[compile_in]
+        self._cache = None if cache is None else ModuleCache(cache)
+
+    def compile(self, program: ParsedProgram, options: CompileOptions) -> Compiled:
+        """Compile a program of one device.
+
+        Raises:
+            DeclinedError: IREE does not compile the program; the error has the operations that are the reason.
+            InvalidArgumentError: the compiler does not take a flag.
+            InternalError: the compiler crashed.
+        """
+        body = program.entry.body
+        reasons = {} if body is None else {n: refusal(each) for n, each in enumerate(body.operations)}
+        reasons = {number: reason for number, reason in reasons.items() if reason}
+        others = (function.body for function in program.functions.values() if function is not program.entry)
+        elsewhere = next((r for block in others if block is not None for r in map(refusal, block.operations) if r), "")
+        _, outside = boundary(program)
+        if reasons or elsewhere or outside:
+            raise DeclinedError(next(iter(reasons.values()), elsewhere or outside), list(reasons))
+        return self._compiled(self._module(program), program)
+
+    def deserialize(self, payload: bytes, program: ParsedProgram, options: CompileOptions) -> Compiled:
+        """Return a compiled program from its module, which is not compiled again."""
+        return self._compiled(payload, program)
+
+    def _module(self, program: ParsedProgram) -> bytes:
+        code = source_text(program)
+        cached = None if self._cache is None else self._cache.get(code, self._flags)
+        if cached is not None:
+            return cached
+        try:
+            module = self._compile(code, self._flags)
+        except compiler.CompilationError as error:
+            raise compile_error(str(error), program) from None
+        if self._cache is not None:
+            self._cache.put(code, self._flags, module)
+        return module
+
+    def _compiled(self, module: bytes, program: ParsedProgram) -> Compiled:
+        results, _ = boundary(program)
+        function = program.entry
+        compiled = IreeProgram(self._runtime, module, function.name, results, self._target.is_asynchronous)
+        has_arguments = bool(function.type.arguments)
+        return Compiled(
+            run=compiled.run if has_arguments else compiled.run_without_arguments,
+            takes_context=not has_arguments,
+            code_size=len(module),
+            serialize=lambda: module,
+        )

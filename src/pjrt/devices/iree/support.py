@@ -1,0 +1,126 @@
+"""Operations that IREE does not run, or runs wrongly: they are left to the fallback.
+
+The tables come from a comparison of each operation and element type with the reference interpreter, with IREE 3.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pjrt.api.element_type import ElementType
+from pjrt.api.shape_spec import ShapeSpec
+from pjrt.devices.iree.element_types import SUPPORTED
+from pjrt.stablehlo.entry import shape_spec
+from pjrt.stablehlo.operation import Operation, ParsedProgram
+from pjrt.stablehlo.types import TensorType, ValueType
+
+_MISSING = frozenset(
+    {
+        # IREE has no such operation.
+        "stablehlo.cholesky",
+        "stablehlo.custom_call",
+        "stablehlo.triangular_solve",
+        # They need the other devices of a launch, or the host. IREE's drivers of processors have no channels.
+        "stablehlo.after_all",
+        "stablehlo.all_gather",
+        "stablehlo.all_reduce",
+        "stablehlo.all_to_all",
+        "stablehlo.async_done",
+        "stablehlo.async_start",
+        "stablehlo.collective_broadcast",
+        "stablehlo.collective_permute",
+        "stablehlo.create_token",
+        "stablehlo.cross-replica-sum",
+        "stablehlo.infeed",
+        "stablehlo.outfeed",
+        "stablehlo.partition_id",
+        "stablehlo.recv",
+        "stablehlo.reduce_scatter",
+        "stablehlo.replica_id",
+        "stablehlo.send",
+    }
+)
+
+_F8 = frozenset(element for element in ElementType if element.name.startswith("F8"))
+
+_MOVES = frozenset(
+    {
+        "stablehlo.bitcast_convert",
+        "stablehlo.broadcast",
+        "stablehlo.broadcast_in_dim",
+        "stablehlo.case",
+        "stablehlo.composite",
+        "stablehlo.concatenate",
+        "stablehlo.constant",
+        "stablehlo.convert",
+        "stablehlo.dynamic_slice",
+        "stablehlo.dynamic_update_slice",
+        "stablehlo.gather",
+        "stablehlo.if",
+        "stablehlo.optimization_barrier",
+        "stablehlo.pad",
+        "stablehlo.reshape",
+        "stablehlo.reverse",
+        "stablehlo.select",
+        "stablehlo.slice",
+        "stablehlo.transpose",
+        "stablehlo.while",
+    }
+)
+"""Operations that move elements and compute none."""
+
+_WRONG: dict[str, frozenset[ElementType]] = {
+    # A sum of booleans wraps around.
+    "stablehlo.add": frozenset({ElementType.PRED}),
+    "chlo.broadcast_add": frozenset({ElementType.PRED}),
+}
+"""Element types for which the results of an operation are wrong."""
+
+_F64 = frozenset({ElementType.F64})
+"""IREE links no mathematical library, and has no code of its own for these functions of f64."""
+
+_NOT_LINKED: dict[str, frozenset[ElementType]] = {}
+
+
+def refusal(operation: Operation) -> str:
+    """Return why IREE does not run an operation, with those in its regions; empty if it may run it."""
+    return next(filter(None, map(_refusal, (operation, *operation.walk()))), "")
+
+
+def _refusal(operation: Operation) -> str:
+    name = operation.name
+    if name in _MISSING:
+        what = operation.attributes.get("call_target_name", "") if name == "stablehlo.custom_call" else ""
+        return f"IREE does not run {name}{f' @{what}' if what else ''} ({operation.location})"
+    elements = frozenset(_elements((*operation.operands, *operation.results)))
+    wrong = elements & (_WRONG.get(name, frozenset()) | _NOT_LINKED.get(name, frozenset()))
+    if name not in _MOVES and not name.startswith("func.") and name != "stablehlo.return":
+        wrong |= elements & _F8
+    if wrong:
+        return f"IREE does not run {name} of {', '.join(sorted(each.mlir for each in wrong))} ({operation.location})"
+    return ""
+
+
+def _elements(values: Iterable[object]) -> Iterable[ElementType]:
+    for value in values:
+        type_ = value.type  # type: ignore[attr-defined]
+        if isinstance(type_, TensorType):
+            yield type_.element
+
+
+def boundary(program: ParsedProgram) -> tuple[list[ShapeSpec], str]:
+    """Return the types of the results of a program, and why IREE does not take its arguments and results; empty if it
+    does.
+    """
+    type_ = program.entry.type
+    specs = []
+    for each in (*type_.arguments, *type_.results):
+        spec = shape_spec(each)
+        if spec is None or spec.element_type not in SUPPORTED or _is_quantized(each):
+            return [], f"IREE has no arguments and results of type {each}"
+        specs.append(spec)
+    return specs[len(type_.arguments) :], ""
+
+
+def _is_quantized(type_: ValueType) -> bool:
+    return isinstance(type_, TensorType) and type_.quantization is not None
