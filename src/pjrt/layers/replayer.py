@@ -404,6 +404,8 @@ class Replayer:
 
     def _pair(self, call: Call, recorded: Any, found: Any, place: str, specific: bool) -> None:
         """Compare a result with the recorded one; learn the handles, functions and addresses in it."""
+        if recorded in ([], None) and found in ([], None):
+            return
         if isinstance(recorded, Handle):
             if isinstance(found, Raw):
                 self._handles[recorded.number] = found.address
@@ -435,13 +437,11 @@ class Replayer:
             if specific and isinstance(found, bytes) and found != recorded:
                 self._texts[recorded] = found
         if recorded != found and not isinstance(found, Raw):
-            self._differ(
-                call, place, f"{_spelled(recorded)} in the recording, {_spelled(found)} here", specific
-            )
+            self._differ(call, place, f"{_spelled(recorded)} in the recording, {_spelled(found)} here", specific)
 
     def _differ(self, call: Call, place: str, text: str, lawful: bool) -> None:
         if lawful:
-            self.notes.setdefault(f"{call.function}.{place}", text)
+            self.notes.setdefault(call.function, f"{place}: {text}")
         else:
             self._find("value", call, place, text)
 

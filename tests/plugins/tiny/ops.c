@@ -97,6 +97,9 @@ static tiny_status *run_op(run *r, const tiny_op *op) {
     case OP_ALL_REDUCE:
       if (shape_size(shape)) memcpy(out, a, shape_size(shape));
       return meeting_all_reduce(r->launch->meeting, shape->type, out, shape_elements(shape));
+    case OP_EINSUM:
+      einsum_run(op, r->program->values, r->data);
+      return NULL;
     case OP_REPLICA_ID:
       memcpy(out, &(uint32_t){(uint32_t)r->launch->replica}, sizeof(uint32_t));
       return NULL;

@@ -4,7 +4,7 @@
  *   name NAME
  *   in NAME SHAPE [memory=KIND] [sharding=HEX]
  *   let NAME = identity A | neg A | add A B | sub A B | mul A B | fill SHAPE NUMBER | all_reduce A
- *            | replica_id | partition_id | recv CHANNEL SHAPE | call TARGET SHAPE A… key=value…
+ *            | einsum SPEC SHAPE A [B] | replica_id | partition_id | recv CHANNEL SHAPE | call TARGET SHAPE A… key=value…
  *   do sleep MILLISECONDS | payload KEY VALUE | fail CODE MESSAGE… | send CHANNEL A [CHUNKS] | output ID A
  *   out NAME [memory=KIND] [alias=PARAMETER] [sharding=HEX]
  *
@@ -178,6 +178,7 @@ static const form forms[] = {
     {"add", OP_ADD, true, 2, true},            {"sub", OP_SUB, true, 2, true},
     {"mul", OP_MUL, true, 2, true},            {"all_reduce", OP_ALL_REDUCE, true, 1, true},
     {"fill", OP_FILL, true, 0, false},         {"recv", OP_RECV, true, 0, false},
+    {"einsum", OP_EINSUM, true, 0, false},
     {"call", OP_CALL, true, 0, false},         {"replica_id", OP_REPLICA_ID, true, 0, false},
     {"partition_id", OP_PARTITION_ID, true, 0, false},
     {"sleep", OP_SLEEP, false, 0, false},      {"payload", OP_PAYLOAD, false, 0, false},
@@ -248,6 +249,14 @@ static tiny_status *parse_arguments(parser *p, const form *form, size_t at, tiny
       if (left != 2) return complain(p, "recv CHANNEL SHAPE", NULL);
       op->number = strtoll(p->words[at], NULL, 10);
       return parse_shape(p, p->words[at + 1], shape);
+    case OP_EINSUM: {
+      if (left < 3) return complain(p, "einsum SPEC SHAPE A [B]", NULL);
+      op->text = tiny_memdup(p->words[at], strlen(p->words[at]));
+      tiny_status *status = parse_shape(p, p->words[at + 1], shape);
+      for (size_t i = at + 2; i < p->num_words && !status; ++i) status = add_operand(p, op, p->words[i]);
+      if (status || einsum_fits(op, p->program->values, shape)) return status;
+      return complain(p, "einsum takes one or two operands of f32 with dimensions as in the letters", op->text);
+    }
     case OP_CALL:
       return parse_call(p, at, op, shape);
     case OP_REPLICA_ID:

@@ -297,7 +297,7 @@ void promises_free(tiny_promise **promises, size_t count);
 /* ---- program.c: the program format "tiny" -------------------------------------------------------------------------*/
 typedef enum {
   OP_IDENTITY, OP_ADD, OP_SUB, OP_MUL, OP_NEG, OP_FILL, OP_RECV, OP_CALL, OP_ALL_REDUCE, OP_REPLICA_ID,
-  OP_PARTITION_ID, OP_SLEEP, OP_FAIL, OP_SEND, OP_OUTPUT, OP_PAYLOAD
+  OP_PARTITION_ID, OP_SLEEP, OP_FAIL, OP_SEND, OP_OUTPUT, OP_PAYLOAD, OP_EINSUM
 } tiny_opcode;
 typedef struct tiny_attr { char *name, *text; } tiny_attr;
 typedef struct tiny_op {
@@ -329,6 +329,10 @@ typedef struct tiny_program {
 } tiny_program;
 tiny_status *program_parse(const char *code, size_t size, tiny_program **out);
 void program_free(tiny_program *program);
+
+/* ---- einsum.c -----------------------------------------------------------------------------------------------------*/
+bool einsum_fits(const tiny_op *op, const tiny_value *values, const tiny_shape *result);
+void einsum_run(const tiny_op *op, const tiny_value *values, char *const *data);
 
 /* ---- executable.c -------------------------------------------------------------------------------------------------*/
 typedef struct tiny_executable {
