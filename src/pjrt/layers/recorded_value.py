@@ -233,3 +233,14 @@ def handles_in(value: Any) -> list[Handle]:
     if isinstance(value, Struct):
         return handles_in(list(value.fields.values()))
     return []
+
+
+def functions_in(value: Any) -> list[Function]:
+    """Return the functions in a value, those inside of lists and structs too."""
+    if isinstance(value, Function):
+        return [value]
+    if isinstance(value, list):
+        return [function for each in value for function in functions_in(each)]
+    if isinstance(value, Struct):
+        return functions_in(list(value.fields.values()))
+    return []

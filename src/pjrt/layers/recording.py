@@ -10,18 +10,19 @@ import json
 import mmap
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
-from pjrt.layers.recorded_value import Blob, Function, Handle, LeftOut, Reader, Struct, Writer
+from pjrt.layers.recorded_value import Blob, Handle, Reader, Struct
 
 MAGIC = b"PJRTREC\n"
 FORMAT = 1
 
-_HEADER, _NAME, _BLOB, _CALL, _RETURN, _DATA, _CALLBACK, _CALLBACK_RETURN, _END = range(1, 10)
+HEADER, NAME, BLOB, CALL, RETURN, DATA, CALLBACK, CALLBACK_RETURN, END = range(1, 10)
+"""The kinds of records: ``record_kind`` of the layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,24 +165,6 @@ class Recording:
         """Return a text, with characters that are none replaced."""
         return bytes(self.data(value) or b"").decode("utf-8", "replace")
 
-    def write(self, path: str | os.PathLike[str], calls: Iterable[Call], *, leave_out: Iterable[int] = ()) -> None:
-        """Write some of the calls to a new recording, with their callbacks and the data that they need.
-
-        Args:
-            path: the new file.
-            calls: the calls, of this recording.
-            leave_out: the numbers of the calls whose host data is left out.
-
-        Raises:
-            InvalidArgumentError: the file cannot be written.
-        """
-        chosen = {call.number for call in calls}
-        try:
-            with Path(path).open("wb") as file:
-                _Copy(self, file, frozenset(leave_out)).write(chosen)
-        except OSError as error:
-            raise InvalidArgumentError(f"cannot write {os.fspath(path)}: {error}") from error
-
 
 class _Parser:
     """The reader of a file's records, in order."""
@@ -220,45 +203,45 @@ class _Parser:
     def _add(self, kind: int, begin: int, end: int) -> None:
         recording = self._recording
         read = Reader(self._view[begin:end], self._names)
-        if kind == _HEADER:
+        if kind == HEADER:
             recording.header = json.loads(bytes(self._view[begin:end]))
             if recording.header.get("format") != FORMAT:
                 raise InvalidArgumentError(
                     f"{self._source}: expected a recording of format {FORMAT}, found format "
                     f"{recording.header.get('format')}; use the version of pjrt that recorded it"
                 )
-        elif kind == _NAME:
+        elif kind == NAME:
             number = read.number()
             self._names[number] = read.rest().decode()
-        elif kind == _BLOB:
+        elif kind == BLOB:
             number = read.number()
             recording._blobs[number] = begin + read.at, end - begin - read.at
-        elif kind == _CALL:
+        elif kind == CALL:
             call = Call(read.number(), read.number(), read.number(), read.name(), read.struct(), read.value())
             self._calls[call.number] = call
             recording.calls.append(call)
             recording.steps.append(Step(call, "begin"))
-        elif kind == _RETURN:
+        elif kind == RETURN:
             call = self._call(read.number())
             call.duration = read.number()
             error, call.results = read.value(), read.value()
             call.error = self._error(error)
             recording.steps.append(Step(call, "return"))
-        elif kind == _DATA:
+        elif kind == DATA:
             call = self._call(read.number())
             call.read = read.value()
             recording.steps.append(Step(call, "data"))
-        elif kind == _CALLBACK:
+        elif kind == CALLBACK:
             callback = Callback(read.number(), read.number(), read.number(), read.name(), read.struct())
             callback.error = self._error(read.value())
             self._callbacks[callback.number] = callback
             recording.callbacks.append(callback)
             recording.steps.append(callback)
-        elif kind == _CALLBACK_RETURN:
+        elif kind == CALLBACK_RETURN:
             number = read.number()
             if number in self._callbacks:
                 self._callbacks[number].results = read.struct()
-        elif kind == _END:
+        elif kind == END:
             self._ended = True
         else:
             raise ValueError(f"a record of the unknown kind {kind} at byte {begin}")
@@ -270,114 +253,3 @@ class _Parser:
         if number not in self._calls:
             raise ValueError(f"call {number} returns before it begins")
         return self._calls[number]
-
-
-class _Copy:
-    """A writer of some calls of a recording into a new file."""
-
-    def __init__(self, recording: Recording, file: BinaryIO, leave_out: frozenset[int]) -> None:
-        self._recording, self._file, self._leave_out = recording, file, leave_out
-        self._names: dict[str, int] = {}
-        self._blobs: dict[int, int] = {}
-        self._left_out = False
-
-    def write(self, chosen: set[int]) -> None:
-        recording = self._recording
-        self._file.write(MAGIC)
-        self._record(_HEADER, json.dumps({**recording.header, "reduced": True}).encode())
-        functions: set[int] = set()  # that the chosen calls give or receive
-        for step in recording.steps:
-            if isinstance(step, Callback):
-                if step.function in functions:
-                    self._callback(step)
-                continue
-            call = step.call
-            if call.number not in chosen:
-                continue
-            self._left_out = call.number in self._leave_out
-            writer = Writer(self._name)
-            if step.moment == "data":
-                writer.number(call.number)
-                writer.value(self._moved(call.read, host=True))
-                self._record(_DATA, bytes(writer.data))
-            elif step.moment == "return":
-                functions |= {each.number for each in functions_in(call.results)}
-                self._return(writer, call)
-            else:
-                functions |= {each.number for each in functions_in(call.arguments)}
-                for number in (call.number, call.thread, call.time):
-                    writer.number(number)
-                writer.name(call.function)
-                writer.value(self._moved(call.arguments))
-                writer.value(self._moved(call.data, host=True))
-                self._record(_CALL, bytes(writer.data))
-        writer = Writer(self._name)
-        writer.number(len(chosen))
-        self._record(_END, bytes(writer.data))
-
-    def _return(self, writer: Writer, call: Call) -> None:
-        writer.number(call.number)
-        writer.number(call.duration or 0)
-        writer.value(_error_value(call.error))
-        writer.value(self._moved(call.results))
-        self._record(_RETURN, bytes(writer.data))
-
-    def _callback(self, callback: Callback) -> None:
-        writer = Writer(self._name)
-        for number in (callback.number, callback.function, callback.thread):
-            writer.number(number)
-        writer.name(callback.kind)
-        writer.value(self._moved(callback.arguments))
-        writer.value(_error_value(callback.error))
-        self._record(_CALLBACK, bytes(writer.data))
-        if callback.results is not None:
-            writer = Writer(self._name)
-            writer.number(callback.number)
-            writer.value(self._moved(callback.results))
-            self._record(_CALLBACK_RETURN, bytes(writer.data))
-
-    def _moved(self, value: Any, host: bool = False) -> Any:
-        """Return the value with the numbers of blobs that the new file has, and write those that it lacks."""
-        if host and self._left_out and isinstance(value, (bytes, Blob)):
-            return LeftOut(value.size if isinstance(value, Blob) else len(value))
-        if isinstance(value, Blob):
-            if value.number not in self._blobs:
-                self._blobs[value.number] = len(self._blobs) + 1
-                writer = Writer(self._name)
-                writer.number(self._blobs[value.number])
-                self._record(_BLOB, bytes(writer.data), self._recording.data(value) or b"")
-            return Blob(self._blobs[value.number], value.size)
-        if isinstance(value, list):
-            return [self._moved(each) for each in value]
-        if isinstance(value, Struct):
-            return Struct(value.kind, {name: self._moved(each) for name, each in value.fields.items()})
-        return value
-
-    def _name(self, name: str) -> int:
-        if name not in self._names:
-            self._names[name] = len(self._names) + 1
-            writer = Writer(self._name)
-            writer.number(self._names[name])
-            self._record(_NAME, bytes(writer.data) + name.encode())
-        return self._names[name]
-
-    def _record(self, kind: int, content: bytes, data: bytes | memoryview = b"") -> None:
-        crc = zlib.crc32(data, zlib.crc32(content, zlib.crc32(bytes([kind]))))
-        size = 1 + len(content) + len(data)
-        self._file.write(size.to_bytes(4, "little") + crc.to_bytes(4, "little") + bytes([kind]) + content)
-        self._file.write(data)
-
-
-def _error_value(error: RecordedError | None) -> Any:
-    return None if error is None else [error.handle, error.code, error.message.encode()]
-
-
-def functions_in(value: Any) -> list[Function]:
-    """Return the functions in a value, those inside of lists and structs too."""
-    if isinstance(value, Function):
-        return [value]
-    if isinstance(value, list):
-        return [function for each in value for function in functions_in(each)]
-    if isinstance(value, Struct):
-        return functions_in(list(value.fields.values()))
-    return []

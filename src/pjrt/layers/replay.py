@@ -17,9 +17,9 @@ from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.layers.recording import Recording
+from pjrt.layers.replay_arguments import Settings
 from pjrt.layers.replay_finding import ReplayFinding
 from pjrt.layers.replay_worker import PROGRESS, Task
-from pjrt.layers.replayer import Settings
 from pjrt.system.python_process import Ended
 
 TIME_LIMIT = 120.0

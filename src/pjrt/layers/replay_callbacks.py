@@ -10,7 +10,8 @@ from typing import Any
 
 from pjrt.layers.plugin_table import PluginError, PluginTable
 from pjrt.layers.recorded_value import Function
-from pjrt.layers.struct_memory import Raw, element_size
+from pjrt.layers.struct_builder import element_size
+from pjrt.layers.struct_reader import Raw
 
 _P, _I64, _SIZE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t, ctypes.c_int
 

@@ -19,8 +19,9 @@ from typing import Any
 from pjrt.api.errors import PjrtError
 from pjrt.layers.plugin_table import PluginTable
 from pjrt.layers.recording import Recording
+from pjrt.layers.replay_arguments import Settings
 from pjrt.layers.replay_finding import ReplayFinding
-from pjrt.layers.replayer import Replayer, Settings
+from pjrt.layers.replayer import Replayer
 
 PROGRESS = struct.Struct("<QQ200s")
 """The contents of the file ``progress``: a count of moments, the number of a call, and what it is."""
@@ -72,7 +73,7 @@ def main() -> None:
         return
     replayer = Replayer(recording, PluginTable(address), task.settings, move, report)
     replayer.run()
-    say(event="end", calls=replayer.calls, skipped=replayer.skipped, notes=replayer.notes)
+    say(event="end", calls=replayer.calls, skipped=replayer.skipped, notes=replayer.comparison.notes)
 
 
 if __name__ == "__main__":
