@@ -43,9 +43,22 @@ library = Extension(
     extra_link_args=["-ldl"] if sys.platform.startswith("linux") else [],
 )
 
+# Not a module: the layers of the C ABI, a shared library without Python. It stands between processes and plugins by
+# means of POSIX (dladdr, a symbol that comes first), so there is none on Windows.
+LAYER = CAPI / "layer" / "library"
+layer = Extension(
+    "pjrt.capi.layer._library",
+    [str(source) for source in sorted(LAYER.glob("*.c"))],
+    include_dirs=[str(HEADERS), str(LAYER)],
+    depends=[*DEPENDS, *(str(header) for header in sorted(LAYER.glob("*.h")))],
+    extra_compile_args=FLAGS,
+    extra_link_args=["-ldl", "-lpthread"] if sys.platform.startswith("linux") else [],
+)
+
 setup(
     ext_modules=[
         library,
+        *([layer] if sys.platform != "win32" else []),
         *cythonize(
             extensions,
             include_path=["src"],

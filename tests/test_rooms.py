@@ -25,9 +25,9 @@ FLOORS = {
     "capi": 5,
     "artifacts": 6,
     "plugins": 6,
-    "layers": 6,
     "conformance": 8,
     "frameworks": 7,
+    "layers": 7,
     "models": 7,
     "cli": 9,
 }

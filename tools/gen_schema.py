@@ -32,7 +32,7 @@ def short(name: str) -> str:
 
 
 def header(schema: Schema) -> str:
-    """Return the C header with an index for each function, callback, handle, enum and struct, and parameters' structs."""
+    """Return the C header: an index for each function, callback, handle, enum and struct; structs of parameters."""
     out = [
         f"/* {NOTE} */",
         "#ifndef PJRT_LAYER_GEN_SCHEMA_H_",

@@ -13,6 +13,6 @@ speaks to, or which framework.
 
 from __future__ import annotations
 
-from pjrt.capi._plugin import LoadedPlugin, load_capsule, load_plugin
+from pjrt.capi._plugin import LoadedPlugin, load_capsule, load_plugin, open_table, plugin_at
 
-__all__ = ["LoadedPlugin", "load_capsule", "load_plugin"]
+__all__ = ["LoadedPlugin", "load_capsule", "load_plugin", "open_table", "plugin_at"]

@@ -48,6 +48,11 @@ cdef class PluginCore:
         return self._path
 
     @property
+    def address(self):
+        """The address of the ``PJRT_Api``."""
+        return <size_t>self.api.table
+
+    @property
     def extensions(self):
         return self.api.extensions
 
@@ -176,7 +181,7 @@ def _located(error, path, what, advice):
 
 
 def load_plugin(path):
-    """Load a plugin from its shared library.
+    """Load a plugin from its shared library, with the layers of ``PJRT_LAYERS``.
 
     The library stays loaded until the process ends. Loading it again returns the same plugin; if the file has changed
     since, the new library is loaded beside the old one.
@@ -190,6 +195,18 @@ def load_plugin(path):
         FailedPreconditionError: the file is no library, no plugin, or a plugin that this package cannot speak to.
         PjrtError: the plugin failed to initialize.
     """
+    table, text, name = open_table(path)
+    return plugin_at(_with_layers(table, text), text, name)
+
+
+def open_table(path):
+    """Open a plugin's library; return the address of its table, its absolute path, and a name for the plugin.
+
+    Raises:
+        NotFoundError: the file does not exist.
+        DataLossError: the file is cut off.
+        FailedPreconditionError: the file is no library, or no plugin.
+    """
     library = Path(os.fspath(path)).expanduser()
     if not library.exists():
         raise NotFoundError(f"{library}: there is no such file; give the path of the plugin's shared library")
@@ -202,11 +219,11 @@ def load_plugin(path):
             f"{text}: the library could not be opened: {error}; install what it names as missing, or check that it is "
             "a shared library for this machine"
         ) from error
-    return _in_library(handle, text, library.stem)
+    return _table_in(handle, text), text, library.stem
 
 
-def _in_library(handle, path, name):
-    """Return the plugin in an opened library."""
+def _table_in(handle, path):
+    """Return the address of the table of an opened library."""
     cdef get_api_t get_api
     cdef const PJRT_Api *table
     get_api = <get_api_t><size_t>(library_symbol(handle, "GetPjrtApi") or 0)
@@ -216,11 +233,21 @@ def _in_library(handle, path, name):
         )
     with nogil:
         table = get_api()
-    return _plugin_of(<size_t>table, path, name)
+    return <size_t>table
+
+
+def _with_layers(table, name):
+    if not table or not os.environ.get("PJRT_LAYERS"):
+        return table
+    from pjrt.capi.layer.stack import wrap_by_environment
+
+    return wrap_by_environment(table, name)
 
 
 def load_capsule(capsule, name="plugin"):
     """Return the plugin whose table a capsule holds, such as a device of this process that was exported.
+
+    It gets the layers of ``PJRT_LAYERS``.
 
     Args:
         capsule: a capsule with the name ``pjrt_c_api``; it is kept alive, because the table must be.
@@ -235,10 +262,21 @@ def load_capsule(capsule, name="plugin"):
         table = PyCapsule_GetPointer(capsule, b"pjrt_c_api")
     except (ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"expected a capsule named 'pjrt_c_api', found {capsule!r}") from error
-    return _plugin_of(<size_t>table, f"<{name}>", name, capsule)
+    return plugin_at(_with_layers(<size_t>table, name), f"<{name}>", name, capsule)
 
 
-def _plugin_of(size_t table, path, name, owner=None):
+def plugin_at(size_t table, path, name, owner=None):
+    """Return the plugin whose table is at an address: for the same address the same one.
+
+    Args:
+        table: the address of the ``PJRT_Api``.
+        path: the path of its library, or what stands for it in messages.
+        name: a name for the plugin.
+        owner: what keeps the table alive.
+
+    Raises:
+        PjrtError: the plugin fails as ``load_plugin`` describes.
+    """
     cdef PluginCore core
     with _lock:
         plugin = _by_table.get(table)

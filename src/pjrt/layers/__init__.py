@@ -1,5 +1,14 @@
 """Layers at the C ABI: what stands between a framework and any plugin, to see, check, record and disturb their calls.
 
-The layers themselves are C without Python (``pjrt.capi.layer``). This package wraps plugins, and reads and replays what
-layers write. It knows no one plugin and no framework.
+``wrap`` puts layers before a plugin in this process. ``PJRT_LAYERS=trace,validate`` in the environment does it for
+whatever this package loads or exports. The layers themselves are C without Python (``pjrt.capi.layer``). This package
+wraps plugins, and reads and replays what layers write. It knows no one plugin and no framework. For the layers and their
+options see ``docs/layers.md``.
 """
+
+from __future__ import annotations
+
+from pjrt.capi.layer.stack import flush, layer_names
+from pjrt.layers.wrapping import disable, enable, wrap
+
+__all__ = ["disable", "enable", "flush", "layer_names", "wrap"]

@@ -25,7 +25,10 @@ typedef struct pjrt_frame {
   const pjrt_function *function; /* of pjrt_functions, or, of a callback, of pjrt_callbacks */
   uint16_t index;                /* its index there: PJRT_FUNCTION_…, PJRT_CALLBACK_… */
   int16_t position;              /* which layer of the stack is at work */
-  const struct pjrt_callback_origin *origin; /* of a callback: where it comes from; else null */
+  bool up;                       /* a call of the plugin into the framework */
+  /* Of a callback: where it comes from; else null. Also null for a callback that is called again after its only call, or
+   * after its client is gone: no one is called then. */
+  const struct pjrt_callback_origin *origin;
 } pjrt_frame;
 
 /* Where a callback comes from. */
@@ -62,7 +65,19 @@ struct pjrt_stack {
   PJRT_Api *table;                      /* the wrapped one */
   pjrt_slot plugin_functions[PJRT_NUM_FUNCTIONS]; /* null where the plugin has none */
   char name[256];                       /* the plugin's path or name, for messages */
+  bool from_environment;                /* the layers are those of PJRT_LAYERS */
 };
+
+/* The wrapped table of a plugin's table; layers are named in order, separated by commas. `options` has a line
+ * layer=key=value,key=value for each layer with options; for others the environment is asked, PJRT_TRACE for trace. The
+ * same table with the same layers and options gives the same wrapped table. Null with the reason in `problem`. */
+const PJRT_Api *pjrt_wrap(const PJRT_Api *table, const char *name, const char *layers, const char *options, char *problem,
+                          size_t problem_size);
+/* The stack of a wrapped table; null for a table that is not of this library. */
+pjrt_stack *pjrt_stack_of(const PJRT_Api *table);
+/* All stacks of this process: index 0 to the returned number - 1. */
+int pjrt_num_stacks(void);
+pjrt_stack *pjrt_stack_at(int index);
 
 /* Every layer of this library, by name; the list is in layers.c. */
 extern const pjrt_layer *const pjrt_layers[];

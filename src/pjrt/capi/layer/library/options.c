@@ -1,0 +1,50 @@
+/* Options of layers: text of the form key=value,key=value. */
+#include <string.h>
+
+#include "layer.h"
+
+/* Reads up to the next unescaped comma into value, without the backslashes; returns what follows. */
+static const char *read_value(const char *text, char *value, size_t size) {
+  size_t used = 0;
+  for (; *text && *text != ','; text++) {
+    if (*text == '\\' && text[1]) text++;
+    if (used + 1 < size) value[used++] = *text;
+  }
+  if (size > 0) value[used] = 0;
+  return *text ? text + 1 : text;
+}
+
+static size_t key_length(const char *options) { return strcspn(options, "=,"); }
+
+static const char *skip(const char *options) {
+  const char *text = options + key_length(options);
+  char none[1];
+  if (*text == '=') text++;
+  return read_value(text, none, sizeof none);
+}
+
+bool pjrt_option(const char *options, const char *key, char *value, size_t size) {
+  const size_t length = strlen(key);
+  for (; options != NULL && *options; options = skip(options)) {
+    if (key_length(options) != length || strncmp(options, key, length) != 0) continue;
+    const char *text = options + length;
+    read_value(*text == '=' ? text + 1 : text, value, size);
+    return true;
+  }
+  return false;
+}
+
+bool pjrt_unknown_option(const char *options, const char *const *keys, char *key, size_t size) {
+  for (; options != NULL && *options; options = skip(options)) {
+    const size_t length = key_length(options);
+    bool listed = length == 0;
+    for (const char *const *each = keys; *each != NULL && !listed; each++)
+      listed = strlen(*each) == length && strncmp(*each, options, length) == 0;
+    if (listed) continue;
+    const size_t kept = length < size ? length : size - 1;
+    memcpy(key, options, kept);
+    key[kept] = 0;
+    return true;
+  }
+  return false;
+}

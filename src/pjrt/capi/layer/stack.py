@@ -1,0 +1,175 @@
+"""Stacks of layers: wrapped tables, by the addresses of ``PJRT_Api`` structs."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
+
+_PROBLEM_SIZE = 1024
+
+
+def library_path() -> Path:
+    """Return the path of the shared library of layers.
+
+    Raises:
+        UnimplementedError: this system has none.
+        InternalError: the file is missing.
+    """
+    if sys.platform == "win32":
+        raise UnimplementedError("layers need Linux or macOS; on Windows the package comes without them")
+    path = Path(__file__).parent / f"_library{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if not path.is_file():
+        raise InternalError(f"the library that came with this package is not at {str(path)!r}; install it again")
+    return path
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(library_path()))
+    table, text, size, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
+    for name, result, arguments in (
+        ("pjrt_layer_wrap", table, (table, text, text, text, ctypes.c_char_p, size)),
+        ("pjrt_layer_wrap_by_environment", table, (table, text, ctypes.c_char_p, size)),
+        ("pjrt_layer_name", text, (size,)),
+        ("pjrt_layer_at", text, (table, number)),
+        ("pjrt_layer_enable", number, (table, number, number)),
+        ("pjrt_layer_plugin", table, (table,)),
+        ("pjrt_layer_flush", None, ()),
+        ("pjrt_layer_num_callbacks", size, ()),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+def layer_names() -> tuple[str, ...]:
+    """Return the names of all layers."""
+    names: list[str] = []
+    while (name := _library().pjrt_layer_name(len(names))) is not None:
+        names.append(name.decode())
+    return tuple(names)
+
+
+def check_layers(layers: Sequence[str]) -> None:
+    """Refuse names of layers that do not exist, and an empty list.
+
+    Raises:
+        InvalidArgumentError: a name is unknown, or there is none.
+    """
+    known = layer_names()
+    for name in layers:
+        if name not in known:
+            raise InvalidArgumentError(f"there is no layer {name!r}; the layers are: {', '.join(known)}")
+    if not layers:
+        raise InvalidArgumentError(f"expected at least one layer, found none; the layers are: {', '.join(known)}")
+
+
+def option_text(options: Mapping[str, object] | str) -> str:
+    """Return a layer's options as text: ``key=value,key=value``, with backslashes before commas in values.
+
+    Values are text, numbers, paths, and bool as 1 and 0; sequences are joined by colons. Text passes as it is.
+
+    Raises:
+        InvalidArgumentError: a key or a value has a line break or a tab.
+    """
+    if isinstance(options, str):
+        text = options
+    else:
+        text = ",".join(f"{key}={_escaped(value)}" for key, value in options.items())
+    if any(char in text for char in "\n\t"):
+        raise InvalidArgumentError(f"options of layers must not contain line breaks or tabs, found {text!r}")
+    return text
+
+
+def _escaped(value: object) -> str:
+    if isinstance(value, bool):
+        value = int(value)
+    if isinstance(value, (list, tuple)):
+        value = ":".join(map(str, value))
+    return str(value).replace("\\", "\\\\").replace(",", "\\,")
+
+
+def wrap_table(
+    address: int, name: str, layers: Sequence[str], options: Mapping[str, Mapping[str, object] | str]
+) -> int:
+    """Return the address of a table with layers before it; the same table, layers and options give the same one.
+
+    Args:
+        address: the plugin's table. It must live as long as the process.
+        name: the plugin's name, for messages.
+        layers: the names of layers; the first is nearest to the framework.
+        options: the options of layers, by name. Others have those of the environment, such as ``PJRT_TRACE``.
+
+    Raises:
+        InvalidArgumentError: a layer or an option is unknown, or the table is none.
+    """
+    check_layers(layers)
+    lines = "".join(f"{layer}={option_text(values)}\n" for layer, values in options.items())
+    problem = ctypes.create_string_buffer(_PROBLEM_SIZE)
+    wrapped = _library().pjrt_layer_wrap(
+        address, name.encode(), ",".join(layers).encode(), lines.encode(), problem, _PROBLEM_SIZE
+    )
+    return _checked(wrapped, problem)
+
+
+def wrap_by_environment(address: int, name: str) -> int:
+    """Return the address of a table with the layers of ``PJRT_LAYERS`` before it, once: a wrapped one stays.
+
+    Raises:
+        InvalidArgumentError: a layer or an option is unknown, or the table is none.
+    """
+    problem = ctypes.create_string_buffer(_PROBLEM_SIZE)
+    return _checked(_library().pjrt_layer_wrap_by_environment(address, name.encode(), problem, _PROBLEM_SIZE), problem)
+
+
+def _checked(wrapped: int | None, problem: ctypes.Array[ctypes.c_char]) -> int:
+    if wrapped is None:
+        raise InvalidArgumentError(problem.value.decode(errors="replace"))
+    return wrapped
+
+
+def layers_of(address: int) -> tuple[str, ...]:
+    """Return the layers of a wrapped table, in order; none for another table."""
+    names: list[str] = []
+    while (name := _library().pjrt_layer_at(address, len(names))) is not None:
+        names.append(name.decode())
+    return tuple(names)
+
+
+def enable(address: int, layer: str, on: bool) -> bool:
+    """Turn a layer of a wrapped table on or off; return whether it was on.
+
+    Calls that are on their way go through; a layer that is off sees no new ones.
+
+    Raises:
+        InvalidArgumentError: the table has no such layer.
+    """
+    layers = layers_of(address)
+    if layer not in layers:
+        raise InvalidArgumentError(
+            f"expected a layer of this plugin ({', '.join(layers) or 'it has none'}), found {layer!r}"
+        )
+    return bool(_library().pjrt_layer_enable(address, layers.index(layer), int(on)))
+
+
+def plugin_table(address: int) -> int | None:
+    """Return the address of the plugin's own table behind a wrapped one; ``None`` for another table."""
+    table: int | None = _library().pjrt_layer_plugin(address)
+    return table
+
+
+def flush() -> None:
+    """Have all layers write what they have recorded."""
+    _library().pjrt_layer_flush()
+
+
+def callbacks_in_use() -> int:
+    """Return the number of callbacks that layers stand in for now."""
+    number: int = _library().pjrt_layer_num_callbacks()
+    return number
