@@ -51,6 +51,7 @@ layer = Extension(
     [str(source) for source in sorted(LAYER.glob("*.c"))],
     include_dirs=[str(HEADERS), str(LAYER)],
     depends=[*DEPENDS, *(str(header) for header in sorted(LAYER.glob("*.h")))],
+    define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=FLAGS,
     extra_link_args=["-ldl", "-lpthread"] if sys.platform.startswith("linux") else [],
 )

@@ -1,6 +1,5 @@
 /* What others find in this library: the functions for Python, and GetPjrtApi for a copy of it with settings, which stands
  * before another plugin's library. */
-#define _GNU_SOURCE /* for dladdr and dlvsym */
 #include "entry.h"
 
 #include <stdio.h>

@@ -1,6 +1,5 @@
 /* For programs that know nothing of layers: with this library in LD_PRELOAD, whoever asks the dynamic linker for a
  * plugin's GetPjrtApi gets one that returns the plugin's table with the layers of PJRT_LAYERS. */
-#define _GNU_SOURCE /* for dladdr and dlvsym */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
