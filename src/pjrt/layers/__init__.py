@@ -2,8 +2,8 @@
 
 ``wrap`` puts layers before a plugin in this process. ``PJRT_LAYERS=trace,validate`` in the environment does it for
 whatever this package loads or exports. The layers themselves are C without Python (``pjrt.capi.layer``). This package
-wraps plugins, and reads and replays what layers write. It knows no one plugin and no framework. For the layers and their
-options see ``docs/layers.md``.
+wraps plugins, and reads and replays what layers write. It knows no one plugin and no framework. For the layers and
+their options see ``docs/layers.md``.
 """
 
 from __future__ import annotations
