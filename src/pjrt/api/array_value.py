@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import html
 import math
 import operator
 from collections.abc import Generator, Iterator
@@ -174,6 +173,9 @@ class ArrayValue(abc.ABC):
 
         It does not wait for the computation, and a twentieth of a second at most for the copy to the host.
         """
+        # Only notebooks need it, and it has a large table.
+        import html
+
         lines = [f"<code>{html.escape(repr(self))}</code>"]
         try:
             values = self._values_now()

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, overload
 
+from pjrt import stablehlo
 from pjrt.api.client import Client
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError
@@ -124,9 +125,7 @@ class CompilationCache:
         """
         program = Program.of(program)
         if shapes is not None:
-            from pjrt.stablehlo import refine
-
-            program = refine(program, shapes)
+            program = stablehlo.refine(program, shapes)
         path = self.folder / (self.key(target, program, options) + _SUFFIX)
         cached = _revive(path, target, options)
         if cached is not None:
@@ -144,13 +143,11 @@ class CompilationCache:
         options: CompileOptions | None = None,
     ) -> str:
         """Return the key of an executable: 64 hexadecimal digits, the same in every process."""
-        from pjrt.stablehlo import with_partitioning
-
         program = Program.of(program)
         facts = {
             "format": FORMAT_VERSION,
             "program": [str(program.format), hashlib.sha256(_canonical(program)).hexdigest()],
-            "options": with_partitioning(program, options).to_proto().hex(),
+            "options": stablehlo.with_partitioning(program, options).to_proto().hex(),
             "target": _identity(target),
             "host": _host(),
             "environment": {name: os.environ.get(name, "") for name in _ENVIRONMENT},
@@ -253,8 +250,6 @@ def _library(path: str) -> list[Any]:
 
 def _canonical(program: Program) -> bytes:
     """Return MLIR text without comments, locations and blanks; other formats, and text that cannot be parsed, as is."""
-    from pjrt import stablehlo
-
     try:
         if program.format == ProgramFormat.MLIR and stablehlo.encoding_of(program) is stablehlo.Encoding.TEXT:
             return stablehlo.to_text(program).encode()

@@ -7,7 +7,6 @@ The checksum detects damage, not forgery: each fact of the header is checked bef
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import reprlib
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from pjrt.artifacts import saved_weights
 FORMAT_VERSION = 1
 
 _MAGIC = b"pjrt executable\n"
-_HASH_SIZE = hashlib.sha256().digest_size
+_HASH_SIZE = 32
 
 
 def is_saved_executable(beginning: bytes) -> bool:
@@ -39,7 +38,7 @@ def pack(header: Mapping[str, Any], code: bytes) -> bytes:
     """
     written = json.dumps({**header, "format_version": FORMAT_VERSION}, sort_keys=True).encode()
     content = b"".join([_MAGIC, len(written).to_bytes(4, "little"), written, code])
-    return content + hashlib.sha256(content).digest()
+    return content + _sha256(content)
 
 
 def unpack(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
@@ -59,11 +58,18 @@ def unpack(data: bytes, source: str) -> tuple[dict[str, Any], bytes]:
             f"{source}: expected a saved executable, found {len(data)} bytes that begin with {data[:16]!r}"
         )
     content, digest = data[:-_HASH_SIZE], data[-_HASH_SIZE:]
-    if hashlib.sha256(content).digest() != digest:
+    if _sha256(content) != digest:
         raise DataLossError(f"{source}: the saved executable is damaged or cut off; compile and save it again")
     begin = len(_MAGIC) + 4
     end = begin + int.from_bytes(data[len(_MAGIC) : begin], "little")
     return _read_header(content[begin:end], source), content[end:]
+
+
+def _sha256(content: bytes) -> bytes:
+    # It loads OpenSSL, which programs without saved executables do not need.
+    import hashlib
+
+    return hashlib.sha256(content).digest()
 
 
 def _is_count(value: Any, least: int = 0) -> bool:

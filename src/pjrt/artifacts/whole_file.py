@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import secrets
 import stat
 from pathlib import Path
 
@@ -31,7 +30,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
     Users outside of its group may not write to it.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}{PARTIAL}")
+    partial = path.with_name(f".{path.name}.{os.urandom(8).hex()}{PARTIAL}")
     try:
         with open(partial, "xb", opener=functools.partial(os.open, mode=0o664)) as file:
             file.write(data)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pjrt import system
-from pjrt.artifacts.compilation_cache import CompilationCache
+
+if TYPE_CHECKING:
+    from pjrt.artifacts.compilation_cache import CompilationCache
 
 
 def _open(_: click.Context, __: click.Parameter, folder: str | None) -> CompilationCache | None:
     if folder is None:
         return None
+    # Most runs are without a cache.
+    from pjrt.artifacts.compilation_cache import CompilationCache
+
     return CompilationCache(folder or system.cache_folder() / "executables")
 
 

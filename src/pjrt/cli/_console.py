@@ -54,7 +54,7 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[None]:
     """Show what takes time while the block runs; nothing if the error stream is no terminal."""
-    errors = Console(stderr=True)
+    errors = Console(stderr=True, emoji=False)
     if not errors.is_terminal:
         yield
         return
@@ -64,8 +64,8 @@ def progress(what: str) -> Iterator[None]:
 
 def console() -> Console:
     """Return the output; if it is no terminal it is wide, so that the next program gets the whole text."""
-    output = Console(highlight=False)
-    return output if output.is_terminal else Console(highlight=False, width=200)
+    output = Console(highlight=False, emoji=False)
+    return output if output.is_terminal else Console(highlight=False, emoji=False, width=200)
 
 
 def problem_of(name: str, problem: str) -> str:

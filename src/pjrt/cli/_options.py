@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +15,9 @@ from pjrt.api.attributes import NamedValue
 from pjrt.api.compile_options import CompileOptions
 from pjrt.cli._completion import complete_device, complete_input, complete_topology
 from pjrt.plugins.env_vars import option_value
-from pjrt.plugins.subprocess_support import Target
+
+if TYPE_CHECKING:
+    from pjrt.plugins.subprocess_support import Target
 
 
 class _Seconds(click.FloatRange):
@@ -190,6 +192,9 @@ topologies_option = click.option(
 
 def targets_of(devices: Sequence[str], topologies: Sequence[str], options: dict[str, Any]) -> list[Target]:
     """Return the targets that ``--device`` and ``--topology`` name."""
+    # Commands without targets need no subprocesses.
+    from pjrt.plugins.subprocess_support import Target
+
     split = [place.partition(":") for place in topologies]
     return [
         *(Target(name, options=options) for name in devices),

@@ -12,14 +12,10 @@ from pjrt.api.errors import naming
 from pjrt.cli._console import print_facts, print_json, print_table, progress
 from pjrt.cli._options import json_option, shapes_option
 from pjrt.cli._program import program_argument, read_model_file
-from pjrt.cli._saved_executable import as_dict, print_executable
 from pjrt.cli._shardings import is_partitioned, mesh_dict, sharding_cells, sharding_dict, spelled_mesh
 from pjrt.cli._signature_rows import SignatureRow, argument_rows, result_rows
 from pjrt.models.model_file import ModelFile
 from pjrt.models.output_path import check_output_path
-from pjrt.models.report.dot import program_dot
-from pjrt.models.report.page import write_page
-from pjrt.models.report.program_page import program_page
 from pjrt.models.units import readable_bytes
 from pjrt.stablehlo.shapes.argument_shapes import spelled_shape
 
@@ -72,6 +68,9 @@ def inspect(
         _draw(file, html, shapes)
         return
     if file.executable is not None:
+        # Most files have a program.
+        from pjrt.cli._saved_executable import as_dict, print_executable
+
         if as_text:
             raise click.UsageError("expected a program with --text, found a saved executable, which has no text")
         if as_json:
@@ -96,6 +95,11 @@ def inspect(
 
 def _draw(file: ModelFile, html: str | None, shapes: dict[str, tuple[int, ...]] | None) -> None:
     """Write a page, or print the graph if there is no path."""
+    # Only pages and graphs need the costs of the program and its layout.
+    from pjrt.models.report.dot import program_dot
+    from pjrt.models.report.page import write_page
+    from pjrt.models.report.program_page import program_page
+
     with progress("drawing the program"):
         text = program_dot(file, shapes) if html is None else program_page(file, shapes)
     if html is None:

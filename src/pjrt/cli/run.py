@@ -14,7 +14,6 @@ import numpy as np
 import pjrt
 import pjrt.ifrt
 from pjrt import plugins
-from pjrt.artifacts.compilation_cache import CompilationCache
 from pjrt.cli._cache import as_dict, cache_option, outcome
 from pjrt.cli._completion import complete_file
 from pjrt.cli._console import print_facts, print_json, progress
@@ -31,7 +30,6 @@ from pjrt.cli._options import (
 from pjrt.cli._outputs import Array, check_results_path, describe, write_results
 from pjrt.cli._program import STDIN, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
-from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.argument import Argument
 from pjrt.models.inputs.inputs import files_of, make_arguments
 from pjrt.models.model import Model
@@ -39,6 +37,8 @@ from pjrt.models.model_file import ModelFile
 from pjrt.plugins.device_count import client_with_devices
 
 if TYPE_CHECKING:
+    from pjrt.artifacts.compilation_cache import CompilationCache
+    from pjrt.host_memory.tolerance import Tolerance
     from pjrt.models.comparison.comparison import ResultDifference
     from pjrt.models.offloading.offload_plan import OffloadPlan
 

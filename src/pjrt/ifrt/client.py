@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import pjrt.api.client
+from pjrt import stablehlo
 from pjrt.api.checks import expect, expect_all
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
@@ -23,12 +24,13 @@ from pjrt.ifrt.assembly import assembled
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.from_host import buffer_shapes, put
 from pjrt.ifrt.loaded_executable import LoadedExecutable
-from pjrt.ifrt.remap_plan import RemapPlan
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
 from pjrt.stablehlo.inspection import Signature, signature
-from pjrt.stablehlo.shapes.refinement import refine
 from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
+
+if TYPE_CHECKING:
+    from pjrt.ifrt.remap_plan import RemapPlan
 
 
 class Client:
@@ -362,7 +364,7 @@ class Client:
         Raises:
             InvalidArgumentError: the program is damaged, needs more devices than there are, or is not for these shapes.
         """
-        program = Program.of(program) if shapes is None else refine(program, shapes)
+        program = Program.of(program) if shapes is None else stablehlo.refine(program, shapes)
         executable = self.pjrt_client.compile(program, with_partitioning(program, options))
         # The compiler has read the program by now; to try it in a subprocess first would cost every compilation 0.2 s.
         return LoadedExecutable(self, signature(program, trusted=True), executable)

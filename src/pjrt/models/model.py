@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pjrt.api.client
 import pjrt.ifrt
@@ -14,8 +14,6 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
-from pjrt.artifacts.compilation_cache import CompilationCache
-from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.models import replica_arrays
 from pjrt.models.argument import Argument
 from pjrt.models.binding import Binding
@@ -26,6 +24,10 @@ from pjrt.models.weights import Weights
 from pjrt.plugins.device_count import client_with_devices
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.tree import NodeTypes
+
+if TYPE_CHECKING:
+    from pjrt.artifacts.compilation_cache import CompilationCache
+    from pjrt.artifacts.saved_executable import SavedExecutable
 
 
 def load_model(

@@ -6,22 +6,26 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pjrt import stablehlo
+from pjrt.api.checks import expect
 from pjrt.api.errors import FailedPreconditionError, UnimplementedError, naming
+from pjrt.api.executable import Executable
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import Shapes as ArgumentShapes
 from pjrt.artifacts import file_format
-from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.files.contents import FileContents
 from pjrt.stablehlo.format import is_jax_export, is_text
 from pjrt.stablehlo.shapes.argument_shapes import resolve_shapes
 from pjrt.stablehlo.tree import Tree
+
+if TYPE_CHECKING:
+    from pjrt.artifacts.saved_executable import SavedExecutable
 
 SAVED = "saved executable"
 """The kind of a file with an executable that was compiled before."""
@@ -75,7 +79,7 @@ class ModelFile:
                 return ModelFile._of_contents(stablehlo.read_saved_model(path), source)
         beginning = _beginning(source)
         if file_format.is_saved_executable(beginning):
-            return ModelFile(SAVED, source=source, executable=SavedExecutable.read(path))
+            return ModelFile(SAVED, source=source, executable=_saved_executable().read(path))
         if is_jax_export(beginning):
             return ModelFile._of_contents(stablehlo.read_jax_export(Path(path)), source)
         return ModelFile._of_program(stablehlo.read_file(path), source)
@@ -94,8 +98,9 @@ class ModelFile:
         """
         if isinstance(model, ModelFile):
             return model
-        if isinstance(model, SavedExecutable):
-            return ModelFile(SAVED, source=source, executable=model)
+        if isinstance(model, Executable):
+            saved = expect(model, _saved_executable(), "a program or a saved executable")
+            return ModelFile(SAVED, source=source, executable=saved)
         if isinstance(model, FileContents):
             return ModelFile._of_contents(model, source)
         if isinstance(model, os.PathLike) or (
@@ -103,7 +108,7 @@ class ModelFile:
         ):
             return ModelFile.read(model)
         if isinstance(model, bytes) and file_format.is_saved_executable(model):
-            return ModelFile(SAVED, source=source, executable=SavedExecutable.from_bytes(model))
+            return ModelFile(SAVED, source=source, executable=_saved_executable().from_bytes(model))
         if isinstance(model, bytes) and is_jax_export(model):
             return ModelFile._of_contents(stablehlo.read_jax_export(model), source)
         return ModelFile._of_program(stablehlo.read(model), source)
@@ -230,6 +235,13 @@ class ModelFile:
 
     def __repr__(self) -> str:
         return f"<ModelFile {self.source or 'without a file'}: {self.kind}>"
+
+
+def _saved_executable() -> type[SavedExecutable]:
+    # Most models are programs, and start faster without it.
+    from pjrt.artifacts.saved_executable import SavedExecutable
+
+    return SavedExecutable
 
 
 def _beginning(path: str) -> bytes:

@@ -16,7 +16,7 @@ from pjrt.stablehlo.operation import ParsedProgram
 from pjrt.stablehlo.parser import parse_module
 from pjrt.stablehlo.reader import read
 from pjrt.stablehlo.shapes.argument_shapes import is_dynamic, spelled_shape, symbols_in_shape
-from pjrt.stablehlo.shardings.stated_sharding import StatedSharding, meshes_of
+from pjrt.stablehlo.shardings.stated_sharding import StatedSharding
 
 _SHAPES = "compile(program, shapes="
 _SHARDINGS = "expected shardings over the devices of the program"
@@ -59,7 +59,7 @@ def _on_shapes(arguments: tuple[ArgumentInfo, ...]) -> str | None:
 
 
 def _on_shardings(arguments: tuple[ArgumentInfo, ...], parsed: ParsedProgram) -> str | None:
-    meshes, count = meshes_of(parsed), parsed.num_partitions
+    meshes, count = parsed.meshes, parsed.num_partitions
     for index, argument in enumerate(arguments):
         sharding = StatedSharding.of(argument.sharding, len(argument.symbolic_shape), meshes)
         if sharding.tiling is None or sharding.tiling.is_replicated or len(sharding.tiling.places) == count:

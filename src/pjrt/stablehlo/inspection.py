@@ -20,7 +20,6 @@ from pjrt.stablehlo.reader import as_program
 from pjrt.stablehlo.shapes.argument_shapes import StatedShape
 from pjrt.stablehlo.shapes.shape_assertions import symbolic_shapes
 from pjrt.stablehlo.shardings.sharding_parser import Mesh
-from pjrt.stablehlo.shardings.stated_sharding import meshes_of
 from pjrt.stablehlo.types import FutureType, OpaqueType, TensorType, TupleType, ValueType
 from pjrt.stablehlo.version import Version
 
@@ -253,7 +252,7 @@ def inspect(program: AnyProgram, *, trusted: bool = False) -> ProgramInfo:
         has_dynamic_shapes=_has_dynamic_shapes(parsed, operations),
         collectives=tuple(sorted({operation.name for operation in operations} & COLLECTIVES)),
         side_effects=_side_effects(operations),
-        meshes=meshes_of(parsed),
+        meshes=parsed.meshes,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from pjrt import stablehlo
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.reference.capability import capabilities
@@ -12,7 +13,7 @@ from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient
-from pjrt.stablehlo import current_version, minimum_version, partitioning_of, refine, static_check
+from pjrt.stablehlo import current_version, minimum_version, partitioning_of, static_check
 
 PLATFORM = "reference"
 
@@ -74,7 +75,7 @@ class ReferenceClient(HostClient):
             capabilities=lambda: capabilities(self.ffi_handlers),
             static_check=static_check,
             partitioning=partitioning_of,
-            refine=refine,
+            refine=lambda program, shapes: stablehlo.refine(program, shapes),  # imported for dynamic shapes alone
             memory_limit=memory_limit,
             collective_timeout=collective_timeout,
             process_index=process_index,

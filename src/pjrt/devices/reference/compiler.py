@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pjrt import stablehlo
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import UnimplementedError
 from pjrt.api.program import Program
@@ -18,11 +19,12 @@ from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.memory_stats import memory_stats
 from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
 from pjrt.host import Compiled, RunContext
-from pjrt.stablehlo import read, to_module
 from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
-from pjrt.stablehlo.shardings.partitioner import Partitioned, partition
 from pjrt.stablehlo.types import TupleType, ValueType
+
+if TYPE_CHECKING:
+    from pjrt.stablehlo.shardings.partitioner import Partitioned
 
 Execute = Callable[[Sequence[Any], Context], Sequence[Any]]
 Loop = Callable[[Block, Environment], None]
@@ -50,7 +52,7 @@ def compile_program(
     Raises:
         UnimplementedError, InvalidArgumentError: as ``Evaluator``.
     """
-    parsed = to_module(read(program), trusted=not vet)
+    parsed = stablehlo.to_module(stablehlo.read(program), trusted=not vet)
     Outline.of(parsed).check()
     spmd = options.spmd and options.partitioning.num_partitions > 1
     partitioned = _partitioned(program, options) if spmd else None
@@ -109,7 +111,7 @@ def compile_program(
 def _partitioned(program: Program, options: CompileOptions) -> Partitioned | None:
     """Return the program as XLA partitions it, or ``None`` where XLA cannot."""
     try:
-        return partition(program, options)
+        return stablehlo.partition(program, options)
     except UnimplementedError as error:
         _log.info("a program runs whole on each device, on gathered arguments: %s", error.message)
         return None
@@ -125,9 +127,7 @@ def _name_of(module: Any) -> str:
 
 def _parameter_names(program: Program, parameters: Sequence[ValueType]) -> list[str]:
     """Return the name of each parameter; empty where it is unknown, as that of a tuple's element."""
-    from pjrt.stablehlo import signature
-
-    names = [argument.name for argument in signature(read(program), trusted=True).arguments]
+    names = [argument.name for argument in stablehlo.signature(stablehlo.read(program), trusted=True).arguments]
     return names if len(names) == len(parameters) else [""] * len(parameters)
 
 

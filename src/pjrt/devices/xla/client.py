@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pjrt import stablehlo
 from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
@@ -97,10 +98,8 @@ class XlaClient(Client):
     def compile(
         self, program: AnyProgram, options: CompileOptions | None = None, *, shapes: Shapes | None = None
     ) -> LoadedExecutable:
-        from pjrt.stablehlo import refine, with_partitioning  # here and below: start-up would be slower
-
-        program = Program.of(program) if shapes is None else refine(program, shapes)
-        options = with_partitioning(program, options)
+        program = Program.of(program) if shapes is None else stablehlo.refine(program, shapes)
+        options = stablehlo.with_partitioning(program, options)
         return self._loaded(compile_safely(self._runtime, program, options), options, program.code)
 
     def supports(
@@ -110,10 +109,8 @@ class XlaClient(Client):
         *,
         effort: Effort | str | None = None,
     ) -> Support:
-        from pjrt.stablehlo import supports
-
         self._runtime.check_open()
-        return supports(
+        return stablehlo.supports(
             program,
             options,
             self.capabilities,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pjrt import stablehlo
 from pjrt.api.api_version import API_VERSION
 from pjrt.api.attributes import Attributes
 from pjrt.api.device_options import check_num_devices, check_option_names, topology_options
@@ -33,9 +34,7 @@ class XlaPlugin(Plugin):
 
     @property
     def attributes(self) -> Attributes:
-        from pjrt.stablehlo import current_version, minimum_version
-
-        newest, oldest = current_version(), minimum_version()
+        newest, oldest = stablehlo.current_version(), stablehlo.minimum_version()
         return {
             "xla_version": 2,
             "stablehlo_current_version": (newest.major, newest.minor, newest.patch),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+from pjrt import stablehlo
 from pjrt.api.capability import Capabilities
 from pjrt.api.checks import expect
 from pjrt.api.client import Client
@@ -65,9 +66,7 @@ class XlaTopology(TopologyDescription):
         *,
         effort: Effort | str | None = None,
     ) -> Support:
-        from pjrt.stablehlo import supports  # here and below: start-up would be slower
-
-        return supports(
+        return stablehlo.supports(
             program,
             options,
             self.capabilities,
@@ -83,12 +82,10 @@ class XlaTopology(TopologyDescription):
         client: Client | None = None,
         shapes: Shapes | None = None,
     ) -> XlaExecutable:
-        from pjrt.stablehlo import refine, with_partitioning
-
         if client is not None:
             expect(client, Client, "a client whose devices may be used while compiling, or None")
-        program = Program.of(program) if shapes is None else refine(program, shapes)
-        return compile_safely(self._open_runtime(), program, with_partitioning(program, options))
+        program = Program.of(program) if shapes is None else stablehlo.refine(program, shapes)
+        return compile_safely(self._open_runtime(), program, stablehlo.with_partitioning(program, options))
 
     def _open_runtime(self) -> Runtime:
         with self._lock:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pjrt.api.errors import InvalidArgumentError, PjrtError
-from pjrt.stablehlo.operation import ParsedProgram
 from pjrt.stablehlo.shapes.argument_shapes import StatedShape
 from pjrt.stablehlo.shardings.sharding import Sharding
-from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
+from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_gspmd, parse_sdy
 
 _DIMENSIONS = re.compile(r"\[(.*?)\](?:,|>|$)")
 _DIMENSION = re.compile(r"\{([^}]*)\}")
@@ -74,16 +73,6 @@ class StatedSharding:
         copies = len(self.tiling.places) // math.prod(self.tiling.tiles)
         parts = " × ".join(map(str, self.tiling.tiles)) + " parts"
         return parts if copies == 1 else f"{parts}, {copies} copies"
-
-
-def meshes_of(parsed: ParsedProgram) -> dict[str, Mesh]:
-    """Return the meshes that a program declares, by their names."""
-    meshes = {}
-    for operation in parsed.declarations:
-        if operation.name == "sdy.mesh":
-            attribute = operation.attributes["mesh"]
-            meshes[str(operation.attributes["sym_name"])] = parse_mesh(getattr(attribute, "text", str(attribute)))
-    return meshes
 
 
 def _mesh(meshes: Mapping[str, Mesh], name: str) -> Mesh:
