@@ -20,8 +20,8 @@ VERSION = 1
 _HEADER = struct.Struct("<8sIIQQQIIqQQQQQIIQQII1024s1024s")
 _CHUNK = struct.Struct("<IIQQQQII16s")
 _RECORD = struct.Struct("<IBBHIIHHIQQ")
-_DATA = struct.Struct("<IBBHIII4HI")
-_NOTICE = struct.Struct("<IBBHIIxxxxQI")
+_DATA = struct.Struct("<IBBHIII6H")
+_NOTICE = struct.Struct("<IBBHIIxxxxQxxxx")
 _READY = struct.Struct("<IBBHHHIQQQQ")
 _ORIGIN = struct.Struct("<QQ")
 _KIND = struct.Struct("<IB")
@@ -298,7 +298,7 @@ class _Reader:
             if kind in (_CALL, _CALLBACK):
                 self._read_call(position, size, kind == _CALLBACK, thread)
             elif kind == _VALUE:
-                _, _, _, element_size, number, total, kept, *path, _ = _DATA.unpack_from(self.memory, position)
+                _, _, _, element_size, number, total, kept, *path = _DATA.unpack_from(self.memory, position)
                 steps = tuple(step for step in path if step != _NO_STEP)
                 at = position + _DATA.size
                 data = bytes(self.memory[at : at + kept * element_size])
@@ -311,7 +311,7 @@ class _Reader:
                     )
                 )
             elif kind == _NOTE:
-                _, _, _, _, stack, length, ticks, _ = _NOTICE.unpack_from(self.memory, position)
+                _, _, _, _, stack, length, ticks = _NOTICE.unpack_from(self.memory, position)
                 at = position + _DATA.size
                 self.notes.append(Note(self._time(ticks), stack, _text(self.memory[at : at + length])))
 

@@ -135,6 +135,8 @@ class _Walk:
             program.name = rest
         elif words[2] == "donates":
             program.donated = list(map(int, rest.split()))
+            for call in program.executions:  # the layer learns it from the first execution
+                self._donate(call)
         elif words[2] == "outputs":
             shapes = (shape.partition(":") for shape in rest.split())
             sizes = [nbytes_of(int(kind), [int(dim) for dim in dims.split(",") if dim]) for kind, _, dims in shapes]

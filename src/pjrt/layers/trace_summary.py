@@ -1,4 +1,4 @@
-"""The summary of a trace: calls and their times, compilations, executions, bytes moved, and live buffers at the peak."""
+"""The summary of a trace: calls and their times, compilations, executions, bytes moved, buffers that live at once."""
 
 from __future__ import annotations
 

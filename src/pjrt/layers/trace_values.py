@@ -228,4 +228,4 @@ def value_text(value: Any, address_text: Callable[[int], str] = hex) -> str:
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() and c != '"' else repr(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text.replace('"', '\\"'))

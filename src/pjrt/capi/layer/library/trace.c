@@ -187,7 +187,8 @@ static void *trace_callback(void *state, pjrt_frame *frame, void *args) {
 void trace_outputs(struct trace *trace, struct trace_writer *writer, const PJRT_LoadedExecutable_Execute_Args *args,
                    size_t num_outputs) {
   const pjrt_struct *type = pjrt_functions[PJRT_FUNCTION_LoadedExecutable_Execute].args;
-  uint16_t path[4] = {TRACE_NO_STEP, TRACE_NO_STEP, TRACE_NO_STEP, TRACE_NO_STEP};
+  uint16_t path[TRACE_PATH];
+  memset(path, 0xff, sizeof path);
   for (uint16_t i = 0; i < type->num_fields; i++) {
     if (type->fields[i].offset == offsetof(PJRT_LoadedExecutable_Execute_Args, output_lists)) path[0] = i;
   }

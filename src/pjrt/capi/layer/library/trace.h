@@ -67,7 +67,7 @@ void trace_values(struct trace *trace, struct trace_writer *writer, const pjrt_s
 void trace_outputs(struct trace *trace, struct trace_writer *writer, const PJRT_LoadedExecutable_Execute_Args *args,
                    size_t num_outputs);
 /* Records one array or text, at most `limit` elements of it. */
-void trace_write_data(struct trace *trace, struct trace_writer *writer, const uint16_t path[4], const void *data,
+void trace_write_data(struct trace *trace, struct trace_writer *writer, const uint16_t path[TRACE_PATH], const void *data,
                       size_t total, size_t element_size, size_t limit);
 size_t trace_limit(const struct trace *trace, int element, size_t element_size);
 /* Records the text of an error as the value behind the field TRACE_ERROR_FIELD. */

@@ -20,6 +20,7 @@
 #define TRACE_VERSION 1
 #define TRACE_PAGE 4096
 #define TRACE_MAX_FILES 8
+#define TRACE_PATH 6
 
 enum { TRACE_CHUNK_FREE = 0, TRACE_CHUNK_OWNED = 1, TRACE_CHUNK_FULL = 2 };
 
@@ -92,8 +93,7 @@ struct trace_data {
   uint32_t number; /* the call */
   uint32_t total;  /* elements */
   uint32_t kept;   /* elements that follow */
-  uint16_t path[4]; /* field, element, field of the inner struct, element; TRACE_NO_STEP ends it */
-  uint32_t reserved;
+  uint16_t path[TRACE_PATH]; /* field, element, field of the inner struct, element, …; TRACE_NO_STEP ends it */
 };
 #define TRACE_NO_STEP 0xffff
 #define TRACE_NOTES UINT32_MAX /* the index of the thread of chunks with notes */

@@ -4,10 +4,9 @@
 
 #include "trace.h"
 
-#define MAX_PATH 4
 #define MAX_LISTS 64 /* devices of an execution, whose lists are recorded */
 
-void trace_write_data(struct trace *trace, struct trace_writer *writer, const uint16_t path[4], const void *data,
+void trace_write_data(struct trace *trace, struct trace_writer *writer, const uint16_t path[TRACE_PATH], const void *data,
                       size_t total, size_t element_size, size_t limit) {
   const size_t kept = total < limit ? total : limit;
   const size_t bytes = kept * element_size;
@@ -22,13 +21,14 @@ void trace_write_data(struct trace *trace, struct trace_writer *writer, const ui
   record->total = total > UINT32_MAX ? UINT32_MAX : (uint32_t)total;
   record->kept = (uint32_t)kept;
   memcpy(record->path, path, sizeof record->path);
-  record->reserved = 0;
   memcpy(record + 1, data, bytes);
   trace_commit(writer, size);
 }
 
 void trace_error_text(struct trace *trace, struct trace_writer *writer, const PJRT_Error *error) {
-  static const uint16_t path[4] = {TRACE_ERROR_FIELD, TRACE_NO_STEP, TRACE_NO_STEP, TRACE_NO_STEP};
+  uint16_t path[TRACE_PATH];
+  memset(path, 0xff, sizeof path);
+  path[0] = TRACE_ERROR_FIELD;
   size_t size = 0;
   const char *text = pjrt_error_message(trace->stack, error, &size);
   if (text != NULL) trace_write_data(trace, writer, path, text, size, 1, trace->options.text);
@@ -71,7 +71,7 @@ bool trace_has_values(const pjrt_field *field) {
 enum which { INPUTS, OUTPUTS, EVERYTHING };
 
 static void write_struct(struct trace *trace, struct trace_writer *writer, const pjrt_struct *type, const void *args,
-                         const uint16_t outer[4], int depth, enum which which);
+                         const uint16_t outer[TRACE_PATH], int depth, enum which which);
 
 /* How many elements of an array are recorded. Handles are all recorded, as far as a quarter of a chunk goes: which buffers
  * live at a time follows from them. */
@@ -82,7 +82,7 @@ size_t trace_limit(const struct trace *trace, int element, size_t element_size) 
 }
 
 static void write_elements(struct trace *trace, struct trace_writer *writer, const pjrt_struct *type,
-                           const pjrt_field *field, const void *args, uint16_t path[4], int depth) {
+                           const pjrt_field *field, const void *args, uint16_t path[TRACE_PATH], int depth) {
   const char *elements = pointer_at(field, args);
   const size_t count = field->count < 0 ? 1 : number_at(&type->fields[field->count], args);
   if (count > 1u << 28) return; /* not a count: the caller's mistake, which is none of ours */
@@ -90,7 +90,7 @@ static void write_elements(struct trace *trace, struct trace_writer *writer, con
   const size_t limit = trace_limit(trace, field->element, field->element_size);
   const size_t kept = count < limit ? count : limit;
   if (field->kind == PJRT_KIND_LISTS || field->element == PJRT_KIND_ARRAY || field->element == PJRT_KIND_TEXT) {
-    if (depth + 1 >= MAX_PATH) return;
+    if (depth + 1 >= TRACE_PATH) return;
     const pjrt_field *inner = field->inner_count < 0 ? NULL : &type->fields[field->inner_count];
     if (inner == NULL && field->element != PJRT_KIND_TEXT) return;
     const size_t *sizes = inner != NULL && inner->kind == PJRT_KIND_ARRAY ? pointer_at(inner, args) : NULL;
@@ -106,7 +106,7 @@ static void write_elements(struct trace *trace, struct trace_writer *writer, con
     return;
   }
   trace_write_data(trace, writer, path, elements, count, field->element_size, limit);
-  if (field->element != PJRT_KIND_STRUCT_VALUE || field->type < 0 || depth + 2 >= MAX_PATH) return;
+  if (field->element != PJRT_KIND_STRUCT_VALUE || field->type < 0 || depth + 2 >= TRACE_PATH) return;
   for (size_t i = 0; i < kept; i++) {
     path[depth + 1] = (uint16_t)i;
     write_struct(trace, writer, &pjrt_structs[field->type], elements + i * field->element_size, path, depth + 2, EVERYTHING);
@@ -125,16 +125,16 @@ static bool is_selected(const pjrt_struct *type, const pjrt_field *field, const 
 }
 
 static void write_struct(struct trace *trace, struct trace_writer *writer, const pjrt_struct *type, const void *args,
-                         const uint16_t outer[4], int depth, enum which which) {
+                         const uint16_t outer[TRACE_PATH], int depth, enum which which) {
   for (uint16_t i = 0; i < type->num_fields; i++) {
     const pjrt_field *field = &type->fields[i];
     if (!trace_has_values(field) || !pjrt_has_field(type, field, args) || !is_selected(type, field, args)) continue;
     if (which != EVERYTHING && trace_is_output(field) != (which == OUTPUTS)) continue;
-    uint16_t path[4];
+    uint16_t path[TRACE_PATH];
     memcpy(path, outer, sizeof path);
     path[depth] = i;
     if (field->kind == PJRT_KIND_STRUCT_VALUE) {
-      if (field->type < 0 || depth + 2 >= MAX_PATH) continue;
+      if (field->type < 0 || depth + 2 >= TRACE_PATH) continue;
       path[depth + 1] = 0;
       write_struct(trace, writer, &pjrt_structs[field->type], pjrt_field_at(field, args), path, depth + 2, EVERYTHING);
       continue;
@@ -160,7 +160,7 @@ static void write_struct(struct trace *trace, struct trace_writer *writer, const
         memcpy(record + 1, pointer, size);
         trace_commit(writer, bytes);
       }
-      if (depth + 2 >= MAX_PATH) continue;
+      if (depth + 2 >= TRACE_PATH) continue;
       path[depth + 1] = 0;
       write_struct(trace, writer, inner, pointer, path, depth + 2, EVERYTHING);
     } else {
@@ -171,6 +171,7 @@ static void write_struct(struct trace *trace, struct trace_writer *writer, const
 
 void trace_values(struct trace *trace, struct trace_writer *writer, const pjrt_struct *type, const void *args,
                   bool outputs) {
-  static const uint16_t nowhere[4] = {TRACE_NO_STEP, TRACE_NO_STEP, TRACE_NO_STEP, TRACE_NO_STEP};
+  uint16_t nowhere[TRACE_PATH];
+  memset(nowhere, 0xff, sizeof nowhere); /* TRACE_NO_STEP in each place */
   write_struct(trace, writer, type, args, nowhere, 0, outputs ? OUTPUTS : INPUTS);
 }
