@@ -18,6 +18,7 @@ from pjrt.api.plugin import Plugin
 from pjrt.capi._capabilities import of_plugin
 from pjrt.capi._dlopen import check_library_file, open_plugin_library
 from pjrt.capi._documented import documented
+from pjrt.capi.layer.environment import with_layers
 from pjrt.system import library_symbol
 
 cdef extern from "Python.h":
@@ -196,7 +197,7 @@ def load_plugin(path):
         PjrtError: the plugin failed to initialize.
     """
     table, text, name = open_table(path)
-    return plugin_at(_with_layers(table, text), text, name)
+    return plugin_at(with_layers(table, text), text, name)
 
 
 def open_table(path):
@@ -236,14 +237,6 @@ def _table_in(handle, path):
     return <size_t>table
 
 
-def _with_layers(table, name):
-    if not table or not os.environ.get("PJRT_LAYERS"):
-        return table
-    from pjrt.capi.layer.stack import wrap_by_environment
-
-    return wrap_by_environment(table, name)
-
-
 def load_capsule(capsule, name="plugin"):
     """Return the plugin whose table a capsule holds, such as a device of this process that was exported.
 
@@ -262,7 +255,7 @@ def load_capsule(capsule, name="plugin"):
         table = PyCapsule_GetPointer(capsule, b"pjrt_c_api")
     except (ValueError, AttributeError) as error:
         raise InvalidArgumentError(f"expected a capsule named 'pjrt_c_api', found {capsule!r}") from error
-    return plugin_at(_with_layers(<size_t>table, name), f"<{name}>", name, capsule)
+    return plugin_at(with_layers(<size_t>table, name), f"<{name}>", name, capsule)
 
 
 def plugin_at(size_t table, path, name, owner=None):

@@ -19,6 +19,7 @@ from pjrt.plugins.visible_devices import VisibleDevices
 
 _catalog = Catalog()
 _loader = Loader()
+_layered: dict[Plugin, Plugin] = {}
 
 
 def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Client:
@@ -39,7 +40,7 @@ def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Cli
         PjrtError: the plugin cannot make a client.
     """
     plugin = declaration(default() if name is None else name)
-    loaded = _loader.load(plugin)
+    loaded = _with_layers(_loader.load(plugin))
     merged: dict[str, Any] = {}
     for layer in (plugin.options, env_vars.client_options(plugin.name), visible_devices.start(plugin), options):
         merged.update(_in_own_words(plugin, layer))  # each by itself: a later layer overrides an earlier one's memory
@@ -51,6 +52,21 @@ def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Cli
         made = loaded.client(**merged)
         claim.keep_for(made)
     return made
+
+
+def _with_layers(plugin: Plugin) -> Plugin:
+    """Return the plugin with the layers of ``PJRT_LAYERS``, a device in Python through its export."""
+    if not os.environ.get("PJRT_LAYERS"):
+        return plugin
+    from pjrt.capi import LoadedPlugin, load_capsule  # here, because a built-in device does without the C API
+    from pjrt.capi.export import export
+    from pjrt.capi.layer.environment import are_suspended
+
+    if isinstance(plugin, LoadedPlugin) or are_suspended():
+        return plugin
+    if plugin not in _layered:
+        _layered[plugin] = load_capsule(export(plugin.client, name=plugin.name).capsule, plugin.name)
+    return _layered[plugin]
 
 
 def _in_own_words(plugin: Declaration, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -95,9 +95,15 @@ cdef class Table:
         """The address of the table."""
         return <size_t>self.table
 
-    def capsule(self):
-        """Return the table as a capsule, as JAX's ``register_plugin`` takes it."""
-        return PyCapsule_New(self.table, _capsule_name, NULL)
+
+
+def capsule_of(size_t table):
+    """Return a table as a capsule, as JAX's ``register_plugin`` takes it.
+
+    Args:
+        table: the address of a ``PJRT_Api`` that lives as long as the process.
+    """
+    return PyCapsule_New(<void *>table, _capsule_name, NULL)
 
 
 cdef PJRT_Api _shared

@@ -19,8 +19,9 @@ from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.profiler import Profiler
 from pjrt.api.topology import TopologyDescription
 from pjrt.capi.export._interrupt import watch_for_interrupts
-from pjrt.capi.export._table import Table
+from pjrt.capi.export._table import Table, capsule_of
 from pjrt.capi.export.shared_library import write_library
+from pjrt.capi.layer.environment import no_layers, with_layers
 
 ClientFactory = Callable[..., Client]
 """A function that makes a client from create options, given by keyword.
@@ -86,12 +87,12 @@ class ExportedPlugin:
     @property
     def capsule(self) -> object:
         """The ``PJRT_Api`` as a capsule named ``pjrt_c_api``, for JAX's ``register_plugin(c_api=…)``."""
-        return self._table.capsule()
+        return capsule_of(self.address)
 
     @property
     def address(self) -> int:
-        """The address of the ``PJRT_Api``."""
-        return self._table.address
+        """The address of the ``PJRT_Api``, with the layers of ``PJRT_LAYERS``."""
+        return with_layers(self._table.address, self._name)
 
     def write_library(self, path: str | os.PathLike[str]) -> Path:
         """Write a shared library with ``GetPjrtApi``, for programs that load a plugin by its path; needs no compiler.
@@ -196,7 +197,8 @@ class ExportedPlugin:
         }
         if "key_value_store" in parameters:
             arguments["key_value_store"] = store
-        client = self._factory(**arguments)
+        with no_layers():  # they stand before the exported plugin: the client behind it has none of its own
+            client = self._factory(**arguments)
         if not isinstance(client, Client):
             raise InternalError(
                 f"the factory of the exported plugin '{self._name}' must return a pjrt.Client, "

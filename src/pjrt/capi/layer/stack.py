@@ -5,11 +5,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.capi.library_settings import library_of
 
 _PROBLEM_SIZE = 1024
 
@@ -23,10 +23,7 @@ def library_path() -> Path:
     """
     if sys.platform == "win32":
         raise UnimplementedError("layers need Linux or macOS; on Windows the package comes without them")
-    path = Path(__file__).parent / f"_library{sysconfig.get_config_var('EXT_SUFFIX')}"
-    if not path.is_file():
-        raise InternalError(f"the library that came with this package is not at {str(path)!r}; install it again")
-    return path
+    return library_of(Path(__file__).parent)
 
 
 @functools.cache
