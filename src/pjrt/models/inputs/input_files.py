@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, PjrtError
+from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
+from pjrt.models.array_files import SUFFIXES, arrays_by_name
 from pjrt.stablehlo.call_signature import Parameter
 
 Array = np.ndarray[Any, Any]
@@ -39,20 +40,17 @@ def arrays_in(text: str, option: str, flag: str = "--input") -> Mapping[str, Arr
         NotFoundError: there is no such file, or no such array in it.
     """
     path, _, name = text.partition(":") if not Path(text).exists() else (text, "", "")
-    reader = _READERS.get(Path(path).suffix)
-    if reader is None:
+    if Path(path).suffix not in SUFFIXES:
         forms = FORMS if flag == "--input" else ARRAY_FILES
         raise InvalidArgumentError(f"{flag} {option}: expected {forms}")
     _check_exists(path, option, flag)
     try:
-        arrays = reader(path)
-    except PjrtError:
-        raise
-    except Exception as error:  # numpy's readers raise what they are made of: ast, struct, tokenize, zipfile, zlib
-        raise InvalidArgumentError(
-            f"{flag} {option}: {path!r} is not a readable {Path(path).suffix} file: {error}"
-        ) from error
-    arrays = {key: _in_native_order(array) for key, array in arrays.items()}
+        mapped = arrays_by_name(path)
+    except DataLossError as error:
+        raise InvalidArgumentError(f"{flag} {option}: {error.message}") from error
+    # An array that stays mapped would end the process if the file became shorter, as with ``--watch``.
+    read = {key: np.array(array) if isinstance(array, np.memmap) else array for key, array in mapped.items()}
+    arrays = {key: _in_native_order(array) for key, array in read.items()}
     if not name:
         return arrays
     if name not in arrays:
@@ -143,35 +141,3 @@ def _why_no_name(path: str) -> str:
 def _in_native_order(array: Array) -> Array:
     """Return an array in the byte order of this machine, which a file need not have."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
-
-
-def _load_npy(path: str) -> Mapping[str, Array]:
-    return {Path(path).stem: np.load(path, allow_pickle=False)}
-
-
-def _load_npz(path: str) -> Mapping[str, Array]:
-    # numpy leaves a file open that it opened itself and cannot read.
-    with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _load_safetensors(path: str) -> Mapping[str, Array]:
-    try:
-        import safetensors
-        from safetensors.numpy import load_file
-    except ImportError as error:
-        raise NotFoundError(
-            "reading .safetensors needs the package of that name: pip install 'pjrt[safetensors]'"
-        ) from error
-    try:
-        loaded: Mapping[str, Array] = load_file(path)
-    except safetensors.SafetensorError as error:
-        raise ValueError(str(error)) from error
-    return loaded
-
-
-_READERS: dict[str, Callable[[str], Mapping[str, Array]]] = {
-    ".npy": _load_npy,
-    ".npz": _load_npz,
-    ".safetensors": _load_safetensors,
-}

@@ -12,10 +12,10 @@ import numpy as np
 import pjrt.ifrt
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.models.argument import fitted
+from pjrt.models.array_files import arrays_by_name
 from pjrt.models.binding import Binding
 from pjrt.models.compilations import Shapes
 from pjrt.models.model_file import ModelFile
-from pjrt.models.offloading.weight_files import arrays_by_name
 from pjrt.stablehlo.call_signature import Parameter
 
 HostArray = np.ndarray[Any, Any]

@@ -1,11 +1,10 @@
-"""Files of weights, read so that arrays stay in the file until they are needed."""
+"""Files of arrays: ``.npy``, ``.npz`` and ``.safetensors``."""
 
 from __future__ import annotations
 
 import json
 import os
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +38,10 @@ _SAFETENSORS = {
 
 
 def arrays_by_name(path: str | os.PathLike[str]) -> Mapping[str, HostArray]:
-    """Return the arrays in a ``.safetensors`` or ``.npz`` file by name.
+    """Return the arrays in a file by name; the one of a ``.npy`` file has the name of the file.
 
     Those of a ``.safetensors`` file are mapped: the operating system reads them when they are needed, and may drop
-    them again. Those of a ``.npz`` file, which may be compressed, are read at once.
+    them again. The others are read at once, because a ``.npz`` file may be compressed.
 
     Raises:
         NotFoundError: there is no such file.
@@ -51,31 +50,35 @@ def arrays_by_name(path: str | os.PathLike[str]) -> Mapping[str, HostArray]:
     """
     file = Path(path)
     if not file.is_file():
-        raise NotFoundError(f"expected a file of weights, found none at {str(file)!r}")
-    if file.suffix == ".npz":
-        try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-                return dict(arrays)
-        except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-            raise DataLossError(f"{str(file)!r} is not a readable .npz file: {error}") from error
-    if file.suffix == ".safetensors":
-        return _mapped(file)
-    raise InvalidArgumentError(f"expected a .safetensors or .npz file of weights, found {str(file)!r}")
+        raise NotFoundError(f"expected a file of arrays, found none at {str(file)!r}")
+    reader = _READERS.get(file.suffix)
+    if reader is None:
+        raise InvalidArgumentError(f"expected a .npy, .npz or .safetensors file, found {str(file)!r}")
+    try:
+        return reader(file)
+    except Exception as error:  # numpy's readers raise what they are made of: ast, struct, tokenize, zipfile, zlib
+        raise DataLossError(f"{str(file)!r} is not a readable {file.suffix} file: {error}") from error
 
 
-def _mapped(file: Path) -> Mapping[str, HostArray]:
+def _load_npy(file: Path) -> Mapping[str, HostArray]:
+    return {file.stem: np.load(file, allow_pickle=False)}
+
+
+def _load_npz(file: Path) -> Mapping[str, HostArray]:
+    # numpy leaves a file open that it opened itself and cannot read.
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _map_safetensors(file: Path) -> Mapping[str, HostArray]:
     """Return the arrays in a ``.safetensors`` file: eight bytes with the header's size, a header in JSON, the data."""
     with file.open("rb") as stream:
         size = int.from_bytes(stream.read(8), "little")
         if not 2 <= size <= min(_LONGEST_HEADER, file.stat().st_size - 8):
-            raise DataLossError(f"{str(file)!r} is not a .safetensors file: its header would have {size} bytes")
-        header = stream.read(size)
-    try:
-        entries = json.loads(header)
-        data = np.memmap(file, np.uint8, "r", offset=8 + size) if file.stat().st_size > 8 + size else np.empty(0, "u1")
-        return {name: _array(data, entry) for name, entry in entries.items() if name != "__metadata__"}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataLossError(f"{str(file)!r} is not a readable .safetensors file: {error}") from error
+            raise ValueError(f"its header would have {size} bytes")
+        entries = json.loads(stream.read(size))
+    data = np.memmap(file, np.uint8, "r", offset=8 + size) if file.stat().st_size > 8 + size else np.empty(0, "u1")
+    return {name: _array(data, entry) for name, entry in entries.items() if name != "__metadata__"}
 
 
 def _array(data: HostArray, entry: Mapping[str, Any]) -> HostArray:
@@ -85,3 +88,13 @@ def _array(data: HostArray, entry: Mapping[str, Any]) -> HostArray:
     if not 0 <= begin <= end <= data.size:
         raise ValueError(f"an array at the bytes {begin} to {end} of {data.size}")
     return data[begin:end].view(_SAFETENSORS[entry["dtype"]].dtype).reshape(entry["shape"])
+
+
+_READERS: Mapping[str, Callable[[Path], Mapping[str, HostArray]]] = {
+    ".npy": _load_npy,
+    ".npz": _load_npz,
+    ".safetensors": _map_safetensors,
+}
+
+SUFFIXES = tuple(_READERS)
+"""The suffixes of files that can be read."""

@@ -1,4 +1,4 @@
-"""Files of weights: mapped, not read."""
+"""Files of arrays: those of safetensors are mapped, not read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.models.offloading.weight_files import arrays_by_name
+from pjrt.models.array_files import arrays_by_name
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -54,9 +54,9 @@ def test_arrays_of_npz(tmp_path: Path) -> None:
     [
         ("w.npz", b"PK\x03\x04 no archive", pjrt.DataLossError, "not a readable .npz file"),
         ("w.safetensors", b"", pjrt.DataLossError, "its header would have 0 bytes"),
-        ("w.safetensors", b"\xff" * 20, pjrt.DataLossError, "not a .safetensors file"),
+        ("w.safetensors", b"\xff" * 20, pjrt.DataLossError, "not a readable .safetensors file: its header would have"),
         ("w.safetensors", (2).to_bytes(8, "little") + b"[]", pjrt.DataLossError, "not a readable"),
-        ("w.bin", b"123", pjrt.InvalidArgumentError, "expected a .safetensors or .npz file"),
+        ("w.bin", b"123", pjrt.InvalidArgumentError, "expected a .npy, .npz or .safetensors file"),
     ],
 )
 def test_other_files_are_errors(
@@ -68,7 +68,7 @@ def test_other_files_are_errors(
 
 
 def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(pjrt.NotFoundError, match="expected a file of weights"):
+    with pytest.raises(pjrt.NotFoundError, match="expected a file of arrays"):
         arrays_by_name(tmp_path / "none.npz")
 
 
