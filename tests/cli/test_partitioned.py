@@ -163,3 +163,16 @@ def test_inspect_shows_parts_without_a_mesh(folder: Path) -> None:
     assert facts["meshes"] == {}
     assert facts["results"][1]["parts"] == [4, 1]
     assert facts["results"][1]["copies"] == 1
+
+
+def test_inspect_shows_the_shardings_of_a_saved_executable(folder: Path) -> None:
+    done = pjrt("compile", "shardy.mlir", "-t", "cpu", "-O", "num_devices=4", "-o", "saved.bin", folder=folder)
+    assert done.returncode == 0, done.stderr
+    lines = [" ".join(line.split()) for line in inspected(folder, "saved.bin").splitlines()]
+    assert "argument name type sharding of each device notes" in lines
+    assert "0 f32[8,2] 4 × 1 parts [2, 2]" in lines
+    assert "1 f32[2] replicated [2]" in lines
+    facts = json.loads(inspected(folder, "saved.bin", "--json"))
+    assert facts["arguments"][0]["shard_shape"] == facts["results"][1]["shard_shape"] == [2, 2]
+    assert (facts["arguments"][0]["parts"], facts["arguments"][0]["copies"]) == ([4, 1], 1)
+    assert facts["arguments"][1]["shard_shape"] == [2]

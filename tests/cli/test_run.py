@@ -126,7 +126,7 @@ def test_a_saved_executable_is_inspected(tmp_path: Path) -> None:
         package.save_executable(executable, tmp_path / "bare.bin")
     shown = run(tmp_path, "model.bin", command="inspect").stdout
     assert "compiled for  cpu, cpu" in shown
-    assert re.search(r"0 +x +f32\[4,2\] +\[2, 2\]", shown)
+    assert re.search(r"0 +x +f32\[4,2\] +2 × 1 parts +\[2, 2\]", shown)
     facts = json.loads(run(tmp_path, "model.bin", "--json", command="inspect").stdout)
     assert facts["arguments"][0]["shard_shape"] == [2, 2]
     assert facts["num_partitions"] == 2

@@ -9,9 +9,11 @@ from typing import Any
 import pjrt
 from pjrt.artifacts.saved_executable import SavedExecutable
 from pjrt.cli._console import print_facts, print_table
+from pjrt.cli._shardings import tiling_cells, tiling_dict
 from pjrt.models.units import readable_bytes
 from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
 from pjrt.stablehlo.shardings.sharding import Sharding
+from pjrt.stablehlo.shardings.stated_sharding import StatedSharding
 
 Shardings = Sequence[bytes] | None
 
@@ -34,10 +36,10 @@ def _print_values(executable: SavedExecutable, kind: str, values: Sequence[_Valu
     is_cut = executable.num_partitions > 1
     rows = []
     for value, position, notes in values:
-        shard = _shard_shape(value, position, shardings)
-        place = ["" if shard is None else list(shard)] if is_cut else []
-        rows.append([value.index, value.name, _type(value), *place, notes])
-    titles = [kind, "name", "type", *(["of each device"] if is_cut else []), "notes"]
+        sharding = _sharding(value, position, shardings)
+        cells = ["", ""] if sharding is None else tiling_cells(sharding, value.shape)
+        rows.append([value.index, value.name, _type(value), *(cells if is_cut else []), notes])
+    titles = [kind, "name", "type", *(["sharding", "of each device"] if is_cut else []), "notes"]
     print_table(titles, rows, right=[kind])
 
 
@@ -115,17 +117,21 @@ def _notes(parameter: Parameter) -> str:
 
 
 def _as_dict(value: Result, position: int | None, shardings: Shardings) -> dict[str, Any]:
-    shard = _shard_shape(value, position, shardings)
+    sharding = _sharding(value, position, shardings)
     return {
         "name": value.name,
         "element_type": value.element_type.name,
         "shape": list(value.shape),
-        "shard_shape": None if shard is None else list(shard),
-        "sharding": value.sharding,
+        **(
+            {"sharding": value.sharding, "shard_shape": None}
+            if sharding is None
+            else tiling_dict(sharding, value.shape)
+        ),
     }
 
 
-def _shard_shape(value: Result, position: int | None, shardings: Shardings) -> tuple[int, ...] | None:
-    if shardings is None or position is None or value.is_dynamic:
+def _sharding(value: Result, position: int | None, shardings: Shardings) -> StatedSharding | None:
+    """Return the sharding that the compiler chose, which has no axes: the meshes are not saved."""
+    if shardings is None or position is None:
         return None
-    return Sharding.from_proto(shardings[position]).shard_shape(value.sizes)
+    return StatedSharding(value.sharding, Sharding.from_proto(shardings[position]))

@@ -31,21 +31,30 @@ def sharding_cells(value: ArgumentInfo | ResultInfo, shape: StatedShape, meshes:
         return ["", ""]
     if not value.sharding:
         return ["not stated", ""]
-    sharding = StatedSharding.of(value.sharding, len(shape), meshes)
+    return tiling_cells(StatedSharding.of(value.sharding, len(shape), meshes), shape)
+
+
+def tiling_cells(sharding: StatedSharding, shape: StatedShape) -> list[str]:
+    """Return two cells of a table: a sharding, and the part that one device has of an array of some shape."""
     padded = "" if sharding.is_even(shape) else ", the last one padded"
     return [str(sharding), f"{spelled_shape(sharding.shard_shape(shape))}{padded}" if sharding.tiling else ""]
 
 
 def sharding_dict(value: ArgumentInfo | ResultInfo, shape: StatedShape, meshes: Mapping[str, Mesh]) -> dict[str, Any]:
     """Return the sharding of an argument or result for ``--json``: the program's spelling, and what it means."""
-    facts: dict[str, Any] = {"sharding": value.sharding}
-    if value.sharding and isinstance(value.type, TensorType):
-        sharding = StatedSharding.of(value.sharding, len(shape), meshes)
-        if sharding.tiling is not None:
-            tiles = sharding.tiling.tiles or (1,) * len(shape)
-            copies = 1 if sharding.tiling.is_replicated else len(sharding.tiling.places) // math.prod(tiles)
-            facts |= {"shard_shape": list(sharding.shard_shape(shape)), "parts": list(tiles)}
-            facts |= {"axes": [list(axes) for axes in sharding.axes] or None, "copies": copies}
+    if not value.sharding or not isinstance(value.type, TensorType):
+        return {"sharding": value.sharding}
+    return tiling_dict(StatedSharding.of(value.sharding, len(shape), meshes), shape)
+
+
+def tiling_dict(sharding: StatedSharding, shape: StatedShape) -> dict[str, Any]:
+    """Return a sharding for ``--json``, and the part that one device has of an array of some shape."""
+    facts: dict[str, Any] = {"sharding": sharding.text}
+    if sharding.tiling is not None:
+        tiles = sharding.tiling.tiles or (1,) * len(shape)
+        copies = 1 if sharding.tiling.is_replicated else len(sharding.tiling.places) // math.prod(tiles)
+        facts |= {"shard_shape": list(sharding.shard_shape(shape)), "parts": list(tiles)}
+        facts |= {"axes": [list(axes) for axes in sharding.axes] or None, "copies": copies}
     return facts
 
 
