@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,16 +14,17 @@ from pjrt.api.checks import expect, expect_all
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, PjrtError
 from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes, ShapeSpec
 from pjrt.ifrt.array import Array, ArrayCopySemantics, ArraySpec, Tuple, Value, reshaped
+from pjrt.ifrt.array_copy import copied
 from pjrt.ifrt.assembly import assembled
 from pjrt.ifrt.device_list import DeviceList
-from pjrt.ifrt.from_host import buffer_shapes, put
+from pjrt.ifrt.from_host import buffer_shapes, parts_of, put
 from pjrt.ifrt.loaded_executable import LoadedExecutable
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
@@ -152,16 +154,7 @@ class Client:
         Raises:
             InvalidArgumentError: a shard is missing, or has another shape or element type than the spec says.
         """
-        parts = [np.asarray(shard) for shard in shards]
-        expected = [shape for shape, _ in spec.sharding.disassemble(spec.shape)]
-        actual = [part.shape for part in parts]
-        if actual != expected:
-            raise InvalidArgumentError(f"expected shards of the shapes {expected} for {spec}, found {actual}")
-        for part in parts:
-            if ElementType.of(part.dtype) is not spec.element_type:
-                raise InvalidArgumentError(
-                    f"expected shards of {spec.element_type.name} for {spec}, found {part.dtype}"
-                )
+        parts = parts_of(spec, shards)
         self._check_devices(spec.sharding.devices)
         return Array(self, spec, put(self.pjrt_client, spec, parts, semantics, on_done_with_host_buffer))
 
@@ -232,22 +225,7 @@ class Client:
         for array in arrays:
             target = array.sharding.with_device_assignment(devices, memory_kind)
             self._check_devices(target.devices)
-            for source, device in zip(array.sharding.devices, target.devices, strict=True):
-                if source.process_index != device.process_index:
-                    raise UnimplementedError(
-                        f"expected a device of process {source.process_index} for the shard of {array.spec} on "
-                        f"{source}, found {device} of process {device.process_index}: shards are copied within a "
-                        "process only"
-                    )
-            buffers = [
-                buffer
-                if buffer.memory_space is space and semantics is not ArrayCopySemantics.ALWAYS_COPY
-                else buffer.copy_to(space)
-                for buffer, space in zip(array.buffers, target.memory_spaces, strict=True)
-            ]
-            if semantics is ArrayCopySemantics.DONATE_INPUT:
-                array._donate(buffers)
-            copies.append(Array(self, ArraySpec(array.shape, array.element_type, target, array.spec.layout), buffers))
+            copies.append(Array(self, replace(array.spec, sharding=target), copied(array, target, semantics)))
         return copies
 
     def remap_arrays(

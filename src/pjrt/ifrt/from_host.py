@@ -10,6 +10,8 @@ import numpy as np
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.client import Client
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.ifrt.array import ArraySpec, padded
 from pjrt.ifrt.hlo_sharding import HloSharding
@@ -44,6 +46,23 @@ def put(
         )
         for part, shape, device, space in zip(parts, buffer_shapes(spec), devices, spaces, strict=True)
     ]
+
+
+def parts_of(spec: ArraySpec, shards: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    """Return the shards of an array as numpy arrays.
+
+    Raises:
+        InvalidArgumentError: a shard is missing, or has another shape or element type than the spec says.
+    """
+    parts = [np.asarray(shard) for shard in shards]
+    expected = [shape for shape, _ in spec.sharding.disassemble(spec.shape)]
+    actual = [part.shape for part in parts]
+    if actual != expected:
+        raise InvalidArgumentError(f"expected shards of the shapes {expected} for {spec}, found {actual}")
+    for part in parts:
+        if ElementType.of(part.dtype) is not spec.element_type:
+            raise InvalidArgumentError(f"expected shards of {spec.element_type.name} for {spec}, found {part.dtype}")
+    return parts
 
 
 def buffer_shapes(spec: ArraySpec) -> list[tuple[int, ...]]:
