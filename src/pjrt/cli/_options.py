@@ -179,6 +179,12 @@ shapes_option = click.option(
     "that a symbol of the program stands for, such as b=8. May be given several times.",
 )
 
+
+def call_options(command: Command) -> Command:
+    """Add the options for a call of a program: those of the client, the shapes, the number of devices, the inputs."""
+    return client_options(shapes_option(partitioning_options(inputs_option(command))))
+
+
 topologies_option = click.option(
     "--topology",
     "-t",

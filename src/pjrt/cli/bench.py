@@ -8,14 +8,7 @@ import click
 
 import pjrt
 from pjrt.cli._console import console, print_facts, print_json, print_table, progress
-from pjrt.cli._options import (
-    client_options,
-    devices_option,
-    inputs_option,
-    json_option,
-    partitioning_options,
-    shapes_option,
-)
+from pjrt.cli._options import call_options, devices_option, json_option
 from pjrt.cli._plots import histogram, timeline
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.cli._timing import readable
@@ -41,10 +34,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @program_argument
 @devices_option
-@client_options
-@shapes_option
-@partitioning_options
-@inputs_option
+@call_options
 @click.option("--count", "-n", type=int, metavar="N", help="Measure N executions on each device.")
 @click.option(
     "--seconds",

@@ -11,15 +11,7 @@ import click
 import pjrt
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
-from pjrt.cli._options import (
-    client_options,
-    devices_option,
-    inputs_option,
-    json_option,
-    partitioning_options,
-    shapes_option,
-    time_limit_option,
-)
+from pjrt.cli._options import call_options, devices_option, json_option, time_limit_option
 from pjrt.cli._program import program_argument, read_model_file
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.models.comparison.comparison import Comparison, read_expected
@@ -39,10 +31,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @program_argument
 @devices_option
-@client_options
-@shapes_option
-@partitioning_options
-@inputs_option
+@call_options
 @expect_option
 @tolerance_options
 @click.option("--no-first", is_flag=True, help="Do not search for the first operation that differs.")

@@ -18,15 +18,7 @@ from pjrt.cli._cache import as_dict, cache_option, outcome
 from pjrt.cli._completion import complete_file
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, expect_option, print_differences, tolerance_options
-from pjrt.cli._options import (
-    client_options,
-    device_option,
-    inputs_option,
-    json_option,
-    memory_limit_option,
-    partitioning_options,
-    shapes_option,
-)
+from pjrt.cli._options import call_options, device_option, json_option, memory_limit_option
 from pjrt.cli._outputs import Array, check_results_path, describe, write_results
 from pjrt.cli._program import STDIN, program_argument, read_model_file
 from pjrt.cli._timing import Timing, readable
@@ -59,10 +51,7 @@ Examples:
 @click.command(epilog=_EXAMPLES)
 @program_argument
 @device_option
-@client_options
-@shapes_option
-@partitioning_options
-@inputs_option
+@call_options
 @click.option(
     "--output",
     "-o",
