@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +26,11 @@ from pjrt.ifrt.assembly import assembled
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.from_host import buffer_shapes, parts_of, put
 from pjrt.ifrt.loaded_executable import LoadedExecutable
+from pjrt.ifrt.remap_plan import RemapPlan
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
 from pjrt.stablehlo.inspection import Signature, signature
 from pjrt.stablehlo.shardings.stated_partitioning import with_partitioning
-
-if TYPE_CHECKING:
-    from pjrt.ifrt.remap_plan import RemapPlan
 
 
 class Client:
