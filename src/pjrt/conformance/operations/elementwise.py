@@ -311,7 +311,7 @@ def _clamp(operation: str, element: ElementType) -> Iterator[OperationCase]:
     inputs = np.array(low), values.mixed(element, shape), np.array(high)
     types = [tensor((), element), tensor(shape, element), tensor((), element)]
     program = program_text(f"{operation} %x, %y, %z : ({', '.join(types)}) -> {types[1]}", types, [types[1]])
-    yield OperationCase(operation, element, "scalar bounds", program, inputs)
+    yield OperationCase(operation, element, "scalar bounds", program, inputs, CHOSEN)
 
 
 def _ordered(three: Inputs) -> Inputs:
