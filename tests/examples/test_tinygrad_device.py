@@ -240,9 +240,7 @@ def test_a_chain_of_operations(client: pjrt.Client, data: st.DataObject, shape: 
 
 
 def test_an_unknown_device(package: Any) -> None:
-    with pytest.raises(
-        pjrt.InvalidArgumentError, match=r"such as AMD or AMD:1, found 'gpu'; tinygrad has METAL"
-    ):
+    with pytest.raises(pjrt.InvalidArgumentError, match=r"such as AMD or AMD:1, found 'gpu'; tinygrad has METAL"):
         package.make_client(device="gpu")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
 from pjrt.layers.plugin_table import PluginTable, Slot
-from pjrt.layers.replay import LibraryOpener
+from pjrt.layers.replay import PluginOpener
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class WrongPlugin:
     calls: int = 0
 
     def __call__(self) -> tuple[int, Any]:
-        address, library = LibraryOpener(self.library)()
+        address, library = PluginOpener(self.library)()
         size = ctypes.c_size_t.from_address(address).value
         copy = ctypes.create_string_buffer(ctypes.string_at(address, size), size)
         begin = ctypes.addressof(copy)

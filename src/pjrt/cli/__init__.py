@@ -22,6 +22,7 @@ _COMMANDS = {
     "inspect": ("pjrt.cli.inspect:inspect", "Show the content of a program."),
     "new-plugin": ("pjrt.cli.new_plugin:new_plugin", "Write a package for a device of your own."),
     "plugins": ("pjrt.cli.plugins:plugins_", "List the plugins and their states."),
+    "replay": ("pjrt.cli.replay:replay", "Make the calls of a recording to another plugin."),
     "run": ("pjrt.cli.run:run", "Run a program on a device."),
     "test-device": ("pjrt.cli.test_device:test_device", "Test whether a device is right."),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pickle
@@ -20,7 +19,10 @@ from pjrt.layers.recording import Recording
 from pjrt.layers.replay_arguments import Settings
 from pjrt.layers.replay_finding import ReplayFinding
 from pjrt.layers.replay_worker import PROGRESS, Task
+from pjrt.layers.wrapping import table_of, wrap
 from pjrt.system.python_process import Ended
+
+__all__ = ["TIME_LIMIT", "PluginOpener", "ReplayFinding", "ReplayResult", "Settings", "replay"]
 
 TIME_LIMIT = 120.0
 """The seconds that one call of a replay may take by default."""
@@ -39,6 +41,7 @@ class ReplayResult:
         calls: how many calls were made.
         skipped: how many were not made, since an earlier one failed.
         seconds: how long it took.
+        printed: what the plugin, and layers before it, printed.
     """
 
     findings: Sequence[ReplayFinding]
@@ -46,6 +49,7 @@ class ReplayResult:
     calls: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    printed: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -64,8 +68,9 @@ def replay(
 
     Args:
         path: the recording.
-        open_plugin: the path of the plugin's library; or a function at the top of a module that opens the plugin in the
-            subprocess, and returns the address of its ``PJRT_Api`` and an object that keeps it open.
+        open_plugin: the plugin's name, the path of its library, or ``FILE.py:FUNCTION``; or a function at the top of a
+            module that opens the plugin in the subprocess, and returns the address of its ``PJRT_Api`` and an object
+            that keeps it open.
         settings: what to compare, and how far to go.
         time_limit: the seconds that one call may take; a plugin that takes longer counts as hanging.
 
@@ -78,25 +83,30 @@ def replay(
         DataLossError: the file holds not even one call.
     """
     if isinstance(open_plugin, (str, os.PathLike)):
-        open_plugin = LibraryOpener(os.fspath(open_plugin))
+        open_plugin = PluginOpener(os.fspath(open_plugin))
     task = Task(os.fspath(path), open_plugin, settings or Settings())
     with tempfile.TemporaryDirectory(prefix="pjrt-replay-") as name:
         return _Run(Path(name), Recording.open(path), task, time_limit).result()
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryOpener:
-    """A function that opens a plugin by the path of its library, without any class of this package."""
+class PluginOpener:
+    """A function that opens a plugin in the subprocess of a replay.
 
-    path: str
+    Attributes:
+        plugin: a name, the path of a library, or ``FILE.py:FUNCTION``.
+        layers: the layers to put before it, such as ``validate``.
+    """
+
+    plugin: str
+    layers: tuple[str, ...] = ()
 
     def __call__(self) -> tuple[int, Any]:
-        library = ctypes.CDLL(self.path)
-        library.GetPjrtApi.restype = ctypes.c_void_p
-        address = library.GetPjrtApi()
-        if not address:
-            raise InvalidArgumentError(f"{self.path}: expected GetPjrtApi to return a table, found a null pointer")
-        return int(address), library
+        if self.layers:
+            wrapped = wrap(self.plugin, self.layers)
+            return wrapped.address, wrapped
+        address, _, _, owner = table_of(self.plugin)
+        return address, owner
 
 
 class _Run:
@@ -131,11 +141,17 @@ class _Run:
             findings.append(ReplayFinding("crash", number, text, "", f"the process ended in this call: {how}"))
         made = int(last.get("calls", 0)) if last else sum(call.number <= number for call in self._recording.calls)
         return ReplayResult(
-            tuple(findings), last.get("notes", {}), made, int(last.get("skipped", 0)), time.monotonic() - begin
+            tuple(findings),
+            last.get("notes", {}),
+            made,
+            int(last.get("skipped", 0)),
+            time.monotonic() - begin,
+            end.errors,
         )
 
     def _run(self) -> tuple[Ended, bool]:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+        environment.pop("PJRT_LAYERS", None)  # the replay of a recording must not be recorded over it
         command = [sys.executable, "-P", "-m", "pjrt.layers.replay_worker", str(self._folder)]
         with (self._folder / "printed").open("w+b") as printed:
             try:

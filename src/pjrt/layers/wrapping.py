@@ -42,7 +42,7 @@ def wrap(
     unused = sorted(set(options) - set(names))
     if unused:
         raise InvalidArgumentError(f"expected options of the layers {', '.join(names)}, found some of {unused[0]!r}")
-    address, path, name, owner = _table(plugin)
+    address, path, name, owner = table_of(plugin)
     wrapped = stack.wrap_table(address, path, names, options)
     return plugin_at(wrapped, path, name, owner)
 
@@ -65,8 +65,17 @@ def disable(plugin: LoadedPlugin, layer: str) -> bool:
     return stack.enable(plugin.address, layer, False)
 
 
-def _table(plugin: object) -> tuple[int, str, str, object]:
-    """Return the address of a plugin's table, its path, its name, and what keeps the table alive."""
+def table_of(plugin: object) -> tuple[int, str, str, object]:
+    """Return the address of a plugin's table, its path, its name, and what keeps the table alive.
+
+    Args:
+        plugin: a plugin, as for ``wrap``.
+
+    Raises:
+        InvalidArgumentError: ``plugin`` is none.
+        NotFoundError: there is no plugin of that name, or no such file.
+        PjrtError: the plugin cannot be loaded.
+    """
     if isinstance(plugin, (str, os.PathLike)):
         declaration = registry.declaration(plugin)
         declaration.check_usable()
