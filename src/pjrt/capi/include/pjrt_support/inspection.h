@@ -1,0 +1,30 @@
+/* What a layer may ask about the process that it runs in: call stacks, names of functions, memory that can be read.
+ * There is no such header for Windows: the layers are not built there.
+ *
+ * pjrt_call_stack     the return addresses of the running thread, innermost first
+ * pjrt_symbol         the library and the function behind such an address
+ * pjrt_on_own_stack   whether memory lies on the stack of the running thread, and so can be read
+ * pjrt_readable       whether memory can be read; asks the system, and never faults
+ * pjrt_thread_id      the system's number of the running thread
+ */
+#ifndef PJRT_SUPPORT_INSPECTION_H_
+#define PJRT_SUPPORT_INSPECTION_H_
+
+#include "system.h"
+
+#include <stdint.h>
+
+typedef struct pjrt_memory_range {
+  const void *start;
+  size_t size;
+} pjrt_memory_range;
+
+typedef struct pjrt_symbol_place {
+  const char *library;  /* null where it is unknown */
+  const char *function; /* null where it is unknown */
+  size_t offset;        /* from the function, else from the library, else the address itself */
+} pjrt_symbol_place;
+
+#include "system/posix_inspection.h"
+
+#endif /* PJRT_SUPPORT_INSPECTION_H_ */
