@@ -164,7 +164,7 @@ cdef int _fill_layouts(PJRT_Layouts_Extension *extension) except -1:
 cdef int _parameter_shardings(void *raw) except -1:
     args = <PJRT_Shardings_PJRT_Executable_ParameterShardings_Args *>raw
     cdef ExecutableRecord record = executable_record(args.executable)
-    args.shardings, args.sharding_sizes = NULL, NULL
+    args.shardings, args.sharding_sizes, args.num_parameters = NULL, NULL, 0
     if record.executable.parameter_shardings is not None:
         string_list(record, "parameter_shardings", &args.num_parameters, &args.shardings, &args.sharding_sizes)
 
@@ -172,7 +172,7 @@ cdef int _parameter_shardings(void *raw) except -1:
 cdef int _output_shardings(void *raw) except -1:
     args = <PJRT_Shardings_PJRT_Executable_OutputShardings_Args *>raw
     cdef ExecutableRecord record = executable_record(args.executable)
-    args.shardings, args.sharding_sizes = NULL, NULL
+    args.shardings, args.sharding_sizes, args.num_outputs = NULL, NULL, 0
     if record.executable.output_shardings is not None:
         string_list(record, "output_shardings", &args.num_outputs, &args.shardings, &args.sharding_sizes)
 

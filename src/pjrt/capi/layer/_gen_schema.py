@@ -3007,8 +3007,8 @@ STRUCTS: dict[str, tuple[int, tuple[tuple[object, ...], ...]]] = {
             ("extension_start", 8, 8, "EXTENSIONS", "IN", "", 0, "", "", "", "", -1, ()),
             ("executable", 16, 8, "HANDLE", "IN", "", 0, "PJRT_Executable", "", "", "", -1, ()),
             ("num_parameters", 24, 8, "COUNT", "OUT", "", 0, "", "", "", "", -1, ()),
-            ("shardings", 32, 8, "ARRAY", "OUT", "BYTES", 8, "", "num_parameters", "sharding_sizes", "executable", -1, ("BORROWS",)),
-            ("sharding_sizes", 40, 8, "ARRAY", "OUT", "UNSIGNED", 8, "", "num_parameters", "", "executable", -1, ("BORROWS",)),
+            ("shardings", 32, 8, "ARRAY", "OUT", "BYTES", 8, "", "num_parameters", "sharding_sizes", "executable", -1, ("NULLABLE", "BORROWS")),
+            ("sharding_sizes", 40, 8, "ARRAY", "OUT", "UNSIGNED", 8, "", "num_parameters", "", "executable", -1, ("NULLABLE", "BORROWS")),
         ),
     ),
     "PJRT_Shardings_PJRT_Executable_OutputShardings_Args": (
@@ -3018,8 +3018,8 @@ STRUCTS: dict[str, tuple[int, tuple[tuple[object, ...], ...]]] = {
             ("extension_start", 8, 8, "EXTENSIONS", "IN", "", 0, "", "", "", "", -1, ()),
             ("executable", 16, 8, "HANDLE", "IN", "", 0, "PJRT_Executable", "", "", "", -1, ()),
             ("num_outputs", 24, 8, "COUNT", "OUT", "", 0, "", "", "", "", -1, ()),
-            ("shardings", 32, 8, "ARRAY", "OUT", "BYTES", 8, "", "num_outputs", "sharding_sizes", "executable", -1, ("BORROWS",)),
-            ("sharding_sizes", 40, 8, "ARRAY", "OUT", "UNSIGNED", 8, "", "num_outputs", "", "executable", -1, ("BORROWS",)),
+            ("shardings", 32, 8, "ARRAY", "OUT", "BYTES", 8, "", "num_outputs", "sharding_sizes", "executable", -1, ("NULLABLE", "BORROWS")),
+            ("sharding_sizes", 40, 8, "ARRAY", "OUT", "UNSIGNED", 8, "", "num_outputs", "", "executable", -1, ("NULLABLE", "BORROWS")),
         ),
     ),
     "PJRT_Get_Stream_For_External_Ready_Events_Args": (

@@ -2004,16 +2004,16 @@ static const pjrt_field fields_of_PJRT_Shardings_PJRT_Executable_ParameterShardi
   FIELD(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, extension_start, EXTENSIONS, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, executable, HANDLE, IN, 0, 0, PJRT_HANDLE_Executable, -1, -1, -1, -1, 0),
   FIELD(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, num_parameters, COUNT, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
-  FIELD(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, shardings, ARRAY, OUT, PJRT_KIND_BYTES, 8, -1, 3, 5, 2, -1, PJRT_MARK_BORROWS),
-  FIELD(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, sharding_sizes, ARRAY, OUT, PJRT_KIND_UNSIGNED, 8, -1, 3, -1, 2, -1, PJRT_MARK_BORROWS),
+  FIELD(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, shardings, ARRAY, OUT, PJRT_KIND_BYTES, 8, -1, 3, 5, 2, -1, PJRT_MARK_NULLABLE | PJRT_MARK_BORROWS),
+  FIELD(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, sharding_sizes, ARRAY, OUT, PJRT_KIND_UNSIGNED, 8, -1, 3, -1, 2, -1, PJRT_MARK_NULLABLE | PJRT_MARK_BORROWS),
 };
 static const pjrt_field fields_of_PJRT_Shardings_PJRT_Executable_OutputShardings_Args[] = {
   FIELD(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, struct_size, STRUCT_SIZE, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, extension_start, EXTENSIONS, IN, 0, 0, -1, -1, -1, -1, -1, 0),
   FIELD(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, executable, HANDLE, IN, 0, 0, PJRT_HANDLE_Executable, -1, -1, -1, -1, 0),
   FIELD(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, num_outputs, COUNT, OUT, 0, 0, -1, -1, -1, -1, -1, 0),
-  FIELD(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, shardings, ARRAY, OUT, PJRT_KIND_BYTES, 8, -1, 3, 5, 2, -1, PJRT_MARK_BORROWS),
-  FIELD(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, sharding_sizes, ARRAY, OUT, PJRT_KIND_UNSIGNED, 8, -1, 3, -1, 2, -1, PJRT_MARK_BORROWS),
+  FIELD(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, shardings, ARRAY, OUT, PJRT_KIND_BYTES, 8, -1, 3, 5, 2, -1, PJRT_MARK_NULLABLE | PJRT_MARK_BORROWS),
+  FIELD(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, sharding_sizes, ARRAY, OUT, PJRT_KIND_UNSIGNED, 8, -1, 3, -1, 2, -1, PJRT_MARK_NULLABLE | PJRT_MARK_BORROWS),
 };
 static const pjrt_field fields_of_PJRT_Get_Stream_For_External_Ready_Events_Args[] = {
   FIELD(PJRT_Get_Stream_For_External_Ready_Events_Args, struct_size, STRUCT_SIZE, IN, 0, 0, -1, -1, -1, -1, -1, 0),

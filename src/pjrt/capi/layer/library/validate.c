@@ -29,7 +29,7 @@ static bool read_options(pjrt_validate *validate, const char *options, char *pro
   static const char *const keys[] = {"action", "stacks", "advice", "checksums", "limit", "file", NULL};
   static const char *const actions[] = {"report", "error", "abort", NULL};
   static const char *const stacks[] = {"off", "findings", "all", NULL};
-  static const char *const switches[] = {"off", "on", NULL};
+  static const char *const switches[] = {"off", "on", "0", "1", NULL}; /* the places of "on" and "1" are odd */
   int action = PJRT_ACTION_REPORT, stack = PJRT_STACKS_FINDINGS, advice = 0, checksums = 0;
   char text[64];
   if (pjrt_unknown_option(options, keys, text, sizeof text)) {
@@ -54,8 +54,8 @@ static bool read_options(pjrt_validate *validate, const char *options, char *pro
   pjrt_option(options, "file", validate->file, sizeof validate->file);
   validate->action = (pjrt_action)action;
   validate->stacks = (pjrt_stacks)stack;
-  validate->advice = advice;
-  validate->checksums = checksums;
+  validate->advice = advice & 1;
+  validate->checksums = checksums & 1;
   return true;
 }
 
@@ -140,6 +140,8 @@ static void after_call(pjrt_check *check, void *result) {
   if (result != NULL && check->frame->function->result == PJRT_RESULT_ERROR) pjrt_check_error(check, result);
   if (is_event_call(index)) pjrt_after_event_call(check, result);
   if (result != NULL) return;
+  if (index == F(Client_Destroy) && check->generation != 0)
+    pjrt_client_ended(check, ((PJRT_Client_Destroy_Args *)check->args)->client);
   pjrt_check_results(check, check->frame->function->args, check->args);
   if (index == F(LoadedExecutable_Execute)) pjrt_after_execution(check);
   else pjrt_after_buffer_call(check);

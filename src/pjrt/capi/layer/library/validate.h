@@ -60,6 +60,7 @@ typedef struct pjrt_check {
   char client_field[128]; /* the argument with the handle that has this client */
   uint16_t num_uses;
   pjrt_handle_record *uses[PJRT_MOST_USES]; /* in use until the call returns */
+  uint32_t generation;   /* of the youngest handle when the call began; for calls that destroy clients */
   int64_t element;       /* of the array that is being read; -1: none */
   uint64_t checksum;     /* of host memory, before the call */
   size_t span;           /* of that memory, in bytes */
@@ -110,6 +111,7 @@ void pjrt_after_execution(pjrt_check *check);
 
 /* ---- validate_leaks.c ---------------------------------------------------------------------------------------------*/
 void pjrt_end_client(pjrt_check *check, void *client);
+void pjrt_client_ended(pjrt_check *check, void *client);
 void pjrt_end_topology(pjrt_check *check, void *topology);
 
 extern _Thread_local int pjrt_callback_depth; /* callbacks of a plugin that this thread is inside of */

@@ -13,6 +13,8 @@ typedef struct leak_group {
 
 typedef struct leak_search {
   const void *client, *topology;
+  bool after;           /* the client was destroyed: now for the events whose callbacks were to destroy them */
+  uint32_t generation;  /* younger objects are of a new client at the same address */
   pjrt_call_site ended;
   leak_group groups[MOST_GROUPS];
   size_t num_groups;
@@ -46,7 +48,9 @@ static void visit_object(pjrt_handle_record *record, void *arg) {
   leak_search *search = arg;
   if (record->state >= PJRT_HANDLE_CONSUMED || record->client_destroyed) return;
   if (search->topology != NULL ? record->owner != search->topology : record->client != search->client) return;
-  if (record->kind == PJRT_HANDLE_Client) return; /* the call itself ends it */
+  if (record->kind == PJRT_HANDLE_Client || record->generation > search->generation) return; /* the call itself ends it */
+  /* What is pending is completed while the client is destroyed, and then callbacks destroy their events. */
+  if (record->has_callback && !search->after) return;
   if (search->topology == NULL && is_leak(record)) add_leak(search, record);
   if (record->borrowed) {
     record->state = PJRT_HANDLE_DESTROYED;
@@ -58,12 +62,7 @@ static void visit_object(pjrt_handle_record *record, void *arg) {
   }
 }
 
-void pjrt_end_client(pjrt_check *check, void *client) {
-  leak_search *search = calloc(1, sizeof *search);
-  if (search == NULL) return;
-  search->client = client;
-  search->ended = pjrt_call_site_of(check);
-  pjrt_handles_visit(&check->validate->handles, visit_object, search);
+static void report(pjrt_check *check, const leak_search *search) {
   for (size_t i = 0; i < search->num_groups; i++) {
     const leak_group *group = &search->groups[i];
     pjrt_found(check, PJRT_RULE_LEAK, "client", &group->first,
@@ -73,14 +72,29 @@ void pjrt_end_client(pjrt_check *check, void *client) {
   }
   if (search->others != 0)
     pjrt_found(check, PJRT_RULE_LEAK, "client", NULL, "%" PRIu64 " more objects were not destroyed", search->others);
+}
+
+static void end_objects(pjrt_check *check, const void *client, const void *topology, bool after) {
+  leak_search *search = calloc(1, sizeof *search);
+  if (search == NULL) return;
+  search->client = client;
+  search->topology = topology;
+  search->after = after;
+  search->generation = check->generation;
+  search->ended = pjrt_call_site_of(check);
+  pjrt_handles_visit(&check->validate->handles, visit_object, search);
+  report(check, search);
   free(search);
 }
 
+void pjrt_end_client(pjrt_check *check, void *client) {
+  check->generation = atomic_load(&check->validate->handles.generations);
+  end_objects(check, client, NULL, false);
+}
+
+void pjrt_client_ended(pjrt_check *check, void *client) { end_objects(check, client, NULL, true); }
+
 void pjrt_end_topology(pjrt_check *check, void *topology) {
-  leak_search *search = calloc(1, sizeof *search);
-  if (search == NULL) return;
-  search->topology = topology;
-  search->ended = pjrt_call_site_of(check);
-  pjrt_handles_visit(&check->validate->handles, visit_object, search);
-  free(search);
+  check->generation = UINT32_MAX;
+  end_objects(check, NULL, topology, true);
 }

@@ -240,7 +240,8 @@ void pjrt_note_handle(pjrt_check *check, const pjrt_field *field, const char *na
     pjrt_handles_unlock(shard);
     return;
   }
-  if (live && is_seen_to_end(field->type)) {
+  /* What was borrowed may have ended with its owner, which no layer sees. */
+  if (live && !record->borrowed && is_seen_to_end(field->type)) {
     twice = true;
     copy = *record;
   }

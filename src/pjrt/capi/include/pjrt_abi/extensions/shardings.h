@@ -10,8 +10,8 @@ typedef struct PJRT_Shardings_PJRT_Executable_ParameterShardings_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Executable *executable;
   size_t num_parameters;  /* out */
-  const char *const *shardings;  /* out, bytes */
-  const size_t *sharding_sizes;  /* out */
+  const char *const *shardings;  /* out, null, bytes */
+  const size_t *sharding_sizes;  /* out, null */
 } PJRT_Shardings_PJRT_Executable_ParameterShardings_Args;
 
 typedef struct PJRT_Shardings_PJRT_Executable_OutputShardings_Args {
@@ -19,8 +19,8 @@ typedef struct PJRT_Shardings_PJRT_Executable_OutputShardings_Args {
   PJRT_Extension_Base *extension_start;
   PJRT_Executable *executable;
   size_t num_outputs;  /* out */
-  const char *const *shardings;  /* out, bytes */
-  const size_t *sharding_sizes;  /* out */
+  const char *const *shardings;  /* out, null, bytes */
+  const size_t *sharding_sizes;  /* out, null */
 } PJRT_Shardings_PJRT_Executable_OutputShardings_Args;
 
 typedef struct PJRT_Shardings_Extension {
