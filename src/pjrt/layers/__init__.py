@@ -9,6 +9,18 @@ their options see ``docs/layers.md``.
 from __future__ import annotations
 
 from pjrt.capi.layer.stack import flush, layer_names
+from pjrt.layers.library import WrittenLibrary, write_library
+from pjrt.layers.program import program_environment, run_program
 from pjrt.layers.wrapping import disable, enable, wrap
 
-__all__ = ["disable", "enable", "flush", "layer_names", "wrap"]
+__all__ = [
+    "WrittenLibrary",
+    "disable",
+    "enable",
+    "flush",
+    "layer_names",
+    "program_environment",
+    "run_program",
+    "wrap",
+    "write_library",
+]

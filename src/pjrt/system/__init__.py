@@ -21,6 +21,7 @@ from pjrt.system.file_stamp import FileStamp, file_stamp
 from pjrt.system.folders import cache_folder, config_folder, shared_folder
 from pjrt.system.hardware import any_file, count_files, processor_features
 from pjrt.system.permissions import writable_by_everyone
+from pjrt.system.preloading import with_preloaded
 from pjrt.system.processes import after_fork_in_child, process_command
 from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
 
@@ -44,5 +45,6 @@ __all__ = [
     "reset_peak_resident_bytes",
     "shared_folder",
     "sign_library",
+    "with_preloaded",
     "writable_by_everyone",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def library_path() -> Path:
         UnimplementedError: this system has none.
         InternalError: the file is missing.
     """
-    if sys.platform == "win32":
+    if os.name == "nt":
         raise UnimplementedError("layers need Linux or macOS; on Windows the package comes without them")
     return library_of(Path(__file__).parent)
 

@@ -1,0 +1,172 @@
+"""Programs that know nothing of layers, run with layers before their plugins.
+
+Whichever way a framework loads a plugin, it asks the dynamic linker for ``GetPjrtApi``. The library of layers is loaded
+before all others and answers that question; every other one passes. Where a system lets no library come first, the
+plugin is named to JAX by the path of a library with layers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
+from pjrt.capi.export import load_exported, write_library
+from pjrt.capi.layer.layer_library import write_layer_library
+from pjrt.capi.layer.stack import check_layers, library_path, option_text
+from pjrt.plugins import factories, probe, registry
+from pjrt.plugins.declaration import Declaration, is_path
+from pjrt.system import with_preloaded
+
+TIME_LIMIT = 60.0
+"""The seconds that a plugin's library may take to load before the program is started."""
+
+
+def run_program(
+    command: Sequence[str],
+    layers: Sequence[str],
+    *,
+    plugin: str | os.PathLike[str] | None = None,
+    options: Mapping[str, Mapping[str, object] | str] | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> int:
+    """Run a program with layers before all plugins that it loads, and return its exit status.
+
+    Args:
+        command: the program and its arguments. It has the standard input and output of this process.
+        layers: the names of layers; the first is nearest to the framework.
+        plugin: the device that JAX and PyTorch/XLA use by default: a name of ``pjrt.plugins.names()``, or the path of a
+            plugin's library. By default the program chooses. A device in Python is exported to a temporary library.
+        options: the options of layers, by name.
+        time_limit: the seconds that the library of ``plugin`` may take to load.
+
+    Returns:
+        The program's exit status; 128 and the signal's number if a signal ended it, as shells report it.
+
+    Raises:
+        InvalidArgumentError: a layer is unknown, or there is no command.
+        NotFoundError: there is no such program or plugin.
+        FailedPreconditionError: the plugin cannot be loaded, or not in time; or the program cannot be started.
+        UnimplementedError: this system needs a ``plugin`` to put layers before.
+    """
+    if not command:
+        raise InvalidArgumentError(
+            "expected a program to run, found none; give it behind --, as in: -- python train.py"
+        )
+    with program_environment(layers, plugin=plugin, options=options or {}, time_limit=time_limit) as environment:
+        try:
+            process = subprocess.Popen(list(command), env=environment)
+        except FileNotFoundError as error:
+            raise NotFoundError(f"there is no program {command[0]!r}") from error
+        except OSError as error:
+            raise FailedPreconditionError(f"cannot run {command[0]!r}: {error.strerror or error}") from error
+        status = _wait(process)
+    return status if status >= 0 else 128 - status
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a program. An interrupt from the keyboard reaches the program too, which decides what comes of it."""
+    earlier = signal.getsignal(signal.SIGINT)
+    with contextlib.suppress(ValueError):  # not in the main thread: then no signal arrives here
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return process.wait()
+    finally:
+        with contextlib.suppress(ValueError):
+            signal.signal(signal.SIGINT, earlier)
+
+
+@contextlib.contextmanager
+def program_environment(
+    layers: Sequence[str],
+    *,
+    plugin: str | os.PathLike[str] | None = None,
+    options: Mapping[str, Mapping[str, object] | str],
+    environment: Mapping[str, str] | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> Iterator[dict[str, str]]:
+    """Give the environment in which a program's plugins have layers, as ``run_program`` describes it.
+
+    Libraries that are written for it are removed at the end.
+
+    Args:
+        layers: the names of layers.
+        plugin: the device that frameworks use by default.
+        options: the options of layers, by name.
+        environment: what the environment begins with, by default that of this process.
+        time_limit: the seconds that the library of ``plugin`` may take to load.
+    """
+    check_layers(layers)
+    variables = dict(os.environ if environment is None else environment)
+    with tempfile.TemporaryDirectory(prefix="pjrt-layers-") as folder:
+        target = _Target.of(plugin, Path(folder), time_limit) if plugin is not None else None
+        preloaded = with_preloaded(str(library_path()), variables)
+        if preloaded is not None:
+            variables = preloaded
+            variables["PJRT_LAYERS"] = ",".join(layers)
+            for layer, values in options.items():
+                variables[f"PJRT_{layer.upper()}"] = option_text(values)
+        elif target is None or target.library is None:
+            raise UnimplementedError(
+                "on this system layers stand before a library that is named to JAX by its path: give the plugin by its "
+                "path, or a device in Python"
+            )
+        else:
+            target.library = write_layer_library(Path(folder) / "liblayers.so", target.library, layers, options)
+        if target is not None:
+            variables.update(target.variables(variables))
+        yield variables
+
+
+class _Target:
+    """The device that a program's frameworks shall use."""
+
+    def __init__(self, declaration: Declaration, name: str, library: Path | None) -> None:
+        self.declaration = declaration
+        self.name = name  # in JAX
+        self.library = library  # None: the framework finds it by itself
+
+    @classmethod
+    def of(cls, plugin: str | os.PathLike[str], folder: Path, time_limit: float) -> _Target:
+        declaration = registry.declaration(plugin)
+        declaration.check_usable()
+        if declaration.library is None:
+            # JAX reads names and paths from a variable that this package reads too: the library must not take the
+            # name of the device in it.
+            place = factories.place(declaration.name)
+            exported = load_exported(place, declaration.name)
+            library = write_library(folder / f"lib{_word(declaration.name)}.so", place, exported.name)
+            return cls(declaration, f"pjrt_{_word(declaration.name)}", library)
+        result = probe.probe(declaration, time_limit=time_limit)
+        if result.problem:
+            raise FailedPreconditionError(f"{plugin}: {result.problem}")
+        if is_path(plugin):
+            stem = re.sub(r"^(lib)?(pjrt[-_]plugin[-_])?", "", Path(plugin).name.partition(".")[0])
+            return cls(declaration, _word(stem) or "plugin", Path(declaration.library))
+        return cls(declaration, declaration.name, None)
+
+    def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return what names the device to frameworks, and makes it their default."""
+        variables: dict[str, str] = {}
+        if self.library is not None:
+            listed = [each for each in environment.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(",") if each]
+            others = [each for each in listed if each.partition(os.pathsep)[0] != self.name]
+            names = ",".join([*others, f"{self.name}{os.pathsep}{self.library}"])
+            # JAX's own CPU is there too: programs ask for it to make data.
+            variables = {"PJRT_NAMES_AND_LIBRARY_PATHS": names, "JAX_PLATFORMS": f"{self.name},cpu"}
+        torch_name = str(self.declaration.frameworks.get("torch_xla", {}).get("name", ""))
+        if torch_name:
+            variables |= {"PJRT_DEVICE": torch_name, "PJRT_DYNAMIC_PLUGINS": "1"}
+        elif self.declaration.library is None:
+            variables |= {"PJRT_TORCH_XLA_DEVICE": self.declaration.name}
+        return variables
+
+
+def _word(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_]+", "_", name)
