@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import pjrt
 from pjrt.models.array_files import arrays_by_name
+from pjrt.models.inputs.input_files import arrays_in
 
 ARRAYS = {
     "a": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -42,6 +43,17 @@ def test_arrays_of_safetensors_stay_in_the_file(tmp_path: Path) -> None:
         base = base.base
     assert isinstance(base, mmap.mmap)
     assert not arrays["a"].flags.writeable
+
+
+def test_inputs_are_copied_out_of_the_file(tmp_path: Path) -> None:
+    """A process that reads a mapped file ends when the file has become shorter."""
+    path = tmp_path / "w.safetensors"
+    write(path)
+    arrays = arrays_in(str(path), str(path))
+    path.write_bytes(b"")
+    for name, array in ARRAYS.items():
+        assert not isinstance(arrays[name], np.memmap)
+        np.testing.assert_array_equal(arrays[name], array)
 
 
 def test_arrays_of_npz(tmp_path: Path) -> None:
