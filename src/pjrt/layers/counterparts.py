@@ -62,6 +62,10 @@ class Counterparts:
             raise UnusableError(f"it needs the memory at 0x{pointer.address:x} of the recorded process")
         return self._addresses[pointer.address]
 
+    def known_memory(self, pointer: Pointer) -> int:
+        """Return the address that stands for a recorded one; 0 if there is none."""
+        return self._addresses.get(pointer.address, 0)
+
     def function(self, function: Function) -> int:
         """Return the address of the function that stands for one of the framework's."""
         return self._callbacks.address(function)

@@ -14,7 +14,7 @@ from pjrt.api.errors import PjrtError, StatusCode
 from pjrt.capi.layer.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.layers.counterparts import Counterparts, LostError, UnusableError
 from pjrt.layers.plugin_table import PluginTable
-from pjrt.layers.recorded_value import Blob, Handle, Struct, functions_in, handles_in
+from pjrt.layers.recorded_value import Blob, Handle, Pointer, Struct, functions_in, handles_in
 from pjrt.layers.recording import Call, Callback, Recording
 from pjrt.layers.replay_arguments import ReplayArguments, Settings
 from pjrt.layers.replay_callbacks import ReplayCallbacks
@@ -26,8 +26,11 @@ from pjrt.layers.struct_reader import StructReader
 _ADDRESS = "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
 _INITIALIZE = "PJRT_Plugin_Initialize"
+_Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _ANSWERED_HERE = ("PJRT_Error_", "PLUGIN_Profiler_", "PJRT_FFI_")
 """Functions that are not called: errors are read as they come, and functions of the recorded process are gone."""
+
+_BETWEEN_PROCESSES = "PJRT_Transfers_"
 
 
 @dataclass(slots=True)
@@ -81,6 +84,9 @@ class Replayer:
         self._givers = {
             function.number: call for call in recording.calls for function in functions_in(call.arguments)
         }  # which call gave the plugin each function
+        self._makers = {
+            function.number: call for call in recording.calls for function in functions_in(call.results)
+        }  # which call returned each function of the plugin
 
     def run(self) -> None:
         """Make all calls, in the order and with the overlaps of the recording."""
@@ -143,6 +149,11 @@ class Replayer:
         if self._table.function(call.function) is None:
             if call.error is None or call.error.code != StatusCode.UNIMPLEMENTED:
                 self.comparison.find("missing", call, "", f"the plugin has no {call.function}")
+            self._counterparts.lose_results(call)
+            return
+        if call.function.startswith(_BETWEEN_PROCESSES):
+            text = "the call cannot be made: a transfer between processes needs the other process"
+            self.comparison.find("unusable", call, "", text)
             self._counterparts.lose_results(call)
             return
         try:
@@ -236,16 +247,26 @@ class Replayer:
 
     def _call_plugin(self, callback: Callback) -> None:
         """Call a function that the plugin gave, such as a deleter, with the counterparts of its arguments."""
-        fields = STRUCTS[CALLBACKS[callback.kind].args].fields
-        if "struct_size" in fields:
+        function = self._counterparts.received[callback.function]
+        spec = STRUCTS[CALLBACKS[callback.kind].args]
+        if "struct_size" in spec.fields:  # one struct instead of parameters
+            builder = StructBuilder(self._counterparts)
+            maker, arguments = self._makers[callback.function], dict(callback.arguments.fields)
+            # The framework was given user data of the stack of layers, and the plugin has its own.
+            arguments["callback_data"] = maker.results.fields.get("callback_data") if maker.results else None
+            if isinstance(arguments.get("dst"), Pointer):
+                size = maker.arguments.fields.get("transfer_size", 0)
+                self._counterparts.learn_memory(arguments["dst"], builder.memory.allocate(size))
+            address = builder.build(Struct(spec.name, arguments))
+            self._kept[-len(self._kept) - 1 - (1 << 62)] = builder.memory
+            _Function(function)(address)
             return
-        recorded = [callback.arguments.fields.get(name) for name in fields]
+        recorded = [callback.arguments.fields.get(name) for name in spec.fields]
         try:
             values = [self._counterparts.address(each) if isinstance(each, Handle) else 0 for each in recorded]
         except (UnusableError, LostError):
             return
-        prototype = ctypes.CFUNCTYPE(ctypes.c_void_p, *[ctypes.c_void_p] * len(values))
-        prototype(self._counterparts.received[callback.function])(*values)
+        ctypes.CFUNCTYPE(ctypes.c_void_p, *[ctypes.c_void_p] * len(values))(function)(*values)
 
     def _compare_contents(self, call: Call) -> None:
         """Compare a buffer that the framework read in place. This plugin's may be elsewhere, so it is copied."""

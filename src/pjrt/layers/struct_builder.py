@@ -28,6 +28,9 @@ class Context(Protocol):
     def memory(self, pointer: Pointer) -> int:
         """Return the address that stands for one of the recorded process."""
 
+    def known_memory(self, pointer: Pointer) -> int:
+        """Return the same; 0 if there is none."""
+
     def function(self, function: Function) -> int:
         """Return the address of a function to give to the plugin."""
 
@@ -157,7 +160,10 @@ class StructBuilder:
         elif isinstance(value, Function):
             _store(at, self._context.function(value))
         elif isinstance(value, Pointer) and kind in ("BYTES", "TEXT"):
-            _store(at, self.memory.allocate(int(fields.get(field.count) or 0)))
+            size = int(fields.get(field.count) or 0)
+            _store(at, self._context.known_memory(value) or self.memory.allocate(size))
+        elif isinstance(value, Pointer) and kind == "USER_DATA":
+            _store(at, self._context.known_memory(value))
         elif isinstance(value, Pointer) and kind == "POINTER":
             _store(at, self._context.memory(value))
 

@@ -136,7 +136,7 @@ static void put_back(patches *done) {
 
 /* A token for a callback of this kind; 0 if it stays as it is. */
 static pjrt_token token_for(const place *from, int kind, void (*target)(void), void *user_arg) {
-  const pjrt_record record = {{(uint16_t)from->function, from->handle, target, user_arg}, from->stack, (uint16_t)kind,
+  const pjrt_record record = {{(uint16_t)from->function, from->handle, target, user_arg, 0}, from->stack, (uint16_t)kind,
                               from->up, lifetime_of(kind) == LIVES_ONCE};
   return pjrt_record_new(&record);
 }
@@ -200,6 +200,7 @@ static void *enter_callback(int kind, void **user_data, void *args) {
     return run_callback(record.stack, kind, record.up, NULL, args);
   }
   *user_data = record.origin.user_arg;
+  record.origin.token = token;
   void *result = run_callback(record.stack, kind, record.up, &record.origin, args);
   /* A struct of arguments is the caller's own: it gets back what it set. Parameters are a copy of ours. */
   *user_data = (void *)token;

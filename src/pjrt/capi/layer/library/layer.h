@@ -37,6 +37,7 @@ typedef struct pjrt_callback_origin {
   void *handle;      /* the handle that this function is a method of, such as the event of OnReady; null if none */
   void (*target)(void); /* the callback itself, as the other side gave it */
   void *user_arg;       /* its user data, as the other side gave it */
+  uintptr_t token;      /* what the caller has in place of the user data; 0 where there is none */
 } pjrt_callback_origin;
 
 struct pjrt_layer {

@@ -213,8 +213,9 @@ static uint64_t begin_call(recorder *r, const pjrt_frame *frame, const void *arg
                       index == PJRT_FUNCTION_RawBuffer_CopyRawHostToDevice;
   writer->num_devices = index == PJRT_FUNCTION_LoadedExecutable_Execute
                             ? ((const PJRT_LoadedExecutable_Execute_Args *)args)->num_devices : 0;
+  writer->shallow = index == PJRT_FUNCTION_Client_DmaMap; /* memory that is only registered */
   value_put_struct(writer, frame->function->args, args, PHASE_CALL);
-  writer->host_data = false;
+  writer->host_data = writer->shallow = false;
   if (index == PJRT_FUNCTION_Client_BufferFromHostBuffer)
     value_put_host_buffer(writer, args);
   else if (index == PJRT_FUNCTION_AsyncHostToDeviceTransferManager_TransferLiteral)
@@ -360,7 +361,10 @@ static void *record_callback(void *state, pjrt_frame *frame, void *args) {
   bytes_varint(&r->record, callback);
   void *target;
   memcpy(&target, &origin->target, sizeof target);
-  bytes_varint(&r->record, numbers_get(&writer->callbacks, (record_key){target, origin->user_arg, 0}));
+  const record_key key = {target, origin->user_arg, 0};
+  const uint64_t number = frame->up ? numbers_get(&writer->callbacks, key)
+                                    : value_function_of_plugin(writer, frame, args);
+  bytes_varint(&r->record, number);
   bytes_varint(&r->record, this_thread());
   put_name(r, frame->function->name);
   writer->is_callback = true;

@@ -106,22 +106,53 @@ static const void *pointer_at(const void *at) {
   return pointer;
 }
 
+/* What a function of the plugin is known by when the framework calls it: its user data, which is a token of the stack
+ * here, or the handle that it takes. The function itself is behind a stand-in. */
+static const void *identity(const pjrt_struct *type, const void *base, int handle) {
+  for (int i = 0; i < type->num_fields; i++) {
+    const pjrt_field *field = &type->fields[i];
+    if (!pjrt_has_field(type, field, base)) continue;
+    if (field->kind == PJRT_KIND_USER_DATA || (field->kind == PJRT_KIND_HANDLE && field->type == handle))
+      return pointer_at(pjrt_field_at(field, base));
+  }
+  return NULL;
+}
+
+static int first_handle(const pjrt_struct *type) {
+  for (int i = 0; i < type->num_fields; i++) {
+    if (type->fields[i].kind == PJRT_KIND_HANDLE) return type->fields[i].type;
+  }
+  return -1;
+}
+
+uint64_t value_function_of_plugin(value_writer *writer, const pjrt_frame *frame, const void *args) {
+  const pjrt_struct *type = frame->function->args;
+  const uintptr_t token = frame->origin->token;
+  const void *known = token != 0 ? (const void *)token : identity(type, args, first_handle(type));
+  const record_key key = {known, NULL, 1 + frame->index};
+  return numbers_get(&writer->callbacks, key);
+}
+
 static void put_callback(value_writer *writer, const pjrt_struct *type, const pjrt_field *field, const void *base) {
   const void *target = pointer_at(pjrt_field_at(field, base));
   if (target == NULL) {
     put_tag(writer, VALUE_NULL);
     return;
   }
-  const void *user_arg = NULL;
-  for (int i = 0; i < type->num_fields; i++) {
-    const pjrt_field *each = &type->fields[i];
-    if (each->kind == PJRT_KIND_USER_DATA && each->owner >= 0 && &type->fields[each->owner] == field &&
-        pjrt_has_field(type, each, base))
-      user_arg = pointer_at(pjrt_field_at(each, base));
+  record_key key = {target, NULL, 0};
+  if (field->direction == PJRT_OUT && field->type >= 0) {
+    key = (record_key){identity(type, base, first_handle(pjrt_callbacks[field->type].args)), NULL, 1 + field->type};
+  } else {
+    for (int i = 0; i < type->num_fields; i++) {
+      const pjrt_field *each = &type->fields[i];
+      if (each->kind == PJRT_KIND_USER_DATA && each->owner >= 0 && &type->fields[each->owner] == field &&
+          pjrt_has_field(type, each, base))
+        key.second = pointer_at(pjrt_field_at(each, base));
+    }
   }
   put_tag(writer, VALUE_FUNCTION);
   put_name(writer, field->type >= 0 ? pjrt_callbacks[field->type].name : "function");
-  bytes_varint(&writer->bytes, numbers_renew(&writer->callbacks, (record_key){target, user_arg, 0}));
+  bytes_varint(&writer->bytes, numbers_renew(&writer->callbacks, key));
 }
 
 /* One element of an array, or the field itself where it is no array. */
@@ -266,7 +297,7 @@ static void put_field(value_writer *writer, const pjrt_struct *type, const pjrt_
   const size_t count = field->count < 0 ? SIZE_MAX : value_count(type, field->count, base);
   put_element(writer, field->kind, field, pjrt_field_at(field, base), field->size, count, phase);
   if (field->kind == PJRT_KIND_HANDLE && phase == PHASE_CALL && !writer->is_callback &&
-      field->marks & (PJRT_MARK_DESTROYS | PJRT_MARK_CONSUMES)) {
+      field->marks & PJRT_MARK_DESTROYS) {
     const void *handle = pointer_at(pjrt_field_at(field, base));
     if (handle != NULL) {
       writer->removed = (record_key){handle, NULL, field->type};
