@@ -52,6 +52,7 @@ PAGES = [
     "docs/memory.md",
     "docs/offload.md",
     "docs/lowering.md",
+    "docs/layers.md",
 ]
 PRINTED_LINES = {
     "docs/compare.md": 6,

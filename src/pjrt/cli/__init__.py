@@ -26,6 +26,7 @@ _COMMANDS = {
     "replay": ("pjrt.cli.replay:replay", "Make the calls of a recording to another plugin."),
     "run": ("pjrt.cli.run:run", "Run a program on a device."),
     "test-device": ("pjrt.cli.test_device:test_device", "Test whether a device is right."),
+    "trace": ("pjrt.cli.trace:trace", "Record the calls that a program makes of plugins."),
 }
 
 

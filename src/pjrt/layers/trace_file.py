@@ -32,6 +32,7 @@ _NO_ORIGIN = 0xFFFFFFFFFFFFFFFF
 _NO_STEP = 0xFFFF
 _NOTES_THREAD = 0xFFFFFFFF
 _ERROR_TEXT = (0xFFFE,)
+_CHUNKS_OFFSET = 32
 _ENABLED_OFFSET = _HEADER.size - 2048 - 32
 
 
@@ -220,6 +221,21 @@ def switch_trace(path: str | os.PathLike[str], on: bool) -> None:
         raise InvalidArgumentError(f"{path}: expected the trace file of a running process")
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), _HEADER.size) as memory:
         memory[_ENABLED_OFFSET : _ENABLED_OFFSET + 4] = struct.pack("<I", on)
+
+
+def save_trace(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Copy a trace file without the chunks that nothing was written to."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
+        chunks_offset, chunk_size, num_chunks = struct.unpack_from("<QII", memory, _CHUNKS_OFFSET)
+        whole = min(num_chunks, (len(memory) - chunks_offset) // chunk_size)
+        offsets = [chunks_offset + i * chunk_size for i in range(whole)]
+        used = [offset for offset in offsets if _CHUNK.unpack_from(memory, offset)[1] > _CHUNK.size]
+        head = bytearray(memory[:chunks_offset])
+        struct.pack_into("<I", head, _CHUNKS_OFFSET + 12, len(used))
+        with open(target, "wb") as copy:
+            copy.write(head)
+            for offset in used:
+                copy.write(memory[offset : offset + chunk_size])
 
 
 class _Reader:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from pjrt.api.errors import InvalidArgumentError
+
+_SIZE = re.compile(r"\d+(\.\d+)?([kKmMgG](iB)?)?")
+_TIME = re.compile(r"\d+(\.\d+)?(ns|us|ms|s)")
 
 
 @dataclass(frozen=True)
 class TraceOptions:
     """What the trace layer records, and where.
 
-    ``docs/layers.md`` explains each option. The layer checks the values.
+    ``docs/layers.md`` explains each option.
+
+    Raises:
+        InvalidArgumentError: the ring is no size, or ``slower`` is no time. The layer checks the rest.
     """
 
     file: str
@@ -24,6 +33,12 @@ class TraceOptions:
     array: int | None = None
     ready: str = ""
     on: bool = True
+
+    def __post_init__(self) -> None:
+        if self.ring and not _SIZE.fullmatch(self.ring):
+            raise InvalidArgumentError(f"expected ring to be a size, such as 64m, found {self.ring!r}")
+        if self.slower and not _TIME.fullmatch(self.slower):
+            raise InvalidArgumentError(f"expected slower to be a time with a unit, such as 10us, found {self.slower!r}")
 
     def as_text(self) -> str:
         """Return the options in the form ``key=value,key=value``, without those that have their defaults."""

@@ -1,0 +1,191 @@
+"""Time what layers at the C ABI add: to a call, to a tiny program of JAX, and to a training step."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import pjrt
+import pjrt.layers
+from benchmarks.models import resnet50
+from benchmarks.side_by_side import Aim, Report, Timing, duration, main, table, take_turns, timing_table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "plugins"))
+
+CALLS = {
+    "time_process_index": "`Client_ProcessIndex`",
+    "time_devices": "`Client_Devices`",
+    "time_on_ready": "an event: `ReadyEvent`, `OnReady`, `Destroy`",
+}
+DIRECT, OFF, ON = "without layers", "trace, switched off", "trace, recording"
+X = np.array(2, np.float32)
+BATCH = 4
+
+
+def trace_options(folder: Path, name: str) -> dict[str, Any]:
+    """Return options that write to a file of this name."""
+    return {"file": str(folder / f"{name}.trace")}
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Return a folder for trace files, for the time of the block."""
+    with tempfile.TemporaryDirectory(prefix="pjrt-benchmark-layers-") as folder:
+        yield Path(folder)
+
+
+def measure_calls(rounds: int) -> dict[str, dict[str, float]]:
+    """Return the seconds of each call on the tiny plugin without layers, with the trace off, and recording."""
+    from tiny import build
+
+    cache = Path(tempfile.gettempdir()) / "pjrt-benchmark-plugins"
+    loop = ctypes.CDLL(str(build.build([Path(__file__).with_name("layer_calls.c")], cache, "liblayercalls.so")))
+    loop.make_client.restype, loop.make_client.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
+    library = build.build_tiny(cache)
+    with temporary_folder() as folder:
+        direct = pjrt.load_plugin(library)
+        off = pjrt.layers.wrap(library, ["trace"], trace=trace_options(folder, "off"))
+        pjrt.layers.disable(off, "trace")
+        silent = pjrt.layers.wrap(library, ["trace"], trace={**trace_options(folder, "silent"), "on": 0})
+        recording = pjrt.layers.wrap(library, ["trace"], trace=trace_options(folder, "on"))
+        passing = pjrt.layers.wrap(library, ["pass"])
+        plugins = {
+            DIRECT: direct,
+            OFF: off,
+            "trace, off by its file": silent,
+            "a layer that does nothing": passing,
+            ON: recording,
+        }
+        clients = {name: loop.make_client(plugin.address) for name, plugin in plugins.items()}
+        rows: dict[str, dict[str, float]] = {}
+        for call in CALLS:
+            function = getattr(loop, call)
+            function.restype, function.argtypes = ctypes.c_double, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long)
+            count = 2_000 if call == "time_on_ready" else 200_000
+            times: dict[str, list[float]] = {name: [] for name in plugins}
+            for _ in range(rounds):
+                for name, plugin in plugins.items():
+                    times[name].append(function(plugin.address, clients[name], count))
+            rows[call] = {name: float(np.median(values)) for name, values in times.items()}
+    return rows
+
+
+def jax_devices(folder: Path) -> dict[str, Any]:
+    """Register the exported `cpu` device with JAX: as it is, with the trace off, and recording."""
+    import jax
+    from jax._src import xla_bridge
+
+    exported = pjrt.export(lambda **options: pjrt.client("cpu", **options), name="layered", platform_name=None)
+    off = pjrt.layers.wrap(exported, ["trace"], trace=trace_options(folder, "jax-off"))
+    pjrt.layers.disable(off, "trace")
+    on = pjrt.layers.wrap(exported, ["trace"], trace=trace_options(folder, "jax-on"))
+    platforms = {DIRECT: exported.address, OFF: off.address, ON: on.address}
+    for number, address in enumerate(platforms.values()):
+        xla_bridge.register_plugin(f"layered{number}", c_api=capsule(address), priority=-100)
+    return {name: jax.devices(f"layered{number}")[0] for number, name in enumerate(platforms)}
+
+
+def capsule(address: int) -> Any:
+    """Return the capsule of a table, as JAX takes it."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return new(address, CAPSULE_NAME, None)
+
+
+CAPSULE_NAME = b"pjrt_c_api"
+
+
+def measure_tiny(rounds: int) -> dict[str, Timing]:
+    """Time a tiny `jax.jit` function, with a wait for its result, in a subprocess."""
+    import jax
+
+    with temporary_folder() as folder:
+        calls = {}
+        for name, device in jax_devices(folder).items():
+            function, x = jax.jit(lambda x: x + 1), jax.device_put(X, device)
+            if function(x) != X + 1:
+                raise RuntimeError(f"{name} gives {function(x)}")
+            calls[name] = lambda function=function, x=x: function(x).block_until_ready()
+        return take_turns(calls, rounds=rounds)
+
+
+def train_step(weights: Any, images: Any, labels: Any) -> tuple[Any, Any]:
+    """Return the weights after a step of gradient descent, and the loss."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(tree: Any) -> Any:
+        scores = jax.nn.log_softmax(resnet50.inference(tree, images))
+        return -jnp.take_along_axis(scores, labels[:, None], axis=1).mean()
+
+    value, gradients = jax.value_and_grad(loss)(weights)
+    return jax.tree.map(lambda w, g: w - 1e-4 * g, weights, gradients), value
+
+
+class TrainingStep:
+    """A training step of ResNet-50 on a device, which replaces its weights."""
+
+    def __init__(self, device: Any) -> None:
+        import jax
+
+        self._function = jax.jit(train_step, donate_argnums=0)
+        labels = np.arange(BATCH, dtype=np.int32)
+        self._weights, *self._others = (
+            jax.device_put(value, device) for value in (resnet50.weights(), resnet50.images(BATCH), labels)
+        )
+
+    def __call__(self) -> Any:
+        """Run once, wait, and return the loss."""
+        import jax
+
+        self._weights, loss = jax.block_until_ready(self._function(self._weights, *self._others))
+        return loss
+
+
+def measure_step(rounds: int) -> dict[str, Timing]:
+    """Time a training step of ResNet-50 without layers and with the trace, in a subprocess."""
+    with temporary_folder() as folder:
+        devices = jax_devices(folder)
+        steps: dict[str, Callable[[], Any]] = {name: TrainingStep(devices[name]) for name in (DIRECT, ON)}
+        first, second = (float(step()) for step in steps.values())
+        np.testing.assert_allclose(first, second, rtol=1e-3)
+        return take_turns(steps, rounds=rounds)
+
+
+def measure(quick: bool) -> Report:
+    """Compare calls, a tiny `jax.jit` and a training step of ResNet-50 without layers, and with the trace layer."""
+    report = Report(
+        "Layers at the C ABI",
+        "The tiny plugin's functions, called from C, and JAX on the exported `cpu` device, each with its table as "
+        "it is and wrapped in the trace layer. A switched-off layer is a load and a jump.",
+    )
+    calls = measure_calls(5 if quick else 31)
+    names = list(next(iter(calls.values())))
+    rows = [(CALLS[call], *(duration(times[name]) for name in names)) for call, times in calls.items()]
+    report.tables.append(table(["a call of", *names], rows))
+    getter = calls["time_process_index"]
+    report.aims.append(Aim("trace, switched off: at most 5 ns for each call", (getter[OFF] - getter[DIRECT]) * 1e9, 5))
+    report.aims.append(Aim("trace, recording: at most 100 ns for each call", (getter[ON] - getter[DIRECT]) * 1e9, 100))
+    with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
+        tiny = processes.submit(measure_tiny, 3 if quick else 25).result()
+        step = processes.submit(measure_step, 3 if quick else 11).result()
+    report.tables.append(f"**`jax.jit(lambda x: x + 1)`, waiting**\n\n{timing_table(tiny, ours=ON)}")
+    report.tables.append(f"**Training step of ResNet-50, batch {BATCH}**\n\n{timing_table(step, ours=ON)}")
+    report.aims.append(Aim("ResNet-50 training step with the trace: within 2%", step[ON].ratio_to(step[DIRECT]), 1.02))
+    return report
+
+
+if __name__ == "__main__":
+    if importlib.util.find_spec("jax") is None:
+        sys.exit("this benchmark needs jax: pip install jax")
+    main(measure)

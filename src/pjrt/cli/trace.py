@@ -1,0 +1,215 @@
+"""``pjrt trace``: the calls that a program makes of a plugin: as a log, for trace viewers, and in numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+import pjrt
+from pjrt.cli._completion import complete_device
+from pjrt.cli._console import print_json, progress
+from pjrt.cli._options import json_option
+from pjrt.cli._trace_tables import print_summary
+from pjrt.layers import run_program
+from pjrt.layers.chrome_trace import write_chrome_trace
+from pjrt.layers.trace_file import Trace, is_trace_file, read_trace, save_trace, switch_trace
+from pjrt.layers.trace_log import log_lines
+from pjrt.layers.trace_options import TraceOptions
+from pjrt.layers.trace_summary import summarize
+
+_RAW = ".trace"
+_SUFFIXES = {".json": "for trace viewers", ".log": "a log", ".txt": "a log", _RAW: "to read again"}
+
+_EXAMPLES = """
+\b
+Examples:
+  pjrt trace -o train.json --plugin cuda -- python train.py
+  pjrt trace --log --functions 'Client_*' --functions '!*Destroy' --plugin ./plugin.so -- python train.py
+  pjrt trace -o train.trace --slower 100us --plugin tpu -- python train.py
+  pjrt trace --summary train.trace
+  pjrt trace --off train.trace
+"""
+
+
+@click.command(epilog=_EXAMPLES, context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="FILE... | -- COMMAND...")
+@click.option(
+    "--plugin",
+    "-p",
+    metavar="NAME",
+    shell_complete=complete_device,
+    help="The device that the program uses by default: a name, as in 'pjrt plugins', or the path of a library. "
+    "A built-in device is offered to the program as a plugin. Without it, the program chooses; every plugin that it "
+    "loads is traced.",
+)
+@click.option(
+    "--output",
+    "-o",
+    "outputs",
+    multiple=True,
+    metavar="PATH",
+    help="Write a file: .json for trace viewers such as ui.perfetto.dev, .log for a log, .trace to read again. "
+    "May be given several times.",
+)
+@click.option("--log", "as_log", is_flag=True, help="Print the log: one line for each call.")
+@click.option("--summary", "as_summary", is_flag=True, help="Print the summary. The default, if there is no output.")
+@json_option
+@click.option(
+    "--functions",
+    "-f",
+    multiple=True,
+    metavar="PATTERN",
+    help="Record only functions of this name, such as 'Buffer_*'; '!' before it leaves them out. "
+    "May be given several times.",
+)
+@click.option("--errors", is_flag=True, help="Record only calls that fail.")
+@click.option(
+    "--slower", metavar="TIME", default="", help="Record only calls that take at least so long, such as 10us."
+)
+@click.option("--sample", type=click.IntRange(min=1), default=1, metavar="N", help="Record 1 of N calls of a function.")
+@click.option("--ring", metavar="SIZE", default="", help="Keep so much of the trace, such as 256m. The default is 64m.")
+@click.option(
+    "--keep",
+    type=click.Choice(["last", "first"]),
+    default="last",
+    show_default=True,
+    help="What to keep when the ring is full.",
+)
+@click.option("--text", type=click.IntRange(0, 4096), metavar="BYTES", help="Record so much of a text; 256 by default.")
+@click.option("--array", type=click.IntRange(0, 512), metavar="N", help="Record N elements of an array; 16 by default.")
+@click.option(
+    "--ready",
+    type=click.Choice(["calls", "events", "buffers"]),
+    default="calls",
+    show_default=True,
+    help="How to learn when work is done: from the program's own calls, by listening to each event, or also to each "
+    "buffer.",
+)
+@click.option(
+    "--on/--off",
+    "switch",
+    default=None,
+    help="With a file: switch the recording of its running process on or off. With a command: begin so.",
+)
+def trace(
+    words: tuple[str, ...],
+    plugin: str | None,
+    outputs: tuple[str, ...],
+    as_log: bool,
+    as_summary: bool,
+    as_json: bool,
+    switch: bool | None,
+    functions: tuple[str, ...],
+    **recorded: Any,
+) -> None:
+    """Record the calls that a program makes of PJRT plugins.
+
+    COMMAND is a program that uses JAX, PyTorch/XLA or this package, and needs no change; its exit code is passed on.
+    FILE is a trace that was recorded before, also of a process that died.
+    """
+    paths = [_output_path(output) for output in outputs]
+    show = _Show(as_log, as_summary or not (as_log or paths), as_json, paths)
+    if Path(words[0]).suffix == _RAW or is_trace_file(words[0]):
+        if switch is None:
+            show.files(words)
+        for word in words if switch is not None else ():
+            switch_trace(word, switch is True)
+        return
+    with _raw_files(paths) as (pattern, found):
+        options = TraceOptions(pattern, functions=functions, on=switch is not False, **recorded)
+        code = run_program(words, ["trace"], plugin=plugin, options={"trace": options.as_dict()})
+        names = found()
+        if names:
+            show.files(names)
+        elif code == 0:
+            raise pjrt.NotFoundError(
+                f"{words[0]}: expected a program that uses a PJRT plugin, found no call of one; JAX's own CPU is no "
+                "plugin: use --plugin cpu"
+            )
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _raw_files(outputs: Sequence[Path]) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+    """Give the pattern for the files of the processes, and a function that lists them; remove them at the end.
+
+    If the user keeps the trace, they are beside that output, so that they are found if this process is killed, too.
+    """
+    kept = next((path for path in outputs if path.suffix == _RAW), None)
+    folder = Path(tempfile.mkdtemp(prefix="pjrt-trace-")) if kept is None else kept.parent
+    stem = "" if kept is None else f"{kept.stem}."
+    before = set(folder.glob(f"{stem}*{_RAW}"))
+
+    def found() -> list[str]:
+        files = (path for path in folder.glob(f"{stem}*{_RAW}") if path not in before or path.stat().st_mtime > start)
+        return [str(path) for path in files if path.stem.removeprefix(stem).isdecimal()]
+
+    start = time.time()
+    try:
+        yield f"{folder}/{stem}%p{_RAW}", found
+    finally:
+        for name in found():
+            Path(name).unlink(missing_ok=True)
+        if kept is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _output_path(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in _SUFFIXES:
+        kinds = ", ".join(f"{suffix} ({meaning})" for suffix, meaning in _SUFFIXES.items())
+        raise pjrt.InvalidArgumentError(f"--output {text}: expected a file name that ends in {kinds}")
+    if not path.parent.is_dir():
+        raise pjrt.NotFoundError(f"--output {text}: the folder {path.parent} does not exist")
+    return path
+
+
+@dataclass(frozen=True)
+class _Show:
+    """What the user asked to see of a trace."""
+
+    log: bool
+    summary: bool
+    json: bool
+    outputs: Sequence[Path]
+
+    def files(self, names: Sequence[str]) -> None:
+        """Write and print the traces of one or several processes."""
+        with progress("reading the trace"):
+            traces = sorted((read_trace(name) for name in names), key=lambda trace: trace.start)
+            for path in self.outputs:
+                _write(path, traces)
+        if self.log:
+            for trace in traces:
+                for line in log_lines(trace):
+                    click.echo(line)
+        if self.json:
+            print_json([summarize(trace).as_dict() for trace in traces])
+        elif self.summary:
+            for trace in traces:
+                print_summary(summarize(trace))
+        for path in self.outputs:
+            click.echo(f"written to {path}", err=True)
+
+
+def _write(path: Path, traces: Sequence[Trace]) -> None:
+    if path.suffix == _RAW:
+        for number, trace in enumerate(traces):
+            name = path if number == 0 else path.with_suffix(f".{trace.process}{_RAW}")
+            save_trace(trace.path, name)
+        return
+    with open(path, "w", encoding="utf-8") as file:
+        if path.suffix == ".json":
+            write_chrome_trace(traces, file)
+        else:
+            for trace in traces:
+                file.writelines(f"{line}\n" for line in log_lines(trace))
