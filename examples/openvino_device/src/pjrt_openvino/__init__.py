@@ -55,7 +55,7 @@ def translates(*names: str, types: set[ElementType]) -> Callable[[Any], Any]:
     """Register ``translator(operation, *nodes)``, which returns a node, or a list of nodes, for the results."""
 
     def register(translator: Callable[..., Any]) -> Callable[..., Any]:
-        OPERATIONS.update({name: (translator, types) for name in names})
+        OPERATIONS.update(dict.fromkeys(names, (translator, types)))
         return translator
 
     return register
@@ -124,18 +124,39 @@ def reshape(x: Node, shape: Sequence[int]) -> Node:
 
 
 def transpose(x: Node, permutation: Sequence[int]) -> Node:
+    """Return a transposed node; two transpositions become one, or none."""
+    earlier = permutation_of(x)
+    if earlier is not None:
+        x, permutation = x.input_value(0).get_node(), [earlier[d] for d in permutation]
     return x if list(permutation) == sorted(permutation) else ov.transpose(x, ints(permutation))
+
+
+def permutation_of(x: Node) -> list[int] | None:
+    """Return the permutation of a transposed node; None for others."""
+    return x.input_value(1).get_node().data.tolist() if x.get_type_name() == "Transpose" else None
+
+
+def behind(function: Callable[..., Node], nodes: Sequence[Node]) -> Node:
+    """Return an elementwise function of nodes; if operands are transposed, transpose its result in their place.
+
+    OpenVINO's images are (batch, feature, spatial…). Those of JAX are often in another order, so translators transpose
+    before and after each convolution. This brings the two next to each other, where they vanish. Operands are not
+    broadcast where the function does that: OpenVINO would fold a constant to an array.
+    """
+    small = [node.get_type_name() == "Broadcast" or not node.get_output_shape(0) for node in nodes]
+    if all(small):
+        return function(*nodes)
+    nodes = [x.input_value(0).get_node() if x.get_type_name() == "Broadcast" else x for x in nodes]
+    permutations = [permutation_of(node) for node, is_small in zip(nodes, small, strict=True) if not is_small]
+    permutation = permutations[0]
+    if permutation is None or any(each != permutation for each in permutations):
+        return function(*nodes)
+    back = np.argsort(permutation).tolist()
+    return transpose(function(*(transpose(x, back) if x.get_output_shape(0) else x for x in nodes)), permutation)
 
 
 def cut(x: Node, start: int, stop: int, axis: int) -> Node:
     return ov.slice(x, ints([start]), ints([stop]), ints([1]), ints([axis]))
-
-
-def constant_of(value: Any) -> Any:
-    """Return a constant as a numpy array, and None for other values."""
-    owner = value.owner
-    is_constant = isinstance(owner, Operation) and owner.name == "stablehlo.constant"
-    return np.asarray(owner.attribute("value")) if is_constant else None
 
 
 def wrapped(x: Node, element: ElementType) -> Node:
@@ -233,6 +254,10 @@ def functions_of(element: ElementType) -> dict[str, Callable[..., Node]]:
 
 def combined(name: str, element: ElementType, *nodes: Node) -> Node:
     """Return an elementwise function of nodes, by its name."""
+    return behind(lambda *nodes: combined_in_order(name, element, *nodes), nodes)
+
+
+def combined_in_order(name: str, element: ElementType, *nodes: Node) -> Node:
     if name in ("stablehlo.maximum", "stablehlo.minimum") and element not in LOGICAL:
         return extreme(name, element, *nodes)
     return wrapped(functions_of(element)[name](*nodes), element)
@@ -344,10 +369,14 @@ FLOAT_COMPARISONS = {
 
 
 @translates("stablehlo.compare", types=ALL)
-def compare(operation: Operation, x: Node, y: Node) -> Node:
+def compare(operation: Operation, *nodes: Node) -> Node:
     direction, element = operation.attribute("comparison_direction"), element_of(operation.operands[0])
     if operation.attribute("compare_type", None) == "TOTALORDER":
         raise Unsupported("a comparison in total order")
+    return behind(lambda x, y: compared(direction, element, x, y), nodes)
+
+
+def compared(direction: str, element: ElementType, x: Node, y: Node) -> Node:
     if element in FLOATS:
         return FLOAT_COMPARISONS[direction](x, y)
     # OpenVINO compares integers as floats, which is exact only for the difference from zero.
@@ -366,7 +395,7 @@ def compare(operation: Operation, x: Node, y: Node) -> Node:
 
 @translates("stablehlo.select", types=ALL)
 def select(operation: Operation, condition: Node, x: Node, y: Node) -> Node:
-    return ov.select(condition, x, y)
+    return behind(ov.select, [condition, x, y])
 
 
 @translates("stablehlo.clamp", types=FLOATS | INTEGERS)
@@ -399,8 +428,9 @@ def convert(operation: Operation, x: Node) -> Node:
 @translates("stablehlo.constant", types=ALL)
 def constant(operation: Operation) -> Node:
     value, result = np.asarray(operation.attribute("value")), operation.results[0]
-    if value.size == 1:
-        return ov.broadcast(number(value.reshape(()), element_of(result)), ints(result.type.shape))
+    words = value.reshape(-1).view(f"u{value.dtype.itemsize}")
+    if (words == words[0]).all():  # then functions of it need no array
+        return ov.broadcast(number(value.reshape(-1)[0], element_of(result)), ints(result.type.shape))
     return number(value, element_of(result))
 
 
@@ -604,6 +634,14 @@ def convolution(operation: Operation, x: Node, kernel: Node) -> Node:
     if not 1 <= rank <= 3:
         raise Unsupported(f"a convolution of {rank} spatial dimensions")
     x = transpose(ov.convert(x, type_), form.input_permutation)
+    result_shape = [operation.results[0].type.shape[d] for d in np.argsort(form.result_permutation)]
+    if is_pointwise(form, kernel_shape) and not is_fixed(kernel):
+        # OpenVINO rearranges a kernel that is an argument in each run, but multiplies by a matrix of any order.
+        x = ov.slice(x, ints([0] * rank), ints(shape[2:]), ints(form.strides), ints(range(2, rank + 2)))
+        x = reshape(x, [*shape[:2], math.prod(result_shape[2:])])
+        inputs_first = form.kernel_permutation[1] < form.kernel_permutation[0]
+        matrix = reshape(ov.convert(kernel, type_), kernel_shape[1::-1] if inputs_first else kernel_shape[:2])
+        return transpose(reshape(ov.matmul(matrix, x, inputs_first, False), result_shape), form.result_permutation)
     kernel = transpose(ov.convert(kernel, type_), form.kernel_permutation)
     if form.flipped:
         kernel = reversed_along(kernel, [d + 2 for d in form.flipped])
@@ -635,6 +673,12 @@ def convolution(operation: Operation, x: Node, kernel: Node) -> Node:
     return transpose(result, form.result_permutation)
 
 
+def is_pointwise(form: lowering.Convolution, kernel_shape: Sequence[int]) -> bool:
+    """Whether a convolution is a product of matrices at each place of the image."""
+    plain = set(form.input_dilation) == {1} and not any(map(any, form.padding))
+    return plain and form.feature_groups == form.batch_groups == 1 and math.prod(kernel_shape[2:]) == 1
+
+
 # Reductions.
 
 
@@ -649,8 +693,7 @@ def reduce(operation: Operation, *nodes: Node) -> Any:
         raise Unsupported("a reduction by another function")
     x, start = nodes
     reduced = folded(f"stablehlo.{name}", element, x, shape, dimensions)
-    initial = constant_of(operation.operands[1])
-    if initial is not None and initial.reshape(()) == lowering.identity_of(name, element):
+    if lowering.constant_value(operation.operands[1]) == lowering.identity_of(name, element):
         return reduced
     return combined(f"stablehlo.{name}", element, start, reduced)
 
@@ -684,15 +727,14 @@ def folded(name: str, element: ElementType, x: Node, shape: Sequence[int], dimen
 
 def reduce_to_place(operation: Operation, nodes: Sequence[Node], name: str, dimensions: Sequence[int]) -> list[Node]:
     """Return the extreme values and their indices, as JAX's argmax: the first NaN, or the first one of equals."""
-    x, places, start, start_place = nodes
+    x, places, *_ = nodes
     shape, element = operation.operands[0].type.shape, element_of(operation.operands[0])
     index = element_of(operation.operands[1])
     function = "maximum" if name == "argmax" else "minimum"
-    first = constant_of(operation.operands[2])
-    counter = operation.operands[1].owner
-    counts = isinstance(counter, Operation) and counter.name == "stablehlo.iota"
-    if first is None or first.reshape(()) != lowering.identity_of(function, element) or not counts:
-        raise Unsupported("an argmax with a further value")
+    counter = lowering.constant_array(operation.operands[1])
+    start = lowering.constant_value(operation.operands[2])
+    if start != lowering.identity_of(function, element) or counter is None or counter.min(tuple(dimensions)).any():
+        raise Unsupported("an argmax of other places, or with a further value")
     best = folded(f"stablehlo.{function}", element, x, shape, dimensions)
     wide = reshape(best, [1 if d in dimensions else size for d, size in enumerate(shape)])
     if element in FLOATS:
@@ -704,88 +746,59 @@ def reduce_to_place(operation: Operation, nodes: Sequence[Node], name: str, dime
     return [best, folded("stablehlo.minimum", index, candidates, shape, dimensions)]
 
 
-def pooling(operation: Operation) -> tuple[Any, list[int], list[int]]:
-    """Return a window, the permutation that brings the dimensions along which it moves to the end, and their shape."""
-    window = lowering.window(operation)
-    shape = operation.operands[0].type.shape
-    moving = list(window.moving) or [len(shape) - 1]
-    if len(moving) > 3 or not shape or any(step != 1 for step in window.base_dilation):
-        raise Unsupported("a window along more than three dimensions, or over spread elements")
-    order = [d for d in range(len(shape)) if d not in moving] + moving
-    return window, order, moving
+def image(operation: Operation, form: lowering.Pooling | None, x: Node, fill: Node) -> Node:
+    """Return the operand of a pooling as an image, padded."""
+    if form is None or len(form.sizes) > 3 or min(map(min, form.padding)) < 0:
+        raise Unsupported("a window over spread elements, over a part, or along more than three dimensions")
+    before, after = zip((0, 0), (0, 0), *form.padding, strict=True)
+    return padded(reshape(transpose(x, form.permutation), form.shape), before, after, fill)
+
+
+def max_pool(x: Node, form: lowering.Pooling, output: int = 0) -> Node:
+    zeros = [0] * len(form.sizes)
+    pooled = ov.max_pool(
+        x, list(form.strides), list(form.dilation), zeros, zeros, list(form.sizes), "floor", "explicit", "i32", 0
+    )
+    return ov.convert(pooled.output(output), Type.i32 if output else x.get_element_type())
 
 
 @translates("stablehlo.reduce_window", types=FLOATS)
 def reduce_window(operation: Operation, x: Node, start: Node) -> Node:
-    name, element = lowering.reducer(operation), element_of(operation.results[0])
-    initial = constant_of(operation.operands[1])
-    if name not in ("add", "maximum", "minimum") or initial is None:
+    form, name, element = lowering.pooling(operation), lowering.reducer(operation), element_of(operation.results[0])
+    if name not in ("add", "maximum", "minimum"):
         raise Unsupported("a window that combines by another function")
-    if initial.reshape(()) != lowering.identity_of(name, element):
+    if lowering.constant_value(operation.operands[1]) != lowering.identity_of(name, element):
         raise Unsupported("a window that starts from another value")
-    shape, result_shape = operation.operands[0].type.shape, operation.results[0].type.shape
-    window, order, moving = pooling(operation)
-    if name == "add" and len(moving) == 1:
-        (d,) = moving
-        if window.sizes[d] == shape[d] and window.strides[d] == 1:
-            if window.padding[d] == (shape[d] - 1, 0):
-                return ov.cum_sum(x, ov.constant(np.int64(d)), False, False)
-            if window.padding[d] == (0, shape[d] - 1):
-                return ov.cum_sum(x, ov.constant(np.int64(d)), False, True)
-    # The other dimensions become the channels of an image.
-    channels = math.prod(shape[d] for d in order[: -len(moving)])
-    before = [window.padding[d][0] for d in moving]
-    after = [window.padding[d][1] for d in moving]
-    if min(*before, *after) < 0:
-        raise Unsupported("a window over a part")
-    zeros = [0] * len(moving)
-    x = reshape(transpose(x, order), [1, channels, *(shape[d] for d in moving)])
-    sizes, strides, dilations = (
-        [getattr(window, each)[d] for d in moving] for each in ("sizes", "strides", "window_dilation")
-    )
-    x = ov.pad(x, ints([0, 0, *before]), ints([0, 0, *after]), "constant", start)
+    if name == "add" and form is not None and form.running:
+        return ov.cum_sum(x, ov.constant(np.int64(form.permutation[-1])), False, form.running == "backward")
+    x = image(operation, form, x, number(lowering.identity_of(name, element), element))
     if name == "add":
-        ones = number(np.ones((channels, 1, 1, *sizes), np.float32), element)
-        x = ov.group_convolution(x, ones, strides, zeros, zeros, dilations)
+        zeros, channels = [0] * len(form.sizes), form.shape[1]
+        ones = number(np.ones((channels, 1, 1, *form.sizes), np.float32), element)
+        result = ov.group_convolution(x, ones, list(form.strides), zeros, zeros, list(form.dilation))
     else:
-
-        def pooled(y: Node) -> Node:
-            return ov.max_pool(y, strides, dilations, zeros, zeros, sizes, "floor", "explicit", "i32", 0).output(0)
-
-        nan = pooled(ov.convert(ov.not_equal(x, x), inner(element)))
-        value = pooled(x) if name == "maximum" else ov.negative(pooled(ov.negative(x)))
-        x = ov.select(ov.less(number(0, element), nan), number(np.nan, element), value)
-    return transpose(reshape(x, [result_shape[d] for d in order]), np.argsort(order).tolist())
+        nan = max_pool(ov.convert(ov.not_equal(x, x), inner(element)), form)  # OpenVINO's skips NaN
+        value = max_pool(x, form) if name == "maximum" else ov.negative(max_pool(ov.negative(x), form))
+        result = ov.select(ov.less(number(0, element), nan), number(np.nan, element), value)
+    return transpose(reshape(result, form.result_shape), form.result_permutation)
 
 
 @translates("stablehlo.select_and_scatter", types=FLOATS)
 def select_and_scatter(operation: Operation, x: Node, source: Node, start: Node) -> Node:
     """Add each element of the source to the place of the maximum in its window: the gradient of max pooling."""
-    element, shape = element_of(operation.results[0]), operation.operands[0].type.shape
-    window, order, moving = pooling(operation)
-    chosen = operation.regions[0].operations[0]
-    if lowering.reducer(operation) != "add" or chosen.attribute("comparison_direction", "") not in ("GE", "GT"):
+    form, element = lowering.pooling(operation), element_of(operation.results[0])
+    if lowering.reducer(operation) != "add" or lowering.selector(operation) != "maximum":
         raise Unsupported("a choice of other values than the maximum")
-    before = [window.padding[d][0] for d in moving]
-    after = [window.padding[d][1] for d in moving]
-    if min(*before, *after) < 0:
-        raise Unsupported("a window over a part")
-    channels = math.prod(shape[d] for d in order[: -len(moving)])
-    padded = [1, channels, *(shape[d] + low + high for d, low, high in zip(moving, before, after, strict=True))]
-    x = reshape(transpose(x, order), [1, channels, *(shape[d] for d in moving)])
-    lowest = number(lowering.identity_of("maximum", element), element)
-    x = ov.pad(x, ints([0, 0, *before]), ints([0, 0, *after]), "constant", lowest)
-    zeros = [0] * len(moving)
-    sizes, strides = ([getattr(window, each)[d] for d in moving] for each in ("sizes", "strides"))
-    places = ov.max_pool(x, strides, [1] * len(moving), zeros, zeros, sizes, "floor", "explicit", "i32", 0).output(1)
-    values = reshape(transpose(source, order), [-1])
-    total = ov.broadcast(number(0, element), ints([math.prod(padded)]))
-    total = ov.scatter_elements_update(total, reshape(places, [-1]), values, ints([0]), "sum")
-    total = reshape(total, padded)
-    for number_, (d, low) in enumerate(zip(moving, before, strict=True)):
-        total = cut(total, low, low + shape[d], number_ + 2)
-    total = transpose(reshape(total, [shape[d] for d in order]), np.argsort(order).tolist())
-    return ov.add(total, start)
+    x = image(operation, form, x, number(lowering.identity_of("maximum", element), element))
+    places = reshape(max_pool(x, form, output=1), [-1])
+    values = reshape(transpose(source, form.permutation), [-1])
+    shape = list(x.get_output_shape(0))
+    total = ov.broadcast(number(0, element), ints([math.prod(shape)]))
+    total = reshape(ov.scatter_elements_update(total, places, values, ints([0]), "sum"), shape)
+    for d, (low, _) in enumerate(form.padding):
+        total = cut(total, low, low + form.shape[d + 2], d + 2)
+    sizes = [operation.operands[0].type.shape[d] for d in form.permutation]
+    return ov.add(transpose(reshape(total, sizes), form.result_permutation), start)
 
 
 @translates("stablehlo.batch_norm_inference", types=FLOATS)
@@ -805,22 +818,37 @@ def optimization_barrier(operation: Operation, *nodes: Node) -> list[Node]:
 # The device.
 
 
+class Layout:
+    """The memory of arrays of one type, as OpenVINO takes it."""
+
+    def __init__(self, value: Any) -> None:
+        self.shape, self.dtype = value.type.shape, value.type.dtype
+        self.type, self.sizes = TYPES[element_of(value)], openvino.Shape(list(self.shape))
+        self.words = np.dtype(f"u{self.dtype.itemsize}")
+        self.memory = ctypes.c_char * (math.prod(self.shape) * self.dtype.itemsize)
+
+    def tensor(self, array: np.ndarray[Any, Any]) -> openvino.Tensor:
+        """Return the array as a tensor. OpenVINO refuses read-only arrays, so it gets a view of their address."""
+        view = np.frombuffer(self.memory.from_address(array.__array_interface__["data"][0]), self.words)
+        return openvino.Tensor(view, self.sizes, self.type)
+
+
 class Model:
     """A compiled model as a function of numpy arrays. It reads and writes their memory; nothing is copied.
 
-    A model has one request for each run that is under way. The device's thread waits in ``infer`` without the GIL:
-    OpenVINO's requests do not wait for each other's results, so the queue of the runtime keeps their order.
+    The device's thread waits in ``infer``, without the GIL. OpenVINO's requests do not wait for one another's results,
+    so it is the work queue of the runtime that keeps their order.
     """
 
-    def __init__(self, compiled: openvino.CompiledModel, parameters: Sequence[Any], results: Sequence[Any]) -> None:
+    def __init__(self, compiled: openvino.CompiledModel, program: ParsedProgram) -> None:
         self.compiled = compiled
-        self.requests: list[openvino.InferRequest] = []
-        self.parameters = [Layout(value) for value in parameters]
-        self.results = [Layout(value) for value in results]
+        self.requests: list[openvino.InferRequest] = []  # one for each run that is under way
+        self.parameters = [Layout(value) for value in program.entry.body.arguments]
+        self.results = [Layout(value) for value in program.entry.body.outputs]
 
     def __call__(self, *arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
         request = self.requests.pop() if self.requests else self.compiled.create_infer_request()
-        # OpenVINO does not keep arrays alive: these lists do, while it runs.
+        # OpenVINO does not keep the arrays alive; these lists do.
         arguments = [array if array.flags.c_contiguous else array.copy(order="C") for array in arrays]
         results = [np.empty(layout.shape, layout.dtype) for layout in self.results]
         for index, (layout, array) in enumerate(zip(self.parameters, arguments, strict=True)):
@@ -832,21 +860,20 @@ class Model:
         return results
 
 
-class Layout:
-    """The memory of arrays of one type, as OpenVINO takes it."""
+def model_of(program: ParsedProgram) -> openvino.Model:
+    """Return a run of operations as a model.
 
-    def __init__(self, value: Any) -> None:
-        self.shape, self.dtype = value.type.shape, value.type.dtype
-        self.type, self.sizes = TYPES[element_of(value)], openvino.Shape(list(value.type.shape))
-        self.words = {1: np.uint8, 2: np.uint16, 4: np.uint32}[self.dtype.itemsize]
-        self.memory = self.words
-        self.bytes = ctypes.c_char * (math.prod(self.shape) * self.dtype.itemsize)
-
-    def tensor(self, array: np.ndarray[Any, Any]) -> openvino.Tensor:
-        """Return the array as a tensor. OpenVINO refuses read-only arrays, so it gets a view of their address."""
-        address = array.__array_interface__["data"][0]
-        view = np.frombuffer(self.bytes.from_address(address), self.words)
-        return openvino.Tensor(view, self.sizes, self.type)
+    Raises:
+        Unsupported: an operation has no translation.
+    """
+    main = program.entry
+    inputs = [parameter(value) for value in main.body.arguments]
+    nodes = {value: node for value, (_, node) in zip(main.body.arguments, inputs, strict=True)}
+    for operation in main.body.operations[:-1]:
+        results = translate(operation, [nodes[operand] for operand in operation.operands])
+        nodes.update(zip(operation.results, results, strict=True))
+    outputs = [ov.result(ov.convert(nodes[value], TYPES[element_of(value)])) for value in main.body.outputs]
+    return openvino.Model(outputs, [each for each, _ in inputs], main.name)
 
 
 def make_client(device: str = "CPU", precision: str = "f32", cache: str = "", **options: Any) -> pjrt.Client:
@@ -854,45 +881,49 @@ def make_client(device: str = "CPU", precision: str = "f32", cache: str = "", **
 
     Args:
         device: the device of OpenVINO: CPU, GPU, GPU.1, NPU, AUTO, …
-        precision: the type that the device may compute floats in: ``f32``, ``f16`` or ``bf16``.
+        precision: the type in which the device may compute floats: ``f32``, ``f16`` or ``bf16``.
         cache: a folder for compiled models, which later processes load from it; none by default.
         options: those of ``pjrt.StableHloClient``, such as ``num_devices``.
 
     Raises:
-        InvalidArgumentError: OpenVINO has no such device here.
+        InvalidArgumentError: OpenVINO has no such device here, or no such precision.
     """
     core = openvino.Core()
-    if device.split(":")[0].split(".")[0] not in {"AUTO", "HETERO", "MULTI"} | {
-        each.split(".")[0] for each in core.available_devices
+    available = core.available_devices
+    if device.split(":")[0].split(".")[0] not in {
+        "AUTO",
+        "HETERO",
+        "MULTI",
+        *(each.split(".")[0] for each in available),
     }:
         raise pjrt.InvalidArgumentError(
-            f"OpenVINO has no device {device!r} here: it has {', '.join(core.available_devices)}; install the driver "
-            "of the device, or choose another one with device="
+            f"expected one of OpenVINO's devices here, {', '.join([*available, 'AUTO'])}, found device={device!r}; "
+            "a GPU or NPU needs its driver"
         )
+    if precision not in ("f32", "f16", "bf16"):
+        raise pjrt.InvalidArgumentError(f"expected precision='f32', 'f16' or 'bf16', found {precision!r}")
     config = {"INFERENCE_PRECISION_HINT": precision} | ({"CACHE_DIR": cache} if cache else {})
 
+    def compiled(model: openvino.CompiledModel, program: ParsedProgram) -> pjrt.host.Compiled:
+        return pjrt.host.Compiled(run=Model(model, program), serialize=lambda: model.export_model().getvalue())
+
     def compile(program: ParsedProgram, _: pjrt.CompileOptions) -> pjrt.host.Compiled:
-        main = program.entry
-        inputs, nodes = [], {}
-        for value in main.arguments:
-            node, nodes[value] = parameter(value)
-            inputs.append(node)
         try:
-            for operation in main.body.operations[:-1]:
-                results = translate(operation, [nodes[operand] for operand in operation.operands])
-                nodes.update(zip(operation.results, results, strict=True))
-            outputs = [ov.result(ov.convert(nodes[v], TYPES[element_of(v)])) for v in main.body.outputs]
-            compiled = core.compile_model(openvino.Model(outputs, inputs, main.name), device, config)
+            return compiled(core.compile_model(model_of(program), device, config), program)
         except (Unsupported, RuntimeError) as error:
-            raise pjrt.UnimplementedError(f"OpenVINO does not compile {main.name}: {error}") from error
-        return pjrt.host.Compiled(run=Model(compiled, main.arguments, main.body.outputs))
+            raise pjrt.UnimplementedError(f"OpenVINO does not compile {program.entry.name}: {error}") from error
+
+    def deserialize(payload: bytes, program: ParsedProgram, _: pjrt.CompileOptions) -> pjrt.host.Compiled:
+        return compiled(core.import_model(payload, device, config), program)
 
     return pjrt.StableHloClient(
         "openvino",
         compile=compile,
+        deserialize=deserialize,
         operations=OPERATIONS,
         fuse=is_translated,
         fallback="reference",
         platform_version=f"OpenVINO {openvino.get_version()}",
+        device_kind=core.get_property(device, "FULL_DEVICE_NAME") if device in available else device,
         **options,
     )

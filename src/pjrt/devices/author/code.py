@@ -10,7 +10,7 @@ from pjrt.api.compile_options import CompileOptions
 from pjrt.api.errors import PjrtError, UnimplementedError
 from pjrt.devices.author.declined import DeclinedError
 from pjrt.devices.author.kernels import AuthorKernel, Kernel
-from pjrt.devices.author.operation_runs import OperationRun, is_whole, operation_run, split
+from pjrt.devices.author.operation_runs import OperationRun, is_whole, operation_run, split, with_constants
 from pjrt.devices.author.payloads import CompileParsed
 from pjrt.devices.author.values import ResultTypes, Values, places
 from pjrt.devices.reference.core import block
@@ -109,8 +109,15 @@ class AuthorCode:
         """Return the steps of a block with its runs; see ``pjrt.devices.reference.core.author``."""
         done: list[Pending] = []
         rest = list(pending)
+        decisions: dict[int, bool] = {}
+
+        def takes(item: Pending) -> bool:  # asked again for each run that is split off; the author may take long
+            if id(item) not in decisions:
+                decisions[id(item)] = self._takes(item, template, constant)
+            return decisions[id(item)]
+
         while self._compile is not None and rest:
-            before, run, rest = split(rest, self._takes, self._longest)
+            before, run, rest = split(rest, takes, self._longest)
             done.extend(before)
             if run:
                 done.extend(self._compiled_run(run, {*outputs, *_uses(rest)}, template, constant))
@@ -119,13 +126,11 @@ class AuthorCode:
     def _may_run(self, operation: Operation) -> bool:
         return self._compile is not None and self._accepts(operation)
 
-    def _takes(self, pending: Pending) -> bool:
-        operation = pending.operation
+    def _takes(self, pending: Pending, template: Sequence[Any], constant: Collection[int]) -> bool:
         return (
             is_whole(pending)
-            and operation is not None
-            and id(operation) not in self._declined
-            and self._may_run(operation)
+            and id(pending.operation) not in self._declined
+            and self._may_run(with_constants(pending, template, constant))
         )
 
     def _compiled_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -160,6 +161,25 @@ def _constant(type_: ValueType, value: Any) -> Operation:
     operation = Operation("stablehlo.constant", (), {"value": value}, Location("unknown"))
     operation.results = (Value(type_, "%0", operation, 0),)
     return operation
+
+
+def with_constants(pending: Pending, template: Sequence[Any], constant: Collection[int]) -> Operation:
+    """Return the operation of a step; operands that are constants have their constant as ``owner``, as in a program.
+
+    Args:
+        pending: the step; it has its ``operation``.
+        template: the values in the slots of constants.
+        constant: the slots of constants.
+    """
+    operation, step = pending.operation, pending.step
+    assert operation is not None
+    if not any(slot in constant for slot in step.inputs):
+        return operation
+    operands = tuple(
+        _constant(type_, template[slot]).results[0] if slot in constant else operand
+        for slot, type_, operand in zip(step.inputs, step.input_types, operation.operands, strict=True)
+    )
+    return dataclasses.replace(operation, operands=operands)
 
 
 def is_whole(pending: Pending) -> bool:

@@ -42,6 +42,17 @@ def reducer(operation: Operation) -> str | None:
     return None
 
 
+def selector(operation: Operation) -> str | None:
+    """Return the value that ``stablehlo.select_and_scatter`` selects in a window: ``"maximum"`` or ``"minimum"``, the
+    first of equals, or ``None`` if it selects otherwise.
+    """
+    block = operation.regions[0]
+    comparison = _comparison(block.outputs[0])
+    if comparison is None or comparison[1:] != block.arguments:
+        return None
+    return {"GE": "maximum", "LE": "minimum"}.get(comparison[0])
+
+
 def identity_of(name: str, element: ElementType) -> Any:
     """Return the value that changes nothing when it is combined with another, as a numpy scalar of the type.
 
