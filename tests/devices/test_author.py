@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pjrt
-from pjrt.stablehlo import Operation, ParsedProgram
+from pjrt.stablehlo import Operation, ParsedProgram, lowering
 
 Array = np.ndarray[Any, Any]
 
@@ -267,6 +267,27 @@ def test_a_run_ends_where_another_operation_needs_its_results() -> None:
         assert client.profile is not None
         assert "stablehlo.sort on reference" in client.profile.by_op
     assert seen == [["stablehlo.add"], ["stablehlo.multiply"]]
+
+
+def test_fuse_sees_constants_once_for_each_operation() -> None:
+    """The initial value of a reduction decides whether many compilers can run it."""
+    asked: list[str] = []
+
+    def fuse(operation: Operation) -> bool:
+        asked.append(operation.name)
+        return operation.name == "stablehlo.reduce" and lowering.constant_value(operation.operands[1]) == 0
+
+    def compile(program: ParsedProgram, options: pjrt.CompileOptions) -> Callable[..., Any]:
+        (operation,) = (each for each in program.entry.body.operations if each.name == "stablehlo.reduce")
+        return lambda x, *start: x.sum(tuple(operation.attribute("dimensions")))
+
+    with pjrt.StableHloClient("sums", compile=compile, fuse=fuse, fallback="reference") as client:
+        program = text_of(lambda x: (jax.lax.reduce(x, 0.0, jax.lax.add, (0,)), x.max(0), jnp.sin(x[0])), X)
+        sums, largest, _ = run(client, program, X)
+    np.testing.assert_allclose(sums, X.sum(0), rtol=1e-5)
+    np.testing.assert_array_equal(largest, X.max(0))
+    assert asked.count("stablehlo.reduce") == 2
+    assert asked.count("stablehlo.sine") == 1
 
 
 def test_fuse_chooses_and_compile_declines() -> None:

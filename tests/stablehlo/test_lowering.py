@@ -455,3 +455,93 @@ def test_another_operation_is_an_error() -> None:
     with pytest.raises(pjrt.InvalidArgumentError, match=r"expected stablehlo\.gather, found stablehlo\.add"):
         lowering.nd_gather(add)
     assert lowering.reducer(add) is None
+
+
+def numpy_pooling(form: lowering.Pooling, x: Array, fill: float, combine: Callable[..., Array]) -> Array:
+    """Pool an image with numpy: every window, one after the other."""
+    image = np.pad(
+        x.transpose(form.permutation).reshape(form.shape), [(0, 0), (0, 0), *form.padding], constant_values=fill
+    )
+    spans = [(size - 1) * step + 1 for size, step in zip(form.sizes, form.dilation, strict=True)]
+    counts = [(n - span) // stride + 1 for n, span, stride in zip(image.shape[2:], spans, form.strides, strict=True)]
+    pooled = np.empty((1, form.shape[1], *counts), x.dtype)
+    for place in itertools.product(*map(range, counts)):
+        window = tuple(
+            slice(at * stride, at * stride + span, step)
+            for at, stride, span, step in zip(place, form.strides, spans, form.dilation, strict=True)
+        )
+        part = image[(slice(None), slice(None), *window)]
+        pooled[(slice(None), slice(None), *place)] = combine(part, axis=tuple(range(2, part.ndim)))
+    return pooled.reshape(form.result_shape).transpose(form.result_permutation)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_poolings(data: st.DataObject, reference: pjrt.Client) -> None:
+    rank = data.draw(st.integers(1, 4))
+    shape = tuple(data.draw(st.integers(1, 4)) for _ in range(rank))
+    sizes = tuple(data.draw(st.integers(1, 3)) for _ in range(rank))
+    strides = tuple(data.draw(st.integers(1, 2)) for _ in range(rank))
+    dilation = tuple(data.draw(st.integers(1, 2)) for _ in range(rank))
+    span = [(size - 1) * step for size, step in zip(sizes, dilation, strict=True)]
+    padding = [(data.draw(st.integers(0, 2)), each + data.draw(st.integers(0, 1))) for each in span]
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    program = text(
+        lambda x: jax.lax.reduce_window(x, -np.inf, jax.lax.max, sizes, strides, padding, window_dilation=dilation), x
+    )
+    window = operation(program, "reduce_window")
+    form = lowering.pooling(window)
+    assert form is not None
+    assert lowering.constant_value(window.operands[1]) == -np.inf
+    np.testing.assert_array_equal(numpy_pooling(form, x, -np.inf, np.max), run(reference, program, x))
+
+
+@pytest.mark.parametrize(("backward", "running"), [(False, "forward"), (True, "backward")])
+def test_running_sums_are_windows(backward: bool, running: str) -> None:
+    pad = ((0, 0), (0, 4) if backward else (4, 0))
+    program = text(lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, 5), (1, 1), pad), np.ones((2, 5), "f"))
+    form = lowering.pooling(operation(program, "reduce_window"))
+    assert form is not None
+    assert form.running == running
+
+
+def test_a_window_over_spread_elements_is_no_pooling() -> None:
+    program = text(
+        lambda x: jax.lax.reduce_window(x, 0.0, jax.lax.add, (2,), (1,), "VALID", base_dilation=(2,)), np.ones(4, "f")
+    )
+    assert lowering.pooling(operation(program, "reduce_window")) is None
+
+
+def test_the_gradient_of_a_pooling_selects_the_maximum() -> None:
+    program = text(
+        jax.grad(lambda x: jax.lax.reduce_window(x, -np.inf, jax.lax.max, (2, 2), (2, 2), "VALID").sum()),
+        np.ones((4, 4), "f"),
+    )
+    selection = operation(program, "select_and_scatter")
+    assert lowering.selector(selection) == "maximum"
+    assert lowering.reducer(selection) == "add"
+    form = lowering.pooling(selection)
+    assert form is not None
+    assert (form.shape, form.result_shape, form.running) == ((1, 1, 4, 4), (2, 2), None)
+    smaller = operation(program.replace("GE,", "LE,"), "select_and_scatter")
+    assert lowering.selector(smaller) == "minimum"
+    assert lowering.selector(operation(program.replace("GE,", "GT,"), "select_and_scatter")) is None
+
+
+def test_constants() -> None:
+    program = """
+    func.func @main(%x: tensor<2x3xi32>) -> tensor<2x3xi32> {
+      %c = stablehlo.constant dense<7> : tensor<i32>
+      %b = stablehlo.broadcast_in_dim %c, dims = [] : (tensor<i32>) -> tensor<2x3xi32>
+      %i = stablehlo.iota dim = 1 : tensor<2x3xi32>
+      %k = stablehlo.constant dense<[[1, 2, 3], [4, 5, 6]]> : tensor<2x3xi32>
+      %0 = stablehlo.add %x, %b : tensor<2x3xi32>
+      %1 = stablehlo.multiply %0, %i : tensor<2x3xi32>
+      %2 = stablehlo.subtract %1, %k : tensor<2x3xi32>
+      return %2 : tensor<2x3xi32>
+    }"""
+    add, multiply, subtract = (operation(program, name) for name in ("add", "multiply", "subtract"))
+    assert [lowering.constant_value(value) for value in (*add.operands, multiply.operands[1])] == [None, 7, None]
+    assert lowering.constant_array(add.operands[0]) is None
+    np.testing.assert_array_equal(lowering.constant_array(multiply.operands[1]), [[0, 1, 2], [0, 1, 2]])
+    np.testing.assert_array_equal(lowering.constant_array(subtract.operands[1]), [[1, 2, 3], [4, 5, 6]])

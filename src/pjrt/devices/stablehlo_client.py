@@ -83,8 +83,8 @@ class StableHloClient(HostClient):
             operation that the device does not run fails to compile.
         whole_programs: with a ``fallback``, offer ``compile`` each program whole before it is cut into runs, with its
             control flow and calls; if it raises ``UnimplementedError``, the program is cut.
-        fuse: whether ``compile`` takes an operation into a run; called with the operation. Default: the operation is
-            one of ``operations``, if these are given.
+        fuse: whether ``compile`` takes an operation into a run; called with the operation, whose constant operands have
+            their constant as ``owner``. Default: the operation is one of ``operations``, if these are given.
         operations: the names of the operations that ``compile`` takes, such as ``stablehlo.add``. Without a fallback, a
             program with another operation fails to compile, with the operation and its source location in the message.
             Default: all.
