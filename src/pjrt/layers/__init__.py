@@ -9,17 +9,25 @@ their options see ``docs/layers.md``.
 from __future__ import annotations
 
 from pjrt.capi.layer.stack import flush, layer_names
+from pjrt.layers.findings import CallSite, Finding, FoundHandle, Rule, findings, read_findings, rules
 from pjrt.layers.library import WrittenLibrary, write_library
 from pjrt.layers.program import program_environment, run_program
 from pjrt.layers.wrapping import disable, enable, wrap
 
 __all__ = [
+    "CallSite",
+    "Finding",
+    "FoundHandle",
+    "Rule",
     "WrittenLibrary",
     "disable",
     "enable",
+    "findings",
     "flush",
     "layer_names",
     "program_environment",
+    "read_findings",
+    "rules",
     "run_program",
     "wrap",
     "write_library",

@@ -26,6 +26,20 @@ static void null_result_array(void) {
   destroy_client(client);
 }
 
+static PJRT_Error *devices_nowhere(PJRT_Client_Devices_Args *args) {
+  args->devices = (PJRT_Device *const *)(uintptr_t)0x1000;
+  args->num_devices = 3;
+  return NULL;
+}
+
+static void unreadable_result(void) {
+  changed.PJRT_Client_Devices = devices_nowhere;
+  wrap();
+  PJRT_Client *client = make_client();
+  BREAK(Client_Devices, devices, .client = client);
+  destroy_client(client);
+}
+
 static PJRT_Error *same_event(PJRT_Event_Create_Args *args) {
   static PJRT_Event *event;
   if (event == NULL) {
@@ -164,6 +178,7 @@ static void error_code(void) { return_error("no code fits", (PJRT_Error_Code)77)
 const rule_case plugin_cases[] = {
     {"null-result", null_result, true},
     {"null-result-array", null_result_array, true},
+    {"unreadable-result", unreadable_result, true},
     {"returned-twice", returned_twice, true},
     {"missing-deleter", missing_deleter, true},
     {"result-out-of-range", result_out_of_range, true},

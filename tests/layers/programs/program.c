@@ -137,23 +137,18 @@ PJRT_Error *execute(PJRT_LoadedExecutable *loaded, PJRT_Buffer *const *arguments
 
 /* ---- the start ----------------------------------------------------------------------------------------------------*/
 static const rule_case *const lists[] = {handle_cases, struct_cases, execution_cases,
-                                         event_cases, memory_cases, plugin_cases};
+                                         event_cases,  memory_cases, plugin_cases, sound_cases};
 
 static const rule_case *find_case(const char *rule) {
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
     for (const rule_case *each = lists[i]; each->rule != NULL; each++) {
-      if (rule == NULL) puts(each->rule);
-      else if (strcmp(each->rule, rule) == 0) return each;
+      if (strcmp(each->rule, rule) == 0) return each;
     }
   }
   return NULL;
 }
 
 int main(int number, char **words) {
-  if (number == 1) { /* lists the cases */
-    find_case(NULL);
-    return 0;
-  }
   EXPECT(number == 5);
   layers_path = words[1];
   plugin_path = words[2];

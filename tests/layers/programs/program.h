@@ -79,6 +79,7 @@ typedef struct rule_case {
   bool changes; /* the plugin's table, and so wraps it itself */
 } rule_case;
 
-extern const rule_case handle_cases[], struct_cases[], execution_cases[], event_cases[], memory_cases[], plugin_cases[];
+extern const rule_case handle_cases[], struct_cases[], execution_cases[], event_cases[], memory_cases[], plugin_cases[],
+    sound_cases[];
 
 #endif /* PROGRAM_H_ */

@@ -87,6 +87,7 @@ void pjrt_release_uses(pjrt_check *check);
 
 /* ---- validate_structs.c -------------------------------------------------------------------------------------------*/
 void pjrt_check_struct(pjrt_check *check, const pjrt_struct *type, const void *args, const char *path);
+bool pjrt_check_readable(pjrt_check *check, const char *path, const void *start, uint64_t size);
 /* How many elements an array has that this field counts; -1 if the caller's struct does not have the field. */
 int64_t pjrt_count_of(const pjrt_struct *type, const pjrt_field *field, int16_t count, const void *args);
 

@@ -9,6 +9,8 @@
 #define F(name) PJRT_FUNCTION_##name
 #define HAS(args, type, field) ((args)->struct_size >= offsetof(type, field) + sizeof((args)->field))
 
+enum { MOST_DIMENSIONS = 64 };
+
 /* ---- places -------------------------------------------------------------------------------------------------------*/
 static bool has_memory(pjrt_check *check, PJRT_Device *device, const PJRT_Memory *memory) {
   PJRT_Device_AddressableMemories_Args args = {.struct_size = PJRT_Device_AddressableMemories_Args_STRUCT_SIZE,
@@ -45,6 +47,7 @@ static size_t element_bits(PJRT_Buffer_Type type) {
 static size_t span_of(const PJRT_Client_BufferFromHostBuffer_Args *args) {
   const size_t element = (element_bits(args->type) + 7) / 8;
   size_t span = element;
+  if (args->num_dims > MOST_DIMENSIONS) return 0;
   for (size_t i = 0; i < args->num_dims; i++) {
     const int64_t dimension = args->dims[i];
     if (dimension <= 0) return 0;

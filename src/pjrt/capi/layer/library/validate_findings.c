@@ -201,18 +201,28 @@ PJRT_EXPORTED const pjrt_rule *pjrt_validate_rule(int number) {
   return number >= 0 && number < PJRT_NUM_RULES ? &pjrt_rules[number] : NULL;
 }
 
-/* How many findings there were, also of those that were not written or kept. */
-PJRT_EXPORTED uint64_t pjrt_validate_count(void *state) {
-  pjrt_validate *validate = state;
+/* The state of the layer in a wrapped table; null if the table has none. */
+static pjrt_validate *state_of(const PJRT_Api *table) {
+  for (pjrt_validate *each = pjrt_first_validate(); each != NULL; each = each->next) {
+    if (each->stack->table == table) return each;
+  }
+  return NULL;
+}
+
+/* How many findings there were, also of those that were not written or kept; -1 if the table has no such layer. */
+PJRT_EXPORTED int64_t pjrt_validate_count(const PJRT_Api *table) {
+  pjrt_validate *validate = state_of(table);
+  if (validate == NULL) return -1;
   pjrt_mutex_lock(&validate->mutex);
   const uint64_t count = validate->num_findings;
   pjrt_mutex_unlock(&validate->mutex);
-  return count;
+  return (int64_t)count;
 }
 
 /* A finding as JSON, which is never changed or freed; null behind the last one that was kept. */
-PJRT_EXPORTED const char *pjrt_validate_finding(void *state, size_t number) {
-  pjrt_validate *validate = state;
+PJRT_EXPORTED const char *pjrt_validate_finding(const PJRT_Api *table, size_t number) {
+  pjrt_validate *validate = state_of(table);
+  if (validate == NULL) return NULL;
   pjrt_mutex_lock(&validate->mutex);
   const char *text = number < validate->num_kept ? validate->kept[number].text : NULL;
   pjrt_mutex_unlock(&validate->mutex);

@@ -134,11 +134,39 @@ static void clear_outputs(const PJRT_LoadedExecutable_Execute_Args *args, const 
     args->device_complete_events[i] = NULL;
 }
 
+/* The lists whose lengths no field of their own struct has. */
+static void check_lists(pjrt_check *check, const char *name, const void *const *lists, size_t number, uint64_t size) {
+  const PJRT_LoadedExecutable_Execute_Args *args = check->args;
+  char element[96];
+  if (lists == NULL || number == 0 || check->refused) return;
+  if (!pjrt_check_readable(check, name, lists, args->num_devices * sizeof *lists)) return;
+  for (size_t i = 0; i < args->num_devices && !check->refused; i++) {
+    snprintf(element, sizeof element, "%s[%zu]", name, i);
+    if (lists[i] != NULL)
+      pjrt_check_readable(check, element, lists[i], number * size);
+    else
+      pjrt_found(check, PJRT_RULE_NULL_ARRAY, element, NULL, "it is null, expected %zu elements", number);
+  }
+}
+
+static void check_all_lists(pjrt_check *check, const pjrt_program_facts *facts) {
+  const PJRT_LoadedExecutable_Execute_Args *args = check->args;
+  const PJRT_ExecuteOptions *options = args->options;
+  const size_t outputs = facts != NULL && facts->num_outputs > 0 ? (size_t)facts->num_outputs : 0;
+  check_lists(check, "output_lists", (const void *const *)args->output_lists, outputs, sizeof(void *));
+  if (!HAS(options, PJRT_ExecuteOptions, num_recv_ops)) return;
+  check_lists(check, "options.send_callbacks", (const void *const *)options->send_callbacks, options->num_send_ops,
+              sizeof(PJRT_SendCallbackInfo));
+  check_lists(check, "options.recv_callbacks", (const void *const *)options->recv_callbacks, options->num_recv_ops,
+              sizeof(PJRT_RecvCallbackInfo));
+}
+
 void pjrt_before_execution(pjrt_check *check) {
   const PJRT_LoadedExecutable_Execute_Args *args = check->args;
   pjrt_program_facts *facts = facts_of(check, args->executable);
   check->facts = facts;
-  if (facts == NULL) return;
+  check_all_lists(check, facts);
+  if (facts == NULL || check->refused) return;
   check_counts(check, facts);
   const bool counted = facts->num_arguments < 0 || (int64_t)args->num_args == facts->num_arguments;
   for (size_t i = 0; facts->donation != NULL && counted && !check->refused && i < args->num_devices; i++)

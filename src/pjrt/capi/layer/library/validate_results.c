@@ -1,7 +1,11 @@
 /* What the plugin returns: handles, arrays, enums, counts, errors. */
+#include "pjrt_support/inspection.h" /* first: it asks the system's headers for everything */
+
 #include <inttypes.h>
 
 #include "validate.h"
+
+enum { MOST_ELEMENTS = 1 << 20 };
 
 #define READ(type, address) (*(const type *)(address))
 
@@ -70,7 +74,14 @@ static void check_array(pjrt_check *check, const pjrt_struct *type, const pjrt_f
     return;
   }
   const bool wanted = field->element == PJRT_KIND_HANDLE || field->element == PJRT_KIND_ENUM || has_dimensions(field);
-  for (int64_t i = 0; wanted && i < count; i++) check_element(check, field, start + i * field->element_size, i);
+  if (!wanted || count > MOST_ELEMENTS) return;
+  const pjrt_memory_range range = {start, (size_t)count * field->element_size};
+  if (!pjrt_readable(&range, 1)) {
+    pjrt_found(check, PJRT_RULE_UNREADABLE_RESULT, field->name, NULL, "%zu bytes at 0x%" PRIxPTR " cannot be read",
+               range.size, (uintptr_t)start);
+    return;
+  }
+  for (int64_t i = 0; i < count; i++) check_element(check, field, start + i * field->element_size, i);
 }
 
 /* An object that a deleter frees comes with its deleter. */

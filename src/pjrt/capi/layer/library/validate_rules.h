@@ -168,6 +168,9 @@ typedef enum { PJRT_SEVERITY_ERROR, PJRT_SEVERITY_FAULT, PJRT_SEVERITY_LEAK, PJR
   RULE(NULL_RESULT_ARRAY, "null-result-array", FAULT, true, \
        "The plugin returns a count greater than zero with a null array, or an array with a null handle.", \
        "An array with a count has that number of elements.") \
+  RULE(UNREADABLE_RESULT, "unreadable-result", FAULT, true, \
+       "The plugin returns a pointer to memory that cannot be read.", \
+       "What a function returns lives as long as its owner.") \
   RULE(RESULT_OUT_OF_RANGE, "result-out-of-range", FAULT, true, \
        "The plugin returns a value that its enum does not have.", \
        "The values of an enum are those that the header lists.") \

@@ -14,11 +14,23 @@ static void path_to(char *path, const char *parent, const char *name) {
   snprintf(path, PATH_SIZE, "%s%s%s", parent, *parent ? "." : "", name);
 }
 
+/* JAX (jaxlib 0.10) leaves the heads of layouts as it finds them: struct_size and extension_start are any number. Plugins
+ * that JAX runs on do not read them. */
+static bool has_unset_head(const pjrt_struct *type) {
+  return type == &pjrt_structs[PJRT_STRUCT_Buffer_MemoryLayout] ||
+         type == &pjrt_structs[PJRT_STRUCT_Buffer_MemoryLayout_Tiled] ||
+         type == &pjrt_structs[PJRT_STRUCT_Buffer_MemoryLayout_Strides];
+}
+
+static bool has_field(const pjrt_struct *type, const pjrt_field *field, const void *args) {
+  return has_unset_head(type) || pjrt_has_field(type, field, args);
+}
+
 int64_t pjrt_count_of(const pjrt_struct *type, const pjrt_field *field, int16_t count, const void *args) {
   if (field->marks & PJRT_MARK_INLINE) return field->element_size ? field->size / field->element_size : 0;
   if (count < 0) return -1;
   const pjrt_field *counter = &type->fields[count];
-  if (!pjrt_has_field(type, counter, args)) return 0;
+  if (!has_field(type, counter, args)) return 0;
   const void *at = pjrt_field_at(counter, args);
   switch (counter->size) {
     case 4: return READ(int32_t, at);
@@ -28,7 +40,7 @@ int64_t pjrt_count_of(const pjrt_struct *type, const pjrt_field *field, int16_t 
 }
 
 /* ---- reading safely -----------------------------------------------------------------------------------------------*/
-static bool readable(pjrt_check *check, const char *path, const void *start, uint64_t size) {
+bool pjrt_check_readable(pjrt_check *check, const char *path, const void *start, uint64_t size) {
   const pjrt_memory_range range = {start, (size_t)size};
   if (size == 0 || pjrt_readable(&range, 1)) return true;
   check->unreadable |= *path == 0;
@@ -126,16 +138,12 @@ static void check_number(pjrt_check *check, const pjrt_field *field, const void 
     pjrt_found(check, PJRT_RULE_NEGATIVE_SIZE, path, NULL, "%s is %" PRId64, field->name, value);
 }
 
-/* JAX (jaxlib 0.10) leaves the head of a layout as it finds it: struct_size and extension_start are any number. Plugins
- * that JAX runs on do not read them. */
-static bool has_unset_head(const pjrt_struct *type) { return type == &pjrt_structs[PJRT_STRUCT_Buffer_MemoryLayout]; }
-
 /* The value of the enum after a union, which decides what member of the union counts. */
 static bool is_active(const pjrt_struct *type, const pjrt_field *field, const void *args) {
   if (field->variant < 0) return true;
   for (const pjrt_field *each = type->fields; each < type->fields + type->num_fields; each++) {
     if (each->kind == PJRT_KIND_ENUM && strcmp(each->name, "type") == 0)
-      return (has_unset_head(type) || pjrt_has_field(type, each, args)) && READ(int, pjrt_field_at(each, args)) == field->variant;
+      return has_field(type, each, args) && READ(int, pjrt_field_at(each, args)) == field->variant;
   }
   return false;
 }
@@ -188,7 +196,7 @@ static bool check_array(pjrt_check *check, const pjrt_field *field, const void *
     return false;
   }
   const bool absurd = (uint64_t)count > (uint64_t)1 << 40;
-  return readable(check, path, start, absurd ? UINT64_MAX >> 1 : (uint64_t)count * element) && count <= MOST_ELEMENTS;
+  return pjrt_check_readable(check, path, start, absurd ? UINT64_MAX >> 1 : (uint64_t)count * element) && count <= MOST_ELEMENTS;
 }
 
 static void check_lists(pjrt_check *check, const pjrt_struct *type, const pjrt_field *field, const void *args,
@@ -258,16 +266,16 @@ static void check_struct_at(pjrt_check *check, const pjrt_struct *type, const vo
   if (depth > MOST_DEPTH) return;
   const bool headed = type->sized && !has_unset_head(type);
   if (!pjrt_on_own_stack(args, type->size)) {
-    if (!readable(check, path, args, headed ? sizeof(size_t) : type->size)) return;
+    if (!pjrt_check_readable(check, path, args, headed ? sizeof(size_t) : type->size)) return;
     const size_t stated = headed ? READ(size_t, args) : type->size;
-    if (!readable(check, path, args, stated < type->size ? stated : type->size)) return;
+    if (!pjrt_check_readable(check, path, args, stated < type->size ? stated : type->size)) return;
   }
   if (headed && !check_size(check, type, READ(size_t, args), path)) return;
   if (depth == HEAD_ONLY) return;
   for (uint16_t i = 0; i < type->num_fields && !check->refused; i++) {
     const pjrt_field *field = &type->fields[i];
     if (field->direction == PJRT_OUT || field->kind == PJRT_KIND_STRUCT_SIZE || field->kind == PJRT_KIND_COUNT) continue;
-    if (headed && !pjrt_has_field(type, field, args)) break;
+    if (!has_field(type, field, args)) break;
     if (!is_active(type, field, args)) continue;
     const char *full = field->name;
     if (*path) {
