@@ -53,13 +53,13 @@ def measure_calls(rounds: int) -> dict[str, dict[str, float]]:
     loop.make_client.restype, loop.make_client.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
     library = build.build_tiny(cache)
     with temporary_folder() as folder:
-        direct = pjrt.load_plugin(library)
+        direct: Any = pjrt.load_plugin(library)
         off = pjrt.layers.wrap(library, ["trace"], trace=trace_options(folder, "off"))
         pjrt.layers.disable(off, "trace")
         silent = pjrt.layers.wrap(library, ["trace"], trace={**trace_options(folder, "silent"), "on": 0})
         recording = pjrt.layers.wrap(library, ["trace"], trace=trace_options(folder, "on"))
         passing = pjrt.layers.wrap(library, ["pass"])
-        plugins = {
+        plugins: dict[str, Any] = {
             DIRECT: direct,
             OFF: off,
             "trace, off by its file": silent,

@@ -35,11 +35,11 @@ def check_format(events: list[dict[str, Any]]) -> None:
         if event["ph"] == "f":
             assert event["bp"] == "e"
     for first, last in (("b", "e"), ("s", "f")):
-        begins = {event["id"]: event for event in events if event["ph"] == first}
-        ends = {event["id"]: event for event in events if event["ph"] == last}
-        assert set(begins) == set(ends)
-        assert all(begins[key]["ts"] <= ends[key]["ts"] for key in begins)
-        assert all(begins[key]["name"] == ends[key]["name"] for key in begins)
+        starts = {event["id"]: event for event in events if event["ph"] == first}
+        stops = {event["id"]: event for event in events if event["ph"] == last}
+        assert set(starts) == set(stops)
+        assert all(starts[key]["ts"] <= stops[key]["ts"] for key in starts)
+        assert all(starts[key]["name"] == stops[key]["name"] for key in starts)
     slices = [event for event in events if event["ph"] == "X"]
     for event in events:
         if event["ph"] in "sf":  # an arrow begins and ends at a slice
@@ -66,7 +66,7 @@ def test_each_call_is_a_slice(known_run: TracedRun) -> None:
     failed = [event for event in events if event.get("cat") == "error" and event["name"] == "Client_Compile"]
     assert failed[0]["args"]["error"].startswith("INVALID_ARGUMENT: Line 1")
     names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert len(names) == 1
+    assert any(name.startswith("python") for name in names)
     most = max(event["args"]["bytes"] for event in events if event["name"] == "live bytes")
     assert most == 4 * 16
 

@@ -24,7 +24,7 @@ def test_what_a_trace_has(known_run: TracedRun, tiny_library: Path) -> None:
     assert (trace.problems, trace.overwritten, trace.dropped, trace.finished) == ([], 0, 0, True)
     assert trace.process == int(Path(trace.path).stem)
     assert "python" in trace.command
-    assert [thread.name.startswith("python") for thread in trace.threads] == [True]
+    assert trace.threads[0].name.startswith("python")  # the plugin's own threads may follow
     assert all(call.end is not None and call.end >= call.begin >= 0 for call in trace.calls)
 
 
@@ -32,7 +32,8 @@ def test_calls_inside_of_calls(known_run: TracedRun) -> None:
     """The callback of OnReady runs inside of the call where the event is ready already, else on a thread of its own."""
     for call in known_run.trace.calls:
         if call.is_callback and call.parent:
-            (parent,) = (other for other in known_run.trace.calls if other.number == call.parent)
+            same_thread = (other for other in known_run.trace.calls if other.thread == call.thread)
+            (parent,) = (other for other in same_thread if other.number == call.parent)
             assert parent.function.name == "PJRT_Event_OnReady"
             assert parent.begin <= call.begin
             assert (call.end or 0) <= (parent.end or 0)

@@ -80,7 +80,8 @@ def test_errors_have_their_codes_and_messages(known_run: TracedRun) -> None:
     lines = list(log_lines(known_run.trace))
     compile_ = [line for line in lines if "PJRT_Client_Compile(" in line]
     assert "-> INVALID_ARGUMENT: Line 1 of the tiny program" in compile_[1]
-    assert any(re.search(r"PJRT_Event_(Error|Await)\(event=0x\w+\) -> INTERNAL: no luck", line) for line in lines)
+    # The program asks the event for its error, or gets it in a callback, if the event was not ready yet.
+    assert any(re.search(r"PJRT_Event_\w+\(.*\) -> INTERNAL: no luck  ", line) for line in lines)
     assert any(r"starts with \"tiny 1\"" in line for line in lines if "PJRT_Error_Message" in line)
 
 

@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from pjrt.layers.trace_file import Trace, read_trace
+from pjrt.layers.trace_file import read_trace
+from pjrt.layers.trace_records import Trace
 
 TINY = Path(__file__).resolve().parents[1] / "plugins"
 

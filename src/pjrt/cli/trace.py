@@ -21,9 +21,10 @@ from pjrt.cli._options import json_option
 from pjrt.cli._trace_tables import print_summary
 from pjrt.layers import run_program
 from pjrt.layers.chrome_trace import write_chrome_trace
-from pjrt.layers.trace_file import Trace, is_trace_file, read_trace, save_trace, switch_trace
+from pjrt.layers.trace_file import is_trace_file, read_trace, save_trace, switch_trace
 from pjrt.layers.trace_log import log_lines
 from pjrt.layers.trace_options import TraceOptions
+from pjrt.layers.trace_records import Trace
 from pjrt.layers.trace_summary import summarize
 
 _RAW = ".trace"

@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
-from pjrt.layers.trace_file import Call, Trace
 from pjrt.layers.trace_log import remarks
 from pjrt.layers.trace_objects import TracedEvent, TracedObjects, objects_of
+from pjrt.layers.trace_records import Call, Trace
 from pjrt.layers.trace_values import Fields, value_text, values_of
 
 _QUEUE_TRACK = 1

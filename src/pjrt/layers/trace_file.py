@@ -10,10 +10,10 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError, StatusCode
-from pjrt.layers.trace_schema import FunctionSchema, Schema, parse_schema
+from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.layers.trace_records import Call, Note, ReadyNotice, RecordedValue, Thread, Trace
+from pjrt.layers.trace_schema import parse_schema
 
 MAGIC = b"PJRTRACE"
 VERSION = 1
@@ -34,153 +34,6 @@ _NOTES_THREAD = 0xFFFFFFFF
 _ERROR_TEXT = (0xFFFE,)
 _CHUNKS_OFFSET = 32
 _ENABLED_OFFSET = _HEADER.size - 2048 - 32
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """A thread of the traced process."""
-
-    index: int
-    """Its number in the trace, from 0."""
-    system_id: int
-    name: str
-
-
-@dataclass(slots=True)
-class RecordedValue:
-    """A text, an array or a struct behind a pointer of a call, cut to the limits of the trace."""
-
-    path: tuple[int, ...]
-    """Fields and elements in turn, from the call's arguments to the value."""
-    element_size: int
-    total: int
-    data: bytes
-
-    def numbers(self) -> list[int]:
-        """Return the elements as unsigned numbers: handles, dimensions or counts."""
-        step = self.element_size
-        return [int.from_bytes(self.data[i : i + step], "little") for i in range(0, len(self.data), step)]
-
-    @property
-    def kept(self) -> int:
-        """The number of elements that were recorded."""
-        return len(self.data) // self.element_size
-
-
-@dataclass(slots=True)
-class Call:
-    """A call of a function of the C API, or a callback of the plugin."""
-
-    function: FunctionSchema
-    is_callback: bool
-    thread: Thread
-    number: int
-    """The call's number among those of its thread."""
-    parent: int
-    """The number of the call of the same thread in which it happened; 0 if there is none."""
-    depth: int
-    stack: int
-    """Which wrapped plugin of the process it is a call of."""
-    begin: float
-    """Nanoseconds since the trace began."""
-    end: float | None
-    """None: the call had not returned when the trace ended."""
-    code: int
-    failed: bool
-    args: bytes
-    """The struct of the arguments, as it was in memory after the call."""
-    origin: FunctionSchema | None = None
-    """For a callback: the function that it was given to."""
-    origin_handle: int = 0
-    values: list[RecordedValue] = field(default_factory=list)
-    message: str = ""
-
-    def number_of(self, name: str) -> int:
-        """Return the field of a name as an unsigned number; 0 if the function has no such field."""
-        index = self.function.args.field(name)
-        if index < 0:
-            return 0
-        field = self.function.args.fields[index]
-        return int.from_bytes(self.args[field.offset : field.offset + field.size], "little")
-
-    def value(self, name: str, element: int | None = None) -> RecordedValue | None:
-        """Return what is behind a pointer: the field of a name, or one of its lists."""
-        path: tuple[int, ...] = (self.function.args.field(name),)
-        if element is not None:
-            path = (*path, element)
-        return next((value for value in self.values if value.path == path), None)
-
-    def inner_numbers(self, name: str, step: int) -> list[int]:
-        """Return the array in the field ``step`` of the struct behind a pointer; empty if there is none."""
-        path = (self.function.args.field(name), 0, step)
-        return next((value.numbers() for value in self.values if value.path == path), [])
-
-    @property
-    def duration(self) -> float:
-        """The nanoseconds that it took; 0 if it never returned."""
-        return 0.0 if self.end is None else self.end - self.begin
-
-    @property
-    def code_name(self) -> str:
-        """The name of the error's code."""
-        try:
-            return StatusCode(self.code).name
-        except ValueError:
-            return f"code {self.code}"
-
-
-@dataclass(slots=True)
-class ReadyNotice:
-    """An event became ready, as the layer heard by its own callback."""
-
-    function: FunctionSchema
-    """The function that made the event or the buffer."""
-    thread: Thread
-    event: int
-    buffer: int
-    begin: float
-    end: float
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What the layer recorded about a plugin or a program."""
-
-    time: float
-    stack: int
-    text: str
-
-
-@dataclass
-class Trace:
-    """The contents of a trace file."""
-
-    path: str
-    process: int
-    command: str
-    options: str
-    start: int
-    """The time of the beginning in nanoseconds since 1970."""
-    sample: int
-    schema: Schema
-    calls: list[Call]
-    """In the order of their beginnings."""
-    ready: list[ReadyNotice]
-    notes: list[Note]
-    threads: list[Thread]
-    finished: bool
-    """Whether the process ended, or closed the trace, in order."""
-    overwritten: int
-    """The number of chunks that newer ones replaced: the trace lacks its beginning."""
-    dropped: int
-    """The number of calls for which there was no place."""
-    problems: list[str]
-
-    @property
-    def plugins(self) -> list[str]:
-        """The paths or names of the traced plugins."""
-        return [note.text.partition(" ")[2] for note in self.notes if note.text.startswith("plugin ")]
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
@@ -245,7 +98,8 @@ class _Reader:
         self.problems: list[str] = []
         self.threads: dict[int, Thread] = {}
         self.calls: list[Call] = []
-        self.hidden: set[tuple[int, int]] = set()
+        self.scale = 1.0
+        self.base = 0
         self.ready: list[ReadyNotice] = []
         self.notes: list[Note] = []
 
@@ -261,11 +115,11 @@ class _Reader:
                 f"{self.path}: expected a trace file of version {VERSION}, found version {version}: "
                 "read it with the release of pjrt that wrote it"
             )
-        self.scale = (last - first) / (last_ticks - first_ticks) if clock and last_ticks > first_ticks else 1.0
-        self.base = first_ticks
         try:
             if schema_offset + schema_size > size:
                 raise ValueError("the file ends inside of the schema")
+            if chunk_size < _CHUNK.size or chunk_size % 8:
+                raise ValueError(f"its chunks have {chunk_size} bytes")
             self.schema = parse_schema(bytes(self.memory[schema_offset : schema_offset + schema_size]).decode())
         except (ValueError, UnicodeDecodeError) as error:
             raise InvalidArgumentError(f"{self.path}: the trace file is damaged: {error}") from error
@@ -274,8 +128,14 @@ class _Reader:
             self.problems.append(
                 f"the file is cut short: it has {size} of {whole} bytes; calls that were recorded in the rest are lost"
             )
+        offsets = range(chunks_offset, min(whole, size), chunk_size)
+        anchors = [(last_ticks, last), *self._anchors(offsets)]
+        last_ticks, last = max(anchors)
+        # The longer the time between two anchors, the better is the known speed of the clock.
+        self.scale = (last - first) / (last_ticks - first_ticks) if clock and last_ticks > first_ticks else 1.0
+        self.base = first_ticks
         values: list[tuple[int, int, RecordedValue]] = []
-        for offset in range(chunks_offset, min(whole, size), chunk_size):
+        for offset in offsets:
             self._read_chunk(offset, min(chunk_size, size - offset), values)
         self._attach(values)
         self.calls.sort(key=lambda call: call.begin)
@@ -297,6 +157,13 @@ class _Reader:
             dropped,
             self.problems,
         )
+
+    def _anchors(self, offsets: range) -> Iterator[tuple[int, int]]:
+        for offset in offsets:
+            if offset + _CHUNK.size <= len(self.memory):
+                _, used, _, ticks, nanoseconds, *_ = _CHUNK.unpack_from(self.memory, offset)
+                if used >= _CHUNK.size:
+                    yield ticks, nanoseconds
 
     def _time(self, ticks: int) -> float:
         return (ticks - self.base) * self.scale

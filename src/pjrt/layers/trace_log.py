@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pjrt.layers.trace_file import Call, Trace
 from pjrt.layers.trace_objects import TracedObjects, objects_of
+from pjrt.layers.trace_records import Call, Trace
 from pjrt.layers.trace_values import Address, value_text, values_of
 
 _RULE = "/" * 34

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pjrt.api.element_type import ElementType
-from pjrt.layers.trace_file import Call, Note, Trace
+from pjrt.layers.trace_records import Call, Note, Trace
 from pjrt.layers.trace_schema import FieldSchema, Schema
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"

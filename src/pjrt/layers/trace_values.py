@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pjrt.layers.trace_file import Call, RecordedValue, Trace
+from pjrt.layers.trace_records import Call, RecordedValue, Trace
 from pjrt.layers.trace_schema import Direction, FieldSchema, Schema, StructSchema
 
 _INTEGERS = {("signed", 1): "<b", ("signed", 2): "<h", ("signed", 4): "<i", ("signed", 8): "<q"}

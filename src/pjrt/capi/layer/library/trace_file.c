@@ -265,7 +265,6 @@ static void begin_chunk(struct trace_file *file, struct trace_writer *writer, st
   atomic_store_explicit(&chunk->used, 0, memory_order_release);
   chunk->sequence = sequence;
   chunk->anchor = anchor_now(file);
-  file->header->last = chunk->anchor;
   chunk->thread = trace_thread(chunk->thread_name);
   chunk->thread_index = writer->thread_index;
   chunk->pins = 0;

@@ -41,7 +41,7 @@ struct trace_header {
   uint32_t num_chunks;
   int64_t start; /* nanoseconds since 1970, at the first anchor */
   struct trace_anchor first;
-  struct trace_anchor last;
+  struct trace_anchor last; /* of the opening, and then of each flush */
   uint64_t process;
   _Atomic uint32_t enabled;  /* also other processes may write it: "pjrt trace --on", "--off" */
   _Atomic uint32_t finished; /* the process ended, or closed the trace, in order */
