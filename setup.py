@@ -5,6 +5,7 @@ After a change of a ``.pyx`` file in an editable install: ``python setup.py buil
 """
 
 import os
+import platform
 import sys
 from pathlib import Path
 
@@ -43,8 +44,8 @@ library = Extension(
     extra_link_args=["-ldl"] if sys.platform.startswith("linux") else [],
 )
 
-# Not a module: the layers of the C ABI, a shared library without Python. It stands between processes and plugins by
-# means of POSIX (dladdr, a symbol that comes first), so there is none on Windows.
+# Not a module: the layers of the C ABI, a shared library without Python. Its trampolines are in assembler, for Linux on
+# the two processors that plugins are made for.
 LAYER = CAPI / "layer" / "library"
 layer = Extension(
     "pjrt.capi.layer._library",
@@ -53,13 +54,13 @@ layer = Extension(
     depends=[*DEPENDS, *(str(header) for header in sorted(LAYER.glob("*.h")))],
     define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=FLAGS,
-    extra_link_args=["-ldl", "-lpthread"] if sys.platform.startswith("linux") else [],
+    extra_link_args=["-ldl", "-lpthread"],
 )
 
 setup(
     ext_modules=[
         library,
-        *([layer] if sys.platform != "win32" else []),
+        *([layer] if sys.platform.startswith("linux") and platform.machine() in ("x86_64", "aarch64") else []),
         *cythonize(
             extensions,
             include_path=["src"],

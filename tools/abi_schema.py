@@ -344,8 +344,8 @@ class Schema:
             kind, stars = "STRUCT_VALUE", 2
         if stars == 0:
             each.kind, each.count = kind, "" if kind == "HANDLE" else count
-            if kind == "BYTES" and not count:
-                each.kind = "POINTER"
+            if (kind == "BYTES" and not count) or (kind == "TEXT" and struct.parameters and not count):
+                each.kind = "POINTER"  # what a deleter deletes need not end with a zero
             each.element_size = 1 if kind in ("BYTES", "TEXT") else 0
             return
         each.kind = "ARRAY" if stars == 1 else "LISTS"

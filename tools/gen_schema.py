@@ -61,14 +61,7 @@ def header(schema: Schema) -> str:
         if struct.parameters and struct.fields:
             fields = [f"  {each.ctype} {each.name};".replace("* ", "*") for each in struct.fields]
             out += [f"typedef struct {struct.name} {{", *fields, f"}} {struct.name};"]
-    out += ["", "/* For each function of the tables: X(a, number). */", "#define PJRT_FOR_EACH_FUNCTION(X, a) \\"]
-    out += [*(f"  X(a, {i}) \\" for i in range(len(schema.functions))), ""]
-    out += [
-        "/* For each callback without user data: X(a, index, name). */",
-        "#define PJRT_FOR_EACH_PLAIN_CALLBACK(X, a) \\",
-    ]
-    plain = [(i, each) for i, each in enumerate(schema.callbacks.values()) if is_plain(schema, each)]
-    out += [*(f"  X(a, {i}, {each.name}) \\" for i, each in plain), ""]
+    out.append("")
     return "\n".join([*out, "#endif /* PJRT_LAYER_GEN_SCHEMA_H_ */"]) + "\n"
 
 

@@ -108,6 +108,35 @@ class OldTinyBackend(TinyBackend):
         self.control.configure(minor=minor, functions=number_of_functions(minor), legacy_errors=1)
 
 
+class LayeredTinyBackend(TinyBackend):
+    """The C plugin with a layer before it that passes everything on."""
+
+    name = "layered-tiny"
+
+    def __init__(self, library: Path) -> None:
+        copy = library.with_name("libtiny-layered.so")
+        if not copy.exists():
+            partial = copy.with_suffix(f".{os.getpid()}")
+            shutil.copy(library, partial)
+            partial.replace(copy)
+        super().__init__(copy)
+
+    def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
+        from pjrt import layers
+
+        options = {} if memory_limit is None else {"bytes_limit": memory_limit}
+        return layers.wrap(self._library, ["pass"]).client(num_devices=num_devices, **options)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        from pjrt.capi.layer import stack
+
+        before = stack.callbacks_in_use()
+        with super().watched():
+            yield
+        assert stack.callbacks_in_use() == before, "callbacks outlived the client"
+
+
 class HostBackend(Backend):
     """The host runtime, with the tiny format."""
 
@@ -255,7 +284,7 @@ def _exported(inner: Backend) -> ExportedPlugin:
 
 DEFAULT_DEVICES = (
     "tiny,tiny-0.53,tiny-0.72,tiny-0.88,tiny-0.105,host,simulator,cpu,reference,iree,exported-tiny,exported-host,"
-    "exported-simulator,exported-cpu"
+    "exported-simulator,exported-cpu,layered-tiny"
 )
 
 BACKENDS = tuple(os.environ.get("PJRT_TEST_DEVICES", DEFAULT_DEVICES).split(","))
@@ -272,6 +301,8 @@ def make_backend(name: str, library: Path) -> Backend:
     match name:
         case "tiny":
             return TinyBackend(library)
+        case "layered-tiny":
+            return LayeredTinyBackend(library)
         case "host":
             return HostBackend()
         case "simulator":

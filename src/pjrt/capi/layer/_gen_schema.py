@@ -3494,7 +3494,7 @@ STRUCTS: dict[str, tuple[int, tuple[tuple[object, ...], ...]]] = {
     "PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_serialized_shape_deleter_Parameters": (
         8,
         (
-            ("argument0", 0, 8, "TEXT", "IN", "", 1, "", "", "", "", -1, ()),
+            ("argument0", 0, 8, "POINTER", "IN", "", 1, "", "", "", "", -1, ()),
         ),
     ),
     "PJRT_RuntimeAbiVersion_ToProto_serialized_proto_deleter_Parameters": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
+import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.capi.library_settings import library_of
 
 _PROBLEM_SIZE = 1024
+_SYSTEMS = {("Linux", "x86_64"), ("Linux", "aarch64")}
 
 
 def library_path() -> Path:
@@ -21,8 +22,8 @@ def library_path() -> Path:
         UnimplementedError: this system has none.
         InternalError: the file is missing.
     """
-    if os.name == "nt":
-        raise UnimplementedError("layers need Linux or macOS; on Windows the package comes without them")
+    if (system := (platform.system(), platform.machine())) not in _SYSTEMS:
+        raise UnimplementedError(f"layers need Linux on x86-64 or AArch64, found {' on '.join(system)}")
     return library_of(Path(__file__).parent)
 
 

@@ -2338,7 +2338,7 @@ static const pjrt_field fields_of_PJRT_TopologyDescription_Serialize_serialized_
   FIELD(PJRT_TopologyDescription_Serialize_serialized_topology_deleter_Parameters, serialized_topology, HANDLE, IN, 0, 0, PJRT_HANDLE_SerializedTopology, -1, -1, -1, -1, 0),
 };
 static const pjrt_field fields_of_PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_serialized_shape_deleter_Parameters[] = {
-  FIELD(PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_serialized_shape_deleter_Parameters, argument0, TEXT, IN, 0, 1, -1, -1, -1, -1, -1, 0),
+  FIELD(PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_serialized_shape_deleter_Parameters, argument0, POINTER, IN, 0, 1, -1, -1, -1, -1, -1, 0),
 };
 static const pjrt_field fields_of_PJRT_RuntimeAbiVersion_ToProto_serialized_proto_deleter_Parameters[] = {
   FIELD(PJRT_RuntimeAbiVersion_ToProto_serialized_proto_deleter_Parameters, holder, HANDLE, IN, 0, 0, PJRT_HANDLE_AbiVersion_SerializedProto, -1, -1, -1, -1, 0),

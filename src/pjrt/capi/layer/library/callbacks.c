@@ -12,6 +12,7 @@
 
 #include "pjrt_support/system.h"
 #include "records.h"
+#include "trampolines.h"
 
 static void *enter_callback(int kind, void **user_data, void *args);
 
@@ -34,37 +35,27 @@ static void *run_callback(pjrt_stack *stack, int kind, bool up, const pjrt_callb
   return pjrt_next_callback(&frame, args);
 }
 
-static void enter_plain(int stack, int kind, int variant, void *parameter) {
+__attribute__((used, visibility("hidden"))) void pjrt_enter_plain(void *parameter, unsigned number) {
+  const unsigned variant = number % NUM_VARIANTS, kind = number / NUM_VARIANTS % PJRT_NUM_CALLBACKS;
+  const unsigned stack = number / NUM_VARIANTS / PJRT_NUM_CALLBACKS;
   plain_target *plain = &plain_targets[stack][kind][variant];
   const uint32_t packed = atomic_load(&plain->origin);
   const pjrt_callback_origin origin = {(uint16_t)(packed >> 1), NULL, atomic_load(&plain->target), NULL};
-  run_callback(pjrt_stack_at(stack), kind, packed & 1, &origin, &parameter);
+  run_callback(pjrt_stack_at((int)stack), (int)kind, packed & 1, &origin, &parameter);
 }
 
-#define DEFINE_PLAIN(stack, kind, name)                                                             \
-  static void plain_##stack##_##kind##_0(void *p) { enter_plain(stack, kind, 0, p); }               \
-  static void plain_##stack##_##kind##_1(void *p) { enter_plain(stack, kind, 1, p); }               \
-  static void plain_##stack##_##kind##_2(void *p) { enter_plain(stack, kind, 2, p); }               \
-  static void plain_##stack##_##kind##_3(void *p) { enter_plain(stack, kind, 3, p); }
-#define NAME_PLAIN(stack, kind, name)                                                               \
-  [kind] = {plain_##stack##_##kind##_0, plain_##stack##_##kind##_1, plain_##stack##_##kind##_2,     \
-            plain_##stack##_##kind##_3},
-#define FOR_EACH_STACK(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-#define DEFINE_STACK(stack) PJRT_FOR_EACH_PLAIN_CALLBACK(DEFINE_PLAIN, stack)
-#define NAME_STACK(stack) {PJRT_FOR_EACH_PLAIN_CALLBACK(NAME_PLAIN, stack)},
-
-FOR_EACH_STACK(DEFINE_STACK)
-
-static void (*const plain_entries[PJRT_MAX_STACKS][PJRT_NUM_CALLBACKS][NUM_VARIANTS])(void *) = {
-    FOR_EACH_STACK(NAME_STACK)};
+PJRT_DEFINE_TRAMPOLINES(pjrt_plain_callbacks, PJRT_MAX_STACKS * PJRT_NUM_CALLBACKS * NUM_VARIANTS, pjrt_enter_plain)
 
 /* Ours for a callback without user data; the callback itself if none is left. */
 static void (*plain_entry(const pjrt_stack *stack, int kind, int function, bool up, void (*target)(void)))(void) {
   const uint32_t origin = (uint32_t)function << 1 | up;
-  for (int i = 0; i < NUM_VARIANTS && plain_entries[stack->index][kind][i] != NULL; i++) {
+  for (int i = 0; i < NUM_VARIANTS; i++) {
     plain_target *plain = &plain_targets[stack->index][kind][i];
     void (*unused)(void) = NULL;
-    void (*const entry)(void) = (void (*)(void))plain_entries[stack->index][kind][i];
+    const void *address =
+        PJRT_TRAMPOLINE(pjrt_plain_callbacks, (stack->index * PJRT_NUM_CALLBACKS + kind) * NUM_VARIANTS + i);
+    void (*entry)(void);
+    memcpy(&entry, &address, sizeof entry);
     if (entry == target) return target; /* handed back to where it came from */
     if (atomic_compare_exchange_strong(&plain->target, &unused, target)) {
       atomic_store(&plain->origin, origin);
@@ -406,7 +397,9 @@ static void watch_execution(execution *one, PJRT_Event **events, size_t num_devi
 }
 
 static void *execute(pjrt_frame *frame, pjrt_slot slot, PJRT_LoadedExecutable_Execute_Args *args) {
-  const size_t number = args->options != NULL ? num_execution_callbacks(args->options, args->num_devices) : 0;
+  const bool complete_struct = args->struct_size >= offsetof(PJRT_LoadedExecutable_Execute_Args, execute_device);
+  const size_t number =
+      complete_struct && args->options != NULL ? num_execution_callbacks(args->options, args->num_devices) : 0;
   const place from = {frame->stack, frame->index, args->executable, true};
   execution *one = number > 0 ? new_execution(&from, args, number) : NULL;
   if (one == NULL) return slot(args);
@@ -447,8 +440,12 @@ bool pjrt_moves_callbacks(int function) {
 
 void *pjrt_call_with_callbacks(pjrt_frame *frame, pjrt_slot slot, void *args) {
   const pjrt_function *function = frame->function;
+  if (args == NULL) return slot(args);
   if (frame->index == PJRT_FUNCTION_LoadedExecutable_Execute) return execute(frame, slot, args);
-  void *handle = function->handle >= 0 ? *(void **)((char *)args + function->args->fields[function->handle].offset) : NULL;
+  const pjrt_field *method_of = function->handle >= 0 ? &function->args->fields[function->handle] : NULL;
+  void *handle = method_of != NULL && pjrt_has_field(function->args, method_of, args)
+                     ? *(void **)((char *)args + method_of->offset)
+                     : NULL;
   if (frame->index == PJRT_FUNCTION_Client_Destroy) {
     void *result = slot(args);
     if (result == NULL) end_client(frame->stack, handle);

@@ -12,7 +12,7 @@
 #include "pjrt_abi.h"
 #include "schema.h"
 
-enum { PJRT_MAX_STACKS = 16, PJRT_MAX_LAYERS = 8 };
+enum { PJRT_MAX_STACKS = 64, PJRT_MAX_LAYERS = 8 };
 
 typedef void *(*pjrt_slot)(void *args);
 

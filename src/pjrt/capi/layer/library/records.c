@@ -15,7 +15,7 @@ typedef struct slot {
 static slot *_Atomic chunks[MAX_CHUNKS];
 static _Atomic uint32_t num_chunks;
 static _Atomic uint64_t free_slots; /* a number that changes with each change, and index + 1 of the first */
-static _Atomic size_t num_used;
+static _Atomic size_t num_used, num_retired;
 static pjrt_mutex mutex = PJRT_MUTEX_INITIALIZER;
 
 static slot *slot_at(uint32_t index) { return &atomic_load(&chunks[index / CHUNK])[index % CHUNK]; }
@@ -100,7 +100,8 @@ void pjrt_record_retire(pjrt_token token) {
   retired[oldest] = token;
   oldest = (oldest + 1) % RETIRED;
   pjrt_mutex_unlock(&mutex);
+  if (out == 0) atomic_fetch_add(&num_retired, 1);
   pjrt_record_end(out);
 }
 
-size_t pjrt_num_records(void) { return atomic_load(&num_used); }
+size_t pjrt_num_records(void) { return atomic_load(&num_used) - atomic_load(&num_retired); }

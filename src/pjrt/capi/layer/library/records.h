@@ -25,7 +25,7 @@ bool pjrt_record_use(pjrt_token token, pjrt_record *contents);
 void pjrt_record_end(pjrt_token token);
 /* Ends the use later, after some thousand others: for callbacks that may come a little after what they belong to. */
 void pjrt_record_retire(pjrt_token token);
-/* The number of records in use. */
+/* The number of records in use, without those that will end later. */
 size_t pjrt_num_records(void);
 
 #endif /* PJRT_LAYER_RECORDS_H_ */

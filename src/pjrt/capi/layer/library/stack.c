@@ -1,7 +1,7 @@
 /* The stacks of layers, and the wrapped tables that enter them.
  *
  * A function of a table gets nothing but its arguments, so each slot of each wrapped table needs a function of its own: a
- * trampoline that knows its stack and its number. There are so many of them that a process can wrap sixteen tables. */
+ * trampoline that knows its stack and its number. There are so many of them that a process can wrap 64 tables. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 #include "errors.h"
 #include "layer.h"
 #include "pjrt_support/system.h"
+#include "trampolines.h"
 
 enum { MAX_TABLE_SIZE = 1 << 16, MAX_EXTENSIONS = 256, SPEC_SIZE = 8192 };
 
@@ -24,7 +25,7 @@ __attribute__((noinline, noclone)) static void *run(pjrt_stack *stack, int funct
   return pjrt_next(&frame, args);
 }
 
-static inline void *enter(pjrt_stack *stack, int function, void *args) {
+static inline void *enter(pjrt_stack *stack, unsigned function, void *args) {
   if (atomic_load_explicit(&stack->enabled, memory_order_relaxed) != 0) return run(stack, function, args);
   if (pjrt_takes_error(function) && pjrt_has_layer_error(function, args)) return pjrt_call_layer_error(function, args);
   return stack->plugin_functions[function](args);
@@ -37,16 +38,14 @@ void *pjrt_call_plugin(pjrt_frame *frame, void *args) {
   return moves_callbacks[function] ? pjrt_call_with_callbacks(frame, slot, args) : slot(args);
 }
 
-#define DEFINE(stack, function) \
-  static void *trampoline_##stack##_##function(void *args) { return enter(&stacks[stack], function, args); }
-#define NAME(stack, function) trampoline_##stack##_##function,
-#define FOR_EACH_STACK(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-#define DEFINE_STACK(stack) PJRT_FOR_EACH_FUNCTION(DEFINE, stack)
-#define NAME_STACK(stack) {PJRT_FOR_EACH_FUNCTION(NAME, stack)},
+enum { SLOTS = 512 }; /* for each stack: a power of two, so that a number is taken apart in no time */
+_Static_assert((int)PJRT_NUM_FUNCTIONS <= SLOTS, "there are more functions than trampolines of a stack");
 
-FOR_EACH_STACK(DEFINE_STACK)
+__attribute__((used, visibility("hidden"))) void *pjrt_enter(void *args, unsigned number) {
+  return enter(&stacks[number / SLOTS], number % SLOTS, args);
+}
 
-static const pjrt_slot trampolines[PJRT_MAX_STACKS][PJRT_NUM_FUNCTIONS] = {FOR_EACH_STACK(NAME_STACK)};
+PJRT_DEFINE_TRAMPOLINES(pjrt_slots, PJRT_MAX_STACKS * SLOTS, pjrt_enter)
 
 /* Tables. */
 
@@ -60,7 +59,8 @@ static void wrap_slots(pjrt_stack *stack, int extension, bool profiler, char *ta
     pjrt_slot *slot = (pjrt_slot *)(table + function->offset);
     if (*slot == NULL) continue;
     stack->plugin_functions[i] = *slot;
-    *slot = trampolines[stack->index][i];
+    const void *trampoline = PJRT_TRAMPOLINE(pjrt_slots, stack->index * SLOTS + i);
+    memcpy(slot, &trampoline, sizeof trampoline);
   }
 }
 
