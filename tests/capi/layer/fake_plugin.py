@@ -1,4 +1,4 @@
-"""A plugin's table made of Python functions, with any extensions, versions and callbacks; and calls of wrapped tables."""
+"""A plugin made of Python functions, with any extensions, versions and callbacks; and calls of wrapped tables."""
 
 from __future__ import annotations
 
