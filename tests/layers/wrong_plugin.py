@@ -21,7 +21,8 @@ class WrongPlugin:
     Attributes:
         library: the path of the library.
         function: the function, such as ``PJRT_Buffer_ToHostBuffer``.
-        fault: what it does: ``crash``, ``hang``, ``missing``, ``fail``, or ``flip``, which changes a bit of the result.
+        fault: what it does: ``crash``, ``hang``, ``missing``, ``fail``, or ``flip`` and ``nudge``, which
+            change a high and the lowest bit of the result.
         calls: how many of its calls are right.
     """
 
@@ -52,8 +53,8 @@ class WrongPlugin:
             if self.fault == "fail":
                 return _error(table)
             error = right(args)
-            if self.fault == "flip" and not error:
-                _flip(table, self.function, args)
+            if self.fault in ("flip", "nudge") and not error:
+                _change(table, self.function, args, *((3, 0x40) if self.fault == "flip" else (0, 0x01)))
             return error
 
         replacement = Slot(wrong)
@@ -74,10 +75,10 @@ def _error(table: PluginTable) -> int | None:
     return slot(ctypes.addressof(args))
 
 
-def _flip(table: PluginTable, function: str, args: int) -> None:
+def _change(table: PluginTable, function: str, args: int, place: int, bit: int) -> None:
     fields = STRUCTS[FUNCTIONS[function].args].fields
     event = ctypes.c_size_t.from_address(args + fields["event"].offset).value
     target = ctypes.c_size_t.from_address(args + fields["dst"].offset).value
     if target:
         table.call_with("PJRT_Event_Await", event=event)
-        ctypes.c_uint8.from_address(target + 3).value ^= 0x40
+        ctypes.c_uint8.from_address(target + place).value ^= bit

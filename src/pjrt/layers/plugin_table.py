@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pjrt.api.errors import StatusCode
 from pjrt.capi.layer.schema import ENUMS, FUNCTIONS, STRUCTS, Function
 
 Slot = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
@@ -52,14 +53,18 @@ class PluginTable:
         return None if not error or FUNCTIONS[name].result == "NOTHING" else self.take_error(error)
 
     def call_with(self, name: str, **fields: int) -> tuple[PluginError | None, Mapping[str, int]]:
-        """Call a function with numbers and handles as arguments; return its error and all fields as numbers."""
+        """Call a function with numbers and handles as arguments; return its error and all fields as numbers.
+
+        A function that the plugin lacks fails with UNIMPLEMENTED.
+        """
         spec = STRUCTS[FUNCTIONS[name].args]
         memory = ctypes.create_string_buffer(spec.size)
         address = ctypes.addressof(memory)
         ctypes.c_size_t.from_address(address).value = spec.size
         for field, value in fields.items():
             ctypes.c_uint64.from_address(address + spec.fields[field].offset).value = value
-        error = self.call(name, address)
+        missing = PluginError(StatusCode.UNIMPLEMENTED, f"the plugin has no {name}")
+        error = missing if self.function(name) is None else self.call(name, address)
         sizes = {8: ctypes.c_uint64, 4: ctypes.c_uint32, 1: ctypes.c_uint8}
         numbers = {
             each.name: int(sizes[each.size].from_address(address + each.offset).value)
@@ -70,7 +75,7 @@ class PluginTable:
 
     def take_error(self, error: int) -> PluginError:
         """Read an error of the plugin, and destroy it."""
-        code, message = 2, ""  # UNKNOWN
+        code, message = int(StatusCode.UNKNOWN), ""
         if self.function("PJRT_Error_GetCode") is not None:
             code = self.call_with("PJRT_Error_GetCode", error=error)[1]["code"]
         if self.function("PJRT_Error_Message") is not None:

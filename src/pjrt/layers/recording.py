@@ -183,6 +183,8 @@ class _Parser:
         try:
             for begin, end in self._records(at):
                 self._add(self._data[begin], begin + 1, end)
+        except InvalidArgumentError:
+            raise
         except ValueError as error:
             recording.problem = str(error)
         if not self._ended and not recording.problem:

@@ -28,6 +28,8 @@ TIME_LIMIT = 120.0
 """The seconds that one call of a replay may take by default."""
 
 _POLL = 0.05
+_START_LIMIT = 60.0
+"""The seconds that the subprocess may take to begin, at least: it imports this package."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class _Run:
             moment = self._moment()[0]
             if moment != count:
                 count, since = moment, time.monotonic()
-            elif time.monotonic() - since > self._time_limit:
+            elif time.monotonic() - since > (self._time_limit if count else max(self._time_limit, _START_LIMIT)):
                 process.kill()
                 return True
 

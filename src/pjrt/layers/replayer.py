@@ -27,8 +27,11 @@ _ADDRESS = "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
 _INITIALIZE = "PJRT_Plugin_Initialize"
 _Function = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-_ANSWERED_HERE = ("PJRT_Error_", "PLUGIN_Profiler_", "PJRT_FFI_")
-"""Functions that are not called: errors are read as they come, and functions of the recorded process are gone."""
+_NOT_CALLED = (
+    "PJRT_Error_", "PLUGIN_Profiler_", "PJRT_FFI_", "PJRT_ExecutableMetadata_DestroySerializedMetadata",
+    "PJRT_Get_Stream_", "PJRT_Wait_Until_")  # fmt: skip
+"""Functions that are not called: errors are read as they come, functions of the recorded process are gone, and so is
+the memory that the last one frees."""
 
 _BETWEEN_PROCESSES = "PJRT_Transfers_"
 
@@ -79,6 +82,7 @@ class Replayer:
         self._reads: dict[int, _Read] = {}  # by the event's number
         self._kept: dict[int, Memory] = {}  # the memory of calls, by the event that ends its use; or minus the call
         self._threads: dict[int, threading.Thread] = {}
+        self._settled: dict[int, threading.Event] = {}  # of calls on threads: whether the plugin has its arguments
         self._failures: list[BaseException] = []
         self._places: dict[int, int] = {}  # how many invocations of each function the recording had so far
         self._givers = {
@@ -118,11 +122,14 @@ class Replayer:
             self._call(call)
             return
 
+        settled = self._settled[call.number] = threading.Event()
+
         def run() -> None:
             try:
                 self._call(call)
             except BaseException as error:
                 self._failures.append(error)
+            settled.set()
 
         self._threads[call.number] = threading.Thread(target=run, daemon=True)
         self._threads[call.number].start()
@@ -144,7 +151,7 @@ class Replayer:
             self._ready(event.number)
 
     def _call(self, call: Call) -> None:
-        if call.function.startswith(_ANSWERED_HERE):
+        if call.function.startswith(_NOT_CALLED):
             return
         if self._table.function(call.function) is None:
             if call.error is None or call.error.code != StatusCode.UNIMPLEMENTED:
@@ -169,6 +176,8 @@ class Replayer:
             self._counterparts.lose_results(call)
             return
         self.calls += 1
+        if call.number in self._settled:
+            self._settled[call.number].set()
         error = self._table.call(call.function, address)
         self.comparison.errors(call, error)
         if error is not None or call.results is None:
@@ -189,9 +198,12 @@ class Replayer:
             executable = fields["executable"]
             error, fields = self._table.call_with("PJRT_Executable_NumOutputs", executable=executable)
             self._table.call_with("PJRT_Executable_Destroy", executable=executable)
-        if error is not None:
+        if error is None:
+            return fields["num_outputs"]
+        lists = call.results.fields.get("output_lists") if call.results else None
+        if error.code != StatusCode.UNIMPLEMENTED or not lists:
             raise UnusableError(f"the number of results is unknown, {spelled_error(error)}")
-        return fields["num_outputs"]
+        return max(len(each or []) for each in lists)
 
     def _element_type(self, call: Call) -> int:
         """Return the element type of the buffer that a call reads, to compare its contents; 0 if it is unknown."""
@@ -227,8 +239,12 @@ class Replayer:
             self._call_plugin(callback)
             return
         giver = self._givers.get(callback.function)
-        if giver is None or not self._callbacks.knows(callback.function):
+        if giver is None:
             return
+        if giver.number in self._settled:
+            self._settled[giver.number].wait()
+        if not self._callbacks.knows(callback.function):
+            return  # the call that gives it was not made
         self._progress(giver.number, f"{giver.function}, whose {callback.kind} is still to be called")
         invocation = self._callbacks.wait(callback.function, place)
         for handle in handles_in(callback.arguments):

@@ -40,7 +40,7 @@ static uint32_t this_thread(void) {
 static uint64_t nanoseconds_since(double start) { return (uint64_t)((pjrt_seconds() - start) * 1e9); }
 
 /* ---- options ------------------------------------------------------------------------------------------------------*/
-static void write_header(recorder *r, const char *path, bool data) {
+static void write_header(recorder *r, bool data) {
   char text[1024], name[512];
   size_t length = 0;
   for (const char *at = r->stack->name; *at && length + 2 < sizeof name; at++) {
@@ -48,7 +48,6 @@ static void write_header(recorder *r, const char *path, bool data) {
     name[length++] = (unsigned char)*at < ' ' ? ' ' : *at;
   }
   name[length] = 0;
-  (void)path;
   const PJRT_Api *api = r->stack->plugin;
   snprintf(text, sizeof text,
            "{\"format\": 1, \"plugin\": \"%s\", \"api\": [%d, %d], \"table_size\": %zu, \"pointer_size\": %zu, "
@@ -58,20 +57,32 @@ static void write_header(recorder *r, const char *path, bool data) {
   record_file_write(r->writer.file, RECORD_HEADER, text, strlen(text));
 }
 
-/* The path with the number of the stack before its ending, for the second plugin of a process and later ones. */
-static void path_of_stack(const char *path, int index, char *out, size_t size) {
-  if (index == 0) {
-    snprintf(out, size, "%s", path);
-    return;
-  }
+/* The files of this process: two plugins that are given the same path have files of their own. */
+static pjrt_mutex paths_mutex = PJRT_MUTEX_INITIALIZER;
+static char *paths[PJRT_MAX_STACKS];
+
+/* The path; for the second plugin of a process with the same path, and later ones, with a number before its ending. */
+static bool own_path(const char *path, char *out, size_t size) {
   const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
   if (dot == NULL || (slash != NULL && dot < slash)) dot = path + strlen(path);
-  snprintf(out, size, "%.*s.%d%s", (int)(dot - path), path, index, dot);
+  bool done = false;
+  pjrt_mutex_lock(&paths_mutex);
+  for (int number = 0; number < PJRT_MAX_STACKS && !done; number++) {
+    if (number == 0) snprintf(out, size, "%s", path);
+    else snprintf(out, size, "%.*s.%d%s", (int)(dot - path), path, number, dot);
+    int at = 0;
+    while (at < PJRT_MAX_STACKS && paths[at] != NULL && strcmp(paths[at], out) != 0) at++;
+    if (at < PJRT_MAX_STACKS && paths[at] != NULL) continue; /* another plugin's */
+    done = true;
+    if (at < PJRT_MAX_STACKS && (paths[at] = malloc(strlen(out) + 1)) != NULL) strcpy(paths[at], out);
+  }
+  pjrt_mutex_unlock(&paths_mutex);
+  return done;
 }
 
 static void *record_open(pjrt_stack *stack, const char *options, char *problem, size_t problem_size) {
   static const char *const keys[] = {"file", "data", NULL};
-  char key[64], path[4096] = "pjrt.rec", own_path[4128], data[16] = "all";
+  char key[64], path[4096] = "pjrt.rec", file[4128], data[16] = "all";
   if (pjrt_unknown_option(options, keys, key, sizeof key)) {
     snprintf(problem, problem_size, "expected the options file and data, found %s", key);
     return NULL;
@@ -84,22 +95,22 @@ static void *record_open(pjrt_stack *stack, const char *options, char *problem, 
     return NULL;
   }
   recorder *r = calloc(1, sizeof *r);
-  if (r == NULL) {
+  if (r == NULL || !own_path(path, file, sizeof file)) {
+    free(r);
     snprintf(problem, problem_size, "out of memory");
     return NULL;
   }
   pjrt_mutex_init(&r->mutex);
   r->stack = stack;
   r->start = pjrt_seconds();
-  path_of_stack(path, stack->index, own_path, sizeof own_path);
-  r->writer.file = record_file_open(own_path, problem, problem_size);
+  r->writer.file = record_file_open(file, problem, problem_size);
   if (r->writer.file == NULL) {
     free(r);
     return NULL;
   }
   r->writer.leave_out = strcmp(data, "none") == 0;
   r->writer.num_outputs = SIZE_MAX;
-  write_header(r, own_path, !r->writer.leave_out);
+  write_header(r, !r->writer.leave_out);
   return r;
 }
 
@@ -241,14 +252,15 @@ static void put_error(recorder *r, int error_kind, const PJRT_Error *error, bool
 }
 
 static void end_call(recorder *r, const pjrt_frame *frame, const void *args, uint64_t call, uint64_t duration,
-                     const void *result, size_t num_outputs, record_key removed, uint64_t removed_number) {
+                     const void *result, size_t num_outputs, record_key removed, uint64_t removed_number,
+                     bool succeeded) {
   const pjrt_function *function = frame->function;
   value_writer *writer = &r->writer;
   if (frame->index == PJRT_FUNCTION_Event_Await)
     finish_read(r, ((const PJRT_Event_Await_Args *)args)->event, result == NULL);
   if (frame->index == PJRT_FUNCTION_Event_IsReady && result == NULL &&
       ((const PJRT_Event_IsReady_Args *)args)->is_ready)
-    finish_read(r, ((const PJRT_Event_IsReady_Args *)args)->event, true);
+    finish_read(r, ((const PJRT_Event_IsReady_Args *)args)->event, succeeded);
   begin_record(r);
   bytes_varint(&r->record, call);
   bytes_varint(&r->record, duration);
@@ -326,8 +338,11 @@ static void *record_call(void *state, pjrt_frame *frame, void *args) {
   const double start = pjrt_seconds();
   void *result = pjrt_next(frame, args);
   const uint64_t duration = nanoseconds_since(start);
+  const PJRT_Event_IsReady_Args *ready = args;
+  const bool succeeded = frame->index == PJRT_FUNCTION_Event_IsReady && result == NULL && ready->is_ready &&
+                         record_event_succeeded(r->stack, ready->event);
   pjrt_mutex_lock(&r->mutex);
-  end_call(r, frame, args, call, duration, result, num_outputs, removed, removed_number);
+  end_call(r, frame, args, call, duration, result, num_outputs, removed, removed_number, succeeded);
   pjrt_mutex_unlock(&r->mutex);
   viewed = result == NULL ? viewed_buffer(frame, args, false) : NULL;
   if (viewed != NULL) read_view(r, viewed, call);

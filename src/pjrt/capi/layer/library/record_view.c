@@ -10,13 +10,17 @@ static bool ask(pjrt_stack *stack, int function, void *args) {
   return false;
 }
 
+bool record_event_succeeded(pjrt_stack *stack, PJRT_Event *event) {
+  PJRT_Event_Error_Args args = {.struct_size = sizeof args, .event = event};
+  return ask(stack, PJRT_FUNCTION_Event_Error, &args);
+}
+
 static bool is_ready(pjrt_stack *stack, PJRT_Buffer *buffer) {
   PJRT_Buffer_ReadyEvent_Args get = {.struct_size = sizeof get, .buffer = buffer};
   if (!ask(stack, PJRT_FUNCTION_Buffer_ReadyEvent, &get)) return false;
   PJRT_Event_IsReady_Args ready = {.struct_size = sizeof ready, .event = get.event};
-  PJRT_Event_Error_Args error = {.struct_size = sizeof error, .event = get.event};
   const bool answer = ask(stack, PJRT_FUNCTION_Event_IsReady, &ready) && ready.is_ready &&
-                      ask(stack, PJRT_FUNCTION_Event_Error, &error);
+                      record_event_succeeded(stack, get.event);
   PJRT_Event_Destroy_Args destroy = {.struct_size = sizeof destroy, .event = get.event};
   ask(stack, PJRT_FUNCTION_Event_Destroy, &destroy);
   return answer;

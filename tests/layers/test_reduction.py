@@ -1,0 +1,72 @@
+"""The reduction of recordings: the fewest calls with which a wrong plugin is still wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from recorded import record_sums
+from wrong_plugin import WrongPlugin
+
+from pjrt import FailedPreconditionError
+from pjrt.layers.recording import Recording
+from pjrt.layers.reduction import reduce_recording
+from pjrt.layers.replay import replay
+
+
+@pytest.fixture(scope="module")
+def sums(tiny_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of two sums."""
+    path = tmp_path_factory.mktemp("sums") / "sums.rec"
+    record_sums(tiny_library, path, count=2)
+    return path
+
+
+def test_a_crash_needs_what_it_is_called_with(sums: Path, tiny_library: Path, tmp_path: Path) -> None:
+    plugin = WrongPlugin(str(tiny_library), "PJRT_LoadedExecutable_Execute", "crash")
+    output = tmp_path / "small.rec"
+    reduction = reduce_recording(sums, plugin, output, time_limit=30)
+    assert reduction.complete
+    assert reduction.calls < reduction.of
+    functions = [call.function for call in Recording.open(output).calls]
+    assert functions == [
+        "PJRT_Client_Create", "PJRT_Client_Devices", "PJRT_Client_Compile", "PJRT_Client_BufferFromHostBuffer",
+        "PJRT_Client_BufferFromHostBuffer", "PJRT_LoadedExecutable_Execute",
+    ]  # fmt: skip
+    assert reduction.left_out == 2  # the numbers do not matter
+    (finding,) = replay(output, plugin, time_limit=30).findings
+    assert finding == reduction.finding
+    assert replay(output, tiny_library, time_limit=30).agrees
+
+
+def test_a_fault_that_depends_on_the_calls_before_it(sums: Path, tiny_library: Path, tmp_path: Path) -> None:
+    plugin = WrongPlugin(str(tiny_library), "PJRT_Client_BufferFromHostBuffer", "fail", calls=2)
+    output = tmp_path / "small.rec"
+    reduction = reduce_recording(sums, plugin, output, time_limit=30)
+    functions = [call.function for call in Recording.open(output).calls]
+    assert functions == ["PJRT_Client_Create", "PJRT_Client_Devices", *["PJRT_Client_BufferFromHostBuffer"] * 3]
+    assert reduction.finding.kind == "error"
+
+
+def test_wrong_data_keeps_what_it_is_made_of(sums: Path, tiny_library: Path, tmp_path: Path) -> None:
+    plugin = WrongPlugin(str(tiny_library), "PJRT_Buffer_ToHostBuffer", "flip")
+    output = tmp_path / "small.rec"
+    reduction = reduce_recording(sums, plugin, output, time_limit=30)
+    assert reduction.finding.kind == "data"
+    assert reduction.left_out == 0  # with other numbers every plugin would differ
+    assert replay(output, tiny_library, time_limit=30).agrees
+    assert [finding.kind for finding in replay(output, plugin, time_limit=30).findings] == ["data"]
+    assert reduction.calls <= 10
+
+
+def test_there_must_be_a_failure(sums: Path, tiny_library: Path, tmp_path: Path) -> None:
+    with pytest.raises(FailedPreconditionError, match="there is nothing to reduce"):
+        reduce_recording(sums, tiny_library, tmp_path / "small.rec", time_limit=30)
+    assert not (tmp_path / "small.rec").exists()
+
+
+def test_the_time_is_bounded(sums: Path, tiny_library: Path, tmp_path: Path) -> None:
+    plugin = WrongPlugin(str(tiny_library), "PJRT_LoadedExecutable_Execute", "crash", calls=1)
+    reduction = reduce_recording(sums, plugin, tmp_path / "small.rec", time_limit=30, total_limit=0)
+    assert not reduction.complete
+    assert replay(tmp_path / "small.rec", plugin, time_limit=30).findings == (reduction.finding,)
