@@ -68,6 +68,13 @@ void *pjrt_call_layer_error(int function, void *args) {
   return NULL;
 }
 
+void pjrt_clear_outputs(const pjrt_struct *type, void *args) {
+  for (const pjrt_field *field = type->fields; field < type->fields + type->num_fields; field++) {
+    if (field->direction == PJRT_OUT && field->variant < 0 && pjrt_has_field(type, field, args))
+      memset((char *)args + field->offset, 0, field->size);
+  }
+}
+
 PJRT_Error_Code pjrt_error_code(pjrt_stack *stack, const PJRT_Error *error) {
   if (pjrt_is_layer_error(error)) return get_code(error);
   PJRT_Error_GetCode_Args args = {PJRT_Error_GetCode_Args_STRUCT_SIZE, NULL, error, PJRT_Error_Code_UNKNOWN};

@@ -123,6 +123,9 @@ static inline bool pjrt_call_below(pjrt_stack *stack, int function, void *args, 
 PJRT_Error *pjrt_make_error(PJRT_Error_Code code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool pjrt_is_layer_error(const PJRT_Error *error);
 
+/* Empties the results in the arguments of a call that is not made. Memory of the caller stays as it is. */
+void pjrt_clear_outputs(const pjrt_struct *type, void *args);
+
 /* The code and the text of an error of this stack, also of one of a layer. The text lives as long as the error. */
 PJRT_Error_Code pjrt_error_code(pjrt_stack *stack, const PJRT_Error *error);
 const char *pjrt_error_message(pjrt_stack *stack, const PJRT_Error *error, size_t *size);
@@ -132,5 +135,10 @@ const char *pjrt_error_message(pjrt_stack *stack, const PJRT_Error *error, size_
 bool pjrt_option(const char *options, const char *key, char *value, size_t size);
 /* The first key in options that is none of `keys`, a null-terminated list; false if there is none. */
 bool pjrt_unknown_option(const char *options, const char *const *keys, char *key, size_t size);
+
+/* Reads the next key and value, and moves the options on; false at their end. What does not fit is cut. */
+bool pjrt_next_option(const char **options, char *key, size_t key_size, char *value, size_t value_size);
+/* Whether a name matches a pattern, which ends at `end`: * stands for any letters, ? for one. */
+bool pjrt_matches(const char *pattern, const char *end, const char *name);
 
 #endif /* PJRT_LAYER_LAYER_H_ */

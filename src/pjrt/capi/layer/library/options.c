@@ -48,3 +48,25 @@ bool pjrt_unknown_option(const char *options, const char *const *keys, char *key
   }
   return false;
 }
+
+bool pjrt_next_option(const char **options, char *key, size_t key_size, char *value, size_t value_size) {
+  while (**options == ',') (*options)++;
+  if (**options == 0) return false;
+  const size_t length = key_length(*options), kept = length < key_size ? length : key_size - 1;
+  memcpy(key, *options, kept);
+  key[kept] = 0;
+  const char *text = *options + length;
+  *options = read_value(*text == '=' ? text + 1 : text, value, value_size);
+  return true;
+}
+
+bool pjrt_matches(const char *pattern, const char *end, const char *name) {
+  if (pattern == end) return *name == 0;
+  if (*pattern == '*') {
+    for (;; name++) {
+      if (pjrt_matches(pattern + 1, end, name)) return true;
+      if (*name == 0) return false;
+    }
+  }
+  return *name != 0 && (*pattern == '?' || *pattern == *name) && pjrt_matches(pattern + 1, end, name + 1);
+}

@@ -105,17 +105,6 @@ bool trace_read_options(const char *text, struct trace_options *options, char *p
   return true;
 }
 
-static bool matches(const char *pattern, const char *end, const char *name) {
-  if (pattern == end) return *name == 0;
-  if (*pattern == '*') {
-    for (;; name++) {
-      if (matches(pattern + 1, end, name)) return true;
-      if (*name == 0) return false;
-    }
-  }
-  return *name != 0 && (*pattern == '?' || *pattern == *name) && matches(pattern + 1, end, name + 1);
-}
-
 /* A pattern may leave out "PJRT_". With only excluding patterns, everything else is wanted. */
 bool trace_wants(const struct trace_options *options, const char *function) {
   const char *pattern = options->functions;
@@ -127,7 +116,7 @@ bool trace_wants(const struct trace_options *options, const char *function) {
     if (end == NULL) end = pattern + strlen(pattern);
     const bool excludes = *pattern == '!';
     const char *start = pattern + excludes;
-    const bool match = matches(start, end, function) || matches(start, end, short_name);
+    const bool match = pjrt_matches(start, end, function) || pjrt_matches(start, end, short_name);
     if (excludes) {
       excluded |= match;
     } else {

@@ -153,10 +153,7 @@ static void *refused_call(pjrt_check *check) {
   const pjrt_struct *type = check->frame->function->args;
   pjrt_release_uses(check);
   if (check->unreadable) return check->error;
-  for (const pjrt_field *field = type->fields; field < type->fields + type->num_fields; field++) {
-    if (field->direction == PJRT_OUT && field->variant < 0 && pjrt_has_field(type, field, check->args))
-      memset((char *)check->args + field->offset, 0, field->size);
-  }
+  pjrt_clear_outputs(type, check->args);
   return check->error;
 }
 
