@@ -340,6 +340,23 @@ def constant(operation: Operation) -> Any:
     return np.broadcast_to(operation.attribute("value"), operation.results[0].type.shape)
 
 
+def bitcast(operation: Operation, x: Tensor) -> Tensor:
+    return x.bitcast(dtype_of(operation))
+
+
+def power(operation: Operation, base: Tensor, exponent: Tensor) -> Tensor:
+    """Return a power, computed as f64: a product with a logarithm has fewer right digits than f32 has."""
+    x, y = base.cast(dtypes.float64), exponent.cast(dtypes.float64)
+    half = y * 0.5
+    is_whole = y.floor().eq(y)
+    is_odd = is_whole & half.floor().ne(half)
+    size = (y * magnitude(x).log2()).exp2()
+    size = (y.eq(0) | x.eq(1) | (x.eq(-1) & (y == y))).where(1, size)
+    signed = is_odd.where(with_sign_of(size, x), size)
+    # The NaN of 0 / 0 of data: tinygrad takes NaN != NaN of constants for false.
+    return ((x < 0) & (x > -math.inf) & ~is_whole & (y == y)).where((x - x) / (x - x), signed)
+
+
 def iota(operation: Operation) -> Tensor:
     shape, dimension = operation.results[0].type.shape, operation.attribute("iota_dimension")
     row = Tensor.arange(shape[dimension], dtype=dtypes.int32)
@@ -472,24 +489,42 @@ def best(largest: bool, x: Tensor, places: Tensor, start: Tensor, first: Tensor,
     return value, place
 
 
+def area(x: Tensor, offset: Sequence[int], shape: Sequence[int], strides: Sequence[int]) -> Tensor:
+    """Return the elements of a tensor that are at one offset of each window."""
+    return x[tuple(slice(o, o + (n - 1) * step + 1, step) for o, n, step in zip(offset, shape, strides, strict=True))]
+
+
 def reduce_window(operation: Operation, x: Tensor, start: Tensor) -> Tensor:
-    name, window = lowering.reducer(operation), lowering.window(operation)
-    x = spread(x, [d - 1 for d in window.base_dilation], start)
-    x = padded(x, window.padding, start)
+    function, window = REDUCERS[lowering.reducer(operation)], lowering.window(operation)
     shape = operation.results[0].type.shape
-    wide_x = x.cast(summing_type(x.dtype))
-    parts = []
-    for offsets in np.ndindex(*window.sizes):
-        begin = [offset * dilation for offset, dilation in zip(offsets, window.window_dilation, strict=True)]
-        parts.append(
-            wide_x[
-                tuple(
-                    slice(first, first + (size - 1) * stride + 1, stride)
-                    for first, size, stride in zip(begin, shape, window.strides, strict=True)
-                )
-            ]
-        )
-    return fold(REDUCERS[name], parts, start.cast(wide_x.dtype).expand(shape))
+    x = padded(spread(x, [d - 1 for d in window.base_dilation], start), window.padding, start)
+    x = x.cast(summing_type(x.dtype))
+    parts = [
+        area(x, [o * d for o, d in zip(offset, window.window_dilation, strict=True)], shape, window.strides)
+        for offset in np.ndindex(*window.sizes)
+    ]
+    return fold(function, parts, start.cast(x.dtype).expand(shape))
+
+
+def select_and_scatter(operation: Operation, x: Tensor, source: Tensor, start: Tensor) -> Tensor:
+    """Return the sum of the source's elements at the places that their windows select: the gradient of a pooling."""
+    window, shape = lowering.window(operation), source.shape
+    keeps = COMPARISONS["GE" if lowering.selector(operation) == "maximum" else "LE"]
+    inside = padded(x.const_like(True, dtypes.bool), window.padding, 0)
+    full = padded(x, window.padding, 0)
+    chosen = Tensor.full(shape, -1, dtype=dtypes.int32, buffer=False)
+    best = area(full, [0] * x.ndim, shape, window.strides)
+    for number, offset in enumerate(np.ndindex(*window.sizes)):
+        value = area(full, offset, shape, window.strides)
+        taken = area(inside, offset, shape, window.strides) & ((chosen < 0) | ~keeps(best, value))
+        best, chosen = taken.where(value, best), taken.where(number, chosen)
+    chosen = chosen.contiguous()  # or each offset would find it again
+    total = Tensor.full(full.shape, 0, dtype=summing_type(x.dtype), buffer=False)
+    for number, offset in enumerate(np.ndindex(*window.sizes)):
+        part = spread(chosen.eq(number).where(source, 0).cast(total.dtype), [step - 1 for step in window.strides], 0)
+        after = [size - o - n for size, o, n in zip(full.shape, offset, part.shape, strict=True)]
+        total = total + padded(part, list(zip(offset, after, strict=True)), 0)
+    return add(padded(total, [(-low, -high) for low, high in window.padding], 0), start)
 
 
 def clamped(index: Tensor, limit: int) -> Tensor:
@@ -590,6 +625,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
         "abs": wide(absolute),
         "add": plain(add),
         "and": plain(lambda x, y: x & y),
+        "bitcast_convert": bitcast,
         "broadcast_in_dim": broadcast,
         "ceil": wide(ceil),
         "clamp": plain(lambda low, x, high: minimum(maximum(x, low), high)),
@@ -620,6 +656,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
         "not": plain(lambda x: x.bitwise_not()),
         "or": plain(lambda x, y: x | y),
         "pad": pad,
+        "power": power,
         "reduce": reduce,
         "reduce_window": reduce_window,
         "remainder": plain(lambda x, y: x.fmod(y)),
@@ -629,6 +666,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
         "round_nearest_even": wide(round_half_even),
         "rsqrt": wide(lambda x: x.sqrt().reciprocal()),
         "scatter": scatter,
+        "select_and_scatter": select_and_scatter,
         "select": plain(lambda which, x, y: which.where(x, y)),
         "shift_left": plain(lambda x, y: x << y),
         "shift_right_arithmetic": plain(partial(shift_right, SIGNED)),
@@ -642,7 +680,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
         "transpose": lambda op, x: x.permute(op.attribute("permutation")),
         "xor": plain(lambda x, y: x ^ y),
     }.items()
-}
+} | {"chlo.square": plain(lambda x: x * x)}
 """The operations, each with the function that makes its graph of those of its operands."""
 
 
@@ -661,10 +699,11 @@ LARGEST_WINDOW = 64
 """Elements of a window of reduce_window: each is an operand of the fused kernel."""
 
 
-def reduces_windows(operation: Operation) -> bool:
+def pools(operation: Operation) -> bool:
+    """Whether tinygrad has the function of a window, and the window is small."""
     return (
         lowering.reducer(operation) in REDUCERS
-        and len(operation.operands) == 2
+        and len(operation.results) == 1
         and math.prod(lowering.window(operation).sizes) <= LARGEST_WINDOW
     )
 
@@ -674,14 +713,26 @@ def scatters(operation: Operation) -> bool:
     return form is not None and (form.reducer == "second" or reduces(operation))
 
 
+def selects(operation: Operation) -> bool:
+    return (
+        pools(operation)
+        and lowering.selector(operation) is not None
+        and lowering.reducer(operation) == "add"
+        and dtype_of(operation) is not dtypes.bool
+    )
+
+
 FORMS: dict[str, Callable[[Operation], bool]] = {
+    "stablehlo.bitcast_convert": lambda op: op.operands[0].type.sizes == op.results[0].type.sizes,
     "stablehlo.compare": lambda op: op.attribute("compare_type", None) != "TOTALORDER",
     "stablehlo.divide": lambda op: dtype_of(op) is not dtypes.bool,
     "stablehlo.gather": lambda op: lowering.nd_gather(op) is not None,
+    "stablehlo.power": lambda op: op.results[0].type.element.is_floating and dtype_of(op) is not dtypes.float64,
     "stablehlo.reduce": reduces,
-    "stablehlo.reduce_window": reduces_windows,
+    "stablehlo.reduce_window": pools,
     "stablehlo.remainder": lambda op: op.results[0].type.element.is_integer,
     "stablehlo.scatter": scatters,
+    "stablehlo.select_and_scatter": selects,
 }
 """For operations that tinygrad has in some forms only: whether it has this one."""
 
@@ -693,6 +744,7 @@ def supported(operation: Operation, types: frozenset[DType]) -> bool:
         operation.name in OPERATIONS
         and all(TYPES.get(value.type.element) in types and value.type.size > 0 for value in values)
         and FORMS.get(operation.name, lambda operation: True)(operation)
+        and (operation.name != "stablehlo.power" or dtypes.float64 in types)
     )
 
 
