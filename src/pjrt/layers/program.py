@@ -146,7 +146,7 @@ class _Target:
         result = probe.probe(declaration, time_limit=time_limit)
         if result.problem:
             raise FailedPreconditionError(f"{plugin}: {result.problem}")
-        if is_path(plugin):
+        if is_path(os.fspath(plugin)):
             stem = re.sub(r"^(lib)?(pjrt[-_]plugin[-_])?", "", Path(plugin).name.partition(".")[0])
             return cls(declaration, _word(stem) or "plugin", Path(declaration.library))
         return cls(declaration, declaration.name, None)

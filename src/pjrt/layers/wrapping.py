@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
 from pjrt.capi import LoadedPlugin, open_table, plugin_at
-from pjrt.capi.export import ExportedPlugin, export
+from pjrt.capi.export import ExportedPlugin
 from pjrt.capi.layer import stack
 from pjrt.plugins import registry
 from pjrt.plugins.env_vars import set_environment
+
+_lock = threading.Lock()
+_exports: dict[Plugin, ExportedPlugin] = {}
 
 
 def wrap(
@@ -86,7 +90,7 @@ def table_of(plugin: object) -> tuple[int, str, str, object]:
     if isinstance(plugin, LoadedPlugin):
         return plugin.address, plugin.path, plugin.name, plugin
     if isinstance(plugin, Plugin):
-        plugin = export(plugin.client, name=plugin.name)
+        plugin = _exported(plugin)
     if isinstance(plugin, ExportedPlugin):
         return plugin.address, f"<{plugin.name}>", plugin.name, plugin
     raise InvalidArgumentError(

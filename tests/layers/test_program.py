@@ -1,0 +1,144 @@
+"""Programs that know nothing of layers, run with layers before their plugins."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny import build
+from tiny.control import Control
+
+import pjrt
+from pjrt import layers
+from pjrt.capi.layer.stack import library_path
+
+PROGRAMS = Path(__file__).parent / "loading"
+SEARCHES = "table yes\nagain same\neverywhere yes\nnext yes\nmissing no\nreason yes\n"
+JAX = """
+import sys
+import jax, jax.numpy as jnp
+x = jax.device_put(jnp.arange(4.0), jax.devices()[0])
+print(jax.devices()[0].client.platform, jax.jit(lambda x: jnp.sin(x) * 2)(x).tolist()[0], file=open(sys.argv[1], "w"))
+"""
+
+
+@pytest.fixture(scope="module")
+def searches(tiny_cache: Path) -> Path:
+    """A program in C that searches for symbols in every way."""
+    return build.build([PROGRAMS / "searches.c"], tiny_cache, "searches", ["-fPIE", "-pie", "-ldl"])
+
+
+@pytest.fixture(scope="module")
+def hanging(tiny_cache: Path) -> Path:
+    return build.build([PROGRAMS / "hangs.c"], tiny_cache, "libhangs.so")
+
+
+def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+    with layers.program_environment(["pass"], options={}, **options) as environment:  # type: ignore[arg-type]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
+        )
+
+
+def test_a_program_without_python(searches: Path, tiny_copy: Callable[..., Control]) -> None:
+    """The search for the table is answered; every other is the dynamic linker's, which knows who searches."""
+    done = run([str(searches), str(tiny_copy().path)])
+    assert (done.stdout, done.stderr, done.returncode) == (SEARCHES, "", 0)
+
+
+def test_the_driver_of_the_tiny_plugin(tiny_library: Path, tiny_cache: Path) -> None:
+    """It goes through every function of the plugin, in C; a layer changes nothing."""
+    source = build.HERE / "driver" / "driver.c"
+    driver = build.build([source], tiny_cache, "driver-for-layers", ["-fPIE", "-pie", "-ldl"])
+    done = run([str(driver), str(tiny_library)])
+    assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)
+
+
+def test_layers_of_the_environment_that_do_not_exist(searches: Path, tiny_copy: Callable[..., Control]) -> None:
+    path = tiny_copy().path
+    environment = {**os.environ, "LD_PRELOAD": str(library_path()), "PJRT_LAYERS": "trac"}
+    done = subprocess.run([searches, path], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("table no\n")
+    assert done.stderr.startswith(f"pjrt: the plugin {path} gets no layers, and so no table: there is no layer 'trac'")
+
+
+@pytest.mark.parametrize("plugin", ["reference", "cpu"])
+def test_jax_on_a_device_in_python(plugin: str, tmp_path: Path) -> None:
+    """JAX runs on the device, through a table that has layers."""
+    script, result = tmp_path / "script.py", tmp_path / "result"
+    script.write_text(JAX)
+    assert layers.run_program([sys.executable, str(script), str(result)], ["pass"], plugin=plugin) == 0
+    assert result.read_text() == f"{plugin} 0.0\n"
+
+
+def test_a_plugin_by_its_path_is_named_to_jax(tiny_copy: Callable[..., Control]) -> None:
+    path = tiny_copy().path
+    shown = "import os; print(os.environ['PJRT_NAMES_AND_LIBRARY_PATHS'], os.environ['JAX_PLATFORMS'])"
+    assert run([sys.executable, "-c", shown], plugin=path).stdout == f"tiny1:{path} tiny1,cpu\n"
+
+
+def test_what_the_environment_names_already_stays(
+    tiny_copy: Callable[..., Control], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny_copy().path
+    monkeypatch.setenv("PJRT_NAMES_AND_LIBRARY_PATHS", f"other:{path},tiny1:/old.so")
+    shown = "import os; print(os.environ['PJRT_NAMES_AND_LIBRARY_PATHS'])"
+    assert run([sys.executable, "-c", shown], plugin=path).stdout == f"other:{path},tiny1:{path}\n"
+
+
+def test_options_reach_the_layer() -> None:
+    with layers.program_environment(["trace"], options={"trace": {"file": "a,b", "sample": 2}}) as environment:
+        assert (environment["PJRT_LAYERS"], environment["PJRT_TRACE"]) == ("trace", "file=a\\,b,sample=2")
+
+
+@pytest.mark.parametrize(("code", "status"), [("raise SystemExit(3)", 3), ("import os; os.kill(os.getpid(), 9)", 137)])
+def test_the_exit_status_is_the_programs(code: str, status: int) -> None:
+    assert layers.run_program([sys.executable, "-c", code], ["pass"]) == status
+
+
+def test_an_interrupt_is_the_programs_own() -> None:
+    """The program ends by the interrupt; this process goes on, with the signal handler that it had."""
+    before = signal.getsignal(signal.SIGINT)
+    code = "import os, signal; os.kill(os.getppid(), signal.SIGINT); raise SystemExit(5)"
+    assert layers.run_program([sys.executable, "-c", code], ["pass"]) == 5
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    ("command", "names", "plugin", "error", "message"),
+    [
+        ([], ["pass"], None, pjrt.InvalidArgumentError, "expected a program to run, found none"),
+        (["/no/such/program"], ["pass"], None, pjrt.NotFoundError, "there is no program '/no/such/program'"),
+        (["/"], ["pass"], None, pjrt.FailedPreconditionError, "cannot run '/'"),
+        (["true"], ["trac"], None, pjrt.InvalidArgumentError, "there is no layer 'trac'"),
+        (["true"], ["pass"], "nothing", pjrt.NotFoundError, "nothing"),
+    ],
+)
+def test_what_is_refused(
+    command: list[str], names: list[str], plugin: str | None, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        layers.run_program(command, names, plugin=plugin)
+
+
+def test_a_library_that_is_no_plugin(no_symbol_library: Path) -> None:
+    with pytest.raises(pjrt.FailedPreconditionError, match="no function GetPjrtApi"):
+        layers.run_program(["true"], ["pass"], plugin=no_symbol_library)
+
+
+def test_a_library_that_never_finishes_loading(hanging: Path) -> None:
+    with pytest.raises(pjrt.FailedPreconditionError, match=r"libhangs.so: it did not answer within 3 seconds"):
+        layers.run_program(["true"], ["pass"], plugin=hanging, time_limit=3)
+
+
+def test_temporary_libraries_are_removed() -> None:
+    shown = "import os; print(os.environ['PJRT_NAMES_AND_LIBRARY_PATHS'])"
+    name, _, path = run([sys.executable, "-c", shown], plugin="reference").stdout.strip().partition(":")
+    assert name == "pjrt_reference"
+    assert path.endswith("libreference.so")
+    assert not Path(path).parent.exists()

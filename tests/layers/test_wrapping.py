@@ -1,0 +1,146 @@
+"""``pjrt.layers.wrap``, and ``PJRT_LAYERS``: what gets layers, once, and what is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny.control import Control
+
+import pjrt
+from pjrt import capi, layers
+from pjrt.capi.layer import stack
+
+
+def make_client(**options: object) -> pjrt.Client:
+    return pjrt.client("reference", **options)
+
+
+def test_the_layers_have_names() -> None:
+    assert {"pass", "trace", "validate", "record"} <= set(layers.layer_names())
+
+
+@pytest.mark.parametrize("kind", ["name", "path", "loaded", "exported", "built-in"])
+def test_whatever_is_a_plugin(kind: str, tiny_copy: Callable[..., Control]) -> None:
+    path = tiny_copy().path
+    plugin = {
+        "name": lambda: "reference",
+        "path": lambda: path,
+        "loaded": lambda: capi.load_plugin(path),
+        "exported": lambda: pjrt.export(make_client, name="exported"),
+        "built-in": lambda: pjrt.load_plugin("reference"),
+    }[kind]()
+    wrapped = layers.wrap(plugin, ["pass"])
+    assert stack.layers_of(wrapped.address) == ("pass",)
+    with wrapped.client() as client:
+        assert client.buffer_from_host(np.arange(3.0)).tolist() == [0, 1, 2]
+
+
+def test_the_same_plugin_again_is_the_same(tiny_copy: Callable[..., Control]) -> None:
+    path = tiny_copy().path
+    wrapped = layers.wrap(path, ["pass"])
+    assert layers.wrap(path, ["pass"]) is wrapped
+    assert layers.wrap(path, "pass") is wrapped
+    plain = capi.load_plugin(path)
+    assert plain is not wrapped
+    assert layers.wrap(plain, ["pass"]) is wrapped
+    assert layers.wrap(pjrt.load_plugin("reference"), ["pass"]) is layers.wrap("reference", ["pass"])
+
+
+def test_layers_off_and_on(tiny_copy: Callable[..., Control]) -> None:
+    wrapped = layers.wrap(tiny_copy().path, ["pass"])
+    with wrapped.client() as client:
+        assert layers.disable(wrapped, "pass")
+        buffer = client.buffer_from_host([1.0])
+        assert not layers.enable(wrapped, "pass")
+        assert buffer.tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "names", "options", "error", "message"),
+    [
+        ("reference", ["trac"], {}, pjrt.InvalidArgumentError, "there is no layer 'trac'; the layers are: pass"),
+        ("reference", [], {}, pjrt.InvalidArgumentError, "expected at least one layer, found none"),
+        (
+            "reference",
+            ["pass"],
+            {"trace": {}},
+            pjrt.InvalidArgumentError,
+            "options of the layers pass, found some of 'trace'",
+        ),
+        ("reference", ["pass"] * 9, {}, pjrt.InvalidArgumentError, "expected at most 8 layers, found more"),
+        ("reference", ["pass"], {"pass": {"a": "1\n2"}}, pjrt.InvalidArgumentError, "must not contain line breaks"),
+        ("nothing", ["pass"], {}, pjrt.NotFoundError, "nothing"),
+        ("/no/such/plugin.so", ["pass"], {}, pjrt.NotFoundError, "/no/such/plugin.so"),
+        (5, ["pass"], {}, pjrt.InvalidArgumentError, "found int"),
+    ],
+)
+def test_what_is_refused(
+    plugin: str, names: list[str], options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        layers.wrap(plugin, names, **options)  # type: ignore[arg-type]
+
+
+def test_a_library_that_is_no_plugin(no_symbol_library: Path) -> None:
+    with pytest.raises(pjrt.FailedPreconditionError, match="no function GetPjrtApi"):
+        layers.wrap(no_symbol_library, ["pass"])
+
+
+def run(code: str, *arguments: str, **environment: str) -> str:
+    """Run code in a Python of its own and return what it prints."""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+    return done.stdout + (done.stderr.strip().splitlines()[-1] if done.returncode else "")
+
+
+WHAT_HAS_LAYERS = """
+import sys
+import pjrt
+from pjrt import capi
+from pjrt.capi.layer import stack
+
+def make_client(**options):
+    return pjrt.client("reference", **options)
+
+def shown(plugin):
+    return ",".join(stack.layers_of(plugin.address)), ",".join(stack.layers_of(stack.plugin_table(plugin.address) or 0))
+
+print(*shown(capi.load_plugin(sys.argv[1])))
+exported = pjrt.export(make_client, name="exported")
+print(*shown(exported), *shown(capi.load_capsule(exported.capsule)))
+print(*shown(capi.load_plugin(sys.argv[2])))
+client = pjrt.client("reference")
+print(type(client).__name__, pjrt.client("reference").platform_name)
+inner = capi.load_capsule(exported.capsule).client()
+print(inner.buffer_from_host([1.0]).tolist())
+"""
+
+
+def test_the_environment(tiny_copy: Callable[..., Control], tmp_path: Path) -> None:
+    """Each table gets the layers once: also one of an exported library, which asks for them itself."""
+    library = tmp_path / "libreference.so"
+    subprocess.run([sys.executable, "-m", "pjrt", "export", "reference", "-o", str(library)], check=True, timeout=60)
+    printed = run(WHAT_HAS_LAYERS, str(tiny_copy().path), str(library), PJRT_LAYERS="pass,pass")
+    assert printed.splitlines() == [
+        "pass,pass ",
+        "pass,pass  pass,pass ",
+        "pass,pass ",
+        "PluginClient reference",
+        "[1.0]",
+    ]
+
+
+def test_an_environment_with_a_wrong_name(tiny_copy: Callable[..., Control]) -> None:
+    load = "import sys, pjrt; pjrt.client(sys.argv[1])"
+    expected = "pjrt.api.errors.InvalidArgumentError: INVALID_ARGUMENT: there is no layer 'trac'; the layers are: pass"
+    assert run(load, str(tiny_copy().path), PJRT_LAYERS="pass,trac").startswith(expected)
+    assert run(load, "reference", PJRT_LAYERS="trac").startswith(expected)
+    assert run(load, "reference", PJRT_LAYERS="") == ""
