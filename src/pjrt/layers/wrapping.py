@@ -10,7 +10,7 @@ from pathlib import Path
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
 from pjrt.capi import LoadedPlugin, open_table, plugin_at
-from pjrt.capi.export import ExportedPlugin
+from pjrt.capi.export import ExportedPlugin, export
 from pjrt.capi.layer import stack
 from pjrt.plugins import registry
 from pjrt.plugins.env_vars import set_environment
@@ -67,6 +67,14 @@ def disable(plugin: LoadedPlugin, layer: str) -> bool:
         InvalidArgumentError: the plugin has no such layer.
     """
     return stack.enable(plugin.address, layer, False)
+
+
+def _exported(plugin: Plugin) -> ExportedPlugin:
+    """Return the export of a plugin in Python: for the same plugin the same one."""
+    with _lock:
+        if plugin not in _exports:
+            _exports[plugin] = export(plugin.client, name=plugin.name)
+        return _exports[plugin]
 
 
 def table_of(plugin: object) -> tuple[int, str, str, object]:

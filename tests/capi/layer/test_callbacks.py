@@ -1,4 +1,4 @@
-"""Callbacks through layers: each reaches its target with its own data, once where it is for one call, and leaves nothing."""
+"""Callbacks through layers: each reaches its target with its own data, as often as it may, and leaves nothing."""
 
 from __future__ import annotations
 
