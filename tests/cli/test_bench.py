@@ -97,3 +97,26 @@ def test_bad_input_is_one_line(path: Path, arguments: list[object], message: str
     (line,) = result.stderr.splitlines()
     assert line.startswith("pjrt: error: ")
     assert message in line
+
+
+def test_a_device_that_cannot_run_the_program_has_a_row(path: Path, tmp_path: Path) -> None:
+    device = tmp_path / "device.py"
+    device.write_text(
+        "import pjrt\n"
+        "def strict(**options): return pjrt.StableHloClient('strict', compile=lambda *_: None, "
+        "operations=['stablehlo.negate'], **options)\n"
+        "def lenient(**options): return pjrt.StableHloClient('lenient', kernels={}, fallback='reference', **options)\n"
+    )
+    devices = ("-d", f"{device}:strict", "-d", "reference", "-d", f"{device}:lenient")
+    result = bench(path, "-i", "zeros", *devices, "-n", 5, "--html", tmp_path / "times.html")
+    assert result.exit_code == 0, result.output
+    lines = [line.split() for line in result.output.splitlines()]
+    assert [f"{device}:strict", "failed"] in lines
+    assert any(line[:1] == [f"{device}:lenient"] and line[5:] for line in lines)
+    assert "on the fallback" in result.output
+    assert f"{device}:lenient: the fallback runs 1 stablehlo.add" in result.output
+    assert "the device 'strict' does not run stablehlo.add" in result.output
+    assert "does not run stablehlo.add" in (tmp_path / "times.html").read_text()
+    alone = bench(path, "-i", "zeros", "-d", f"{device}:strict", "-n", 5)
+    assert alone.exit_code == 2
+    assert "does not run stablehlo.add" in alone.output

@@ -217,6 +217,59 @@ def test_too_many_executions_in_flight_on_several_devices() -> None:
         pjrt.bench(SHARDED, ["reference"], [X], in_flight=MOST_IN_FLIGHT + 1)
 
 
+SORT = """func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %0 = "stablehlo.sort"(%x) <{dimension = 0 : i64}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+  }) : (tensor<4xf32>) -> tensor<4xf32>
+  %1 = stablehlo.sine %0 : tensor<4xf32>
+  %2 = stablehlo.negate %1 : tensor<4xf32>
+  return %2 : tensor<4xf32>
+}"""
+
+
+def negating(name: str, fallback: str | None) -> pjrt.Client:
+    """A device of one operation."""
+
+    def compile_(program: Any, options: pjrt.CompileOptions) -> Any:
+        return lambda x: -x
+
+    return pjrt.StableHloClient(name, compile=compile_, operations=["stablehlo.negate"], fallback=fallback)
+
+
+def test_a_device_that_cannot_run_the_program_is_an_error_beside_the_others() -> None:
+    devices = [negating("strict", None), "reference", negating("lenient", "reference")]
+    benchmark = pjrt.bench(SORT, devices, [X], count=3)
+    assert [device.label for device in benchmark.devices] == ["reference", "lenient"]
+    assert benchmark.ratios()[0].median == 1
+    (error,) = benchmark.errors.values()
+    assert error.message.startswith("strict: ")
+    assert "stablehlo.sort" in error.message
+    plain = benchmark.as_dict()
+    assert plain["errors"] == {"strict": {"code": "UNIMPLEMENTED", "message": error.message}}
+    reference, lenient = plain["devices"]
+    assert (reference["operations"], reference["fallback"]) == (None, {})
+    assert (lenient["operations"], lenient["fallback"]) == (3, {"stablehlo.sine": 1, "stablehlo.sort": 1})
+
+
+def test_a_device_that_fails_while_it_runs_is_an_error_beside_the_others() -> None:
+    runs = 0
+
+    def run(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        nonlocal runs
+        runs += 1
+        if runs > 4:
+            raise ValueError("overheated")
+        return x + y
+
+    spec = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
+    hot = HostClient("hot", compile=lambda *_: Compiled(run=run, parameters=[spec, spec], outputs=[spec]))
+    benchmark = pjrt.bench(ADD, [hot, "reference"], [X, X], count=20, warm_up=1)
+    assert [device.label for device in benchmark.devices] == ["reference"]
+    assert "overheated" in benchmark.errors["hot"].message
+
+
 def test_a_device_that_fails_is_named() -> None:
     unsupported = """func.func @main() {
       "stablehlo.custom_call"() {call_target_name = "nothing", has_side_effect = true} : () -> ()

@@ -78,7 +78,8 @@ def bench(
 ) -> None:
     """Measure how long PROGRAM takes on each device.
 
-    Compiling, the first execution, executions, and the transfers of arguments and results are timed apart.
+    Compiling, the first execution, executions, and the transfers of arguments and results are timed apart. For a device
+    that cannot run PROGRAM, the reason is printed instead.
     """
     plan_of(count, seconds, warm_up, in_flight, rounds)
     if times is not None:
@@ -137,9 +138,21 @@ def _print(benchmark: Benchmark) -> None:
         ]
         for device, ratio in zip(benchmark.devices, benchmark.ratios(), strict=True)
     ]
+    rows += [[label, "failed", *([""] * (len(columns) - 2))] for label in benchmark.errors]
     print_table(columns, rows, right=columns[1:])
     columns = ["other parts", "compile", "first run", "to device", "from device", "memory peak"]
-    print_table(columns, [_others(device) for device in benchmark.devices], right=columns[1:-1])
+    rows = [_others(device) for device in benchmark.devices]
+    if any(device.operations is not None for device in benchmark.devices):
+        columns.insert(-1, "on the fallback")
+        for row, device in zip(rows, benchmark.devices, strict=True):
+            row.insert(-1, _on_fallback(device))
+    print_table(columns, rows, right=columns[1:-1])
+    for device in benchmark.devices:
+        if device.fallback:
+            names = ", ".join(f"{count} {name}" for name, count in device.fallback.items())
+            click.echo(f"{device.label}: the fallback runs {names}")
+    for error in benchmark.errors.values():
+        click.echo(error.message)
 
 
 def _others(device: DeviceBenchmark) -> list[str]:
@@ -151,6 +164,10 @@ def _others(device: DeviceBenchmark) -> list[str]:
         readable(device.fetch.median),
         _peak(device),
     ]
+
+
+def _on_fallback(device: DeviceBenchmark) -> str:
+    return "" if device.operations is None else f"{sum(device.fallback.values())} of {device.operations}"
 
 
 def _peak(device: DeviceBenchmark) -> str:

@@ -23,10 +23,12 @@ from pjrt.devices.author.code import AuthorCode
 from pjrt.devices.author.comparison import ReferenceComparison
 from pjrt.devices.author.kernels import INTERPRETER, Kernel
 from pjrt.devices.author.payloads import CompilationRecord, CompilationReplay, CompileParsed, DeserializeParsed
+from pjrt.devices.author.share import shares
 from pjrt.devices.author.values import DeviceValues, HostValues
 from pjrt.devices.author.whole_program import on_gathered_arguments
 from pjrt.devices.reference.capability import operations as interpreted_operations
 from pjrt.devices.reference.compiler import compile_program
+from pjrt.devices.reference.cost_analysis import costs
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.observers import Observation, Profile
 from pjrt.host import Compiled, HostClient
@@ -160,6 +162,8 @@ class StableHloClient(HostClient):
             if own_partitioner is False:
                 _refuse_partitions(name, compile_options)
 
+            evaluators: list[Evaluator] = []
+
             def evaluator(module: Any) -> Evaluator:
                 code = AuthorCode(
                     name,
@@ -172,11 +176,13 @@ class StableHloClient(HostClient):
                     options=compile_options,
                 )
                 fold = not observation.observers
-                return Evaluator(module, fold=fold, handlers=self.ffi_handlers, author=code)
+                evaluators.append(Evaluator(module, fold=fold, handlers=self.ffi_handlers, author=code))
+                return evaluators[-1]
 
-            return compile_program(
+            compiled = compile_program(
                 program, compile_options, evaluator, observation.loop, vet=False, allocations=self.memory is not None
             )
+            return dataclasses.replace(compiled, cost=lambda: costs(evaluators[0]) | shares(evaluators[0].region.block))
 
         def compile_recorded(program: Program, compile_options: CompileOptions) -> Compiled:
             if compile is None or deserialize is None:

@@ -222,6 +222,11 @@ class RunKernel:
         self._constants = places(constants)
         self.environment = compiled.takes_context or values.needs_environment
 
+    @property
+    def num_operations(self) -> int:
+        """The number of operations of the run."""
+        return len(self._run.pending)
+
     def interpreted(self, environment: block.Environment, operands: Sequence[Any]) -> Sequence[Any]:
         """Return the results of the interpreter's kernels, one after the other.
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+from pjrt import ifrt
 from pjrt.api.checks import expect_int
 from pjrt.api.compile_options import CompileOptions
-from pjrt.api.errors import InvalidArgumentError, naming
+from pjrt.api.errors import InvalidArgumentError, PjrtError, naming
 from pjrt.api.program import Program
 from pjrt.artifacts.saved_executable import SavedExecutable
+from pjrt.models.argument import Argument
 from pjrt.models.benchmark.latency import Latencies
 from pjrt.models.benchmark.measurement import Measurement, MemoryPeak, Plan
 from pjrt.models.benchmark.workload import Workload
@@ -70,9 +72,13 @@ def bench(
         compile_options: the compile options; they win over the program.
         client_options: options of the clients that are made.
 
+    Returns:
+        The benchmark. Devices that cannot compile or run the program are in ``errors``.
+
     Raises:
+        NotFoundError: there is no such file or device.
         InvalidArgumentError: an input does not fit the program, or an option is out of range.
-        PjrtError: a device cannot compile or run the program; the message names the device.
+        PjrtError: no device runs the program, or a client cannot be made; the message names the device.
     """
     plan = plan_of(count, seconds, warm_up, in_flight, rounds)
     file = ModelFile.of(model)
@@ -81,20 +87,40 @@ def bench(
         raise InvalidArgumentError("expected at least one device to measure, found none")
     arguments = values_of(file, inputs, shapes)
     origin = time.perf_counter_ns()
+    errors: dict[str, PjrtError] = {}
     with contextlib.ExitStack() as stack:
-        subjects = []
+        subjects: list[_Subject] = []
         for label, device in named:
             with naming(label):
                 options = dict(client_options or {}) if isinstance(device, str) else {}
                 loaded = stack.enter_context(load_model(file, device, compile_options=compile_options, **options))
-                subjects.append(_Subject(label, loaded, arguments, plan, origin))
+                fitted = loaded.fitted(arguments)
+            with _noting(errors, label):
+                subjects.append(_Subject(label, loaded, fitted, plan, origin))
         for number in range(plan.rounds):
             for subject in subjects:
-                with naming(subject.label):
+                if subject.label in errors:
+                    continue
+                with _noting(errors, subject.label):
                     if number == 0:
                         subject.measurement.warm_up()
                     subject.measurement.run_round(number)
-        return Benchmark(_name_of(file, subjects[0]), plan.rounds, tuple(each.results() for each in subjects))
+        measured = [subject for subject in subjects if subject.label not in errors]
+        if not measured:
+            raise next(iter(errors.values()))
+        return Benchmark(
+            _name_of(file, measured[0]), plan.rounds, tuple(each.results() for each in measured), dict(errors)
+        )
+
+
+@contextlib.contextmanager
+def _noting(errors: dict[str, PjrtError], label: str) -> Iterator[None]:
+    """Note the error of a device by its label, in place of raising it."""
+    try:
+        with naming(label):
+            yield
+    except PjrtError as error:
+        errors[label] = error
 
 
 @dataclass(frozen=True)
@@ -133,6 +159,9 @@ class DeviceBenchmark:
         pipelined: the executions with several in flight, each from its call; empty with one in flight.
         throughput: executions a second, with ``in_flight`` of them in flight, without transfers.
         memory_peak: the most memory in use; None where neither the device nor the system reports it.
+        operations: the number of operations of the program as the device runs them; None where it has no fallback, or
+            does not report what the fallback runs.
+        fallback: the number of operations that the fallback runs, by name.
     """
 
     label: str
@@ -151,6 +180,8 @@ class DeviceBenchmark:
     pipelined: Latencies
     throughput: float
     memory_peak: MemoryPeak | None
+    operations: int | None = None
+    fallback: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, Latencies]:
@@ -184,6 +215,8 @@ class DeviceBenchmark:
             "executions_per_second": self.throughput,
             "memory_peak_bytes": None if peak is None else peak.nbytes,
             "memory_peak_of": None if peak is None else peak.source,
+            "operations": self.operations,
+            "fallback": dict(self.fallback),
         }
 
 
@@ -194,12 +227,14 @@ class Benchmark:
     Attributes:
         program: the program's name or file.
         rounds: the number of rounds, in each of which all devices were measured one after the other.
-        devices: the results of each device, in the order of the call.
+        devices: the results of each device that ran the program, in the order of the call.
+        errors: the errors of the other devices, by label.
     """
 
     program: str
     rounds: int
     devices: tuple[DeviceBenchmark, ...]
+    errors: Mapping[str, PjrtError] = field(default_factory=dict)
 
     def ratios(self) -> tuple[Ratio, ...]:
         """Return each device's time of an execution as a multiple of the first device's."""
@@ -211,7 +246,8 @@ class Benchmark:
             {**each.as_dict(), "ratio": {"median": ratio.median, "low": ratio.low, "high": ratio.high}}
             for each, ratio in zip(self.devices, self.ratios(), strict=True)
         ]
-        return {"program": self.program, "rounds": self.rounds, "devices": devices}
+        errors = {label: {"code": each.code.name, "message": each.message} for label, each in self.errors.items()}
+        return {"program": self.program, "rounds": self.rounds, "devices": devices, "errors": errors}
 
 
 def plan_of(count: int | None, seconds: float | None, warm_up: int | None, in_flight: int, rounds: int) -> Plan:
@@ -238,10 +274,9 @@ def plan_of(count: int | None, seconds: float | None, warm_up: int | None, in_fl
 class _Subject:
     """One device of a benchmark."""
 
-    def __init__(self, label: str, model: Model, arguments: Sequence[Any], plan: Plan, origin: int) -> None:
+    def __init__(self, label: str, model: Model, fitted: Sequence[Argument], plan: Plan, origin: int) -> None:
         self.label = label
         self.model = model
-        fitted = model.fitted(arguments)
         begin = time.perf_counter()
         self.executable = model.compile([argument.shape for argument in fitted])
         self.compile_seconds = time.perf_counter() - begin
@@ -256,6 +291,7 @@ class _Subject:
 
     def results(self) -> DeviceBenchmark:
         client, measurement = self.model.client, self.measurement
+        operations, fallback = _fallback_of(self.executable)
         return DeviceBenchmark(
             label=self.label,
             platform_name=client.platform_name,
@@ -273,7 +309,22 @@ class _Subject:
             pipelined=measurement.pipelined.latencies(),
             throughput=measurement.throughput,
             memory_peak=measurement.memory_peak,
+            operations=operations,
+            fallback=fallback,
         )
+
+
+def _fallback_of(executable: ifrt.LoadedExecutable) -> tuple[int | None, dict[str, int]]:
+    """Return the number of operations, and of those that the fallback runs by name, from the cost analysis."""
+    try:
+        costs = executable.pjrt_executable.cost_analysis()
+    except PjrtError:
+        return None, {}
+    if "operations" not in costs:
+        return None, {}
+    prefix = "fallback "
+    fallback = {key.removeprefix(prefix): int(n) for key, n in costs.items() if key.startswith(prefix)}
+    return int(costs["operations"]), dict(sorted(fallback.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _name_of(file: ModelFile, subject: _Subject) -> str:

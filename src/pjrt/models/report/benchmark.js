@@ -107,7 +107,7 @@ function executions() {
 }
 
 function others() {
-  const numbers = ['devices', 'compile', 'first run', 'to device', 'from device'];
+  const numbers = ['devices', 'compile', 'first run', 'to device', 'from device', 'operations on the fallback'];
   const owner = {device: 'a device', process: 'the process'};
   const rows = data.devices.map((device) => [
     device.device,
@@ -117,6 +117,8 @@ function others() {
     seconds(device.first_run_seconds),
     seconds(device.put.median_seconds),
     seconds(device.fetch.median_seconds),
+    device.operations === null ? '' :
+      `${Object.values(device.fallback).reduce((sum, count) => sum + count, 0)} of ${device.operations}`,
     device.memory_peak_of ? `${bytesText(device.memory_peak_bytes)} of ${owner[device.memory_peak_of]}` : 'unknown',
   ]);
   return table(['device', 'platform', ...numbers, 'memory peak'], rows, numbers);
@@ -142,5 +144,6 @@ const HELP = 'From the call until all results are there. The ratio is the median
 document.body.append(header, element('main', {},
   section('Executions', HELP, executions()),
   section('Other parts', 'Transfers are medians.', others()),
+  Object.entries(data.errors).map(([device, error]) => section(`${device} failed`, error.message)),
   section('Percentiles', '', curves()),
   data.devices.map((device, index) => section(device.device, '', plotsOf(data.plots[index])))));
