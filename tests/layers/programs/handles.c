@@ -165,6 +165,16 @@ static void leak(void) {
   BREAK(Client_Destroy, destroy, .client = client);
 }
 
+static void event_left(void) {
+  PJRT_Client *client = make_client();
+  PJRT_Buffer *buffer = make_buffer(client);
+  CALL(Buffer_ReadyEvent, ready, .buffer = buffer);
+  CALL(Event_Await, await, .event = ready.event);
+  destroy_buffer(buffer);
+  BREAK(Client_Destroy, destroy, .client = client);
+  destroy_event(ready.event);
+}
+
 const rule_case handle_cases[] = {
     {"use-after-destroy", use_after_destroy, false},
     {"double-destroy", double_destroy, false},
@@ -180,5 +190,6 @@ const rule_case handle_cases[] = {
     {"destroys-borrowed", destroys_borrowed, false},
     {"destroyed-during-call", destroyed_during_call, true},
     {"leak", leak, false},
+    {"event-left", event_left, false},
     {NULL, NULL, false},
 };

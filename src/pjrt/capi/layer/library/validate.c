@@ -108,9 +108,11 @@ static void end_handles(pjrt_check *check, bool before) {
   for (const pjrt_field *field = type->fields; field < type->fields + type->num_fields; field++) {
     if (field->kind != PJRT_KIND_HANDLE || !(field->marks & wanted) || field->direction != PJRT_IN) continue;
     if (!pjrt_has_field(type, field, check->args)) continue;
+    const bool destroys = pjrt_destroys(check, field);
+    if (!destroys && (field->marks & PJRT_MARK_DESTROYS)) continue;
     void *handle = *(void *const *)pjrt_field_at(field, check->args);
     pjrt_end_handle(check, handle, field->type,
-                    field->marks & PJRT_MARK_DESTROYS   ? PJRT_HANDLE_DESTROYED
+                    destroys                            ? PJRT_HANDLE_DESTROYED
                     : field->marks & PJRT_MARK_CONSUMES ? PJRT_HANDLE_CONSUMED
                                                         : PJRT_HANDLE_DELETED);
   }

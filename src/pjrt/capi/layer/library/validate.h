@@ -79,6 +79,7 @@ void pjrt_findings_flush(pjrt_validate *validate);
 /* ---- validate_life.c ----------------------------------------------------------------------------------------------*/
 /* Checks a handle in the arguments, and notes its use. */
 void pjrt_check_handle(pjrt_check *check, const pjrt_field *field, const char *name, void *handle);
+bool pjrt_destroys(const pjrt_check *check, const pjrt_field *field);
 /* Notes a handle that the plugin gave out: a new object, or one that another object owns. */
 void pjrt_note_handle(pjrt_check *check, const pjrt_field *field, const char *name, void *handle);
 /* Ends what the call destroys, before the call: another thread may get the same address for a new handle during it. */

@@ -13,7 +13,7 @@ typedef struct leak_group {
 
 typedef struct leak_search {
   const void *client, *topology;
-  bool after;           /* the client was destroyed: now for the events whose callbacks were to destroy them */
+  bool after;           /* the client was destroyed: now for the events that are left */
   uint32_t generation;  /* younger objects are of a new client at the same address */
   pjrt_call_site ended;
   leak_group groups[MOST_GROUPS];
@@ -49,8 +49,13 @@ static void visit_object(pjrt_handle_record *record, void *arg) {
   if (record->state >= PJRT_HANDLE_CONSUMED || record->client_destroyed) return;
   if (search->topology != NULL ? record->owner != search->topology : record->client != search->client) return;
   if (record->kind == PJRT_HANDLE_Client || record->generation > search->generation) return; /* the call itself ends it */
-  /* What is pending is completed while the client is destroyed, and then callbacks destroy their events. */
-  if (record->has_callback && !search->after) return;
+  /* Events may outlive their client, and those that are pending end while it is destroyed: their callbacks destroy them. */
+  if (record->kind == PJRT_HANDLE_Event) {
+    if (!search->after || search->topology != NULL) return;
+    add_leak(search, record);
+    record->client = NULL;
+    return;
+  }
   if (search->topology == NULL && is_leak(record)) add_leak(search, record);
   if (record->borrowed) {
     record->state = PJRT_HANDLE_DESTROYED;
@@ -65,7 +70,8 @@ static void visit_object(pjrt_handle_record *record, void *arg) {
 static void report(pjrt_check *check, const leak_search *search) {
   for (size_t i = 0; i < search->num_groups; i++) {
     const leak_group *group = &search->groups[i];
-    pjrt_found(check, PJRT_RULE_LEAK, "client", &group->first,
+    const bool is_event = group->first.kind == PJRT_HANDLE_Event;
+    pjrt_found(check, is_event ? PJRT_RULE_EVENT_LEFT : PJRT_RULE_LEAK, "client", &group->first,
                "%" PRIu64 " %s of this client, made by %s, %s not destroyed", group->count,
                pjrt_handles[group->first.kind].name, pjrt_call_name(group->first.made.function),
                group->count == 1 ? "was" : "were");

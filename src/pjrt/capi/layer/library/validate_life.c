@@ -34,13 +34,22 @@ static bool is_allowed_after_donation(int function) {
          function == F(Buffer_DecreaseExternalReferenceCount);
 }
 
+/* Whether the call destroys the handle. Functions that start and stop a profiler share the struct of the one that does. */
+bool pjrt_destroys(const pjrt_check *check, const pjrt_field *field) {
+  if (!(field->marks & PJRT_MARK_DESTROYS)) return false;
+  const int16_t destroyer = pjrt_handles[field->type].destroyed_by;
+  return check->callback || destroyer < 0 || destroyer == (int16_t)check->frame->index;
+}
+
 /* The rule that a use of this handle breaks; PJRT_NUM_RULES: none. */
-static pjrt_rule_id broken_rule(const pjrt_check *check, const pjrt_handle_record *record, uint16_t marks) {
+static pjrt_rule_id broken_rule(const pjrt_check *check, const pjrt_handle_record *record, bool destroys) {
   const int function = check->callback ? -1 : check->frame->index;
-  const bool destroys = marks & PJRT_MARK_DESTROYS;
   switch (record->state) {
     case PJRT_HANDLE_DESTROYED: return destroys ? PJRT_RULE_DOUBLE_DESTROY : PJRT_RULE_USE_AFTER_DESTROY;
-    case PJRT_HANDLE_CONSUMED: return PJRT_RULE_USE_AFTER_CONSUME;
+    case PJRT_HANDLE_CONSUMED:
+      /* The plugin destroys an event that it was given for a remote copy, but the caller sets it. */
+      if (function == F(Event_Set)) break;
+      return PJRT_RULE_USE_AFTER_CONSUME;
     case PJRT_HANDLE_DONATED:
       if (!is_allowed_after_donation(function)) return PJRT_RULE_USE_AFTER_DONATION;
       break;
@@ -161,7 +170,7 @@ static void report_state(pjrt_check *check, pjrt_rule_id rule, const char *name,
 }
 
 void pjrt_check_handle(pjrt_check *check, const pjrt_field *field, const char *name, void *handle) {
-  const bool destroys = field->marks & PJRT_MARK_DESTROYS;
+  const bool destroys = pjrt_destroys(check, field);
   char buffer[256];
   if (handle == NULL) {
     if (!(field->marks & PJRT_MARK_NULLABLE) || check->element >= 0)
@@ -179,7 +188,7 @@ void pjrt_check_handle(pjrt_check *check, const pjrt_field *field, const char *n
     report_unknown(check, field, with_element(check, name, buffer, sizeof buffer), handle, other ? &copy : NULL);
     return;
   }
-  const pjrt_rule_id rule = broken_rule(check, record, field->marks);
+  const pjrt_rule_id rule = broken_rule(check, record, destroys);
   const bool foreign = record->client != NULL && check->client != NULL && record->client != check->client;
   const bool busy = destroys && atomic_load_explicit(&record->uses, memory_order_acquire) > 0 &&
                     record->used.thread != pjrt_thread_id() && record->state < PJRT_HANDLE_CONSUMED;

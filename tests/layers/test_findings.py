@@ -1,0 +1,117 @@
+"""Findings in Python: of a wrapped plugin, from a file, and with lines of Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pjrt
+from pjrt.layers import Finding, findings, read_findings, wrap
+
+X = np.arange(4, dtype=np.float32)
+
+
+def misuse(plugin: pjrt.Plugin) -> None:
+    buffer = plugin.client().buffer_from_host(X)
+    buffer.delete()
+    with pytest.raises(pjrt.FailedPreconditionError):
+        np.asarray(buffer)
+
+
+def test_findings_of_a_wrapped_plugin(tiny_library: Path) -> None:
+    plugin = wrap(tiny_library, ["validate"], validate={"stacks": "all", "limit": 3})
+    assert findings(plugin) == []
+    misuse(plugin)
+    (finding,) = findings(plugin)
+    assert str(finding).startswith("use-after-delete: PJRT_Buffer_ToHostBuffer, argument src: the PJRT_Buffer at 0x")
+    assert any("test_findings.py" in frame and frame.endswith(" in misuse") for frame in finding.stack)
+    assert finding.handle is not None
+    assert finding.handle.made is not None
+    assert finding.handle.ended is not None
+    assert any(frame.endswith(" in misuse") for frame in finding.handle.made.stack)
+    assert any(frame.endswith(" in misuse") for frame in finding.handle.ended.stack)
+
+
+def test_a_finding_is_the_error_of_the_call(tiny_library: Path) -> None:
+    plugin = wrap(tiny_library, ["validate"], validate={"action": "error"})
+    buffer = plugin.client().buffer_from_host(X)
+    buffer.delete()
+    with pytest.raises(pjrt.FailedPreconditionError, match="rule use-after-delete of the validate layer"):
+        np.asarray(buffer)
+
+
+def test_an_exported_device_is_validated() -> None:
+    plugin = wrap("reference", ["validate"], validate={"advice": "off", "limit": 4})
+    misuse(plugin)
+    assert [finding.rule for finding in findings(plugin)] == ["use-after-delete"]
+
+
+def test_a_plugin_without_the_layer_has_no_findings(tiny_library: Path) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=r'no layer "validate"; wrap it with pjrt\.layers\.wrap'):
+        findings(wrap(tiny_library, ["pass"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"action": "explode"}, 'action is "explode", expected one of report error abort'),
+        ({"stacks": "some"}, 'stacks is "some", expected one of off findings all'),
+        ({"advice": "perhaps"}, 'advice is "perhaps", expected one of off on 0 1'),
+        ({"limit": "none"}, 'limit is "none", expected a number of findings, at least 1'),
+        ({"colour": "red"}, 'unknown option "colour", expected action, stacks'),
+    ],
+)
+def test_wrong_options_are_explained(options: dict[str, str], problem: str, tiny_library: Path) -> None:
+    with pytest.raises(pjrt.InvalidArgumentError, match=problem):
+        wrap(tiny_library, ["validate"], validate=options)
+
+
+def write_findings(tiny_library: Path, file: Path) -> list[Finding]:
+    plugin = wrap(tiny_library, ["validate"], validate={"file": file})
+    misuse(plugin)
+    return findings(plugin)
+
+
+def test_a_file_has_the_same_findings(tiny_library: Path, tmp_path: Path) -> None:
+    written = write_findings(tiny_library, tmp_path / "findings.jsonl")
+    assert read_findings(tmp_path / "findings.jsonl") == written
+
+
+def test_a_file_that_is_cut_off_has_the_findings_before(tiny_library: Path, tmp_path: Path) -> None:
+    file = tmp_path / "findings.jsonl"
+    written = write_findings(tiny_library, file)
+    file.write_bytes(file.read_bytes() * 2)
+    file.write_bytes(file.read_bytes()[:-20])
+    assert read_findings(file) == written
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "findings.jsonl"
+    file.write_text('{"rule": 1}\n')
+    with pytest.raises(pjrt.DataLossError, match="line 1 is no finding"):
+        read_findings(file)
+
+
+def test_a_file_that_cannot_be_written_is_reported(tiny_library: Path, tmp_path: Path) -> None:
+    code = """
+import sys
+import numpy as np
+import pjrt
+buffer = pjrt.load_plugin(sys.argv[1]).client().buffer_from_host(np.arange(3.0))
+buffer.delete()
+try:
+    np.asarray(buffer)
+except pjrt.PjrtError:
+    pass
+"""
+    environment = {"PJRT_LAYERS": "validate", "PJRT_VALIDATE": f"file={tmp_path}/no/folder/findings.jsonl"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny_library)], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.returncode == 0
+    assert "cannot be opened for writing; findings go to the error stream" in done.stderr
+    assert "use-after-delete (error)" in done.stderr
