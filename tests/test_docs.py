@@ -109,6 +109,7 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / name).write_bytes((DIGITS / name).read_bytes())
     for name, text in zip(("add.mlir", "sharded.mlir"), blocks("docs/cli.md", "mlir"), strict=True):
         (tmp_path / name).write_text(text)
+    (tmp_path / "add.rec").write_bytes((ROOT / "tests" / "layers" / "data" / "add.rec").read_bytes())
     device = 'import pjrt\n\n\ndef make_client(**options):\n    return pjrt.client("reference", **options)\n'
     (tmp_path / "mydevice.py").write_text(device)
     return tmp_path

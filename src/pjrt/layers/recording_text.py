@@ -52,7 +52,8 @@ def _listed(recording: Recording, struct: Struct) -> str:
 
 def _fields(recording: Recording, struct: Struct) -> Fields:
     spec = STRUCTS[struct.kind].fields if struct.kind in STRUCTS else {}
-    counts = {field.count for field in spec.values()} | {"struct_size", "extension_start"}
+    counts = {name for field in spec.values() for name in (field.count, field.inner_count)}
+    counts |= {"struct_size", "extension_start"}
     values = Fields()
     for name, value in struct.fields.items():
         field = spec.get(name)
