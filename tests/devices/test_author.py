@@ -427,8 +427,31 @@ def test_costs_are_those_of_the_reference_interpreter(observed: bool) -> None:
     assert [len(names) for names in seen] == ([1, 1] if observed else [2])
     if not observed:  # a run is read and written as a whole, and so are its operations
         del ours["bytes accessed"], theirs["bytes accessed"]
-    assert ours == theirs
+    assert ours == {**theirs, "operations": 3}
     assert ours["flops"] > 2 * 4**3
+
+
+def test_costs_count_what_the_fallback_runs() -> None:
+    """In a loop's body, behind a call, and after a kernel has declined in a run."""
+
+    @jax.jit
+    def inner(x: Any) -> Any:
+        return jnp.sin(x) @ x
+
+    def body(_: Any, x: Any) -> Any:
+        return jnp.sort(inner(x)) + 1
+
+    kernels = {"stablehlo.dot_general": lambda *_: NotImplemented, "stablehlo.add": lambda operation, x, y: x + y}
+    with pjrt.StableHloClient("counts", kernels=kernels, fallback="reference") as client:
+        executable = client.compile(text_of(lambda x: jax.lax.fori_loop(0, 2, body, x), X))
+        before = executable.cost_analysis()
+        np.asarray(executable(X)[0])
+        after = executable.cost_analysis()
+    once = dict.fromkeys((f"fallback stablehlo.{name}" for name in ("while", "sine", "sort")), 1)
+    assert before.items() >= once.items()
+    assert "fallback stablehlo.dot_general" not in before
+    assert "fallback stablehlo.add" not in after
+    assert after == before | {"fallback stablehlo.dot_general": 1}
 
 
 def test_capabilities_tell_native_operations() -> None:
