@@ -24,6 +24,7 @@ BENCHMARKS = [
     "ifrt",
     "offload",
     "export",
+    "layers",
     "soak",
     "exits",
     "reference",
