@@ -94,6 +94,8 @@ static void write_elements(struct trace *trace, struct trace_writer *writer, con
     const pjrt_field *inner = field->inner_count < 0 ? NULL : &type->fields[field->inner_count];
     if (inner == NULL && field->element != PJRT_KIND_TEXT) return;
     const size_t *sizes = inner != NULL && inner->kind == PJRT_KIND_ARRAY ? pointer_at(inner, args) : NULL;
+    /* Frameworks leave the pointer to lists without elements as it happens to be. */
+    if (inner != NULL && sizes == NULL && number_at(inner, args) == 0) return;
     for (size_t i = 0; i < count && i < MAX_LISTS; i++) {
       const void *list = ((void *const *)elements)[i];
       if (list == NULL) continue;
