@@ -70,9 +70,7 @@ def _error(table: PluginTable) -> int | None:
     program = ctypes.create_string_buffer(STRUCTS["PJRT_Program"].size)
     ctypes.c_size_t.from_buffer(program).value = len(program)
     ctypes.c_void_p.from_buffer(args, spec.fields["program"].offset).value = ctypes.addressof(program)
-    slot = table.function("PJRT_Client_Compile")
-    assert slot is not None
-    return slot(ctypes.addressof(args))
+    return table.function("PJRT_Client_Compile")(ctypes.addressof(args))
 
 
 def _change(table: PluginTable, function: str, args: int, place: int, bit: int) -> None:

@@ -131,8 +131,10 @@ def _list(file: str) -> None:
 def _print_result(result: ReplayResult, plugin: str, as_json: bool, *, with_output: bool) -> None:
     if as_json:
         findings = [each.as_dict() for each in result.findings]
-        facts = {"agrees": result.agrees, "calls": result.calls, "skipped": result.skipped, "seconds": result.seconds}
-        print_json({"plugin": plugin, **facts, "findings": findings, "notes": dict(result.notes)})
+        numbers = {"agrees": result.agrees, "calls": result.calls, "skipped": result.skipped, "seconds": result.seconds}
+        print_json(
+            {"plugin": plugin, **numbers, "problem": result.problem, "findings": findings, "notes": dict(result.notes)}
+        )
         return
     if with_output and result.printed:
         click.echo(result.printed.rstrip())
@@ -141,7 +143,9 @@ def _print_result(result: ReplayResult, plugin: str, as_json: bool, *, with_outp
     if len(result.findings) > _MOST_FINDINGS:
         click.echo(f"{len(result.findings) - _MOST_FINDINGS} more findings; --json has all")
     skipped = f", {result.skipped} not made since an earlier one failed" if result.skipped else ""
-    facts = [("calls", f"{result.calls} made{skipped}")]
+    facts: list[tuple[str, object]] = [("calls", f"{result.calls} made{skipped}")]
+    if result.problem:
+        facts.append(("recording", result.problem))
     if result.notes:
         facts.append(("differ lawfully", f"the results of {len(result.notes)} functions, such as {_example(result)}"))
     facts.append(("result", f"{plugin} {'does what the recording has' if result.agrees else 'differs'}"))

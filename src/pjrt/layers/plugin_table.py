@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pjrt.api.errors import StatusCode
 from pjrt.capi.layer.schema import ENUMS, FUNCTIONS, STRUCTS, Function
@@ -32,9 +33,9 @@ class PluginTable:
         self._address = address
         self._size = ctypes.c_size_t.from_address(address).value
         self._extensions = self._find_extensions()
-        self._slots: dict[str, Slot | None] = {}
+        self._slots: dict[str, Any] = {}
 
-    def function(self, name: str) -> Slot | None:
+    def function(self, name: str) -> Any:
         """Return a function, or ``None`` if the plugin lacks it or its extension."""
         if name not in self._slots:
             self._slots[name] = self._find(name)
@@ -86,7 +87,7 @@ class PluginTable:
             self.call_with("PJRT_Error_Destroy", error=error)
         return PluginError(code, message)
 
-    def _find(self, name: str) -> Slot | None:
+    def _find(self, name: str) -> Any:
         function = FUNCTIONS.get(name)
         if function is None:
             return None

@@ -94,7 +94,7 @@ class Reader:
             raise ValueError(f"no name has the number {number}")
         return self._names[number]
 
-    def bytes(self, size: int) -> bytes:
+    def take(self, size: int) -> bytes:
         """Read so many bytes."""
         begin, self._at = self._at, self._at + size
         if self._at > len(self._data):
@@ -108,7 +108,7 @@ class Reader:
 
     def rest(self) -> bytes:
         """Read all bytes that are left."""
-        return self.bytes(len(self._data) - self._at)
+        return self.take(len(self._data) - self._at)
 
     def struct(self) -> Struct:
         """Read a struct."""
@@ -121,7 +121,7 @@ class Reader:
         """Read a value."""
         if depth > 32:
             raise ValueError("values are nested more than 32 deep")
-        tag = self.bytes(1)[0]
+        tag = self.take(1)[0]
         if tag in _SIMPLE:
             return _SIMPLE[tag]
         if tag == NUMBER:
@@ -129,9 +129,9 @@ class Reader:
         if tag == NEGATIVE:
             return -1 - self.number()
         if tag == REAL:
-            return struct.unpack("<d", self.bytes(8))[0]
+            return struct.unpack("<d", self.take(8))[0]
         if tag == TEXT:
-            return self.bytes(self.number())
+            return self.take(self.number())
         if tag == BLOB:
             return Blob(self.number(), self.number())
         if tag == LEFT_OUT:

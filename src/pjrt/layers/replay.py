@@ -44,6 +44,7 @@ class ReplayResult:
         skipped: how many were not made, since an earlier one failed.
         seconds: how long it took.
         printed: what the plugin, and layers before it, printed.
+        problem: why the recording could not be read to its end; empty if it is whole.
     """
 
     findings: Sequence[ReplayFinding]
@@ -52,6 +53,7 @@ class ReplayResult:
     skipped: int = 0
     seconds: float = 0.0
     printed: str = ""
+    problem: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -149,6 +151,7 @@ class _Run:
             int(last.get("skipped", 0)),
             time.monotonic() - begin,
             end.errors,
+            self._recording.problem,
         )
 
     def _run(self) -> tuple[Ended, bool]:

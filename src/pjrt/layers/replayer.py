@@ -171,8 +171,8 @@ class Replayer:
             self.skipped += 1
             self._counterparts.lose_results(call)
             return
-        except (UnusableError, PjrtError) as error:
-            self.comparison.find("unusable", call, "", f"the call cannot be made: {error}")
+        except (UnusableError, PjrtError) as problem:
+            self.comparison.find("unusable", call, "", f"the call cannot be made: {problem}")
             self._counterparts.lose_results(call)
             return
         self.calls += 1
@@ -310,7 +310,8 @@ class Replayer:
 
 
 def _bytes_at(address: int, size: int) -> np.ndarray[Any, Any]:
-    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8) if size else np.empty(0, np.uint8)
+    memory: Any = (ctypes.c_uint8 * size).from_address(address) if size else b""
+    return np.frombuffer(memory, np.uint8)
 
 
 def _bytes_in(value: Any) -> Any:

@@ -242,7 +242,7 @@ def host_array(data: bytes | memoryview, struct: Struct, memory: Memory) -> int:
     span = np.zeros(high - low + dtype.itemsize, np.uint8)
     view = np.ndarray(tuple(dims), dtype, span, -low, tuple(strides))
     view[...] = np.frombuffer(data, dtype).reshape(dims)
-    return memory.keep(span) - low
+    return int(memory.keep(span) - low)
 
 
 def element_size(number: int) -> int:

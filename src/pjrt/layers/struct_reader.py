@@ -85,7 +85,7 @@ class StructReader:
             return min(self._number(base, kind, field.count), _MAX_COUNT)
         if kind == "PJRT_Executable_OutputDimensions_Args":
             ranks = self._field(base, kind, STRUCTS[kind].fields["dim_sizes"])
-            return sum(ranks or [])
+            return int(sum(ranks or []))
         return None
 
     def _element(self, at: int, kind: str, size: int, field: Field, count: int | None) -> Any:
