@@ -11,6 +11,7 @@ from pjrt.layers.trace_records import Call, Note, Trace
 from pjrt.layers.trace_schema import FieldSchema, Schema
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
+_ON_READY = "PJRT_Event_OnReady"
 _COMPILERS = ("PJRT_Client_Compile", "PJRT_Executable_DeserializeAndLoad")
 _DIMS = ("dims", "shape_dims")
 _TYPES = ("type", "element_type", "shape_element_type")
@@ -91,7 +92,7 @@ def objects_of(trace: Trace) -> TracedObjects:
         else:
             walk.leave(moment)
     for notice in trace.ready:
-        walk.hear(notice.event, notice.buffer, notice.end, notice.code)
+        walk.notice(notice.event, notice.buffer, notice.end, notice.code)
     return walk.objects
 
 
@@ -111,7 +112,9 @@ class _Walk:
         self.executables: dict[int, TracedProgram] = {}
         self.buffers: dict[int, TracedBuffer] = {}
         self.events: dict[int, TracedEvent] = {}
+        self.all_buffers: dict[int, list[TracedBuffer]] = {}
         self.all_events: dict[int, list[TracedEvent]] = {}
+        self.listeners: dict[tuple[int, int], TracedEvent] = {}
         self.managers: dict[int, list[int | None]] = {}
         kinds = schema.handles
         options = next((struct for struct in schema.structs if struct.name == "PJRT_ExecuteOptions"), None)
@@ -151,8 +154,14 @@ class _Walk:
     def enter(self, call: Call) -> None:
         name = call.function.name
         if call.is_callback:
-            if call.origin is not None and call.origin.name == "PJRT_Event_OnReady":
-                self._ready(call.origin_handle, call.begin, call)
+            if call.origin is not None and call.origin.name == _ON_READY:
+                # The event may be destroyed before its callback is called.
+                listener = (call.origin_handle, call.number_of("user_arg"))
+                self._ready(self.listeners.pop(listener, self.events.get(call.origin_handle)), call.begin, call)
+        elif name == _ON_READY:
+            event = self.events.get(call.number_of("event"))
+            if event is not None:
+                self.listeners[event.handle, call.number_of("user_arg")] = event
         elif name == _EXECUTE:
             program = self._program(call.number_of("executable"))
             program.executions.append(call)
@@ -182,7 +191,7 @@ class _Walk:
         elif name == _EXECUTE:
             self._donate(call)
         elif name == "PJRT_Event_Await" or (name == "PJRT_Event_IsReady" and call.number_of("is_ready")):
-            self._ready(call.number_of("event"), call.end, call)
+            self._ready(self.events.get(call.number_of("event")), call.end, call)
         elif name == "PJRT_Buffer_OnDeviceSizeInBytes":
             buffer = self.buffers.get(call.number_of("buffer"))
             if buffer is not None and buffer.nbytes is None:
@@ -200,6 +209,7 @@ class _Walk:
                 if kind == "PJRT_Buffer":
                     buffer = TracedBuffer(handle, call, call.end, self._size(call, position))
                     self.buffers[handle] = buffer
+                    self.all_buffers.setdefault(handle, []).append(buffer)
                     self.objects.buffers.append(buffer)
                 elif kind == "PJRT_Event":
                     event = TracedEvent(handle, call, call.end)
@@ -239,23 +249,21 @@ class _Walk:
         if buffer is not None and buffer.released is None:
             buffer.released = time
 
-    def _ready(self, handle: int, time: float, call: Call) -> None:
-        event = self.events.get(handle)
+    def _ready(self, event: TracedEvent | None, time: float, call: Call) -> None:
         if event is None or (event.ready is not None and event.ready <= time):
             return
         event.ready, event.notified, event.code = time, call, call.code
         if event.buffer is not None and event.buffer.ready is None:
             event.buffer.ready = time
 
-    def hear(self, event_handle: int, buffer_handle: int, time: float, code: int) -> None:
+    def notice(self, event_handle: int, buffer_handle: int, time: float, code: int) -> None:
         """Take a notice of the layer itself, which is the most exact time there is."""
         for event in self.all_events.get(event_handle, ()):
             if event.created <= time and (event.ready is None or time < event.ready):
                 event.ready, event.code = time, code
-        if buffer_handle:
-            for buffer in self.objects.buffers:
-                if buffer.handle == buffer_handle and buffer.ready is None and buffer.created <= time:
-                    buffer.ready = time
+        for buffer in self.all_buffers.get(buffer_handle, ()):
+            if buffer.ready is None and buffer.created <= time:
+                buffer.ready = time
 
 
 def array_bytes(call: Call) -> int | None:
