@@ -144,3 +144,28 @@ def test_an_environment_with_a_wrong_name(tiny_copy: Callable[..., Control]) -> 
     assert run(load, str(tiny_copy().path), PJRT_LAYERS="pass,trac").startswith(expected)
     assert run(load, "reference", PJRT_LAYERS="trac").startswith(expected)
     assert run(load, "reference", PJRT_LAYERS="") == ""
+
+
+FRAMEWORKS = """
+import sys
+import pjrt
+from pjrt.capi.layer import stack
+from pjrt.frameworks._torch_xla_device import TorchXlaDevice
+
+device = sys.argv[1]
+platform = pjrt.frameworks.jax.register(device, platform="layered")
+import jax, jax.numpy as jnp
+from jax._src import xla_bridge
+print(jax.device_put(jnp.arange(3.0), jax.devices(platform)[0]).tolist())
+written = TorchXlaDevice(device).library_path()
+plugin = pjrt.load_plugin(written)
+print(written != device, stack.layers_of(plugin.address), stack.layers_of(stack.plugin_table(plugin.address) or 0))
+"""
+
+
+def test_libraries_that_frameworks_load_themselves(tmp_path: Path) -> None:
+    """JAX is given the table with layers, PyTorch/XLA a library; the exported device behind it has them already."""
+    library = tmp_path / "libreference.so"
+    subprocess.run([sys.executable, "-m", "pjrt", "export", "reference", "-o", str(library)], check=True, timeout=60)
+    assert run(FRAMEWORKS, str(library), PJRT_LAYERS="pass").splitlines() == ["[0.0, 1.0, 2.0]", "True ('pass',) ()"]
+    assert run(FRAMEWORKS, str(library)).splitlines() == ["[0.0, 1.0, 2.0]", "False () ()"]

@@ -14,6 +14,7 @@ from typing import Any
 from pjrt import system
 from pjrt.api.client import Client
 from pjrt.capi.export import ExportedPlugin, export, write_library
+from pjrt.capi.layer.environment import library_with_layers
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
 from pjrt.plugins import registry, visible_devices
 
@@ -48,7 +49,7 @@ class TorchXlaDevice:
     def library_path(self) -> str:
         """Return the path of the library to load: the vendor's, or one of ours that runs the device in this process."""
         if not self.runs_in_python:
-            return str(self._served.library())
+            return str(library_with_layers(self._served.library()))
         return str(_library("make_client" if re.fullmatch("[A-Za-z]+", self._served.name) else PLAINLY_NAMED))
 
     def host_index(self) -> int:

@@ -11,6 +11,7 @@ from pjrt.api.client import Client
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, UnimplementedError
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.capi.export import ExportedPlugin, export, exported_at
+from pjrt.capi.layer.environment import capsule_with_layers
 from pjrt.frameworks import _jax_lowering
 from pjrt.frameworks._served import JAX, Served
 from pjrt.plugins import registry
@@ -77,7 +78,9 @@ def register(
     else:
         _check_not_too_late(bridge, platform)
         path = str(served.library())
-        table = bridge.register_plugin(platform, library_path=path, options=served.own_options, priority=priority)
+        layered = capsule_with_layers(path)
+        place = {"library_path": path} if layered is None else {"c_api": layered}
+        table = bridge.register_plugin(platform, **place, options=served.own_options, priority=priority)
         exported_plugin = exported_at(table)
         if exported_plugin is not None:
             _prepare(bridge, exported_plugin, platform)

@@ -24,14 +24,16 @@ def write_layer_library(
     Args:
         path: the file to write.
         target: the plugin's library, which is loaded from this place.
-        layers: the names of layers; the first is nearest to the framework.
+        layers: the names of layers; the first is nearest to the framework. None: those that ``PJRT_LAYERS`` names in
+            the process that loads the library.
         options: the options of layers, by name. Others have those of the environment, such as ``PJRT_TRACE``.
 
     Raises:
         NotFoundError: there is no such plugin, or no folder for the file.
         InvalidArgumentError: a layer is unknown, or the file cannot be written.
     """
-    check_layers(layers)
+    if layers:
+        check_layers(layers)
     library = Path(target).resolve()
     if not library.is_file():
         raise NotFoundError(f"{library}: there is no such file; give the path of the plugin's shared library")

@@ -40,7 +40,7 @@ __attribute__((used, visibility("hidden"))) void pjrt_enter_plain(void *paramete
   const unsigned stack = number / NUM_VARIANTS / PJRT_NUM_CALLBACKS;
   plain_target *plain = &plain_targets[stack][kind][variant];
   const uint32_t packed = atomic_load(&plain->origin);
-  const pjrt_callback_origin origin = {(uint16_t)(packed >> 1), NULL, atomic_load(&plain->target), NULL};
+  const pjrt_callback_origin origin = {(uint16_t)(packed >> 1), NULL, atomic_load(&plain->target), NULL, 0};
   run_callback(pjrt_stack_at((int)stack), (int)kind, packed & 1, &origin, &parameter);
 }
 

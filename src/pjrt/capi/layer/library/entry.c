@@ -111,14 +111,17 @@ PJRT_EXPORTED const PJRT_Api *GetPjrtApi(void) {
   char target[4096], layers[1024], options[8192], problem[PROBLEM_SIZE] = "";
   pjrt_mutex_lock(&mutex);
   if (table == NULL) {
-    if (!setting("target", target, sizeof target) || !setting("layers", layers, sizeof layers)) {
+    if (!setting("target", target, sizeof target)) {
       pjrt_complain("of this library", "it has no settings; write a library with pjrt layer");
     } else {
+      const bool own_layers = setting("layers", layers, sizeof layers); /* else those of PJRT_LAYERS */
       if (!setting("options", options, sizeof options)) options[0] = 0;
       for (char *c = options; *c; c++) /* the lines of the layers, in one line */
         if (*c == '\t') *c = '\n';
       const PJRT_Api *plugin = pjrt_load_target(target, problem, sizeof problem);
-      table = plugin != NULL ? pjrt_wrap(plugin, target, layers, options, problem, sizeof problem) : NULL;
+      if (plugin != NULL)
+        table = own_layers ? pjrt_wrap(plugin, target, layers, options, problem, sizeof problem)
+                           : pjrt_layer_wrap_by_environment(plugin, target, problem, sizeof problem);
       if (table == NULL) pjrt_complain(target, problem);
     }
   }
