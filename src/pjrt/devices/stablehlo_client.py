@@ -38,6 +38,7 @@ from pjrt.stablehlo import (
     ParsedProgram,
     ValueType,
     Version,
+    cost,
     current_version,
     minimum_version,
     partitioning_of,
@@ -313,6 +314,7 @@ def _compile(
         )
     return dataclasses.replace(
         compiled,
+        cost=compiled.cost or (lambda: cost(source, trusted=True).as_dict()),
         name=(parsed.name or entry.name) if compiled.name in ("main", "run") else compiled.name,
         parameters=with_asked_layouts(
             _specs(entry.type.arguments, program) if compiled.parameters is None else compiled.parameters,

@@ -33,21 +33,19 @@ _RUNTIME = {
 """The abilities of the runtime; the author declares what programs may contain."""
 
 
-_LACKING_WITH_OWN_MEMORY = {Feature.DEVICE_VIEWS: False, Feature.LAYOUTS: False}
-"""The abilities that a device with memory of its own lacks."""
-
-
 def describe(
     compiler: HostCompiler, descriptions: Sequence[HostDeviceDescription], attributes: Attributes
 ) -> Capabilities:
     """Return the capabilities of described devices: the author's declarations first, then attributes and runtime."""
     kinds = dict.fromkeys(memory.kind for device in descriptions for memory in device.memory_space_descriptions)
     names = dict.fromkeys(device.kind for device in descriptions)
+    memory = compiler.memory
+    lacking = {} if memory is None else {Feature.DEVICE_VIEWS: memory.is_on_host, Feature.LAYOUTS: False}
     runtime = Capabilities(
         num_devices=len(descriptions),
         memory_kinds=tuple(kinds),
         program_formats=compiler.formats,
-        features={**_RUNTIME, **(_LACKING_WITH_OWN_MEMORY if compiler.own_memory else {})},
+        features={**_RUNTIME, **lacking},
         variants={"device_kind": ", ".join(names)},
     )
     return compiler.declared_capabilities().completed(Capabilities.from_attributes(attributes)).completed(runtime)

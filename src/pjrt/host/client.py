@@ -15,7 +15,7 @@ from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout
@@ -157,7 +157,7 @@ class HostClient(Client):
             platform_name=name,
             platform_version=platform_version,
             default_memory_kind=self._platform.memory_kinds[0],
-            own_memory=memory is not None,
+            memory=memory,
             compile_function=compile,
             deserialize_function=deserialize,
             formats=None if formats is None else tuple(map(str, formats)),
@@ -306,12 +306,8 @@ class HostClient(Client):
         place, space = self._place(device, memory_space)
         if stream is not None:
             raise InvalidArgumentError(f"memory of the host has no streams: expected stream=None, found {stream!r}")
-        if self.memory is not None:
-            raise UnimplementedError(
-                f"the memory of '{self.platform_name}' cannot use memory at an address; use buffer_from_dlpack or "
-                "buffer_from_host"
-            )
-        return from_host.view(pointer, spec, place, space, on_delete)
+        make = from_host.view if self.memory is None else device_memory.view
+        return make(pointer, spec, place, space, on_delete)
 
     def create_buffers_for_async_host_to_device(
         self, specs: Sequence[ShapeSpec], *, memory_space: MemorySpace | None = None

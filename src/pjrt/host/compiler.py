@@ -16,6 +16,7 @@ from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes
 from pjrt.host.compiled import Compiled, CompileFunction
 from pjrt.host.device_errors import without_traceback
+from pjrt.host.device_memory.memory import Memory
 from pjrt.host.executable import HostExecutable, Origin
 from pjrt.host.serialization import unpack
 
@@ -37,7 +38,7 @@ class HostCompiler:
     platform_name: str
     platform_version: str
     default_memory_kind: str
-    own_memory: bool
+    memory: Memory | None
     compile_function: CompileFunction
     deserialize_function: Callable[[bytes, Program, CompileOptions], Any] | None
     formats: tuple[str, ...] | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -118,7 +119,9 @@ class HostDevice(Device):
         return freeze(array) if memory is None else Allocation.of_array(memory, array, spec, space)
 
     def memory_stats(self) -> AllocatorStats:
-        return self.default_memory_space.account.stats()
+        space, memory = self.default_memory_space, self.client.memory
+        stats = space.account.stats()
+        return stats if memory is None else dataclasses.replace(stats, **memory.stats(space))
 
     def clear_memory_stats(self) -> None:
         self.default_memory_space.account.clear_peak()

@@ -56,10 +56,13 @@ class Dispatcher:
                 if not storage.definition._done and storage.queue is not compute
             ]
         if not missing and len(executions) == 1:
+            execution = executions[0]
+            if execution.runs_on_caller and _run_here(execution):
+                return
             try:
-                _put(executions[0])
+                _put(execution)
             except PjrtError as error:
-                executions[0].fail(error)
+                execution.fail(error)
                 raise
             return
         launch = tuple(executions)
@@ -161,6 +164,17 @@ def _put_all(launch: _PendingLaunch) -> None:
 def _fail(launch: _PendingLaunch, error: PjrtError) -> None:
     for execution in launch:
         execution.fail(error)
+
+
+def _run_here(execution: Execution) -> bool:
+    """Run an execution on the caller's thread, if its device is idle; return whether it was run."""
+    queue = execution.device.compute
+    if not queue.run_here(execution):
+        return False
+    if not execution.definition._done:  # It has enqueued work: later executions of the device need not wait for it.
+        for storage in execution.outputs or ():
+            storage.queue = queue
+    return True
 
 
 def _put(execution: Execution) -> None:

@@ -66,6 +66,11 @@ class Execution:
                 self.device.launches.add(self)
 
     @property
+    def runs_on_caller(self) -> bool:
+        """Whether it may run on the thread that enqueues it."""
+        return self._compiled.runs_on_caller
+
+    @property
     def launch_id(self) -> int:
         """The launch id that the caller gave, 0 for none."""
         return 0 if self._launch is None else self._launch.launch_id

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
     from pjrt.host.memory_space import HostMemorySpace
 
-_ZERO_COPY = (HostBufferSemantics.IMMUTABLE_ZERO_COPY, HostBufferSemantics.MUTABLE_ZERO_COPY)
+ZERO_COPY = (HostBufferSemantics.IMMUTABLE_ZERO_COPY, HostBufferSemantics.MUTABLE_ZERO_COPY)
 
 
 def buffer_from_host(
@@ -49,7 +49,7 @@ def buffer_from_host(
         raise InvalidArgumentError(
             "MUTABLE_ZERO_COPY lets the device write to the array, but the array is read-only; use IMMUTABLE_ZERO_COPY"
         )
-    if semantics in _ZERO_COPY and _fits(source, order, device):
+    if semantics in ZERO_COPY and _fits(source, order, device):
         storage = Storage(READY, mutable=semantics is HostBufferSemantics.MUTABLE_ZERO_COPY)
         storage.charge(space.account, source.nbytes)
         storage.array = ExternalMemory.over(source, on_done)
@@ -127,16 +127,7 @@ def view(
     pointer: int, spec: ShapeSpec, device: HostDevice, space: HostMemorySpace, on_delete: Callable[[], object] | None
 ) -> HostBuffer:
     """Return a buffer over memory at an address."""
-    expect_int(pointer, "the address of memory as a whole number")
-    expect_spec(spec)
-    if on_delete is not None:
-        expect_callable(on_delete, "a function, or None, as on_delete")
-    if not pointer and spec.size_in_bytes:
-        raise InvalidArgumentError(f"a {spec} cannot lie at address 0")
-    if pointer % device.client.alignment:
-        raise InvalidArgumentError(
-            f"the address {pointer:#x} is not aligned to the {device.client.alignment} bytes that the device needs"
-        )
+    check_address(pointer, spec, device, on_delete)
     order, layout = order_and_layout(spec.layout, spec.shape, spec.element_type)
     dtype = array_dtype(spec.element_type)
     storage = Storage(READY, mutable=False)
@@ -147,6 +138,24 @@ def view(
     storage.array = array if order is None else array.transpose(np.argsort(order))
     storage.array.setflags(write=False)
     return HostBuffer(device, space, spec.shape, spec.element_type, storage, layout)
+
+
+def check_address(pointer: int, spec: ShapeSpec, device: HostDevice, on_delete: Callable[[], object] | None) -> None:
+    """Check the arguments for a buffer over memory at an address.
+
+    Raises:
+        InvalidArgumentError: an argument has another type, or the address does not fit the array or the device.
+    """
+    expect_int(pointer, "the address of memory as a whole number")
+    expect_spec(spec)
+    if on_delete is not None:
+        expect_callable(on_delete, "a function, or None, as on_delete")
+    if not pointer and spec.size_in_bytes:
+        raise InvalidArgumentError(f"a {spec} cannot lie at address 0")
+    if pointer % device.client.alignment:
+        raise InvalidArgumentError(
+            f"the address {pointer:#x} is not aligned to the {device.client.alignment} bytes that the device needs"
+        )
 
 
 def uninitialized(spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> HostBuffer:

@@ -38,11 +38,7 @@ class HostRawBuffer(RawBuffer):
     def copy_from_host(self, source: Any, offset: int = 0) -> Future[None]:
         storage = self._use()
         data = source_bytes(source, offset, self.on_device_size)
-        if not storage.mutable:
-            raise FailedPreconditionError(
-                "the memory of this buffer belongs to an owner who was promised that it stays unchanged "
-                "(IMMUTABLE_ZERO_COPY or a view); copy the buffer first"
-            )
+        expect_mutable(storage)
 
         def copy(array: HostArray) -> None:
             memory_of(array)[offset : offset + data.nbytes] = data
@@ -59,6 +55,19 @@ class HostRawBuffer(RawBuffer):
         if self._storage is None:
             raise FailedPreconditionError("the raw buffer was released; take a new one with buffer.raw()")
         return self._storage
+
+
+def expect_mutable(storage: Storage) -> None:
+    """Check that memory may be written to.
+
+    Raises:
+        FailedPreconditionError: the memory has an owner who was promised that it stays unchanged.
+    """
+    if not storage.mutable:
+        raise FailedPreconditionError(
+            "the memory of this buffer belongs to an owner who was promised that it stays unchanged "
+            "(IMMUTABLE_ZERO_COPY or a view); copy the buffer first"
+        )
 
 
 def copy_raw(

@@ -74,6 +74,20 @@ class WorkQueue:
         self._pending.add(task)
         self._items.put(task)
 
+    def run_here(self, task: Task) -> bool:
+        """Run a task on the caller's thread if no other is to be run before it; return whether it was.
+
+        Tasks that are put meanwhile do not wait for it.
+        """
+        if self._pending or self._closed or self._generation != generation():
+            return False
+        self._pending.add(task)  # so that the end of the queue waits for it
+        try:
+            task.run()
+        finally:
+            self._pending.discard(task)
+        return True
+
     @property
     def name(self) -> str:
         """The queue's name, for messages."""

@@ -11,7 +11,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.executable import Executable
 from pjrt.devices.iree import packages
 from pjrt.devices.iree.compilation import PLACES, IreeCompiler
-from pjrt.devices.iree.memory import IreeMemory
+from pjrt.devices.iree.memory import ALIGNMENT, IreeGpuMemory, IreeMemory
 from pjrt.devices.iree.runtime import Runtime
 from pjrt.devices.iree.support import refusal
 from pjrt.devices.iree.target import Target
@@ -74,8 +74,9 @@ class IreeClient(StableHloClient):
             whole_programs=True,
             fuse=None if fallback is None else lambda operation: not refusal(operation),
             num_devices=num_devices,
-            memory=IreeMemory(runtime),
+            memory=(IreeMemory if target.is_local else IreeGpuMemory)(runtime),
             platform_version=f"IREE {packages.version()}, {target}",
+            alignment=ALIGNMENT,
             device_kind=f"{PLATFORM} {driver}",
             device_attributes={"driver": driver},
             memory_limit=memory_limit,

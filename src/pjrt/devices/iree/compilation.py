@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.errors import PjrtError
 from pjrt.devices.author.declined import DeclinedError
 from pjrt.devices.iree import compiler
 from pjrt.devices.iree.diagnostics import compile_error
@@ -16,12 +16,11 @@ from pjrt.devices.iree.source import source_text
 from pjrt.devices.iree.support import boundary, refusal
 from pjrt.devices.iree.target import Target
 from pjrt.host import Compiled
+from pjrt.stablehlo import cost
 from pjrt.stablehlo.operation import ParsedProgram
 
 PLACES = {"subprocess": compiler.in_subprocess, "process": compiler.in_process}
 """The functions that compile, by the value of the option ``compile_in``."""
-
-_log = logging.getLogger("pjrt")
 
 
 class IreeCompiler:
@@ -47,7 +46,6 @@ class IreeCompiler:
         Raises:
             DeclinedError: IREE does not compile the program; the error has the operations that are the reason.
             InvalidArgumentError: the compiler does not take a flag.
-            InternalError: the compiler crashed.
         """
         body = program.entry.body
         reasons = {} if body is None else {n: refusal(each) for n, each in enumerate(body.operations)}
@@ -72,6 +70,8 @@ class IreeCompiler:
             module = self._compile(code, self._flags)
         except compiler.CompilationError as error:
             raise compile_error(str(error), program) from None
+        except compiler.CrashError as error:
+            raise DeclinedError(f"{error}; the program is {program.entry.name}") from None
         if self._cache is not None:
             self._cache.put(code, self._flags, module)
         return module
@@ -83,7 +83,32 @@ class IreeCompiler:
         has_arguments = bool(function.type.arguments)
         return Compiled(
             run=compiled.run if has_arguments else compiled.run_without_arguments,
+            outputs=results,
             takes_context=not has_arguments,
+            runs_on_caller=_returns_at_once(program, self._target.is_asynchronous),
             code_size=len(module),
             serialize=lambda: module,
         )
+
+
+_SHORT = 100_000
+"""The operations and bytes of a program that takes about as long as its way to another thread, 20 µs."""
+
+
+def _returns_at_once(program: ParsedProgram, asynchronous: bool) -> bool:
+    """Whether a call of a program takes a few microseconds: because it returns before its work is done, or because the
+    work is little.
+    """
+    if any(operation.name in _HOST_DECIDES for operation in program.walk()):
+        return False
+    if asynchronous:
+        return True
+    try:
+        work = cost(program)
+    except PjrtError:
+        return False
+    return work.flops + 10 * work.transcendentals + work.bytes_accessed <= _SHORT
+
+
+_HOST_DECIDES = frozenset({"stablehlo.while", "stablehlo.if", "stablehlo.case"})
+"""Operations for which a call waits: its own thread reads the condition when it is computed."""

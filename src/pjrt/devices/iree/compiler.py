@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pjrt.api.errors import FailedPreconditionError, InternalError
+from pjrt.api.errors import FailedPreconditionError
 from pjrt.devices.iree import packages
 
 PURPOSE = "compile programs"
@@ -27,6 +27,10 @@ class CompilationError(Exception):
     """A program that the compiler did not compile; its argument is what the compiler printed."""
 
 
+class CrashError(Exception):
+    """A crash of the compiler."""
+
+
 def in_subprocess(code: bytes, flags: Sequence[str]) -> bytes:
     """Return the compiled module of a program. The compiler runs as a program of its own: it may crash.
 
@@ -38,7 +42,7 @@ def in_subprocess(code: bytes, flags: Sequence[str]) -> bytes:
 
     Raises:
         CompilationError: the compiler refused the program or a flag.
-        InternalError: the compiler crashed.
+        CrashError: the compiler crashed.
         FailedPreconditionError: the compiler is not installed.
     """
     done = subprocess.run([_program(), "-", *flags], input=code, capture_output=True, check=False)
@@ -46,7 +50,7 @@ def in_subprocess(code: bytes, flags: Sequence[str]) -> bytes:
         return done.stdout
     messages = done.stderr.decode(errors="replace")
     if done.returncode < 0 or done.returncode > 1:
-        raise InternalError(_crash(done.returncode, messages))
+        raise CrashError(_crash(done.returncode, messages))
     raise CompilationError(messages)
 
 

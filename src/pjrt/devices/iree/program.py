@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.memory import Tensor
 from pjrt.devices.iree.runtime import IreeDevice, Runtime
@@ -18,80 +20,98 @@ class IreeProgram:
 
     Args:
         runtime: the runtime.
-        vmfb: the module, as IREE's compiler writes it.
+        module: the module, as IREE's compiler writes it.
         function: the name of the function to call.
         results: the types of the results.
         asynchronous: whether the module was compiled for calls that return before their work is done.
     """
 
     def __init__(
-        self, runtime: Runtime, vmfb: bytes, function: str, results: Sequence[ShapeSpec], asynchronous: bool
+        self, runtime: Runtime, module: bytes, function: str, results: Sequence[ShapeSpec], asynchronous: bool
     ) -> None:
-        self.vmfb = vmfb
+        self._module = module
         self._runtime = runtime
         self._function = function
         self._results = tuple(results)
         self._make = self._asynchronous if asynchronous else self._synchronous
-        self._calls: dict[IreeDevice, Call] = {}
+        self._calls: dict[int, Call] = {}
 
     def run(self, *tensors: Tensor) -> Any:
         """Return the results for these arguments, on their device."""
-        return self._call(tensors[0].device)(tensors)
+        device = tensors[0].device
+        return (self._calls.get(device.index) or self._load(device))(tensors)
 
     def run_without_arguments(self, context: RunContext) -> Any:
         """Return the results of a program without arguments."""
-        return self._call(self._runtime.devices[context.device.local_hardware_id])(())
+        device = self._runtime.devices[context.device.local_hardware_id]
+        return (self._calls.get(device.index) or self._load(device))(())
 
-    def _call(self, device: IreeDevice) -> Call:
-        call = self._calls.get(device)
-        if call is None:
-            with device.lock:
-                call = self._calls.get(device)
-                if call is None:
-                    call = self._calls[device] = self._make(device)
+    def _load(self, device: IreeDevice) -> Call:
+        with device.lock:
+            call = self._calls.get(device.index)
+            if call is None:
+                call = self._calls[device.index] = self._make(device)
         return call
 
+    # The two calls have the same steps. They are written out, because each runs in a few microseconds.
+
     def _synchronous(self, device: IreeDevice) -> Call:
-        runtime, results, lock = self._runtime, self._results, device.lock
-        context, function = runtime.load(self.vmfb, self._function, device)
-        api = runtime.api
-        new_list, invoke, view_type, count = api.VmVariantList, context.invoke, api.HalBufferView, len(results)
+        runtime, specs, lock = self._runtime, self._results, device.lock
+        context, function = runtime.load(self._module, self._function, device)
+        new_list, invoke, view_type = runtime.api.VmVariantList, context.invoke, runtime.api.HalBufferView
+        count, numbered = len(specs), tuple(enumerate(specs))
 
         def call(tensors: Sequence[Tensor]) -> Any:
-            inputs = new_list(len(tensors))
+            inputs, outputs, shared = new_list(len(tensors)), new_list(count), False
             for tensor in tensors:
                 inputs.push_ref(tensor.view(runtime))
-            outputs = new_list(count)
+                shared = shared or tensor.owner is not None
             with lock:
                 invoke(function, inputs, outputs)
-            return [Tensor(device, spec, view=outputs.get_as_object(n, view_type)) for n, spec in enumerate(results)]
+            results = [Tensor(device, spec, view=outputs.get_as_object(n, view_type)) for n, spec in numbered]
+            if shared:
+                _separate(runtime, results, tensors)
+            return results
 
         return call
 
     def _asynchronous(self, device: IreeDevice) -> Call:
-        runtime, results, lock = self._runtime, self._results, device.lock
-        context, function = runtime.load(self.vmfb, self._function, device)
-        api = runtime.api
-        new_list, invoke, view_type, count = api.VmVariantList, context.invoke, api.HalBufferView, len(results)
-        new_semaphore, fence_type = device.hal.create_semaphore, api.HalFence
+        runtime, specs, lock = self._runtime, self._results, device.lock
+        context, function = runtime.load(self._module, self._function, device)
+        new_list, invoke, view_type = runtime.api.VmVariantList, context.invoke, runtime.api.HalBufferView
+        count, numbered = len(specs), tuple(enumerate(specs))
+        new_semaphore, fence_type = device.hal.create_semaphore, runtime.api.HalFence
 
         def call(tensors: Sequence[Tensor]) -> Any:
-            inputs = new_list(len(tensors) + 2)
-            fences = []
+            inputs, outputs, shared, fences = new_list(len(tensors) + 2), new_list(count), False, []
             for tensor in tensors:
                 inputs.push_ref(tensor.view(runtime))
+                shared = shared or tensor.owner is not None
                 if tensor.fence is not None:
                     fences.append(tensor.fence)
             done = fence_type.create_at(new_semaphore(0), 1)
+            # The work begins when the arguments are there; work on other arguments does not wait for it.
             inputs.push_ref(fence_type.join(fences) if fences else fence_type(0))
             inputs.push_ref(done)
-            outputs = new_list(count)
             with lock:
                 invoke(function, inputs, outputs)
-            values = [
-                Tensor(device, spec, view=outputs.get_as_object(n, view_type), fence=done)
-                for n, spec in enumerate(results)
+            results = [
+                Tensor(device, spec, view=outputs.get_as_object(n, view_type), fence=done) for n, spec in numbered
             ]
-            return Enqueued(values, done)
+            if shared:
+                done.wait()
+                _separate(runtime, results, tensors)
+                return results
+            return Enqueued(results, done)
 
         return call
+
+
+def _separate(runtime: Runtime, results: Sequence[Tensor], arguments: Sequence[Tensor]) -> None:
+    """Copy results that are memory of an argument, if that memory is its caller's: IREE returns an argument, or a
+    reshaped one, as it is.
+    """
+    owned = [tensor.bytes() for tensor in arguments if tensor.owner is not None]
+    for result in results:
+        if result.spec.size and any(np.may_share_memory(result.bytes(), each) for each in owned):
+            result.separate(runtime)

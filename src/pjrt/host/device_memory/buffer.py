@@ -19,7 +19,8 @@ from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host.buffer import HostBuffer
 from pjrt.host.copies import schedule
 from pjrt.host.device_memory.allocation import Allocation
-from pjrt.host.raw_buffer import HostRawBuffer
+from pjrt.host.device_memory.memory import Memory
+from pjrt.host.raw_buffer import HostRawBuffer, expect_mutable
 from pjrt.host.storage import TOKEN, Storage
 from pjrt.host_memory.aligned import HostArray, aligned_copy
 from pjrt.host_memory.byte_range import source_bytes, target_bytes
@@ -36,7 +37,7 @@ class DeviceBuffer(HostBuffer):
 
     @property
     def is_on_cpu(self) -> bool:
-        return False
+        return _memory_of(self.device).is_on_host
 
     # To the host.
 
@@ -144,10 +145,14 @@ class DeviceRawBuffer(HostRawBuffer):
     __slots__ = ()
 
     def host_pointer(self) -> int:
-        return 0
+        memory = _memory_of(self._device)
+        allocation: Any = self._use().value()
+        return memory.pointer(allocation.handle) if memory.is_on_host and isinstance(allocation, Allocation) else 0
 
     def copy_from_host(self, source: Any, offset: int = 0) -> Future[None]:
+        storage = self._use()
         data = source_bytes(source, offset, self.on_device_size)
+        expect_mutable(storage)
 
         def copy(allocation: Any) -> None:
             array = allocation.read()
@@ -155,10 +160,16 @@ class DeviceRawBuffer(HostRawBuffer):
             bytes_of[offset : offset + data.nbytes] = data
             allocation.write(array)
 
-        return schedule(self._device, self._use(), copy, self.on_device_size)
+        return schedule(self._device, storage, copy, self.on_device_size)
 
     def copy_to_host(self, out: Any, offset: int = 0, size: int | None = None) -> Future[None]:
         return copy_bytes_out(self._device, self._use(), self.on_device_size, out, offset, size)
+
+
+def _memory_of(device: HostDevice) -> Memory:
+    memory = device.client.memory
+    assert memory is not None  # else the buffer is another one
+    return memory
 
 
 def copy_bytes_out(

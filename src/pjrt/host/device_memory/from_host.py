@@ -17,11 +17,12 @@ from pjrt.host.copies import INLINE_BYTES
 from pjrt.host.device_memory.allocation import Allocation
 from pjrt.host.device_memory.buffer import DeviceBuffer, expect_row_major
 from pjrt.host.device_memory.memory import Memory
+from pjrt.host.from_host import ZERO_COPY, check_address
 from pjrt.host.storage import READY, TOKEN, Storage
 from pjrt.host.work_queue import Call
 from pjrt.host_memory.aligned import HostArray
-from pjrt.host_memory.external import notify_owner
-from pjrt.host_memory.layout import array_dtype
+from pjrt.host_memory.external import ExternalMemory, notify_owner
+from pjrt.host_memory.layout import array_dtype, is_laid_out
 
 if TYPE_CHECKING:
     from pjrt.host.device import HostDevice
@@ -36,7 +37,7 @@ def buffer_from_host(
     semantics: HostBufferSemantics,
     on_done: Callable[[], object] | None,
 ) -> DeviceBuffer:
-    """Return a buffer with a copy of a host array: no semantics lets a device use memory that it cannot see."""
+    """Return a buffer of a host array: with a copy of it, or in place where the semantics and the memory allow it."""
     source: HostArray = expect_array(array)
     if type(semantics) is not HostBufferSemantics:
         raise unexpected(semantics, "one of pjrt.HostBufferSemantics as semantics")
@@ -45,19 +46,79 @@ def buffer_from_host(
     spec = ShapeSpec(source.shape, ElementType.of(source.dtype), layout)
     expect_row_major(spec, device)
     memory = memory_of(device)
+    if semantics in ZERO_COPY:
+        buffer = _imported(source, spec, device, space, on_done)
+        if buffer is not None:
+            return buffer
     storage = Storage(READY)
     storage.charge(space.account, spec.size_in_bytes)
-    if semantics is HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL and source.nbytes > INLINE_BYTES:
+    only_during_call = semantics is HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+    at_once = source.nbytes <= INLINE_BYTES or (only_during_call and memory.is_on_host)
+    if only_during_call and not at_once:
         # The caller may write to its array when this returns; the copy into the memory takes place later.
         source = np.array(source, array_dtype(spec.element_type), order="C")
     work = _CopyIn(memory, source, spec, space, storage, on_done)
     call = Call(work.run)
-    if source.nbytes <= INLINE_BYTES:
+    if at_once:
         call.run()
         call.future.result()
     else:
         storage.definition = call.future
         device.transfers.put(call)
+    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
+
+
+def _imported(
+    source: HostArray, spec: ShapeSpec, device: HostDevice, space: HostMemorySpace, on_done: Callable[[], object] | None
+) -> DeviceBuffer | None:
+    """Return a buffer that uses an array in place; ``None`` if the memory takes no such array."""
+    if not source.size or not is_laid_out(source, None):
+        return None
+    callbacks: list[Callable[[], object]] = []  # none while the memory may refuse the array: then a copy calls it
+    handle = memory_of(device).import_array(
+        ExternalMemory.over(source, lambda: [callback() for callback in callbacks]), spec, space
+    )
+    if handle is None:
+        return None
+    if on_done is not None:
+        callbacks.append(on_done)
+    return _shared(handle, spec, device, space)
+
+
+def view(
+    pointer: int, spec: ShapeSpec, device: HostDevice, space: HostMemorySpace, on_delete: Callable[[], object] | None
+) -> DeviceBuffer:
+    """Return a buffer over memory of the host at an address.
+
+    Raises:
+        UnimplementedError: the memory uses no memory at an address.
+    """
+    check_address(pointer, spec, device, on_delete)
+    expect_row_major(spec, device)
+    memory = memory_of(device)
+    array = ExternalMemory(pointer, spec.size_in_bytes, None, on_delete).array(
+        spec.shape, array_dtype(spec.element_type)
+    )
+    handle = memory.import_array(array, spec, space)
+    if handle is None:
+        raise UnimplementedError(
+            f"the memory of '{device.client.platform_name}' cannot use memory at an address; use buffer_from_dlpack or "
+            "buffer_from_host"
+        )
+    return _shared(handle, spec, device, space)
+
+
+def _shared(handle: Any, spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> DeviceBuffer:
+    """Return a buffer of memory that something else uses, too."""
+    value = Allocation(memory_of(device), handle, ShapeSpec(spec.shape, spec.element_type), space)
+    return _buffer(value, spec, device, space)
+
+
+def _buffer(value: Any, spec: ShapeSpec, device: HostDevice, space: HostMemorySpace) -> DeviceBuffer:
+    value.is_shared = True
+    storage = Storage(READY, mutable=False)
+    storage.charge(space.account, spec.size_in_bytes)
+    storage.array = value
     return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
 
 
@@ -121,10 +182,7 @@ def buffer_from_dlpack(source: Any, device: HostDevice, space: HostMemorySpace) 
     spec = value.spec = memory.spec_of(handle)
     if spec is None:
         raise UnimplementedError(f"{type(memory).__name__} has from_dlpack, but no spec_of for the type of its handles")
-    storage = Storage(READY)
-    storage.charge(space.account, spec.size_in_bytes)
-    storage.array = value
-    return DeviceBuffer(device, space, spec.shape, spec.element_type, storage)
+    return _buffer(value, spec, device, space)
 
 
 def memory_of(device: HostDevice) -> Memory:

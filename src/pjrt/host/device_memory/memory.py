@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,9 +32,13 @@ class Memory(abc.ABC):
 
     Attributes:
         kinds: the kinds of memory that each device has, its default one first.
+        is_on_host: whether the memory is the host's: ``pointer`` gives addresses of this process, ``host_view`` gives
+            arrays, and copies are those of the processor. Copies to the device are then made on the caller's thread,
+            without an array in between.
     """
 
     kinds: tuple[str, ...] = ("device",)
+    is_on_host: bool = False
 
     @abc.abstractmethod
     def allocate(self, spec: ShapeSpec, space: MemorySpace) -> Any:
@@ -82,6 +87,26 @@ class Memory(abc.ABC):
         the host and the fallback's operations read the memory itself. The memory stays until no view of it is left.
         """
         return None
+
+    def import_array(self, array: HostArray, spec: ShapeSpec, space: MemorySpace) -> Any:
+        """Return a handle that uses a host array in place, or ``None``, the default, if it must be copied.
+
+        The handle must hold the array: its memory is the caller's again when the array is dropped. No program writes
+        to it.
+
+        Args:
+            array: the array, row-major.
+            spec: its shape and element type.
+            space: the memory space.
+        """
+        return None
+
+    def stats(self, space: MemorySpace) -> Mapping[str, int]:
+        """Return facts of the device's own allocator, by the names of ``pjrt.AllocatorStats``; none by default.
+
+        They are added to those that the runtime counts: the bytes of buffers.
+        """
+        return {}
 
     def pointer(self, handle: Any) -> int:
         """Return the address of the memory, in the address space of the device.
