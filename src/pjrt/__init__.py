@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
+    from pjrt.devices.author.declined import DeclinedError
     from pjrt.devices.stablehlo_client import StableHloClient
     from pjrt.models.benchmark.benchmark import bench
     from pjrt.models.comparison.comparison import Comparison, compare
@@ -90,6 +91,7 @@ __all__ = [
     "CopyToDeviceStream",
     "DataLossError",
     "DeadlineExceededError",
+    "DeclinedError",
     "Device",
     "DeviceAssignment",
     "DeviceDescription",
@@ -176,6 +178,7 @@ _HOMES = {
     "pjrt.artifacts.compilation_cache": "CompilationCache",
     "pjrt.artifacts.saved_executable": "SavedExecutable load_executable save_executable",
     "pjrt.capi.export": "ExportedPlugin export",
+    "pjrt.devices.author.declined": "DeclinedError",
     "pjrt.devices.stablehlo_client": "StableHloClient",
     "pjrt.models.benchmark.benchmark": "bench",
     "pjrt.models.comparison.comparison": "Comparison compare",

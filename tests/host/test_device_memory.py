@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from anydevice.simulated_memory import SimulatedMemory
 
 import pjrt
 from pjrt.api.future import Promise
-from pjrt.host import Allocation, Compiled, Enqueued, HostClient
+from pjrt.host import Allocation, Compiled, Enqueued, HostClient, Memory
 
 SPEC = pjrt.ShapeSpec((4,), np.float32)
 X = np.arange(4, dtype=np.float32)
@@ -352,3 +352,114 @@ def test_the_memory_limit_holds() -> None:
         assert client.devices[0].memory_stats().bytes_in_use == 16
         del x
         assert client.devices[0].memory_stats().bytes_in_use == 0
+
+
+class HostTensor:
+    """A handle of memory that the host sees."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+
+class HostTensorMemory(Memory):
+    """Memory of the host, which uses aligned arrays in place."""
+
+    is_on_host = True
+
+    def allocate(self, spec: pjrt.ShapeSpec, space: Any) -> HostTensor:
+        return HostTensor(np.zeros(spec.shape, spec.element_type.dtype))
+
+    def copy_in(self, handle: HostTensor, array: Any) -> None:
+        handle.array[...] = array
+
+    def copy_out(self, handle: HostTensor, array: Any) -> None:
+        array[...] = handle.array
+
+    def pointer(self, handle: HostTensor) -> int:
+        address: int = handle.array.ctypes.data
+        return address
+
+    def import_array(self, array: Any, spec: pjrt.ShapeSpec, space: Any) -> HostTensor | None:
+        return None if spec.element_type is pjrt.ElementType.S8 else HostTensor(array)
+
+    def stats(self, space: Any) -> dict[str, int]:
+        return {"pool_bytes": 4096}
+
+
+@pytest.fixture
+def visible() -> Iterator[HostClient]:
+    def run(handle: HostTensor) -> HostTensor:
+        handle.array[...] += 1  # it is donated
+        return handle
+
+    program = Compiled(run=run, parameters=[SPEC], outputs=[SPEC], aliases={0: 0})
+    with HostClient("visible", compile=lambda *_: program, memory=HostTensorMemory()) as client:
+        yield client
+
+
+def test_memory_of_the_host_uses_arrays_in_place(visible: HostClient) -> None:
+    array, released = X.copy(), []
+    buffer = visible.buffer_from_host(
+        array,
+        semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,
+        on_done_with_host_buffer=lambda: released.append(1),
+    )
+    assert buffer.is_on_cpu
+    assert buffer.unsafe_pointer() == array.ctypes.data
+    (out,) = visible.compile("any program")(buffer)  # the donation gets a copy
+    np.testing.assert_array_equal(np.asarray(out), X + 1)
+    np.testing.assert_array_equal(array, X)
+    gc.collect()
+    assert released == [1]
+
+
+def test_an_array_that_the_memory_refuses_is_copied(visible: HostClient) -> None:
+    array, released = np.arange(4, dtype=np.int8), []
+    buffer = visible.buffer_from_host(
+        array,
+        semantics=pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY,
+        on_done_with_host_buffer=lambda: released.append(1),
+    )
+    assert buffer.unsafe_pointer() != array.ctypes.data
+    gc.collect()
+    assert released == [1]
+
+
+def test_large_arrays_are_in_memory_of_the_host_when_the_call_returns(visible: HostClient) -> None:
+    array = np.ones(1 << 17, np.float32)
+    buffer = visible.buffer_from_host(array)
+    assert buffer.ready().done()
+    array[...] = 2
+    np.testing.assert_array_equal(np.asarray(buffer), np.ones(1 << 17))
+
+
+def test_a_view_is_memory_that_nothing_writes_to(visible: HostClient) -> None:
+    array = X.copy()
+    buffer = visible.create_view_of_device_buffer(array.ctypes.data, SPEC)
+    np.testing.assert_array_equal(np.asarray(buffer), X)
+    with pytest.raises(pjrt.FailedPreconditionError, match="copy the buffer first"):
+        buffer.raw().copy_from_host(bytes(16))
+    assert visible.devices[0].memory_stats().pool_bytes == 4096
+
+
+def test_a_function_that_returns_at_once_runs_on_the_callers_thread() -> None:
+    threads = []
+
+    def run(x: Any) -> Any:
+        threads.append(threading.get_ident())
+        return x + 1
+
+    program = Compiled(run=run, parameters=[SPEC], outputs=[SPEC], runs_on_caller=True)
+    gate: threading.Event = threading.Event()
+    slow = Compiled(run=lambda x: (gate.wait(60), x + 1)[1], parameters=[SPEC], outputs=[SPEC])
+    with HostClient("here", compile=lambda code, _: slow if code.code == b"slow" else program) as client:
+        here, waiting = client.compile("quick"), client.compile("slow")
+        x = client.buffer_from_host(X)
+        (y,) = here(x)
+        assert y.ready().done()
+        (z,) = here(*waiting(x))  # the device is at work: this one waits behind it
+        assert not z.ready().done()
+        gate.set()
+        np.testing.assert_array_equal(np.asarray(z), X + 2)
+    assert threads[0] == threading.get_ident()
+    assert threads[1] != threading.get_ident()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,8 @@ CompileParsed = Callable[[ParsedProgram, CompileOptions], "Compiled | Callable[.
 
 DeserializeParsed = Callable[[bytes, ParsedProgram, CompileOptions], "Compiled | Callable[..., Any]"]
 """An author's ``deserialize(payload, program, options)``."""
+
+_DIGEST_BYTES = 32
 
 
 class CompilationRecord:
@@ -58,7 +61,8 @@ class CompilationRecord:
             else:
                 operations = sorted(part.operations) if isinstance(part, DeclinedError) else []
                 header.append({"declined": part.message, "operations": operations})
-        return json.dumps(header).encode() + b"\n" + b"".join(payloads)
+        body = json.dumps(header).encode() + b"\n" + b"".join(payloads)
+        return hashlib.sha256(body).digest() + body
 
 
 class CompilationReplay:
@@ -92,7 +96,10 @@ class CompilationReplay:
 
 
 def _unpack(payload: bytes) -> Sequence[bytes | UnimplementedError]:
-    line, _, body = payload.partition(b"\n")
+    digest, content = payload[:_DIGEST_BYTES], payload[_DIGEST_BYTES:]
+    if hashlib.sha256(content).digest() != digest:  # compiled code that is damaged may end the process
+        raise DataLossError("the compiled code of the serialized executable is damaged; compile the program again")
+    line, _, body = content.partition(b"\n")
     parts: list[bytes | UnimplementedError] = []
     begin = 0
     try:
@@ -105,6 +112,4 @@ def _unpack(payload: bytes) -> Sequence[bytes | UnimplementedError]:
                 begin += size
     except (ValueError, KeyError, TypeError) as error:
         raise DataLossError(f"the parts of the serialized executable are damaged: {error}") from error
-    if begin != len(body):
-        raise DataLossError(f"the serialized executable is incomplete: expected {begin} bytes, found {len(body)}")
     return parts

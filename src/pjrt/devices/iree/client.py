@@ -32,7 +32,8 @@ class IreeClient(StableHloClient):
             and without, ``cuda``, ``hip`` or ``vulkan``.
         target_cpu: the processor to compile for, as LLVM names it; this machine's by default.
         target_triple: the target triple to compile for, as LLVM names it; this machine's by default.
-        target_gpu: the GPU to compile for, such as ``sm_90`` or ``gfx942``; IREE's default by default.
+        target_gpu: the GPU to compile for, such as ``sm_80`` or ``gfx942``; IREE's default by default. ``hip`` has
+            none.
         flags: further flags of IREE's compiler.
         compile_in: ``subprocess``, where a crash of the compiler is an error, or ``process``.
         cache: a folder for compiled modules, which any number of processes share; none by default.

@@ -49,7 +49,7 @@ def in_subprocess(code: bytes, flags: Sequence[str]) -> bytes:
     if done.returncode == 0:
         return done.stdout
     messages = done.stderr.decode(errors="replace")
-    if done.returncode < 0 or done.returncode > 1:
+    if (done.returncode < 0 or done.returncode > 1) and "error:" not in messages:
         raise CrashError(_crash(done.returncode, messages))
     raise CompilationError(messages)
 

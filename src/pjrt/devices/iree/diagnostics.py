@@ -13,7 +13,8 @@ from pjrt.stablehlo.operation import Operation, ParsedProgram
 _PLACE = re.compile(r"^(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?:error: )?(?P<text>.*)", re.DOTALL)
 _NAME = re.compile(r"operation '(?P<name>[\w.]+)'|'(?P<op>[a-z_]+\.[\w.]+)' op ")
 _DUMP = re.compile(r": (?:%[\w:]+ = )?\"[\w.]+\"\(.*", re.DOTALL)
-_FLAG = re.compile(r"[Uu]nknown command line argument|for the --\S+ option|Unable to parse flags|not a registered flag")
+_FLAG = re.compile(r"[Uu]nknown command line argument|for the --\S+ option|Unable to parse flags|Error parsing flags")
+_TARGET = re.compile(r"[Uu]nknown \w+ target|target not set|missing GPU target|[Nn]o such target")
 _LONGEST = 600
 
 
@@ -34,7 +35,7 @@ class Diagnostic(NamedTuple):
     @staticmethod
     def first_of(messages: str) -> Diagnostic:
         """Return the first error in what the compiler printed."""
-        lines = [line for line in messages.splitlines() if line.strip()]
+        lines = [line.strip() for line in messages.splitlines() if line.strip() and not line.endswith("flags:")]
         text = next((line for line in lines if "error:" in line), lines[0] if lines else "no reason was reported")
         match = _PLACE.match(text)
         file, number = (match["file"], int(match["line"])) if match is not None else ("", 0)
@@ -50,6 +51,8 @@ def compile_error(messages: str, program: ParsedProgram) -> PjrtError:
     diagnostic = Diagnostic.first_of(messages)
     if _FLAG.search(messages):
         return InvalidArgumentError(f"IREE's compiler does not take its flags: {diagnostic.text}")
+    if _TARGET.search(messages):
+        return InvalidArgumentError(f"IREE's compiler does not compile for the target: {diagnostic.text}")
     operations = program.entry.body.operations if program.entry.body is not None else ()
     reasons = _reasons(diagnostic, operations)
     spelled = ", ".join(

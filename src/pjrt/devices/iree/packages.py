@@ -34,6 +34,21 @@ def load(module: str, purpose: str) -> Any:
         ) from error
 
 
+def check() -> None:
+    """Check that both packages are installed, without importing them.
+
+    Raises:
+        FailedPreconditionError: one is not.
+    """
+    for package in (COMPILER, RUNTIME):
+        try:
+            importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            raise FailedPreconditionError(
+                f"the device 'iree' needs the package {package}, which is not installed: pip install '{EXTRA}'"
+            ) from None
+
+
 def version() -> str:
     """Return the version of the installed runtime, such as ``3.13.0``; empty if it is not installed."""
     try:

@@ -28,8 +28,10 @@ class IreePlugin(Plugin):
 
     @property
     def attributes(self) -> Attributes:
+        from pjrt.devices.iree import packages
         from pjrt.devices.stablehlo_client import stablehlo_versions
 
+        packages.check()  # before jaxlib, so that the report of a plugin that cannot be used names the right package
         return {"xla_version": 2, **stablehlo_versions()}
 
     def client(self, /, **options: Any) -> IreeClient:

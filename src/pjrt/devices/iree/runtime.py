@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
+import weakref
 from typing import Any
 
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from pjrt.devices.iree import packages
 from pjrt.devices.iree.element_types import codes
+from pjrt.system import after_fork_in_child
 
 PURPOSE = "run programs"
+
+_runtimes: weakref.WeakSet[Runtime] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for runtime in list(_runtimes):
+        runtime.abandon()
+
+
+after_fork_in_child(_after_fork_in_child)
 
 
 class IreeDevice:
@@ -49,6 +62,7 @@ class Runtime:
         self._instance: Any = None
         self._types: dict[ElementType, int] = {}
         self._closed = False
+        _runtimes.add(self)
 
     @property
     def api(self) -> Any:
@@ -103,10 +117,17 @@ class Runtime:
         self._closed = True
         self._devices = None
 
+    def abandon(self) -> None:
+        """Have the devices never released: in the child of a fork, that would wait for the parent's threads."""
+        for device in self._devices or ():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(device))
+
     def _open(self) -> list[Any]:
         api = self.api
         try:
-            driver = api.get_driver(self.driver)
+            # A driver of this client's own. The devices of a driver share its threads, of which the child of a fork
+            # has none.
+            driver = packages.load("iree.runtime._binding", PURPOSE).create_hal_driver(self.driver)
             if self.driver.startswith("local-"):
                 hals = [driver.create_default_device() for _ in range(self.num_devices)]
             else:

@@ -17,9 +17,14 @@ from pjrt.stablehlo.types import TensorType, ValueType
 _MISSING = frozenset(
     {
         # IREE has no such operation.
+        "stablehlo.batch_norm_grad",
         "stablehlo.cholesky",
         "stablehlo.custom_call",
+        "stablehlo.dynamic_gather",
+        "stablehlo.dynamic_pad",
         "stablehlo.triangular_solve",
+        # Of equal elements in a window, none is selected.
+        "stablehlo.select_and_scatter",
         # They need the other devices of a launch, or the host. IREE's drivers of processors have no channels.
         "stablehlo.after_all",
         "stablehlo.all_gather",
@@ -69,17 +74,48 @@ _MOVES = frozenset(
 )
 """Operations that move elements and compute none."""
 
+_REAL = frozenset(element for element in ElementType if element.is_floating)
+_C64 = frozenset({ElementType.C64})
+_C128 = frozenset({ElementType.C128})
+
 _WRONG: dict[str, frozenset[ElementType]] = {
     # A sum of booleans wraps around.
-    "stablehlo.add": frozenset({ElementType.PRED}),
     "chlo.broadcast_add": frozenset({ElementType.PRED}),
+    "stablehlo.add": frozenset({ElementType.PRED}),
+    # Zero, infinity or equal arguments give NaN where they have a value, or the other way round.
+    "chlo.broadcast_atan2": _REAL,
+    "chlo.broadcast_divide": _C64,
+    "chlo.broadcast_power": _REAL,
+    "chlo.digamma": _REAL,
+    "stablehlo.atan2": _REAL,
+    "stablehlo.cbrt": _REAL,
+    "stablehlo.divide": _C64,
+    "stablehlo.log": _C64,
+    "stablehlo.log_plus_one": _C64,
+    "stablehlo.power": _REAL,
+    # The compiler crashes.
+    "stablehlo.bitcast_convert": _C64,
 }
 """Element types for which the results of an operation are wrong."""
 
-_F64 = frozenset({ElementType.F64})
-"""IREE links no mathematical library, and has no code of its own for these functions of f64."""
-
-_NOT_LINKED: dict[str, frozenset[ElementType]] = {}
+_NOT_LINKED = frozenset(
+    {
+        "chlo.acos",
+        "chlo.asin",
+        "chlo.atan",
+        "chlo.broadcast_remainder",
+        "chlo.erfc",
+        "chlo.lgamma",
+        "chlo.polygamma",
+        "chlo.tan",
+        "stablehlo.cosine",
+        "stablehlo.remainder",
+        "stablehlo.sine",
+        "stablehlo.tan",
+        "stablehlo.tanh",
+    }
+)
+"""Operations that IREE computes in f64 by functions of a mathematical library, and it links none."""
 
 
 def refusal(operation: Operation) -> str:
@@ -93,7 +129,9 @@ def _refusal(operation: Operation) -> str:
         what = operation.attributes.get("call_target_name", "") if name == "stablehlo.custom_call" else ""
         return f"IREE does not run {name}{f' @{what}' if what else ''} ({operation.location})"
     elements = frozenset(_elements((*operation.operands, *operation.results)))
-    wrong = elements & (_WRONG.get(name, frozenset()) | _NOT_LINKED.get(name, frozenset()))
+    wrong = elements & (_WRONG.get(name, frozenset()) | _C128)
+    if name in _NOT_LINKED:
+        wrong |= elements & {ElementType.F64}
     if name not in _MOVES and not name.startswith("func.") and name != "stablehlo.return":
         wrong |= elements & _F8
     if wrong:

@@ -36,7 +36,7 @@ class Target(NamedTuple):
         driver: the driver of the runtime that runs the compiled module.
         cpu: the processor, as LLVM names it; ``host`` for this machine's. For the drivers of processors.
         triple: the target triple, as LLVM names it; empty for this machine's. For the drivers of processors.
-        gpu: the GPU, as IREE names it, such as ``sm_90`` or ``gfx942``; empty for IREE's default.
+        gpu: the GPU, as IREE names it, such as ``sm_80`` or ``gfx942``; empty for IREE's default.
         flags: further flags of IREE's compiler.
     """
 
@@ -63,6 +63,10 @@ class Target(NamedTuple):
         for name in ("target_gpu",) if is_local else ("target_cpu", "target_triple"):
             if options[name] is not None:
                 raise InvalidArgumentError(f"the option {name} is not for the driver {driver!r}")
+        if driver == "hip" and gpu is None:
+            raise InvalidArgumentError(
+                "expected the option target_gpu for the driver 'hip', such as 'gfx942', found none"
+            )
         if isinstance(flags, str):
             raise InvalidArgumentError(f"expected flags of IREE's compiler as a list, found the string {flags!r}")
         checked = tuple(expect_all(flags, str, "flags of IREE's compiler as strings"))
