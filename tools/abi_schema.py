@@ -7,19 +7,26 @@ The kinds follow from C types and names by rule. What the rules cannot know is a
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from functools import cache
 
 import gen_abi
+from abi_fields import (
+    FUNCTION_POINTER,
+    Field,
+    Function,
+    HeaderError,
+    Struct,
+    read_fields,
+    read_parameter,
+    scalar_kind,
+    split_parameters,
+)
 
 _SIZES = {"size_t": 8, "int": 4, "int32_t": 4, "uint32_t": 4, "int64_t": 8, "uint64_t": 8, "float": 4, "bool": 1}
 _SIZES |= {"intptr_t": 8, "uintptr_t": 8, "char": 1, "uint8_t": 1, "void": 1}
-_SIGNED = {"int", "int32_t", "int64_t", "intptr_t"}
-_UNSIGNED = {"size_t", "uint8_t", "uint32_t", "uint64_t", "uintptr_t"}
 _MARKED = re.compile(r";[ \t]*/\* (.*?) \*/")
 _MARKED_PARAMETER = re.compile(r"[ \t]*/\* ([a-z ]+) \*/(?=[,)])")
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
-_FUNCTION_POINTER = re.compile(r"(?P<result>.*?)\(\*(?P<name>\w+)\)\((?P<parameters>.*)\)$")
 _BINARY = re.compile(r"serialized|bytes|^code$|compile_options|^value$|config|environments|^data$|metadata|^options$")
 
 MARKS = {
@@ -39,69 +46,6 @@ MARKS = {
 
 _OTHER_MARKS = {"out", "in out", "one", "address", "text", "bytes", "values"}
 _NAMED_MARKS = {"count", "inner", "owner", "data", "lives"}
-
-
-class HeaderError(Exception):
-    """A header has a field that neither the rules nor its marks explain."""
-
-
-@dataclass
-class Field:
-    """A field of a struct, or a parameter of a callback."""
-
-    name: str
-    ctype: str
-    marks: list[str] = field(default_factory=list)
-    offset: int = 0
-    size: int = 0
-    kind: str = ""
-    direction: str = "IN"
-    element: str = ""
-    element_size: int = 0
-    type: str = ""
-    count: str = ""
-    inner_count: str = ""
-    owner: str = ""
-    variant: int = -1
-    bits: list[str] = field(default_factory=list)
-
-    def named(self, word: str) -> str:
-        """Return the name behind a mark such as ``count``; empty if the field has no such mark."""
-        return next((mark.split()[1] for mark in self.marks if mark.split()[0] == word), "")
-
-
-@dataclass
-class Struct:
-    """A struct of the headers, or the parameters of a callback."""
-
-    name: str
-    fields: list[Field]
-    size: int = 0
-    alignment: int = 1
-    parameters: bool = False
-
-    def field(self, name: str) -> Field:
-        """Return the field of a name."""
-        return next(each for each in self.fields if each.name == name)
-
-    def index(self, name: str) -> int:
-        """Return the index of the field of a name; -1 for an empty name."""
-        return next(i for i, each in enumerate(self.fields) if each.name == name) if name else -1
-
-
-@dataclass
-class Function:
-    """A function of the table or of an extension, or a callback."""
-
-    name: str
-    args: str
-    slot: str = ""
-    extension: str = ""
-    minor: int = 0
-    result: str = "ERROR"
-    parameters: tuple[tuple[str, str], ...] = ()
-    c_result: str = ""
-    is_typedef: bool = False
 
 
 class Schema:
@@ -142,7 +86,7 @@ class Schema:
         if name := item["enum_name"]:
             self.enums[name] = [(n, int(v)) for n, v in re.findall(r"(\w+) = (\d+)", item["enum"])]
         elif name := item["struct"]:
-            self.structs[name] = Struct(name, _parse_fields(item["body"]))
+            self.structs[name] = Struct(name, read_fields(item["body"]))
         elif item["callback"]:
             self._callback(item["callback"], is_typedef=True)
         elif name := item["opaque"]:
@@ -151,11 +95,11 @@ class Schema:
             self.aliases[item["new"]] = item["old"]
 
     def _callback(self, text: str, name: str = "", is_typedef: bool = False) -> str:
-        match = _FUNCTION_POINTER.match(" ".join(text.split()).replace(", ", ","))
+        match = FUNCTION_POINTER.match(" ".join(text.split()).replace(", ", ","))
         if not match:
             raise HeaderError(f"not a function pointer: {text}")
         name = name or match["name"]
-        marked = [_parameter(each, i) for i, each in enumerate(_split(match["parameters"]))]
+        marked = [read_parameter(each, i) for i, each in enumerate(split_parameters(match["parameters"]))]
         parameters = tuple((kind, name) for kind, name, _ in marked)
         c_result = match["result"].strip()
         result = {"void": "NOTHING", "PJRT_Error *": "ERROR"}.get(c_result, "OTHER")
@@ -193,7 +137,7 @@ class Schema:
             del self.structs[name]
 
     def _function(self, name: str, slot: Field, extension: str, minor: int) -> Function:
-        match = _FUNCTION_POINTER.match(slot.ctype)
+        match = FUNCTION_POINTER.match(slot.ctype)
         if not match:
             raise HeaderError(f"the slot {slot.name} is no function")
         args = match["parameters"].removesuffix("args").strip().removesuffix("*").strip()
@@ -290,7 +234,7 @@ class Schema:
         elif base == "PJRT_Extension_Base":
             each.kind = "EXTENSIONS"
         elif "[" in ctype:
-            each.kind, each.element = "ARRAY", _scalar(base)
+            each.kind, each.element = "ARRAY", scalar_kind(base)
             each.bits.append("INLINE")
             each.element_size, each.count = self._size(base)[0], ""
         elif stars == 0:
@@ -313,7 +257,7 @@ class Schema:
         elif base in self.enums:
             each.kind, each.type = "ENUM", base
         elif base in _SIZES:
-            each.kind = _scalar(base)
+            each.kind = scalar_kind(base)
         elif base in self.structs:
             each.kind, each.type = "STRUCT_VALUE", base
         else:
@@ -334,7 +278,7 @@ class Schema:
         elif base in ("void", "uint8_t"):
             kind = "BYTES"
         else:
-            kind = _scalar(base)
+            kind = scalar_kind(base)
         each.inner_count = inner
         if kind in ("HANDLE", "STRUCT", "TEXT", "BYTES"):
             stars -= 1
@@ -447,76 +391,7 @@ class Schema:
         return first.name if first else ""
 
 
-def _scalar(base: str) -> str:
-    if base in ("bool",):
-        return "BOOL"
-    if base == "float":
-        return "FLOAT"
-    if base in _SIGNED:
-        return "SIGNED"
-    if base in _UNSIGNED:
-        return "UNSIGNED"
-    raise HeaderError(f"the type {base} is unknown")
-
-
 def _camel(name: str) -> str:
-    return (
-        "".join(part.capitalize() for part in name.split("_")).replace("Error", "Error_", 1)
-        if name.startswith("error_")
-        else "".join(part.capitalize() for part in name.split("_"))
-    )
-
-
-def _split(text: str) -> list[str]:
-    """Split parameters at commas that are not inside of parentheses."""
-    out, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if char == "," and not depth:
-            out.append(text[start:i])
-            start = i + 1
-    out.append(text[start:])
-    return [each.strip() for each in out if each.strip() not in ("", "void")]
-
-
-def _parameter(text: str, index: int) -> tuple[str, str, list[str]]:
-    """Return the type, the name and the marks of a parameter."""
-    text, *marks = text.rstrip("\N{SECTION SIGN}").split("\N{SECTION SIGN}")
-    match = re.fullmatch(r"(.*?[ *])(\w+)", text)
-    if match is None or text.endswith("*"):
-        return text, f"argument{index}", marks
-    return match[1].strip(), match[2], marks
-
-
-def _parse_fields(body: str) -> list[Field]:
-    fields: list[Field] = []
-    variant = -1
-    for raw in body.split(";"):
-        marks: list[str] = []
-        chunk = raw
-        if match := re.match(r"\N{SECTION SIGN}(.*?)\N{SECTION SIGN}", chunk):
-            marks = [mark.strip() for mark in match[1].split(",")]
-            chunk = chunk[match.end() :]
-        if fields and marks:
-            fields[-1].marks = marks
-        chunk = " ".join(chunk.split())
-        if "union {" in chunk:
-            variant, chunk = 0, chunk.replace("union {", "").strip()
-        if chunk.startswith("}"):
-            variant, chunk = -1, chunk[1:].strip()
-        if not chunk:
-            continue
-        fields.append(_parse_field(chunk, variant))
-        variant += variant >= 0
-    return fields
-
-
-def _parse_field(text: str, variant: int) -> Field:
-    if match := _FUNCTION_POINTER.match(text):
-        return Field(match["name"], text, variant=variant)
-    if match := re.fullmatch(r"(.*?)(\w+)(\[\d+\])", text):
-        return Field(match[2], f"{match[1].strip()}{match[3]}", variant=variant)
-    match = re.fullmatch(r"(.*?[ *])(\w+)", text)
-    if match is None:
-        raise HeaderError(f"not a field: {text}")
-    return Field(match[2], match[1].strip(), variant=variant)
+    """Return the function of the profiler for a slot: ``Error_Message`` for ``error_message``."""
+    words = "".join(part.capitalize() for part in name.split("_"))
+    return re.sub("^Error", "Error_", words)

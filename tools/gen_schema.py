@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import gen_abi
-from abi_schema import Field, Function, Schema, Struct
+from abi_fields import Field, Function, Struct
+from abi_schema import Schema
 from generated_files import main
 
 LAYER = gen_abi.CAPI / "layer"

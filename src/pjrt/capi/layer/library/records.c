@@ -6,8 +6,16 @@
 
 enum { CHUNK = 1024, MAX_CHUNKS = 4096, RETIRED = 4096 };
 
-typedef struct slot {
+enum { WORDS = (sizeof(pjrt_record) + sizeof(uintptr_t) - 1) / sizeof(uintptr_t) };
+
+/* The contents in words, because a call that comes too late may read them while another use begins. */
+typedef union contents {
   pjrt_record record;
+  uintptr_t words[WORDS];
+} contents;
+
+typedef struct slot {
+  _Atomic uintptr_t words[WORDS];
   _Atomic uint32_t use;  /* odd while in use; each use has its own number */
   _Atomic uint32_t next; /* in the list of free ones: index + 1 */
 } slot;
@@ -56,7 +64,9 @@ pjrt_token pjrt_record_new(const pjrt_record *contents) {
   while (!pop(&index))
     if (!add_chunk()) return 0;
   slot *place = slot_at(index);
-  place->record = *contents;
+  union contents all = {.words = {0}};
+  all.record = *contents;
+  for (int i = 0; i < WORDS; i++) atomic_store_explicit(&place->words[i], all.words[i], memory_order_relaxed);
   const uint32_t use = atomic_fetch_add(&place->use, 1) + 1;
   atomic_fetch_add_explicit(&num_used, 1, memory_order_relaxed);
   return (pjrt_token)use << 32 | (index + 1);
@@ -79,7 +89,10 @@ bool pjrt_record_use(pjrt_token token, pjrt_record *contents) {
   slot *place = slot_of(token);
   if (place == NULL) return false;
   const bool current = atomic_load(&place->use) == (uint32_t)(token >> 32);
-  *contents = place->record; /* of another use, perhaps: its stack is all that is needed then */
+  union contents all; /* of another use, perhaps: its stack is all that is needed then */
+  for (int i = 0; i < WORDS; i++) all.words[i] = atomic_load_explicit(&place->words[i], memory_order_relaxed);
+  *contents = all.record;
+  atomic_thread_fence(memory_order_acquire);
   if (!current || atomic_load(&place->use) != (uint32_t)(token >> 32)) return false;
   if (!contents->once) return true;
   if (!finish(token, place)) return false;
