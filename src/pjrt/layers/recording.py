@@ -193,11 +193,14 @@ class _Parser:
 
     def _records(self, at: int) -> Iterator[tuple[int, int]]:
         while at < len(self._data):
-            end = at + 8 + int.from_bytes(self._data[at : at + 4], "little")
+            size = int.from_bytes(self._data[at : at + 4], "little")
+            if size == 0:  # the file is longer than what was recorded, until it is closed
+                return
+            end = at + 8 + size
             if at + 8 > len(self._data) or end > len(self._data):
                 raise ValueError(f"the file is cut short in a record at byte {at}; what is before it was read")
             checksum = int.from_bytes(self._data[at + 4 : at + 8], "little")
-            if end == at + 8 or zlib.crc32(self._view[at + 8 : end]) != checksum:
+            if zlib.crc32(self._view[at + 8 : end]) != checksum:
                 raise ValueError(f"the file is damaged at byte {at}; what is before it was read")
             yield at + 8, end
             at = end

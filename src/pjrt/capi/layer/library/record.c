@@ -401,6 +401,7 @@ static void *record_callback(void *state, pjrt_frame *frame, void *args) {
 
 static void record_close(void *state) {
   recorder *r = state;
+  if (!record_file_is_open(r->writer.file)) return;
   pjrt_mutex_lock(&r->mutex);
   begin_record(r);
   bytes_varint(&r->record, r->num_calls);

@@ -1,8 +1,9 @@
+#include "trace_mapping.h" /* first: it asks for the functions of the system */
+
 #include "record_file.h"
 
-#include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- bytes --------------------------------------------------------------------------------------------------------*/
 static bool reserve(record_bytes *bytes, size_t size) {
@@ -77,9 +78,16 @@ typedef struct name_entry {
   uint64_t number;
 } name_entry;
 
+enum { WINDOW = 1 << 20, LARGE = 1 << 16 /* bytes: larger records are written, not copied into the window */ };
+
+/* Small records go into memory that is shared with the file: they are in the file when the process dies, and cost no call
+ * of the system. */
 struct record_file {
-  FILE *stream;
+  int descriptor; /* -1: closed */
+  bool is_mapped; /* false for what is no regular file, such as a pipe */
   char *path;
+  unsigned char *window; /* the file from window_begin on; null at first */
+  uint64_t window_begin, allocated, size;
   record_bytes head; /* the record being put together, but for large data */
   blob_entry *blobs; /* hash table; the number of places is a power of 2 */
   size_t num_places, num_blobs;
@@ -87,47 +95,109 @@ struct record_file {
   size_t num_name_places, num_names;
 };
 
+static atomic_bool is_forked_child; /* which shares the files with its parent, and leaves them alone */
+static void note_fork(void) { atomic_store(&is_forked_child, true); }
+
 record_file *record_file_open(const char *path, char *problem, size_t problem_size) {
+  static atomic_bool watches_forks;
   record_file *file = calloc(1, sizeof *file);
-  FILE *stream = fopen(path, "wb");
+  const int descriptor = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (file != NULL) file->path = malloc(strlen(path) + 1);
-  if (stream == NULL || file == NULL || file->path == NULL) {
+  if (descriptor < 0 || file == NULL || file->path == NULL) {
     snprintf(problem, problem_size, "cannot write the recording %s: %s", path, strerror(errno));
-    if (stream != NULL) fclose(stream);
+    if (descriptor >= 0) close(descriptor);
     if (file != NULL) free(file->path);
     free(file);
     return NULL;
   }
+  struct stat status;
   strcpy(file->path, path);
-  file->stream = stream;
-  setvbuf(stream, NULL, _IONBF, 0); /* a process that dies loses nothing that was written before */
+  file->descriptor = descriptor;
+  file->is_mapped = fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
+  if (!atomic_exchange(&watches_forks, true)) pthread_atfork(NULL, NULL, note_fork);
   make_crc_table();
-  fwrite("PJRTREC\n", 1, 8, stream);
   return file;
 }
 
-bool record_file_is_open(const record_file *file) { return file->stream != NULL; }
+bool record_file_is_open(const record_file *file) {
+  return file->descriptor >= 0 && !atomic_load_explicit(&is_forked_child, memory_order_relaxed);
+}
+
+static void stop(record_file *file, const char *reason) {
+  fprintf(stderr, "pjrt: the recording %s ends here, and the program goes on without it: %s\n", file->path, reason);
+  record_file_close(file);
+}
+
+static bool write_all(record_file *file, const void *data, size_t size, uint64_t at) {
+  const char *rest = data;
+  while (size > 0) {
+    errno = ENOSPC;
+    const ssize_t count = file->is_mapped ? pwrite(file->descriptor, rest, size, (off_t)at)
+                                          : write(file->descriptor, rest, size);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) {
+      stop(file, strerror(errno));
+      return false;
+    }
+    rest += count;
+    at += (uint64_t)count;
+    size -= (size_t)count;
+  }
+  return true;
+}
+
+/* Takes place on the disk up to here. Without it, a full disk would end the process at a write to the window. */
+static bool allocate(record_file *file, uint64_t end) {
+  if (end <= file->allocated) return true;
+#ifdef __APPLE__
+  const int failure = trace_allocate(file->descriptor, (size_t)end);
+#else
+  const int failure = posix_fallocate(file->descriptor, (off_t)file->allocated, (off_t)(end - file->allocated));
+#endif
+  if (failure != 0) {
+    stop(file, strerror(failure));
+    return false;
+  }
+  file->allocated = end;
+  return true;
+}
+
+/* The place for so many bytes at the end of the file; null after an error. */
+static unsigned char *place_for(record_file *file, size_t size) {
+  if (file->window == NULL || file->size + size > file->window_begin + WINDOW) {
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    if (file->window != NULL) munmap(file->window, WINDOW);
+    file->window = NULL;
+    file->window_begin = file->size / page * page;
+    if (!allocate(file, file->window_begin + WINDOW)) return NULL;
+    void *window = mmap(NULL, WINDOW, PROT_READ | PROT_WRITE, MAP_SHARED, file->descriptor, (off_t)file->window_begin);
+    if (window == MAP_FAILED) {
+      stop(file, strerror(errno));
+      return NULL;
+    }
+    file->window = window;
+  }
+  return file->window + (file->size - file->window_begin);
+}
 
 static void put32(unsigned char *out, uint32_t value) {
   for (int i = 0; i < 4; i++) out[i] = (unsigned char)(value >> 8 * i);
 }
 
-static void stop(record_file *file, const char *reason) {
-  fprintf(stderr, "pjrt: the recording %s ends here, and the program goes on without it: %s\n", file->path, reason);
-  fclose(file->stream);
-  file->stream = NULL;
-}
-
-/* Writes a record of two parts; the second may be large, and is not copied. */
+/* Writes a record of two parts; the second may be large, and is not copied. Its size is written last: without it a reader
+ * takes the file to end before the record. */
 static void write_parts(record_file *file, record_kind kind, const void *first, size_t first_size, const void *second,
                         size_t second_size) {
-  if (file->stream == NULL) return;
+  static const char magic[] = "PJRTREC\n";
+  if (file->descriptor < 0) return;
   if (second_size > UINT32_MAX - 64 - first_size) {
     stop(file, "a record must be smaller than 4 GB");
     return;
   }
-  record_bytes *head = &file->head;
-  head->size = 0;
+  if (file->size == 0) {
+    if (!write_all(file, magic, sizeof magic - 1, 0)) return;
+    file->size = sizeof magic - 1;
+  }
   unsigned char frame[9];
   frame[8] = (unsigned char)kind;
   uint32_t crc = crc_add(0xFFFFFFFFu, frame + 8, 1);
@@ -135,18 +205,36 @@ static void write_parts(record_file *file, record_kind kind, const void *first, 
   crc = crc_add(crc, second, second_size);
   put32(frame, (uint32_t)(1 + first_size + second_size));
   put32(frame + 4, ~crc);
-  const bool small = second_size < 4096;
+  const size_t total = sizeof frame + first_size + second_size;
+  if (file->is_mapped && total <= LARGE) {
+    unsigned char *place = place_for(file, total);
+    if (place == NULL) return;
+    memcpy(place + 4, frame + 4, sizeof frame - 4);
+    memcpy(place + sizeof frame, first, first_size);
+    if (second_size > 0) memcpy(place + sizeof frame + first_size, second, second_size);
+    atomic_thread_fence(memory_order_release);
+    memcpy(place, frame, 4);
+    file->size += total;
+    return;
+  }
+  record_bytes *head = &file->head;
+  head->size = 0;
   bytes_append(head, frame, sizeof frame);
   bytes_append(head, first, first_size);
-  if (small) bytes_append(head, second, second_size);
+  if (!file->is_mapped) bytes_append(head, second, second_size);
   if (head->failed) {
     stop(file, "out of memory");
     return;
   }
-  errno = 0;
-  if (fwrite(head->data, 1, head->size, file->stream) != head->size ||
-      (!small && fwrite(second, 1, second_size, file->stream) != second_size))
-    stop(file, strerror(errno));
+  if (!file->is_mapped) {
+    if (write_all(file, head->data, head->size, 0)) file->size += total;
+    return;
+  }
+  if (!write_all(file, second, second_size, file->size + head->size) ||
+      !write_all(file, head->data + 4, head->size - 4, file->size + 4) || !write_all(file, head->data, 4, file->size))
+    return;
+  file->size += total;
+  if (file->allocated < file->size) file->allocated = file->size;
 }
 
 void record_file_write(record_file *file, record_kind kind, const void *data, size_t size) {
@@ -158,7 +246,7 @@ uint64_t record_file_name(record_file *file, const char *name) {
     const size_t places = file->num_name_places ? file->num_name_places * 2 : 512;
     name_entry *larger = calloc(places, sizeof *larger);
     if (larger == NULL) {
-      if (file->stream != NULL) stop(file, "out of memory");
+      if (file->descriptor >= 0) stop(file, "out of memory");
       return 0;
     }
     for (size_t i = 0; i < file->num_name_places; i++) {
@@ -231,7 +319,7 @@ static bool grow_blobs(record_file *file) {
 
 uint64_t record_file_blob(record_file *file, const void *data, size_t size) {
   if (file->num_blobs * 2 >= file->num_places && !grow_blobs(file)) {
-    if (file->stream != NULL) stop(file, "out of memory");
+    if (file->descriptor >= 0) stop(file, "out of memory");
     return 0;
   }
   const digest hash = digest_of(data, size);
@@ -249,7 +337,10 @@ uint64_t record_file_blob(record_file *file, const void *data, size_t size) {
 }
 
 void record_file_close(record_file *file) {
-  if (file->stream == NULL) return;
-  fclose(file->stream);
-  file->stream = NULL;
+  if (file->descriptor < 0 || atomic_load(&is_forked_child)) return;
+  if (file->window != NULL) munmap(file->window, WINDOW);
+  file->window = NULL;
+  if (file->is_mapped && ftruncate(file->descriptor, (off_t)file->size) != 0) errno = 0; /* zeros stay behind the end */
+  close(file->descriptor);
+  file->descriptor = -1;
 }
