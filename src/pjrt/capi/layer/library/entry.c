@@ -41,8 +41,9 @@ static bool has_layers_of_environment(const PJRT_Api *table) {
   const pjrt_stack *stack = pjrt_stack_of(table);
   if (stack != NULL) return stack->from_environment;
   void *address;
+  if (table->struct_size < offsetof(PJRT_Api, PJRT_Error_Message)) return false;
   memcpy(&address, &table->PJRT_Error_Destroy, sizeof address);
-  if (table->struct_size < sizeof(PJRT_Error_Destroy_Args) + 40 || dladdr(address, &info) == 0) return false;
+  if (dladdr(address, &info) == 0) return false;
   void *library = dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);
   if (library == NULL) return false;
   void *symbol = dlsym(library, "pjrt_layer_is_from_environment");
