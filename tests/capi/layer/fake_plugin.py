@@ -100,7 +100,9 @@ def chain_of(table: int) -> list[int]:
 
 
 class Arguments:
-    """An argument struct of a function, or of a callback, in memory."""
+    """An argument struct of a function, or of a callback, in memory; and the result of the call that was made with it."""
+
+    result: int | None = None
 
     def __init__(self, struct: str, **values: int) -> None:
         self.struct = schema.STRUCTS[struct]
@@ -121,5 +123,5 @@ class Arguments:
 def call(table: int, function: str, **values: int) -> Arguments:
     """Call a function of a table, and return its arguments; the result is in ``result``."""
     arguments = Arguments(f"{function}_Args", **values)
-    arguments.result = SLOT(read(table, OFFSETS[function]))(arguments.address)  # type: ignore[attr-defined]
+    arguments.result = SLOT(read(table, OFFSETS[function]))(arguments.address)
     return arguments

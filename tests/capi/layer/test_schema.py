@@ -37,14 +37,14 @@ def test_every_field_of_the_measured_structs_is_in_it() -> None:
 
 def test_every_field_has_a_kind_and_no_two_share_a_place() -> None:
     assert len(FIELDS) > 1200
-    for struct, field in FIELDS:
-        assert field.kind in KINDS, f"{struct}.{field.name}"
-    for struct in schema.STRUCTS.values():
+    for name, field in FIELDS:
+        assert field.kind in KINDS, f"{name}.{field.name}"
+    for name, struct in schema.STRUCTS.items():
         end = 0
         for field in struct.fields.values():
-            assert field.offset >= end or field.variant >= 0, f"{struct.name}.{field.name} lies over another field"
+            assert field.offset >= end or field.variant >= 0, f"{name}.{field.name} lies over another field"
             end = max(end, field.offset + field.size)
-        assert struct.size == end or struct.name.endswith("_Parameters"), struct.name
+        assert struct.size == end or name.endswith("_Parameters"), name
 
 
 @pytest.mark.parametrize("kind", ["HANDLE", "ENUM", "STRUCT", "STRUCT_VALUE", "CALLBACK"])
