@@ -177,8 +177,9 @@ def ordered(x: Node, element: ElementType) -> Node:
 # Elementwise operations.
 
 
-def exponential(x: Node) -> Node:
-    return ov.select(ov.not_equal(x, x), x, ov.exp(x))  # OpenVINO's is infinite for NaN
+def keeping_nan(result: Node, x: Node) -> Node:
+    """Return a result, and x where it is NaN. OpenVINO's exponential function is infinite there."""
+    return ov.select(ov.not_equal(x, x), x, result)
 
 
 def divide(x: Node, y: Node) -> Node:
@@ -198,7 +199,7 @@ FLOAT_FUNCTIONS: dict[str, Callable[..., Node]] = {
     "stablehlo.ceil": ov.ceiling,
     "stablehlo.cosine": ov.cos,
     "stablehlo.divide": divide,
-    "stablehlo.exponential": exponential,
+    "stablehlo.exponential": lambda x: keeping_nan(ov.exp(x), x),
     "stablehlo.floor": ov.floor,
     "stablehlo.log": ov.log,
     "stablehlo.logistic": ov.sigmoid,
@@ -275,8 +276,11 @@ def extreme(name: str, element: ElementType, x: Node, y: Node) -> Node:
         return ordered(function(ordered(x, element), ordered(y, element)), element)
     # If one of them is NaN, OpenVINO's result is the second.
     if is_fixed(y):
-        return function(y, x)
-    return function(x, y) if is_fixed(x) else ov.select(ov.not_equal(x, x), x, function(x, y))
+        x, y = y, x
+    if not is_fixed(x):
+        return keeping_nan(function(x, y), x)
+    # OpenVINO makes one function of a maximum and a minimum, which loses NaN.
+    return keeping_nan(function(x, y), y) if y.get_type_name() in ("Maximum", "Minimum") else function(x, y)
 
 
 def is_fixed(x: Node) -> bool:
@@ -323,7 +327,7 @@ def log_plus_one(x: Node) -> Node:
 @translates("stablehlo.exponential_minus_one", types=FLOATS)
 @in_f32
 def exponential_minus_one(x: Node) -> Node:
-    return ov.multiply(ov.tanh(ov.multiply(x, f32(0.5))), ov.add(ov.exp(x), f32(1)))
+    return keeping_nan(ov.multiply(ov.tanh(ov.multiply(x, f32(0.5))), ov.add(ov.exp(x), f32(1))), x)
 
 
 @translates("stablehlo.rsqrt", types=FLOATS)
@@ -394,14 +398,23 @@ def compared(direction: str, element: ElementType, x: Node, y: Node) -> Node:
 
 
 @translates("stablehlo.select", types=ALL)
-def select(operation: Operation, condition: Node, x: Node, y: Node) -> Node:
-    return behind(ov.select, [condition, x, y])
+def select_operation(operation: Operation, *nodes: Node) -> Node:
+    return behind(select, nodes)
+
+
+def select(condition: Node, x: Node, y: Node) -> Node:
+    """Choose by a condition. Behind a comparison, OpenVINO's own function rounds integers as floats."""
+    if x.get_element_type() != Type.i32:
+        return ov.select(condition, x, y)
+    mask = ov.negative(ov.convert(condition, Type.i32))
+    return ov.bitwise_or(ov.bitwise_and(x, mask), ov.bitwise_and(y, ov.bitwise_not(mask)))
 
 
 @translates("stablehlo.clamp", types=FLOATS | INTEGERS)
 def clamp(operation: Operation, low: Node, x: Node, high: Node) -> Node:
     element = element_of(operation.results[0])
-    return extreme("stablehlo.minimum", element, high, extreme("stablehlo.maximum", element, low, x))
+    above = combined("stablehlo.maximum", element, low, x)
+    return combined("stablehlo.minimum", element, high, above)
 
 
 @translates("stablehlo.convert", types=ALL)
@@ -417,7 +430,7 @@ def convert(operation: Operation, x: Node) -> Node:
     if target is ElementType.U32 and source in FLOATS:
         x, half = ov.convert(x, Type.f32), number(1 << 31, ElementType.F32)
         above = ordered(ov.convert(ov.subtract(x, half), Type.i32), target)
-        return ov.select(ov.less_equal(half, x), above, ov.convert(x, Type.i32))
+        return select(ov.less_equal(half, x), above, ov.convert(x, Type.i32))
     node = ov.convert(x, inner(target))
     return node if target in FLOATS else wrapped(node, target)
 
@@ -483,9 +496,8 @@ def padded(x: Node, before: Sequence[int], after: Sequence[int], value: Node) ->
         return ov.pad(x, ints(before), ints(after), "constant", value)
     # OpenVINO pads with zeros if a run computes the value, and rounds integers.
     inside = ov.pad(number(np.ones(x.get_output_shape(0)), ElementType.F32), ints(before), ints(after), "constant")
-    return ov.select(
-        ov.equal(inside, number(1, ElementType.F32)), ov.pad(x, ints(before), ints(after), "constant"), value
-    )
+    is_inside = ov.equal(inside, number(1, ElementType.F32))
+    return select(is_inside, ov.pad(x, ints(before), ints(after), "constant"), value)
 
 
 def spread(x: Node, shape: Sequence[int], interior: Sequence[int], value: Node) -> tuple[Node, list[int]]:
@@ -544,7 +556,7 @@ def dynamic_update_slice(operation: Operation, x: Node, update: Node, *starts: N
         update = ov.gather(update, inside, ints([d]))
         along = [-1 if e == d else 1 for e in range(len(shape))]
         covered = ov.logical_and(covered, reshape(ov.equal(places, inside), along))
-    return ov.select(covered, update, x)
+    return select(covered, update, x)
 
 
 def linear_index(operation: Operation, indices: Node, indexed: Any) -> tuple[Node, Node, int]:
@@ -603,7 +615,7 @@ def scatter(operation: Operation, x: Node, indices: Node, updates: Node) -> Node
     # Updates outside go to a further row, which is cut off again.
     zeros = [0] * (len(rest) + 1)
     rows = padded(rows, zeros, [1, *zeros[1:]], number(0, element))
-    index = ov.select(inside, index, number(places, ElementType.S32))
+    index = select(inside, index, number(places, ElementType.S32))
     batch = list(form.indexed.batch_shape)
     updates = reshape(transpose(updates, form.update_permutation), form.update_shape)
     reduction = "sum" if form.reducer == "add" else "none"
@@ -742,7 +754,7 @@ def reduce_to_place(operation: Operation, nodes: Sequence[Node], name: str, dime
         is_best = ov.logical_and(is_best, ov.equal(ov.not_equal(wide, wide), ov.not_equal(x, x)))
     else:
         is_best = ov.equal(ov.bitwise_xor(x, wide), number(0, ElementType.S32))
-    candidates = ov.select(is_best, places, number(lowering.identity_of("minimum", index), index))
+    candidates = select(is_best, places, number(lowering.identity_of("minimum", index), index))
     return [best, folded("stablehlo.minimum", index, candidates, shape, dimensions)]
 
 
