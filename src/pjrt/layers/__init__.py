@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pjrt.capi.layer.stack import flush, layer_names
 from pjrt.layers.findings import CallSite, Finding, FoundHandle, Rule, findings, read_findings, rules
+from pjrt.layers.injection import InjectionRule, inject, injections
 from pjrt.layers.library import WrittenLibrary, write_library
 from pjrt.layers.program import program_environment, run_program
 from pjrt.layers.wrapping import disable, enable, wrap
@@ -18,12 +19,15 @@ __all__ = [
     "CallSite",
     "Finding",
     "FoundHandle",
+    "InjectionRule",
     "Rule",
     "WrittenLibrary",
     "disable",
     "enable",
     "findings",
     "flush",
+    "inject",
+    "injections",
     "layer_names",
     "program_environment",
     "read_findings",

@@ -11,7 +11,7 @@ from pjrt.api.errors import InvalidArgumentError
 from pjrt.capi.export import load_exported
 from pjrt.capi.export import write_library as write_exported
 from pjrt.capi.layer.layer_library import write_layer_library
-from pjrt.capi.layer.stack import check_layers
+from pjrt.capi.layer.stack import LayerOptions, check_layers
 from pjrt.plugins import factories, registry
 
 
@@ -34,7 +34,7 @@ def write_library(
     path: str | os.PathLike[str],
     plugin: str | os.PathLike[str],
     layers: Sequence[str],
-    options: Mapping[str, Mapping[str, object] | str] | None = None,
+    options: Mapping[str, LayerOptions] | None = None,
 ) -> WrittenLibrary:
     """Write a shared library with ``GetPjrtApi`` that puts layers before a plugin; needs no compiler.
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnimplementedError
 from pjrt.capi.export import load_exported, write_library
 from pjrt.capi.layer.layer_library import write_layer_library
-from pjrt.capi.layer.stack import check_layers, library_path, option_text
+from pjrt.capi.layer.stack import LayerOptions, check_layers, library_path, option_text
 from pjrt.plugins import factories, probe, registry
 from pjrt.plugins.declaration import Declaration, is_path
 from pjrt.system import with_preloaded
@@ -33,7 +33,7 @@ def run_program(
     layers: Sequence[str],
     *,
     plugin: str | os.PathLike[str] | None = None,
-    options: Mapping[str, Mapping[str, object] | str] | None = None,
+    options: Mapping[str, LayerOptions] | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> int:
     """Run a program with layers before all plugins that it loads, and return its exit status.
@@ -87,7 +87,7 @@ def program_environment(
     layers: Sequence[str],
     *,
     plugin: str | os.PathLike[str] | None = None,
-    options: Mapping[str, Mapping[str, object] | str],
+    options: Mapping[str, LayerOptions],
     environment: Mapping[str, str] | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> Iterator[dict[str, str]]:

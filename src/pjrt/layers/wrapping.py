@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError
@@ -23,7 +23,7 @@ def wrap(
     plugin: str | os.PathLike[str] | Plugin | ExportedPlugin,
     layers: Iterable[str],
     /,
-    **options: Mapping[str, object] | str,
+    **options: stack.LayerOptions,
 ) -> LoadedPlugin:
     """Return a plugin with layers before it.
 

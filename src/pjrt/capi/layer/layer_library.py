@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
-from pjrt.capi.layer.stack import check_layers, library_path, option_text
+from pjrt.capi.layer.stack import LayerOptions, check_layers, library_path, option_text
 from pjrt.capi.library_settings import write_with_settings
 
 _MARK = b"PJRT-LAYER-SETTINGS\n"
@@ -17,7 +17,7 @@ def write_layer_library(
     path: str | os.PathLike[str],
     target: str | os.PathLike[str],
     layers: Sequence[str],
-    options: Mapping[str, Mapping[str, object] | str],
+    options: Mapping[str, LayerOptions],
 ) -> Path:
     """Write a library whose ``GetPjrtApi`` loads a plugin's library and puts layers before its table.
 

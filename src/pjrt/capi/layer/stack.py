@@ -7,9 +7,13 @@ import functools
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.capi.library_settings import library_of
+
+LayerOptions: TypeAlias = Mapping[str, object] | Sequence[Mapping[str, object]] | str
+"""The options of a layer: by key; in several groups, such as the rules of ``inject``; or as text."""
 
 _PROBLEM_SIZE = 1024
 _SYSTEMS = {("Linux", "x86_64"), ("Linux", "aarch64")}
@@ -31,6 +35,7 @@ def library_path() -> Path:
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
     table, text, size, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
+    count = ctypes.POINTER(ctypes.c_uint64)
     for name, result, arguments in (
         ("pjrt_layer_wrap", table, (table, text, text, text, ctypes.c_char_p, size)),
         ("pjrt_layer_wrap_by_environment", table, (table, text, ctypes.c_char_p, size)),
@@ -40,6 +45,8 @@ def _library() -> ctypes.CDLL:
         ("pjrt_layer_plugin", table, (table,)),
         ("pjrt_layer_flush", None, ()),
         ("pjrt_layer_num_callbacks", size, ()),
+        ("pjrt_layer_inject_rule", text, (table, number, number, count, count)),
+        ("pjrt_layer_inject_rules", number, (table, number, text, text, size)),
     ):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
@@ -68,10 +75,11 @@ def check_layers(layers: Sequence[str]) -> None:
         raise InvalidArgumentError(f"expected at least one layer, found none; the layers are: {', '.join(known)}")
 
 
-def option_text(options: Mapping[str, object] | str) -> str:
+def option_text(options: LayerOptions) -> str:
     """Return a layer's options as text: ``key=value,key=value``, with backslashes before commas in values.
 
-    Values are text, numbers, paths, and bool as 1 and 0; sequences are joined by colons. Text passes as it is.
+    Values are text, numbers, paths, and bool as 1 and 0; sequences are joined by colons. Text passes as it is. Several
+    groups of options follow each other.
 
     Raises:
         InvalidArgumentError: a key or a value has a line break or a tab.
@@ -79,7 +87,8 @@ def option_text(options: Mapping[str, object] | str) -> str:
     if isinstance(options, str):
         text = options
     else:
-        text = ",".join(f"{key}={_escaped(value)}" for key, value in options.items())
+        groups = [options] if isinstance(options, Mapping) else options
+        text = ",".join(f"{key}={_escaped(value)}" for group in groups for key, value in group.items())
     if any(char in text for char in "\n\t"):
         raise InvalidArgumentError(f"options of layers must not contain line breaks or tabs, found {text!r}")
     return text
@@ -93,9 +102,7 @@ def _escaped(value: object) -> str:
     return str(value).replace("\\", "\\\\").replace(",", "\\,")
 
 
-def wrap_table(
-    address: int, name: str, layers: Sequence[str], options: Mapping[str, Mapping[str, object] | str]
-) -> int:
+def wrap_table(address: int, name: str, layers: Sequence[str], options: Mapping[str, LayerOptions]) -> int:
     """Return the address of a table with layers before it; the same table, layers and options give the same one.
 
     Args:
@@ -148,12 +155,7 @@ def enable(address: int, layer: str, on: bool) -> bool:
     Raises:
         InvalidArgumentError: the table has no such layer.
     """
-    layers = layers_of(address)
-    if layer not in layers:
-        raise InvalidArgumentError(
-            f"expected a layer of this plugin ({', '.join(layers) or 'it has none'}), found {layer!r}"
-        )
-    return bool(_library().pjrt_layer_enable(address, layers.index(layer), int(on)))
+    return bool(_library().pjrt_layer_enable(address, _position(address, layer), int(on)))
 
 
 def plugin_table(address: int) -> int | None:
@@ -171,3 +173,34 @@ def callbacks_in_use() -> int:
     """Return the number of callbacks that layers stand in for now."""
     number: int = _library().pjrt_layer_num_callbacks()
     return number
+
+
+def injected_faults(address: int) -> tuple[tuple[str, int, int], ...]:
+    """Return the rules of a wrapped table's layer ``inject``: their text, how many calls they are for, and faults."""
+    rules: list[tuple[str, int, int]] = []
+    calls, faults = ctypes.c_uint64(), ctypes.c_uint64()
+    position = _position(address, "inject")
+    while (text := _library().pjrt_layer_inject_rule(address, position, len(rules), calls, faults)) is not None:
+        rules.append((text.decode(errors="replace"), calls.value, faults.value))
+    return tuple(rules)
+
+
+def replace_rules(address: int, rules: LayerOptions) -> None:
+    """Replace the rules of a wrapped table's layer ``inject``.
+
+    Raises:
+        InvalidArgumentError: the table has no such layer, or a rule is wrong.
+    """
+    problem = ctypes.create_string_buffer(_PROBLEM_SIZE)
+    position, text = _position(address, "inject"), option_text(rules).encode()
+    if not _library().pjrt_layer_inject_rules(address, position, text, problem, _PROBLEM_SIZE):
+        raise InvalidArgumentError(problem.value.decode(errors="replace"))
+
+
+def _position(address: int, layer: str) -> int:
+    layers = layers_of(address)
+    if layer not in layers:
+        raise InvalidArgumentError(
+            f"expected a layer of this plugin ({', '.join(layers) or 'it has none'}), found {layer!r}"
+        )
+    return layers.index(layer)

@@ -6,6 +6,7 @@
  * pjrt_on_own_stack   whether memory lies on the stack of the running thread, and so can be read
  * pjrt_readable       whether memory can be read; asks the system, and never faults
  * pjrt_thread_id      the system's number of the running thread
+ * pjrt_is_main_thread whether it is the first thread of the process
  */
 #ifndef PJRT_SUPPORT_INSPECTION_H_
 #define PJRT_SUPPORT_INSPECTION_H_

@@ -6,10 +6,10 @@
 
 #include "inject.h"
 
-enum { VALUE_SIZE = 1024 };
+enum { KEY_SIZE = 64, VALUE_SIZE = 1024 };
 
 typedef struct reader {
-  inject *inject;
+  inject_plan *plan;
   inject_rule *rule; /* the one that is being read; null before the first */
   const char *key, *value;
   unsigned seen; /* the keys of this rule: a bit for each of KEYS */
@@ -224,24 +224,24 @@ static bool finish_rule(reader *reader) {
   if (HAS(CALL) && !rule->fails && rule->fate == INJECT_NO_FATE && !HAS(SLOW))
     FAIL("rule %d (%s): expected a fault: error, slow, ready or flip", rule->number, rule->text);
   if (rule->fails && !keep_functions(reader, inject_can_fail, "error", "it returns no PJRT_Error")) return false;
-  return true;
+  if (rule->fate == INJECT_FLIPPED && !keep_functions(reader, inject_reads, "flip", "it reads no data of a buffer"))
+    return false;
+  return rule->fate == INJECT_NO_FATE || rule->fate == INJECT_FLIPPED ||
+         keep_functions(reader, inject_makes_ready, "ready", "it makes no event and no buffer");
 }
 
 static bool begin_rule(reader *reader) {
   if (!finish_rule(reader)) return false;
-  if (reader->inject->num_rules == INJECT_MAX_RULES) FAIL("expected at most %d rules, found more", INJECT_MAX_RULES);
-  reader->rule = &reader->inject->rules[reader->inject->num_rules++];
-  reader->rule->number = reader->inject->num_rules;
+  if (reader->plan->num_rules == INJECT_MAX_RULES) FAIL("expected at most %d rules, found more", INJECT_MAX_RULES);
+  reader->rule = &reader->plan->rules[reader->plan->num_rules++];
+  reader->rule->number = reader->plan->num_rules;
   reader->rule->client = -1;
   reader->seen = 0;
   return true;
 }
 
-bool inject_read_rules(inject *inject, const char *options, char *problem, size_t problem_size) {
-  char key[64], value[VALUE_SIZE];
-  struct reader state = {.inject = inject, .key = key, .value = value, .problem = problem, .problem_size = problem_size};
-  reader *reader = &state;
-  for (const char *rest = options; pjrt_next_option(&rest, key, sizeof key, value, sizeof value);) {
+static bool read_rules(reader *reader, const char *options, char *key, char *value) {
+  for (const char *rest = options; pjrt_next_option(&rest, key, KEY_SIZE, value, VALUE_SIZE);) {
     int index = 0;
     while (index < NUM_KEYS && strcmp(KEYS[index], key) != 0) index++;
     if (index == NUM_KEYS)
@@ -257,7 +257,52 @@ bool inject_read_rules(inject *inject, const char *options, char *problem, size_
     snprintf(text + used, INJECT_TEXT - used, "%s%s=%s", used ? "," : "", key, value);
     if (!read_value(reader, index)) return false;
   }
-  if (reader->rule == NULL)
-    FAIL("expected at least one rule, such as call=Client_Compile,error=INTERNAL; found no options");
   return finish_rule(reader);
+}
+
+static bool has_handles(const pjrt_struct *type) {
+  for (int i = 0; i < type->num_fields; i++) {
+    const pjrt_field *field = &type->fields[i];
+    if (field->kind == PJRT_KIND_HANDLE || field->element == PJRT_KIND_HANDLE) return true;
+  }
+  return false;
+}
+
+/* Notes which parts of the layer look at which functions. */
+static void finish_plan(inject_plan *plan) {
+  for (int k = 0; k < plan->num_rules; k++) {
+    const inject_rule *rule = &plan->rules[k];
+    plan->limits_memory |= rule->limits_memory;
+    plan->follows_objects |= rule->limits_memory || rule->fate != INJECT_NO_FATE || rule->client >= 0;
+  }
+  for (int i = 0; i < PJRT_NUM_FUNCTIONS; i++) {
+    const pjrt_function *function = &pjrt_functions[i];
+    for (int k = 0; k < plan->num_rules; k++)
+      if (plan->rules[k].functions[i]) plan->parts[i] |= INJECT_BY_RULES;
+    if (plan->follows_objects && strncmp(function->name, "PJRT_Error_", 11) != 0 && has_handles(function->args))
+      plan->parts[i] |= INJECT_BY_OBJECTS;
+    if (plan->limits_memory && inject_concerns_memory(i)) plan->parts[i] |= INJECT_BY_MEMORY;
+  }
+}
+
+inject_plan *inject_read_rules(const char *options, char *problem, size_t problem_size) {
+  char key[KEY_SIZE], value[VALUE_SIZE];
+  inject_plan *plan = calloc(1, sizeof *plan);
+  inject_rule *rules = calloc(INJECT_MAX_RULES, sizeof *rules);
+  reader reader = {.plan = plan, .key = key, .value = value, .problem = problem, .problem_size = problem_size};
+  bool success = plan != NULL && rules != NULL;
+  if (!success) snprintf(problem, problem_size, "inject: no memory is left");
+  if (success) {
+    plan->rules = rules;
+    success = read_rules(&reader, options, key, value);
+  }
+  if (!success) {
+    free(rules);
+    free(plan);
+    return NULL;
+  }
+  inject_rule *fewer = realloc(rules, (size_t)(plan->num_rules + 1) * sizeof *rules);
+  if (fewer != NULL) plan->rules = fewer;
+  finish_plan(plan);
+  return plan;
 }

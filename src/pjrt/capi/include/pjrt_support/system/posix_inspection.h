@@ -48,6 +48,14 @@ static inline uint64_t pjrt_thread_id(void) {
   return number;
 }
 
+static inline bool pjrt_is_main_thread(void) {
+#ifdef __linux__
+  return pjrt_thread_id() == (uint64_t)getpid();
+#else
+  return pthread_main_np() != 0;
+#endif
+}
+
 /* The bounds are asked for once a thread: the main thread's stack may grow below them later, which costs speed alone. */
 static inline bool pjrt_on_own_stack(const void *start, size_t size) {
   static _Thread_local const char *low, *high;
