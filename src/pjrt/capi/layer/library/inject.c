@@ -108,6 +108,20 @@ static void *make_call(inject *inject, uint8_t parts, pjrt_frame *frame, void *a
   return NULL;
 }
 
+/* Destroys what a call has made that returns an error all the same. */
+static void destroy_results(inject *inject, const pjrt_frame *frame, const void *args) {
+  const pjrt_struct *type = frame->function->args;
+  for (const pjrt_field *field = type->fields; field < type->fields + type->num_fields; field++) {
+    if (field->direction != PJRT_OUT || field->kind != PJRT_KIND_HANDLE || !(field->marks & PJRT_MARK_CREATES)) continue;
+    if (!pjrt_has_field(type, field, args)) continue;
+    const int function = pjrt_handles[field->type].destroyed_by;
+    /* All functions that destroy have the handle as their first field behind the head. */
+    PJRT_Event_Destroy_Args destroy = {PJRT_Event_Destroy_Args_STRUCT_SIZE, NULL,
+                                       *(PJRT_Event *const *)pjrt_field_at(field, args)};
+    if (function >= 0 && destroy.event != NULL) inject_succeeds(inject, function, &destroy);
+  }
+}
+
 static void *call(void *state, pjrt_frame *frame, void *args) {
   inject *inject = state;
   inject_plan *plan = atomic_load_explicit(&inject->plan, memory_order_acquire);
@@ -125,8 +139,13 @@ static void *call(void *state, pjrt_frame *frame, void *args) {
     return fault.error;
   }
   void *result = make_call(inject, parts, frame, args, client, NULL);
-  if (result != NULL) inject_destroy_error(inject, fault.error);
-  return result != NULL ? result : fault.error;
+  if (result != NULL) {
+    inject_destroy_error(inject, fault.error);
+    return result;
+  }
+  destroy_results(inject, frame, args);
+  pjrt_clear_outputs(frame->function->args, args);
+  return fault.error;
 }
 
 static void *callback(void *state, pjrt_frame *frame, void *args) {
