@@ -28,6 +28,7 @@ CALLS = {
     "time_on_ready": "an event: `ReadyEvent`, `OnReady`, `Destroy`",
 }
 DIRECT, OFF, ON, RECORD = "without layers", "trace, switched off", "trace, recording", "record"
+CHECKED = "validate"
 X = np.array(2, np.float32)
 BATCH = 4
 
@@ -45,7 +46,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def measure_calls(rounds: int) -> dict[str, dict[str, float]]:
-    """Return the seconds of each call on the tiny plugin without layers, with the trace off, and recording."""
+    """Return the seconds of each call on the tiny plugin without layers, and with each layer."""
     from tiny import build
 
     cache = Path(tempfile.gettempdir()) / "pjrt-benchmark-plugins"
@@ -64,7 +65,7 @@ def measure_calls(rounds: int) -> dict[str, dict[str, float]]:
             "trace, off by its file": silent,
             "pass": pjrt.layers.wrap(library, ["pass"]),
             ON: recording,
-            "validate": pjrt.layers.wrap(library, ["validate"]),
+            CHECKED: pjrt.layers.wrap(library, ["validate"]),
             RECORD: pjrt.layers.wrap(library, ["record"], record={"file": str(folder / "calls.record")}),
         }
         clients = {name: loop.make_client(plugin.address) for name, plugin in plugins.items()}
@@ -84,7 +85,7 @@ def measure_calls(rounds: int) -> dict[str, dict[str, float]]:
 
 
 def jax_devices(folder: Path) -> dict[str, Any]:
-    """Register the exported `cpu` device with JAX: as it is, with the trace off, and recording."""
+    """Register the exported `cpu` device with JAX: as it is, with the trace off, recording, and validated."""
     import jax
     from jax._src import xla_bridge
 
@@ -92,7 +93,8 @@ def jax_devices(folder: Path) -> dict[str, Any]:
     off = pjrt.layers.wrap(exported, ["trace"], trace=trace_options(folder, "jax-off"))
     pjrt.layers.disable(off, "trace")
     on = pjrt.layers.wrap(exported, ["trace"], trace=trace_options(folder, "jax-on"))
-    platforms = {DIRECT: exported.address, OFF: off.address, ON: on.address}
+    checked = pjrt.layers.wrap(exported, ["validate"])
+    platforms = {DIRECT: exported.address, OFF: off.address, ON: on.address, CHECKED: checked.address}
     for number, address in enumerate(platforms.values()):
         xla_bridge.register_plugin(f"layered{number}", c_api=capsule(address), priority=-100)
     return {name: jax.devices(f"layered{number}")[0] for number, name in enumerate(platforms)}
@@ -166,11 +168,11 @@ def measure_step(rounds: int) -> dict[str, Timing]:
 
 
 def measure(quick: bool) -> Report:
-    """Compare calls, a tiny `jax.jit` and a training step of ResNet-50 without layers, and with the trace layer."""
+    """Compare calls, a tiny `jax.jit` and a training step of ResNet-50 without layers, and with the layers."""
     report = Report(
         "Layers at the C ABI",
         "The tiny plugin's functions, called from C, and JAX on the exported `cpu` device, each with its table as "
-        "it is and wrapped in the trace layer. A switched-off layer is a load and a jump.",
+        "it is and wrapped in a layer. A switched-off layer is a load and a jump.",
     )
     calls = measure_calls(5 if quick else 31)
     names = list(next(iter(calls.values())))
@@ -179,6 +181,7 @@ def measure(quick: bool) -> Report:
     getter = calls["time_process_index"]
     report.aims.append(Aim("trace, switched off: at most 5 ns for each call", (getter[OFF] - getter[DIRECT]) * 1e9, 5))
     report.aims.append(Aim("trace, recording: at most 100 ns for each call", (getter[ON] - getter[DIRECT]) * 1e9, 100))
+    report.aims.append(Aim("validate: at most 300 ns for each call", (getter[CHECKED] - getter[DIRECT]) * 1e9, 300))
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
         tiny = processes.submit(measure_tiny, 3 if quick else 25).result()
         step = processes.submit(measure_step, 3 if quick else 11).result()

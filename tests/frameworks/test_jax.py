@@ -8,9 +8,12 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from pjrt.layers import read_findings
 
 pytest.importorskip("jax")
 
@@ -18,8 +21,8 @@ SCRIPT = Path(__file__).with_name("jax_checks.py")
 DEVICES = ("cpu", "reference", "simulated_chip")
 
 
-def python(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+def python(*arguments: str, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **variables}
     return subprocess.run(
         [sys.executable, "-X", "faulthandler", *arguments],
         capture_output=True,
@@ -30,11 +33,14 @@ def python(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess
 
 
 @functools.cache
-def results(device: str) -> dict[str, str | None]:
-    done = python(str(SCRIPT), device)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, str | None] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def results(device: str) -> tuple[dict[str, str | None], list[str]]:
+    """Run all checks on the device with the layer validate before it: their results, and the layer's findings."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "findings.jsonl"
+        done = python(str(SCRIPT), device, PJRT_LAYERS="validate", PJRT_VALIDATE=f"file={file},checksums=on")
+        assert done.returncode == 0, done.stderr[-3000:]
+        findings = [str(finding) for finding in read_findings(file)] if file.exists() else []
+        return json.loads(done.stdout.splitlines()[-1]), findings
 
 
 def checks() -> list[str]:
@@ -45,7 +51,12 @@ def checks() -> list[str]:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", checks())
 def test_jax_runs(device: str, name: str) -> None:
-    assert results(device)[name] is None
+    assert results(device)[0][name] is None
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_jax_and_an_exported_device_break_no_rule_of_the_c_api(device: str) -> None:
+    assert results(device)[1] == []
 
 
 REGISTER = "import pjrt, jax; platform = pjrt.frameworks.jax.register({device!r}, num_devices=2)\n"

@@ -57,7 +57,7 @@ typedef struct pjrt_check {
   bool failed;           /* the call returned an error already */
   PJRT_Error *error;     /* of a call that is not made, or whose results cannot be used */
   const void *client;    /* of the handles in the arguments; null: none yet */
-  char client_field[128]; /* the argument with the handle that has this client */
+  const char *client_field; /* the argument with the handle that has this client */
   uint16_t num_uses;
   pjrt_handle_record *uses[PJRT_MOST_USES]; /* in use until the call returns */
   uint32_t generation;   /* of the youngest handle when the call began; for calls that destroy clients */

@@ -95,10 +95,11 @@ static void before_from_host(pjrt_check *check) {
     check->checksum = pjrt_checksum(args->data, check->span);
 }
 
-static void watch(pjrt_check *check, void *handle, int kind, const void *data) {
-  pjrt_host_watch *each = pjrt_host_watch_make(data, check->span, check->checksum, (int16_t)check->frame->index);
-  pjrt_handle_shard *shard = pjrt_handles_lock(&check->validate->handles, handle);
-  pjrt_handle_record *record = pjrt_handles_find(shard, handle, kind);
+static void watch(pjrt_check *check, PJRT_Event *event, const void *data, const PJRT_Buffer *buffer) {
+  const pjrt_host_watch contents = {data, check->span, check->checksum, (int16_t)check->frame->index, buffer};
+  pjrt_host_watch *each = pjrt_host_watch_make(&contents);
+  pjrt_handle_shard *shard = pjrt_handles_lock(&check->validate->handles, event);
+  pjrt_handle_record *record = pjrt_handles_find(shard, event, PJRT_HANDLE_Event);
   const bool kept = record != NULL && record->state == PJRT_HANDLE_LIVE && record->watch == NULL;
   if (kept) record->watch = each;
   pjrt_handles_unlock(shard);
@@ -108,20 +109,22 @@ static void watch(pjrt_check *check, void *handle, int kind, const void *data) {
 static void after_from_host(pjrt_check *check) {
   const PJRT_Client_BufferFromHostBuffer_Args *args = check->args;
   if (!check->validate->checksums || check->span == 0 || !is_kept(args)) return;
-  if (args->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy)
-    watch(check, args->buffer, PJRT_HANDLE_Buffer, args->data);
-  else
-    watch(check, args->done_with_host_buffer, PJRT_HANDLE_Event, args->data);
+  const bool in_place = args->host_buffer_semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy;
+  watch(check, args->done_with_host_buffer, args->data, in_place ? args->buffer : NULL);
 }
 
 /* The plugin does not read a buffer's host memory any more after this. */
 static void end_watch(pjrt_check *check, void *buffer) {
+  pjrt_host_verdict verdict = PJRT_HOST_SAME;
   pjrt_handle_shard *shard = pjrt_handles_lock(&check->validate->handles, buffer);
   pjrt_handle_record *record = pjrt_handles_find(shard, buffer, PJRT_HANDLE_Buffer);
   pjrt_host_watch *each = record != NULL && record->state == PJRT_HANDLE_LIVE ? record->watch : NULL;
-  if (each != NULL) record->watch = NULL;
+  if (each != NULL) {
+    record->watch = NULL;
+    verdict = pjrt_host_watch_compare(each);
+  }
   pjrt_handles_unlock(shard);
-  if (each != NULL) pjrt_host_watch_end(check, each);
+  pjrt_host_watch_end(check, each, verdict);
 }
 
 /* Data of a piecewise transfer, up to its event. */
@@ -134,7 +137,7 @@ static void before_transfer(pjrt_check *check) {
 static void after_transfer(pjrt_check *check) {
   const PJRT_AsyncHostToDeviceTransferManager_TransferData_Args *args = check->args;
   if (check->span != 0 && check->validate->checksums)
-    watch(check, args->done_with_h2d_transfer, PJRT_HANDLE_Event, args->data);
+    watch(check, args->done_with_h2d_transfer, args->data, NULL);
 }
 
 /* ---- copies to the host -------------------------------------------------------------------------------------------*/

@@ -31,20 +31,43 @@ bool pjrt_event_is_ready(pjrt_check *check, void *event) {
 
 void pjrt_event_became_ready(pjrt_check *check, void *event) {
   struct pjrt_host_watch *watch = NULL;
+  pjrt_host_verdict verdict = PJRT_HOST_SAME;
   pjrt_handle_shard *shard = pjrt_handles_lock(&check->validate->handles, event);
   pjrt_handle_record *record = pjrt_handles_find(shard, event, PJRT_HANDLE_Event);
   if (record != NULL && record->state == PJRT_HANDLE_LIVE) {
     record->ready = true;
     watch = record->watch;
     record->watch = NULL;
+    if (watch != NULL) verdict = pjrt_host_watch_compare(watch);
   }
   pjrt_handles_unlock(shard);
-  if (watch != NULL) pjrt_host_watch_end(check, watch);
+  pjrt_host_watch_end(check, watch, verdict);
+}
+
+/* Without its event nobody learns when the memory is free again, except that a buffer that uses it in place ends. */
+static void keep_watch(pjrt_check *check, void *event) {
+  pjrt_handle_shard *shard = pjrt_handles_lock(&check->validate->handles, event);
+  pjrt_handle_record *record = pjrt_handles_find(shard, event, PJRT_HANDLE_Event);
+  struct pjrt_host_watch *watch = record != NULL ? record->watch : NULL;
+  if (watch != NULL) record->watch = NULL;
+  pjrt_handles_unlock(shard);
+  if (watch == NULL || watch->buffer == NULL) {
+    pjrt_host_watch_free(watch);
+    return;
+  }
+  shard = pjrt_handles_lock(&check->validate->handles, watch->buffer);
+  record = pjrt_handles_find(shard, watch->buffer, PJRT_HANDLE_Buffer);
+  const bool kept = record != NULL && record->state == PJRT_HANDLE_LIVE && record->watch == NULL;
+  if (kept) record->watch = watch;
+  pjrt_handles_unlock(shard);
+  if (!kept) pjrt_host_watch_free(watch);
 }
 
 static void before_destroy(pjrt_check *check, void *event) {
   pjrt_handle_record record;
   if (!copy_event(check, event, &record)) return;
+  if (record.watch != NULL && pjrt_event_is_ready(check, event)) pjrt_event_became_ready(check, event);
+  else if (record.watch != NULL) keep_watch(check, event);
   if (record.settable && !record.was_set)
     pjrt_found(check, PJRT_RULE_EVENT_DESTROYED_UNSET, "event", &record, "it was never set");
   if (event_of_callback == event)

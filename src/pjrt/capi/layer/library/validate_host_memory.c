@@ -24,21 +24,24 @@ uint64_t pjrt_checksum(const void *start, size_t size) {
   return (hash ^ word) * UINT64_C(0x100000001B3);
 }
 
-pjrt_host_watch *pjrt_host_watch_make(const void *start, size_t size, uint64_t checksum, int16_t function) {
+pjrt_host_watch *pjrt_host_watch_make(const pjrt_host_watch *contents) {
   pjrt_host_watch *watch = malloc(sizeof *watch);
-  if (watch != NULL) *watch = (pjrt_host_watch){start, size, checksum, function};
+  if (watch != NULL) *watch = *contents;
   return watch;
 }
 
 void pjrt_host_watch_free(pjrt_host_watch *watch) { free(watch); }
 
-void pjrt_host_watch_end(pjrt_check *check, pjrt_host_watch *watch) {
+pjrt_host_verdict pjrt_host_watch_compare(const pjrt_host_watch *watch) {
   const pjrt_memory_range range = {watch->start, watch->size};
-  if (!pjrt_readable(&range, 1))
-    pjrt_found(check, PJRT_RULE_HOST_MEMORY_FREED, NULL, NULL, "%zu bytes at 0x%" PRIxPTR ", given to %s, are gone",
-               watch->size, (uintptr_t)watch->start, pjrt_call_name(watch->function));
-  else if (pjrt_checksum(watch->start, watch->size) != watch->checksum)
-    pjrt_found(check, PJRT_RULE_HOST_MEMORY_CHANGED, NULL, NULL, "%zu bytes at 0x%" PRIxPTR ", given to %s, differ",
-               watch->size, (uintptr_t)watch->start, pjrt_call_name(watch->function));
+  if (!pjrt_readable(&range, 1)) return PJRT_HOST_FREED;
+  return pjrt_checksum(watch->start, watch->size) == watch->checksum ? PJRT_HOST_SAME : PJRT_HOST_CHANGED;
+}
+
+void pjrt_host_watch_end(pjrt_check *check, pjrt_host_watch *watch, pjrt_host_verdict verdict) {
+  if (verdict != PJRT_HOST_SAME)
+    pjrt_found(check, verdict == PJRT_HOST_FREED ? PJRT_RULE_HOST_MEMORY_FREED : PJRT_RULE_HOST_MEMORY_CHANGED, NULL,
+               NULL, "%zu bytes at 0x%" PRIxPTR ", given to %s, %s", watch->size, (uintptr_t)watch->start,
+               pjrt_call_name(watch->function), verdict == PJRT_HOST_FREED ? "are gone" : "differ");
   pjrt_host_watch_free(watch);
 }

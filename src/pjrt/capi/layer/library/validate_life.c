@@ -143,11 +143,12 @@ static const char *with_element(const pjrt_check *check, const char *name, char 
   return buffer;
 }
 
-static void check_client(pjrt_check *check, const char *name, const pjrt_handle_record *record) {
+static void check_client(pjrt_check *check, const pjrt_field *field, const char *name,
+                         const pjrt_handle_record *record) {
   if (record->client == NULL) return;
   if (check->client == NULL) {
     check->client = record->client;
-    snprintf(check->client_field, sizeof check->client_field, "%s", name);
+    check->client_field = field->name;
   } else if (check->client != record->client) {
     pjrt_found(check, PJRT_RULE_FOREIGN_CLIENT, name, record,
                "it is of client 0x%" PRIxPTR ", but %s is of client 0x%" PRIxPTR, (uintptr_t)record->client,
@@ -193,7 +194,7 @@ void pjrt_check_handle(pjrt_check *check, const pjrt_field *field, const char *n
   const bool busy = destroys && atomic_load_explicit(&record->uses, memory_order_acquire) > 0 &&
                     record->used.thread != pjrt_thread_id() && record->state < PJRT_HANDLE_CONSUMED;
   if (rule == PJRT_NUM_RULES && !foreign && !busy) {
-    if (check->client == NULL) check_client(check, name, record);
+    if (check->client == NULL) check_client(check, field, name, record);
     if (!destroys) note_use(check, record);
     pjrt_handles_unlock(shard);
     return;
@@ -206,7 +207,7 @@ void pjrt_check_handle(pjrt_check *check, const pjrt_field *field, const char *n
   else if (busy)
     pjrt_found(check, PJRT_RULE_DESTROYED_DURING_CALL, name, &copy, "thread %" PRIu64 " is in %s with it",
                copy.used.thread, pjrt_call_name(copy.used.function));
-  check_client(check, name, &copy);
+  check_client(check, field, name, &copy);
 }
 
 void pjrt_end_handle(pjrt_check *check, void *handle, int kind, pjrt_handle_state state) {

@@ -134,38 +134,83 @@ static void clear_outputs(const PJRT_LoadedExecutable_Execute_Args *args, const 
     args->device_complete_events[i] = NULL;
 }
 
-/* The lists whose lengths no field of their own struct has. */
-static void check_lists(pjrt_check *check, const char *name, const void *const *lists, size_t number, uint64_t size) {
-  const PJRT_LoadedExecutable_Execute_Args *args = check->args;
-  char element[96];
-  if (lists == NULL || number == 0 || check->refused) return;
-  if (!pjrt_check_readable(check, name, lists, args->num_devices * sizeof *lists)) return;
-  for (size_t i = 0; i < args->num_devices && !check->refused; i++) {
-    snprintf(element, sizeof element, "%s[%zu]", name, i);
-    if (lists[i] != NULL)
-      pjrt_check_readable(check, element, lists[i], number * size);
-    else
-      pjrt_found(check, PJRT_RULE_NULL_ARRAY, element, NULL, "it is null, expected %zu elements", number);
-  }
+/* ---- lists --------------------------------------------------------------------------------------------------------*/
+/* The name of a list, in a buffer only where it is not the first. */
+static const char *list_name(const char *name, const char *first, size_t list, char *buffer, size_t size) {
+  if (list == 0) return first;
+  snprintf(buffer, size, "%s[%zu]", name, list);
+  return buffer;
 }
 
-static void check_all_lists(pjrt_check *check, const pjrt_program_facts *facts) {
+static uint64_t bytes_of(uint64_t count, uint64_t size) {
+  return count > UINT64_C(1) << 40 ? UINT64_MAX >> 1 : count * size; /* no memory is that large */
+}
+
+/* Whether there is one list for each device, each with memory for its elements. */
+static bool check_lists(pjrt_check *check, const char *name, const char *first, const void *const *lists, size_t number,
+                        size_t size) {
+  const PJRT_LoadedExecutable_Execute_Args *args = check->args;
+  char buffer[96];
+  if (number == 0 || args->num_devices == 0) return false;
+  if (lists == NULL) {
+    pjrt_found(check, PJRT_RULE_NULL_ARRAY, name, NULL, "it is null, expected %zu lists", args->num_devices);
+    return false;
+  }
+  if (!pjrt_check_readable(check, name, lists, bytes_of(args->num_devices, sizeof *lists))) return false;
+  for (size_t i = 0; i < args->num_devices; i++) {
+    const char *list = list_name(name, first, i, buffer, sizeof buffer);
+    if (lists[i] != NULL) {
+      if (!pjrt_check_readable(check, list, lists[i], bytes_of(number, size))) return false;
+    } else {
+      pjrt_found(check, PJRT_RULE_NULL_ARRAY, list, NULL, "it is null, expected %zu elements", number);
+      return false;
+    }
+  }
+  return true;
+}
+
+static void check_arguments(pjrt_check *check) {
+  static const pjrt_field argument = {.name = "argument_lists", .kind = PJRT_KIND_HANDLE, .type = PJRT_HANDLE_Buffer,
+                                      .count = -1, .inner_count = -1, .owner = -1, .variant = -1};
+  const PJRT_LoadedExecutable_Execute_Args *args = check->args;
+  char buffer[96];
+  if (!check_lists(check, "argument_lists", "argument_lists[0]", (const void *const *)args->argument_lists,
+                   args->num_args, sizeof(void *)))
+    return;
+  for (size_t i = 0; i < args->num_devices; i++) {
+    const char *list = list_name("argument_lists", "argument_lists[0]", i, buffer, sizeof buffer);
+    for (size_t j = 0; j < args->num_args && !check->refused; j++) {
+      check->element = (int64_t)j;
+      pjrt_check_handle(check, &argument, list, (void *)args->argument_lists[i][j]);
+    }
+  }
+  check->element = -1;
+}
+
+/* The lists whose lengths no field of their own struct has. */
+static void check_other_lists(pjrt_check *check, const pjrt_program_facts *facts) {
   const PJRT_LoadedExecutable_Execute_Args *args = check->args;
   const PJRT_ExecuteOptions *options = args->options;
-  const size_t outputs = facts != NULL && facts->num_outputs > 0 ? (size_t)facts->num_outputs : 0;
-  check_lists(check, "output_lists", (const void *const *)args->output_lists, outputs, sizeof(void *));
-  if (!HAS(options, PJRT_ExecuteOptions, num_recv_ops)) return;
-  check_lists(check, "options.send_callbacks", (const void *const *)options->send_callbacks, options->num_send_ops,
-              sizeof(PJRT_SendCallbackInfo));
-  check_lists(check, "options.recv_callbacks", (const void *const *)options->recv_callbacks, options->num_recv_ops,
-              sizeof(PJRT_RecvCallbackInfo));
+  const bool has_outputs = facts != NULL && facts->num_outputs > 0 && args->output_lists != NULL;
+  if (has_outputs)
+    check_lists(check, "output_lists", "output_lists[0]", (const void *const *)args->output_lists,
+                (size_t)facts->num_outputs, sizeof(void *));
+  if (!HAS(options, PJRT_ExecuteOptions, num_recv_ops) || check->refused) return;
+  if (options->send_callbacks != NULL)
+    check_lists(check, "send_callbacks", "send_callbacks[0]", (const void *const *)options->send_callbacks,
+                options->num_send_ops, sizeof(PJRT_SendCallbackInfo));
+  if (options->recv_callbacks != NULL && !check->refused)
+    check_lists(check, "recv_callbacks", "recv_callbacks[0]", (const void *const *)options->recv_callbacks,
+                options->num_recv_ops, sizeof(PJRT_RecvCallbackInfo));
 }
 
 void pjrt_before_execution(pjrt_check *check) {
   const PJRT_LoadedExecutable_Execute_Args *args = check->args;
+  check_arguments(check);
+  if (check->refused) return;
   pjrt_program_facts *facts = facts_of(check, args->executable);
   check->facts = facts;
-  check_all_lists(check, facts);
+  check_other_lists(check, facts);
   if (facts == NULL || check->refused) return;
   check_counts(check, facts);
   const bool counted = facts->num_arguments < 0 || (int64_t)args->num_args == facts->num_arguments;
