@@ -142,3 +142,18 @@ def test_temporary_libraries_are_removed() -> None:
     assert name == "pjrt_reference"
     assert path.endswith("libreference.so")
     assert not Path(path).parent.exists()
+
+
+def test_where_no_library_comes_first_jax_is_given_one_with_layers(
+    tiny_copy: Callable[..., Control], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pjrt.layers.program.with_preloaded", lambda *_: None)
+    path = tiny_copy().path
+    options = {"pass": {"a": 1}}
+    with layers.program_environment(["pass"], plugin=path, options=options, environment={}) as environment:
+        name, _, library = environment["PJRT_NAMES_AND_LIBRARY_PATHS"].partition(":")
+        assert (name, "PJRT_LAYERS" in environment, "LD_PRELOAD" in environment) == ("tiny1", False, False)
+        content = Path(library).read_bytes()
+        assert f"target={path}\nlayers=pass\noptions=pass=a=1\n".encode() in content
+    with pytest.raises(pjrt.UnimplementedError, match="give the plugin by its path, or a device in Python"):
+        layers.run_program(["true"], ["pass"])

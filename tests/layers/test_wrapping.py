@@ -169,3 +169,9 @@ def test_libraries_that_frameworks_load_themselves(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "pjrt", "export", "reference", "-o", str(library)], check=True, timeout=60)
     assert run(FRAMEWORKS, str(library), PJRT_LAYERS="pass").splitlines() == ["[0.0, 1.0, 2.0]", "True ('pass',) ()"]
     assert run(FRAMEWORKS, str(library)).splitlines() == ["[0.0, 1.0, 2.0]", "False () ()"]
+
+
+def test_every_layer_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
+    for name in layers.layer_names():
+        assert f"\n| `{name}` |" in page, f"docs/layers.md does not list {name}"

@@ -100,7 +100,7 @@ def chain_of(table: int) -> list[int]:
 
 
 class Arguments:
-    """An argument struct of a function, or of a callback, in memory; and the result of the call that was made with it."""
+    """An argument struct of a function, or of a callback, in memory; and the result of the call with it."""
 
     result: int | None = None
 
