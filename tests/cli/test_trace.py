@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from in_process import pjrt
 
 TINY = Path(__file__).parents[1] / "plugins"
 
@@ -91,26 +93,34 @@ def test_a_trace_is_read_again(script: Path, tiny_library: Path, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "the result is [0.0, 2.0, 4.0, 6.0]\n"
     assert done.stderr.endswith("written to run.trace\n")
-    again = trace("run.trace", folder=tmp_path)
+    again = pjrt("trace", "run.trace", folder=tmp_path)
     assert "PJRT_LoadedExecutable_Execute" in again.stdout
     assert "double" in again.stdout
-    (summary,) = json.loads(trace("--json", "run.trace", folder=tmp_path).stdout)
+    (summary,) = json.loads(pjrt("trace", "--json", "run.trace", folder=tmp_path).stdout)
     assert (summary["compilations"], summary["bytes_to_device"], summary["bytes_to_host"]) == (1, 16, 16)
     whole = (tmp_path / "run.trace").read_bytes()
     assert len(whole) < 1_000_000  # only what was used of the ring
     (tmp_path / "cut.trace").write_bytes(whole[:-40_000])
-    cut = trace("--log", "cut.trace", folder=tmp_path)
+    cut = pjrt("trace", "--log", "cut.trace", folder=tmp_path)
     assert cut.returncode == 0
     assert cut.stdout.startswith("# the file is cut short: it has ")
     assert "PJRT_Client_Compile" in cut.stdout
 
 
 def test_a_program_that_crashes_still_gives_its_trace(script: Path, tiny_library: Path, tmp_path: Path) -> None:
-    script.write_text(TINY_SCRIPT + "os.abort()\n")
-    done = trace("--log", "--", sys.executable, str(script), str(tiny_library), folder=tmp_path)
+    """So does the process that it forked before."""
+    child = "if os.fork() == 0:\n    client.devices[0].memory_stats()\n    os._exit(0)\nos.wait()\n"
+    script.write_text(TINY_SCRIPT + child + "os.abort()\n")
+    outputs = ("--log", "-o", "run.trace")
+    done = trace(*outputs, "--", sys.executable, str(script), str(tiny_library), folder=tmp_path)
     assert done.returncode == 128 + 6, done.stderr
     assert "PJRT_LoadedExecutable_Execute" in done.stdout
-    assert "was killed, crashed, or still runs" in done.stdout
+    assert done.stdout.count("was killed, crashed, or still runs") == 2
+    traces = sorted(path.name for path in tmp_path.glob("*.trace"))
+    assert re.fullmatch(r"run-\d+\.trace run\.trace", " ".join(traces))
+    forked = pjrt("trace", "--log", traces[0], folder=tmp_path)
+    assert "PJRT_Device_MemoryStats" in forked.stdout
+    assert "PJRT_Client_Create" not in forked.stdout
 
 
 def test_what_is_recorded(script: Path, tiny_library: Path, tmp_path: Path) -> None:
@@ -136,7 +146,7 @@ def test_what_is_recorded(script: Path, tiny_library: Path, tmp_path: Path) -> N
     ],
 )
 def test_wrong_use(arguments: tuple[str, ...], expected: str, tmp_path: Path) -> None:
-    done = trace(*arguments, folder=tmp_path)
+    done = pjrt("trace", *arguments, folder=tmp_path)
     assert done.returncode == 2, done.stdout
     assert expected in done.stderr
     assert "Traceback" not in done.stderr

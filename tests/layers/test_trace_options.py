@@ -92,7 +92,6 @@ client.buffer_from_host(X)
     ("options", "expected"),
     [
         ("ring=5", "ring to be a size of at least 128k, such as 64m, found 5"),
-        ("slower=10", "slower to be a time with a unit, such as 10us, found 10"),
         ("color=red", "found color"),
     ],
 )

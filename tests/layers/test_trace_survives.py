@@ -13,7 +13,6 @@ from traced import run_traced
     ("death", "code"),
     [
         ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
-        ("os.abort()", -signal.SIGABRT),
         ("import ctypes; ctypes.string_at(0)", -signal.SIGSEGV),
         ("os._exit(3)", 3),
     ],

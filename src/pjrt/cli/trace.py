@@ -186,8 +186,7 @@ class _Show:
 
     def files(self, names: Sequence[str]) -> None:
         """Write and print the traces of one or several processes."""
-        gc.disable()  # up to a million objects and no cycles: collecting takes twice the time of reading
-        with progress("reading the trace"):
+        with progress("reading the trace"), _no_collection():
             traces = sorted((read_trace(name) for name in names), key=lambda trace: trace.start)
             for path in self.outputs:
                 _write(path, traces)
@@ -204,11 +203,23 @@ class _Show:
             click.echo(f"written to {path}", err=True)
 
 
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Switch the garbage collector off: a trace has up to a million objects, and no cycles among them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 def _write(path: Path, traces: Sequence[Trace]) -> None:
     if path.suffix == _RAW:
         for number, trace in enumerate(traces):
-            name = path if number == 0 else path.with_suffix(f".{trace.process}{_RAW}")
-            save_trace(trace.path, name)
+            # Not PATH.PROCESS.trace: that is what is copied.
+            save_trace(trace.path, path if number == 0 else path.with_stem(f"{path.stem}-{trace.process}"))
         return
     with open(path, "w", encoding="utf-8") as file:
         if path.suffix == ".json":
