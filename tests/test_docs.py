@@ -46,6 +46,7 @@ PAGES = [
     "docs/programs.md",
     "docs/compare.md",
     "docs/devices/cpu.md",
+    "docs/hardware_without_jax.md",
     "docs/reloading.md",
     "docs/ifrt.md",
     "docs/models.md",
@@ -55,6 +56,7 @@ PAGES = [
     "docs/layers.md",
 ]
 PRINTED_LINES = {
+    "docs/hardware_without_jax.md": 1,
     "docs/compare.md": 6,
     "docs/quickstart.md": 13,
     "docs/reloading.md": 3,

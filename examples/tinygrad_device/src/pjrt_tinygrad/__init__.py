@@ -823,7 +823,9 @@ def diagnostics() -> Iterator[None]:
         except Exception as error:
             file.seek(0)
             printed = file.read().decode(errors="replace").strip()
-            raise pjrt.UnimplementedError(f"{type(error).__name__}: {error}\n{printed}".strip()) from error
+            causes = error.exceptions if isinstance(error, ExceptionGroup) else [error]
+            message = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+            raise pjrt.UnimplementedError(f"{message}\n{printed}".strip()) from error
         else:
             file.seek(0)
             os.write(terminal, file.read())  # another thread may have written it
@@ -914,5 +916,9 @@ def make_client(device: str | None = None, num_devices: int = 1, **options: Any)
         fallback="reference",
         memory=TinygradMemory(devices),
         num_devices=num_devices,
-        **{"device_kind": devices[0].partition(":")[0], "platform_version": version("tinygrad"), **options},
+        **{
+            "device_kind": f"tinygrad {devices[0].partition(':')[0]}",
+            "platform_version": version("tinygrad"),
+            **options,
+        },
     )
