@@ -29,8 +29,9 @@ BENCHMARKS = [
     "exits",
     "reference",
     "author",
+    "iree",
 ]
-PACKAGES = ["pjrt", "jaxlib", "jax", "numpy"]
+PACKAGES = ["pjrt", "jaxlib", "jax", "numpy", "iree-base-runtime"]
 
 
 def main() -> None:

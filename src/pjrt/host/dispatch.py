@@ -169,12 +169,22 @@ def _fail(launch: _PendingLaunch, error: PjrtError) -> None:
 def _run_here(execution: Execution) -> bool:
     """Run an execution on the caller's thread, if its device is idle; return whether it was run."""
     queue = execution.device.compute
-    if not queue.run_here(execution):
+    visit = queue.enter()
+    if visit is None:
         return False
-    if not execution.definition._done:  # It has enqueued work: later executions of the device need not wait for it.
-        for storage in execution.outputs or ():
-            storage.queue = queue
+    try:
+        execution.run()
+    finally:
+        queue.leave(visit)
+    hand_over(execution)
     return True
+
+
+def hand_over(execution: Execution) -> None:
+    """Let later executions of the device be enqueued behind one that has run on the caller's thread."""
+    if not execution.definition._done:  # It has enqueued work, which later executions of the device need not wait for.
+        for storage in execution.outputs or ():
+            storage.queue = execution.device.compute
 
 
 def _put(execution: Execution) -> None:

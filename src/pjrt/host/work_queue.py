@@ -74,19 +74,20 @@ class WorkQueue:
         self._pending.add(task)
         self._items.put(task)
 
-    def run_here(self, task: Task) -> bool:
-        """Run a task on the caller's thread if no other is to be run before it; return whether it was.
+    def enter(self) -> Task | None:
+        """Begin work on the caller's thread if no task is to be run before it; ``None`` if one is.
 
-        Tasks that are put meanwhile do not wait for it.
+        Tasks that are put meanwhile do not wait for the work, but the end of the queue does, until ``leave``.
         """
         if self._pending or self._closed or self._generation != generation():
-            return False
-        self._pending.add(task)  # so that the end of the queue waits for it
-        try:
-            task.run()
-        finally:
-            self._pending.discard(task)
-        return True
+            return None
+        visit = _Visit()
+        self._pending.add(visit)
+        return visit
+
+    def leave(self, visit: Task) -> None:
+        """End work on the caller's thread that ``enter`` began."""
+        self._pending.discard(visit)
 
     @property
     def name(self) -> str:
@@ -171,6 +172,21 @@ class WorkQueue:
         except BaseException:
             self._started = False  # Ctrl-C. If the thread runs all the same, the next one leaves the work to it.
             raise
+
+
+class _Visit:
+    """Work on the thread of a caller."""
+
+    __slots__ = ()
+
+    def run(self) -> None:
+        pass  # The caller does it.
+
+    def fail(self, error: PjrtError) -> None:
+        pass
+
+    def ask_to_end(self, error: PjrtError) -> None:
+        pass
 
 
 class _Fence:

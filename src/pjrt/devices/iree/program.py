@@ -24,12 +24,15 @@ class IreeProgram:
         function: the name of the function to call.
         results: the types of the results.
         asynchronous: whether the module was compiled for calls that return before their work is done.
+
+    Attributes:
+        module: the module.
     """
 
     def __init__(
         self, runtime: Runtime, module: bytes, function: str, results: Sequence[ShapeSpec], asynchronous: bool
     ) -> None:
-        self._module = module
+        self.module = module
         self._runtime = runtime
         self._function = function
         self._results = tuple(results)
@@ -57,7 +60,7 @@ class IreeProgram:
 
     def _synchronous(self, device: IreeDevice) -> Call:
         runtime, specs, lock = self._runtime, self._results, device.lock
-        context, function = runtime.load(self._module, self._function, device)
+        context, function = runtime.load(self.module, self._function, device)
         new_list, invoke, view_type = runtime.api.VmVariantList, context.invoke, runtime.api.HalBufferView
         count, numbered = len(specs), tuple(enumerate(specs))
 
@@ -77,7 +80,7 @@ class IreeProgram:
 
     def _asynchronous(self, device: IreeDevice) -> Call:
         runtime, specs, lock = self._runtime, self._results, device.lock
-        context, function = runtime.load(self._module, self._function, device)
+        context, function = runtime.load(self.module, self._function, device)
         new_list, invoke, view_type = runtime.api.VmVariantList, context.invoke, runtime.api.HalBufferView
         count, numbered = len(specs), tuple(enumerate(specs))
         new_semaphore, fence_type = device.hal.create_semaphore, runtime.api.HalFence

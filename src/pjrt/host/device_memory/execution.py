@@ -24,12 +24,16 @@ class DeviceExecution(Execution):
     """Calls a program's function with handles, and makes storages of the handles that it returns.
 
     A function that returns ``Enqueued`` has its outputs at once, and their definition when the fence says so.
+
+    Attributes:
+        outcome: what the function has returned or raised, if it was called before (see ``ShortPath``).
     """
 
-    __slots__ = ("_completion", "_fence")
+    __slots__ = ("_completion", "_fence", "outcome")
 
     def __init__(self, *arguments: Any) -> None:
         self._fence: Any = None
+        self.outcome: Any = None
         self._completion: Completion | None = None
         super().__init__(*arguments)
 
@@ -40,9 +44,14 @@ class DeviceExecution(Execution):
         arguments = self._allocations()
         values = arguments if compiled.takes_allocations else list(map(handle_of, arguments))
         try:
-            results = compiled.run(*values) if self._context is None else compiled.run(self._context, *values)
+            if self.outcome is not None:
+                results, self.outcome = self.outcome, None
+            else:
+                results = compiled.run(*values) if self._context is None else compiled.run(self._context, *values)
         except BaseException as error:
-            return without_traceback(error)
+            results = error
+        if isinstance(results, BaseException):
+            return without_traceback(results)
         fence = None
         if isinstance(results, Enqueued):
             results, fence = results
