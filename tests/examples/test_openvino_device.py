@@ -258,7 +258,7 @@ def test_a_saved_executable_is_not_compiled_again(site: Path, tmp_path: Path) ->
 
 
 def test_operations_are_right(site: Path) -> None:
-    names = ("compare i32 LT", "maximum f32", "reduce bf16 m", "gather ui8", "dot_general f32", "pad i32")
+    names = ("compare i32 LT", "maximum bf16 e", "reduce f32 max", "gather ui8", "dot_general f32")
     filters = [word for name in names for word in ("--filter", f"stablehlo.{name}")]
     done = run(site, "-m", "pjrt", "test-device", "openvino", "--group", "operations", *filters)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

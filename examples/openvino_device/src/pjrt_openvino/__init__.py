@@ -193,59 +193,31 @@ def keeping_zero(function: Callable[[Node], Node]) -> Callable[[Node], Node]:
     return lambda x: ov.select(ov.equal(x, ov.subtract(x, x)), x, function(x))
 
 
-FLOAT_FUNCTIONS: dict[str, Callable[..., Node]] = {
-    "stablehlo.abs": ov.absolute,
-    "stablehlo.add": ov.add,
-    "stablehlo.ceil": ov.ceiling,
-    "stablehlo.cosine": ov.cos,
+def functions(dialect: str, names: str) -> dict[str, Callable[..., Node]]:
+    """Return OpenVINO's functions by the names of operations, from names such as ``sine=sin``."""
+    pairs = (name.partition("=") for name in names.split())
+    return {f"{dialect}.{operation}": getattr(ov, own or operation) for operation, _, own in pairs}
+
+
+FLOAT_FUNCTIONS = {
+    **functions("stablehlo", "abs=absolute add ceil=ceiling cosine=cos floor log logistic=sigmoid multiply"),
+    **functions("stablehlo", "negate=negative power sine=sin sqrt subtract tan tanh"),
+    **functions("chlo", "acos acosh asin asinh atan atanh cosh sinh"),
     "stablehlo.divide": divide,
     "stablehlo.exponential": lambda x: keeping_nan(ov.exp(x), x),
-    "stablehlo.floor": ov.floor,
-    "stablehlo.log": ov.log,
-    "stablehlo.logistic": ov.sigmoid,
-    "stablehlo.multiply": ov.multiply,
-    "stablehlo.negate": ov.negative,
-    "stablehlo.power": ov.power,
     "stablehlo.round_nearest_afz": keeping_zero(lambda x: ov.round(x, "half_away_from_zero")),
     "stablehlo.round_nearest_even": lambda x: ov.round(x, "half_to_even"),
     "stablehlo.sign": keeping_zero(ov.sign),
-    "stablehlo.sine": ov.sin,
-    "stablehlo.sqrt": ov.sqrt,
-    "stablehlo.subtract": ov.subtract,
-    "stablehlo.tan": ov.tan,
-    "stablehlo.tanh": ov.tanh,
-    "chlo.acos": ov.acos,
-    "chlo.acosh": ov.acosh,
-    "chlo.asin": ov.asin,
-    "chlo.asinh": ov.asinh,
-    "chlo.atan": ov.atan,
-    "chlo.atanh": ov.atanh,
-    "chlo.cosh": ov.cosh,
-    "chlo.sinh": ov.sinh,
     "chlo.square": lambda x: ov.multiply(x, x),
 }
-INTEGER_FUNCTIONS: dict[str, Callable[..., Node]] = {
-    "stablehlo.abs": ov.absolute,
-    "stablehlo.add": ov.add,
-    "stablehlo.and": ov.bitwise_and,
-    "stablehlo.multiply": ov.multiply,
-    "stablehlo.negate": ov.negative,
-    "stablehlo.not": ov.bitwise_not,
-    "stablehlo.or": ov.bitwise_or,
-    "stablehlo.shift_left": ov.bitwise_left_shift,
-    "stablehlo.sign": ov.sign,
-    "stablehlo.subtract": ov.subtract,
-    "stablehlo.xor": ov.bitwise_xor,
+INTEGER_FUNCTIONS = {
+    **functions("stablehlo", "abs=absolute add multiply negate=negative sign subtract"),
+    **functions("stablehlo", "and=bitwise_and or=bitwise_or xor=bitwise_xor not=bitwise_not"),
+    **functions("stablehlo", "shift_left=bitwise_left_shift"),
 }
-LOGICAL_FUNCTIONS: dict[str, Callable[..., Node]] = {
-    "stablehlo.add": ov.logical_or,
-    "stablehlo.and": ov.logical_and,
-    "stablehlo.maximum": ov.logical_or,
-    "stablehlo.minimum": ov.logical_and,
-    "stablehlo.multiply": ov.logical_and,
-    "stablehlo.not": ov.logical_not,
-    "stablehlo.or": ov.logical_or,
-    "stablehlo.xor": ov.logical_xor,
+LOGICAL_FUNCTIONS = {
+    **functions("stablehlo", "and=logical_and minimum=logical_and multiply=logical_and not=logical_not"),
+    **functions("stablehlo", "or=logical_or maximum=logical_or add=logical_or xor=logical_xor"),
 }
 
 
@@ -362,14 +334,7 @@ def shift_right(operation: Operation, x: Node, by: Node) -> Node:
     return ov.bitwise_and(ov.bitwise_right_shift(x, by), ov.bitwise_not(signs))
 
 
-FLOAT_COMPARISONS = {
-    "EQ": ov.equal,
-    "NE": ov.not_equal,
-    "LT": ov.less,
-    "LE": ov.less_equal,
-    "GT": lambda x, y: ov.less(y, x),  # OpenVINO's "greater" is true for NaN
-    "GE": lambda x, y: ov.less_equal(y, x),
-}
+COMPARISONS = {"EQ": ov.equal, "NE": ov.not_equal, "LT": ov.less, "LE": ov.less_equal}
 
 
 @translates("stablehlo.compare", types=ALL)
@@ -381,20 +346,19 @@ def compare(operation: Operation, *nodes: Node) -> Node:
 
 
 def compared(direction: str, element: ElementType, x: Node, y: Node) -> Node:
+    if direction in ("GT", "GE"):  # OpenVINO's are true for NaN
+        direction, x, y = direction.replace("G", "L"), y, x
     if element in FLOATS:
-        return FLOAT_COMPARISONS[direction](x, y)
+        return COMPARISONS[direction](x, y)
     # OpenVINO compares integers as floats, which is exact only for the difference from zero.
-    zero = number(0, ElementType.S32)
     if element in LOGICAL:
         x, y = ov.convert(x, Type.i32), ov.convert(y, Type.i32)
     x, y = ordered(x, element), ordered(y, element)
-    if direction in ("LT", "GT"):
-        lesser, greater = (x, y) if direction == "LT" else (y, x)
-        return ov.not_equal(ov.bitwise_xor(ov.minimum(lesser, greater), greater), zero)
-    if direction in ("LE", "GE"):
-        lesser, greater = (x, y) if direction == "LE" else (y, x)
-        return ov.equal(ov.bitwise_xor(ov.minimum(lesser, greater), lesser), zero)
-    return FLOAT_COMPARISONS[direction](ov.bitwise_xor(x, y), zero)
+    if direction in ("EQ", "NE"):
+        return COMPARISONS[direction](ov.bitwise_xor(x, y), number(0, ElementType.S32))
+    other = y if direction == "LT" else x
+    is_other = ov.equal(ov.bitwise_xor(ov.minimum(x, y), other), number(0, ElementType.S32))
+    return ov.logical_not(is_other) if direction == "LT" else is_other
 
 
 @translates("stablehlo.select", types=ALL)
