@@ -32,6 +32,15 @@ def test_a_right_device_is_exit_code_0_and_json() -> None:
     assert report["findings"] == []
 
 
+def test_checks_are_left_out() -> None:
+    arguments = ["test-device", f"{DEVICES}:right", "--filter", "add f32 *", "--json"]
+    left_out = ["--leave-out", "large", "--leave-out", "edge*"]
+    all_of_them, others = (
+        json.loads(CliRunner().invoke(main, [*arguments, *more]).stdout)["passed"] for more in ([], left_out)
+    )
+    assert (all_of_them, others) == (6, 4)
+
+
 def test_a_device_without_a_client_is_exit_code_2() -> None:
     result = CliRunner().invoke(main, ["test-device", f"{DEVICES}:has_no_client"])
     assert result.exit_code == 2
@@ -42,3 +51,9 @@ def test_a_filter_without_a_check_is_exit_code_2() -> None:
     result = CliRunner().invoke(main, ["test-device", f"{DEVICES}:right", "--filter", "no such check"])
     assert result.exit_code == 2
     assert "found no check for 'no such check' in the groups operations, behaviour, devices, jax" in result.output
+
+
+def test_all_checks_left_out_is_exit_code_2() -> None:
+    result = CliRunner().invoke(main, ["test-device", f"{DEVICES}:right", "--group", "operations", "--leave-out", "*"])
+    assert result.exit_code == 2
+    assert "found no check for '*' in the groups operations, without those for '*'" in result.output

@@ -17,6 +17,7 @@ Examples:
   pjrt test-device my.py:make_client
   pjrt test-device my.py:make_client --filter 'stablehlo.add f32'
   pjrt test-device mychip --group operations --all --json
+  pjrt test-device mysimulator --leave-out large
 """
 
 WRONG = 1
@@ -33,6 +34,12 @@ WRONG = 1
     metavar="TEXT",
     help="Make only checks with this in their name, such as 'stablehlo.add f32'; * is any text. May be given several "
     "times.",
+)
+@click.option(
+    "--leave-out",
+    multiple=True,
+    metavar="TEXT",
+    help="Leave out checks with this in their name, such as 'large'; * is any text. May be given several times.",
 )
 @click.option(
     "--group",
@@ -56,6 +63,7 @@ def test_device(
     device: str,
     options: dict[str, Any],
     filters: tuple[str, ...],
+    leave_out: tuple[str, ...],
     groups: tuple[str, ...],
     everything: bool,
     time_limit: float,
@@ -74,7 +82,7 @@ def test_device(
         report = check_device(
             device,
             options,
-            choice=Choice(groups or GROUPS, filters, everything),
+            choice=Choice(groups or GROUPS, filters, everything, leave_out),
             check_seconds=time_limit,
             total_seconds=total,
         )

@@ -72,10 +72,12 @@ def check_device(
         test.run(Task(device, dict(options or {}), choice, in_python))
     if JAX in choice.groups and plan(Capabilities(), choice, (JAX,)):
         test.run(Task(device, dict(options or {}), choice, (JAX,)))
-    if choice.filters and not (test.passed or test.findings or test.skipped) and test.complete:
+    if (choice.filters or choice.left_out) and not (test.passed or test.findings or test.skipped) and test.complete:
+        wanted = ", ".join(map(repr, choice.filters or ["*"]))
+        without = f", without those for {', '.join(map(repr, choice.left_out))}" if choice.left_out else ""
         raise InvalidArgumentError(
             "expected a filter that is a part of the name of a check, such as 'stablehlo.add f32' or 'donation', "
-            f"found no check for {', '.join(map(repr, choice.filters))} in the groups {', '.join(choice.groups)}"
+            f"found no check for {wanted} in the groups {', '.join(choice.groups)}{without}"
         )
     return Report(
         device,

@@ -28,15 +28,23 @@ class Choice:
         filters: texts, with ``*`` for anything, of which one must be in the name of a check; all checks if there are
             none.
         everything: whether to test operations that a fallback runs, too.
+        left_out: texts, with ``*`` for anything, of which none may be in the name of a check.
     """
 
     groups: tuple[str, ...] = GROUPS
     filters: tuple[str, ...] = ()
     everything: bool = False
+    left_out: tuple[str, ...] = ()
 
     def takes(self, check: Check) -> bool:
         """Whether a check is among them."""
-        return not self.filters or any(fnmatch.fnmatchcase(check.name, f"*{each}*") for each in self.filters)
+        return (not self.filters or _has_one_of(check.name, self.filters)) and not _has_one_of(
+            check.name, self.left_out
+        )
+
+
+def _has_one_of(name: str, texts: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, f"*{text}*") for text in texts)
 
 
 def plan(capabilities: Capabilities, choice: Choice, groups: Collection[str]) -> list[Check]:
