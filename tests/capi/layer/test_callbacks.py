@@ -226,6 +226,29 @@ def test_callbacks_of_failures_live_as_long_as_their_client() -> None:
     call(table, "PJRT_Client_Destroy", client=640)
 
 
+def test_a_receiver_that_cancels() -> None:
+    """The notifier is called once; the function that it is given may be called for each transfer, and stays."""
+    seen: list[object] = []
+    kept: list[list[int]] = []
+    struct = schema.STRUCTS["PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args"].fields
+    info = struct["notifier"].offset
+    plugin = FakePlugin(
+        {}, extensions=[(12, [lambda arguments: kept.append([read(arguments, info + 8 * i) for i in (0, 1)])])]
+    )
+    kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 7)
+    notifier = plugin.pointer(lambda *parameters: seen.append(parameters), kind)  # type: ignore[arg-type, misc]
+    arguments = Arguments("PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args", client=640)
+    write(arguments.address, info, 77)
+    write(arguments.address, info + 8, notifier)
+    SLOT(read(chain_of(plugin.wrap())[0], 24))(arguments.address)
+    assert [read(arguments.address, info + 8 * i) for i in (0, 1)] == [77, notifier]
+    data, entry = kept[0]
+    assert entry != notifier
+    for _ in range(2):
+        kind(entry)(None, None, None, 1, data, 4096, 99)
+    assert seen == [(None, None, None, 1, 77, 4096, 99)]
+
+
 class Sending:
     """A plugin that keeps the send callbacks of an execution, and a framework that gives some."""
 
