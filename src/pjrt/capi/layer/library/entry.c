@@ -13,8 +13,6 @@ enum { SETTINGS_SIZE = 16384, PROBLEM_SIZE = 1024 };
 /* "key=value" lines behind the mark, by which `write_layer_library` finds the place in the file. */
 static volatile char settings[SETTINGS_SIZE] = "PJRT-LAYER-SETTINGS\n";
 
-static pjrt_mutex mutex = PJRT_MUTEX_INITIALIZER;
-
 static bool setting(const char *key, char *value, size_t size) {
   const size_t length = strlen(key);
   for (const char *line = (const char *)settings; line != NULL && *line;) {
@@ -106,26 +104,29 @@ PJRT_EXPORTED void pjrt_layer_flush(void) {
 
 PJRT_EXPORTED size_t pjrt_layer_num_callbacks(void) { return pjrt_num_records(); }
 
-/* The one symbol that loaders look for: of a written library. */
-PJRT_EXPORTED const PJRT_Api *GetPjrtApi(void) {
-  static const PJRT_Api *table;
+static const PJRT_Api *layered_target(void) {
   char target[4096], layers[1024], options[8192], problem[PROBLEM_SIZE] = "";
-  pjrt_mutex_lock(&mutex);
-  if (table == NULL) {
-    if (!setting("target", target, sizeof target)) {
-      pjrt_complain("of this library", "it has no settings; write a library with pjrt layer");
-    } else {
-      const bool own_layers = setting("layers", layers, sizeof layers); /* else those of PJRT_LAYERS */
-      if (!setting("options", options, sizeof options)) options[0] = 0;
-      for (char *c = options; *c; c++) /* the lines of the layers, in one line */
-        if (*c == '\t') *c = '\n';
-      const PJRT_Api *plugin = pjrt_load_target(target, problem, sizeof problem);
-      if (plugin != NULL)
-        table = own_layers ? pjrt_wrap(plugin, target, layers, options, problem, sizeof problem)
-                           : pjrt_layer_wrap_by_environment(plugin, target, problem, sizeof problem);
-      if (table == NULL) pjrt_complain(target, problem);
-    }
+  if (!setting("target", target, sizeof target)) {
+    pjrt_complain("of this library", "it has no settings; write a library with pjrt layer");
+    return NULL;
   }
-  pjrt_mutex_unlock(&mutex);
+  const bool own_layers = setting("layers", layers, sizeof layers); /* else those of PJRT_LAYERS */
+  if (!setting("options", options, sizeof options)) options[0] = 0;
+  for (char *c = options; *c; c++) /* the lines of the layers, in one line */
+    if (*c == '\t') *c = '\n';
+  const PJRT_Api *plugin = pjrt_load_target(target, problem, sizeof problem), *table = NULL;
+  if (plugin != NULL)
+    table = own_layers ? pjrt_wrap(plugin, target, layers, options, problem, sizeof problem)
+                       : pjrt_layer_wrap_by_environment(plugin, target, problem, sizeof problem);
+  if (table == NULL) pjrt_complain(target, problem);
+  return table;
+}
+
+/* The one symbol that loaders look for: of a written library. No lock is held: the plugin may be in Python, and another
+ * thread that waits here may hold the GIL. Threads that come at once find the same plugin, and make the same table. */
+PJRT_EXPORTED const PJRT_Api *GetPjrtApi(void) {
+  static const PJRT_Api *_Atomic known;
+  const PJRT_Api *table = atomic_load(&known);
+  if (table == NULL) atomic_store(&known, table = layered_target());
   return table;
 }

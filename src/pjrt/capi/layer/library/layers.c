@@ -21,5 +21,6 @@ static const pjrt_layer pass = {"pass", pass_open, pass_call, pass_callback, NUL
 
 extern const pjrt_layer pjrt_layer_inject, pjrt_layer_record, pjrt_layer_validate, pjrt_trace_layer;
 
-const pjrt_layer *const pjrt_layers[] = {&pass, &pjrt_trace_layer, &pjrt_layer_validate, &pjrt_layer_record, &pjrt_layer_inject};
+const pjrt_layer *const pjrt_layers[] = {&pass, &pjrt_trace_layer, &pjrt_layer_validate, &pjrt_layer_record,
+                                         &pjrt_layer_inject};
 const size_t pjrt_num_layers = sizeof pjrt_layers / sizeof *pjrt_layers;
