@@ -32,6 +32,7 @@ DIRECT, OFF, ON, RECORD = "without layers", "trace, switched off", "trace, recor
 CHECKED = "validate"
 X = np.array(2, np.float32)
 BATCH = 4
+DATA = 1 << 24
 
 
 def trace_options(folder: Path, name: str) -> dict[str, Any]:
@@ -83,6 +84,24 @@ def measure_calls(rounds: int) -> dict[str, dict[str, float]]:
                     times[name].append(function(plugin.address, clients[name], some))
             rows[call] = {name: float(np.median(values)) for name, values in times.items()}
     return rows
+
+
+def measure_data(rounds: int) -> dict[str, Timing]:
+    """Time copies of 16 MiB to the tiny plugin, without layers and recorded; each array is new, so each is written."""
+    from tiny import build
+
+    library = build.build_tiny(Path(tempfile.gettempdir()) / "pjrt-benchmark-plugins")
+    generator = np.random.default_rng(0)
+    with temporary_folder() as folder:
+        recorded = pjrt.layers.wrap(library, ["record"], record={"file": folder / "data.rec"})
+        clients = {DIRECT: pjrt.load_plugin(library).client(), RECORD: recorded.client()}
+
+        def copy(client: Any) -> None:
+            array[0] += 1  # data that was recorded before would not be written
+            client.buffer_from_host(array).delete()
+
+        array = generator.random(DATA // 8)
+        return take_turns({name: lambda client=client: copy(client) for name, client in clients.items()}, rounds=rounds)
 
 
 def jax_devices(folder: Path) -> dict[str, Any]:
@@ -184,6 +203,8 @@ def measure(quick: bool) -> Report:
     report.aims.append(Aim("trace, switched off: at most 5 ns for each call", (getter[OFF] - getter[DIRECT]) * 1e9, 5))
     report.aims.append(Aim("trace, recording: at most 100 ns for each call", (getter[ON] - getter[DIRECT]) * 1e9, 100))
     report.aims.append(Aim("validate: at most 300 ns for each call", (getter[CHECKED] - getter[DIRECT]) * 1e9, 300))
+    data = measure_data(3 if quick else 11)
+    report.tables.append(f"**A copy of 16 MiB to the tiny plugin**\n\n{timing_table(data, ours=RECORD)}")
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
         tiny = processes.submit(measure_tiny, 3 if quick else 25).result()
         step = processes.submit(measure_step, 3 if quick else 9).result()

@@ -16,6 +16,9 @@ from pjrt.layers.recorded_value import Blob, Function, Handle, LeftOut, Pointer,
 
 _FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
 _SIGNED = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32, 8: ctypes.c_int64}
+_SPARE = 64
+"""How many more results fit, for a plugin whose program has more of them."""
+
 _NUMBERS = frozenset({"STRUCT_SIZE", "COUNT", "SIGNED", "UNSIGNED", "ENUM"})
 
 
@@ -130,7 +133,7 @@ class StructBuilder:
         if field.kind == "LISTS":
             lists = self.memory.allocate(8 * count)
             for i in range(count):
-                _store(lists + 8 * i, self.memory.allocate(8 * self.num_outputs))
+                _store(lists + 8 * i, self.memory.allocate(8 * (self.num_outputs + _SPARE)))
             return lists
         size = count * (field.element_size or 1)
         address = self.memory.allocate(size)

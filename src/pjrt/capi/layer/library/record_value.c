@@ -209,8 +209,11 @@ static void put_element(value_writer *writer, pjrt_kind kind, const pjrt_field *
     case PJRT_KIND_CALLBACK: /* of an array: without user data of its own */
       put_pointer(writer, pointer_at(at));
       return;
+    case PJRT_KIND_UNSIGNED:
+      put_tagged(writer, VALUE_NUMBER, (uint64_t)integer(at, size, false));
+      return;
     default:
-      value_put_number(writer, integer(at, size, kind != PJRT_KIND_UNSIGNED));
+      value_put_number(writer, integer(at, size, true));
   }
 }
 
