@@ -29,7 +29,7 @@ CALLS = {
     "time_on_ready": "an event: `ReadyEvent`, `OnReady`, `Destroy`",
 }
 DIRECT, OFF, ON, RECORD = "without layers", "trace, switched off", "trace, recording", "record"
-CHECKED = "validate"
+CHECKED, INJECT = "validate", "inject, no rule for the call"
 X = np.array(2, np.float32)
 BATCH = 4
 DATA = 1 << 24
@@ -68,6 +68,7 @@ def measure_calls(rounds: int) -> dict[str, dict[str, float]]:
             "pass": pjrt.layers.wrap(library, ["pass"]),
             ON: recording,
             CHECKED: pjrt.layers.wrap(library, ["validate"]),
+            INJECT: pjrt.layers.wrap(library, ["inject"], inject="call=Client_Compile,error=ABORTED"),
             RECORD: pjrt.layers.wrap(library, ["record"], record={"file": str(folder / "calls.record")}),
         }
         clients = {name: loop.make_client(plugin.address) for name, plugin in plugins.items()}

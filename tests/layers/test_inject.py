@@ -371,7 +371,7 @@ def test_every_function_was_tried(lives: Any) -> None:
     table = {name for name, each in FUNCTIONS.items() if not each.extension and each.result == "ERROR"}
     stand_ins = {"PJRT_Event_Await", "PJRT_LoadedExecutable_Fingerprint"}  # for functions that a plugin lacks
     assert table - set(lives["results"]) == {PENDING, "PJRT_Plugin_Initialize", *stand_ins}
-    assert len(set(lives["results"]) - table) > 15
+    assert len(set(lives["results"]) - table) > 60
 
 
 def test_an_error_anywhere_harms_nothing(lives: Any) -> None:
