@@ -111,6 +111,7 @@ class _Search:
     ) -> None:
         self.replays = 0
         self._finding, self._run, self._deadline, self._progress = finding, run, deadline, progress
+        self._trials: dict[tuple[frozenset[int], frozenset[int]], bool] = {}
         self._needs = _needs(recording)
         at = next(i for i, call in enumerate(recording.calls) if call.number == finding.call)
         # What came after the failure cannot matter, but for calls that ended while it was at work.
@@ -132,9 +133,12 @@ class _Search:
         left_out: set[int] = set()
         if self._finding.kind == "data":  # other contents would have other results on every plugin
             return calls, left_out, not self._is_over
-        for call in [each for each in calls if each.data is not None]:
-            if not self._is_over and self._fails(calls, left_out | {call.number}):
-                left_out.add(call.number)
+        arrays = {call.number for call in calls if call.data is not None}
+        if arrays and not self._is_over and self._fails(calls, arrays):
+            return calls, arrays, True
+        for number in sorted(arrays) if len(arrays) > 1 else ():
+            if not self._is_over and self._fails(calls, left_out | {number}):
+                left_out.add(number)
         return calls, left_out, not self._is_over
 
     def _without_getters(self, calls: list[Call]) -> list[Call]:
@@ -163,11 +167,16 @@ class _Search:
     def _fails(self, calls: list[Call], left_out: Collection[int]) -> bool:
         if all(call.number != self._finding.call for call in calls):
             return False
+        trial = frozenset(call.number for call in calls), frozenset(left_out)
+        if trial in self._trials:
+            return self._trials[trial]
         self.replays += 1
         result = self._run(calls, left_out)
         self._progress(len(calls), self.replays)
         first = result.findings[0] if result.findings else None
-        return first is not None and first.signature == self._finding.signature and first.call == self._finding.call
+        same = first is not None and (first.signature, first.call) == (self._finding.signature, self._finding.call)
+        self._trials[trial] = same
+        return same
 
     def _without(self, calls: list[Call], dropped: set[int]) -> list[Call]:
         """Return the calls without some, and without those that need what these made."""
