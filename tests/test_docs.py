@@ -46,6 +46,7 @@ PAGES = [
     "docs/programs.md",
     "docs/compare.md",
     "docs/devices/cpu.md",
+    "docs/devices/iree.md",
     "docs/hardware_without_jax.md",
     "docs/reloading.md",
     "docs/ifrt.md",

@@ -164,7 +164,8 @@ def sharded_jit() -> None:
     np.testing.assert_allclose(jax.jit(lambda v: (v @ v.T).sum())(x), (a @ a.T).sum(), rtol=1e-4)
     y = jax.jit(lambda v: jnp.sin(v), out_shardings=split)(x)
     assert y.sharding.is_equivalent_to(split, 2)
-    np.testing.assert_allclose(y, np.sin(a), rtol=1e-5)
+    # IREE's sine loses digits near its zeros.
+    np.testing.assert_allclose(y, np.sin(a), rtol=1e-5, atol=1e-7 if platform == "iree" else 0)
 
 
 @check

@@ -18,7 +18,12 @@ from pjrt.layers import read_findings
 pytest.importorskip("jax")
 
 SCRIPT = Path(__file__).with_name("jax_checks.py")
-DEVICES = ("cpu", "reference", "simulated_chip")
+DEVICES = (
+    "cpu",
+    "reference",
+    "simulated_chip",
+    pytest.param("iree", marks=[pytest.mark.iree, pytest.mark.timeout(900)]),
+)
 
 
 def python(*arguments: str, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -141,7 +141,7 @@ def run(code: str, cache: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("driver", ["local-sync", "local-task"])
+@pytest.mark.parametrize("driver", ["local-task"])
 def test_the_end_of_the_process_prints_nothing(cache: Path, driver: str) -> None:
     code = f"""
 client = pjrt.client("iree", driver={driver!r}, cache=cache)
@@ -154,7 +154,7 @@ results = [executable(x) for _ in range(100)]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-@pytest.mark.parametrize("driver", ["local-sync", "local-task"])
+@pytest.mark.parametrize("driver", ["local-task"])  # the one with threads, which a child lacks
 def test_a_child_makes_a_client_of_its_own(cache: Path, driver: str) -> None:
     code = f"""
 client = pjrt.client("iree", driver={driver!r}, cache=cache)

@@ -72,13 +72,13 @@ def in_process(code: bytes, flags: Sequence[str]) -> bytes:
         messages: list[str] = []
         lock = threading.Lock()
 
-        @_Diagnostic
         def collect(severity: int, text: int, size: int, _: object) -> None:
             with lock:  # The compiler's threads call it.
                 if severity == _ERROR:
                     messages.append(ctypes.string_at(text, size).decode(errors="replace"))
 
-        library.ireeCompilerInvocationEnableCallbackDiagnostics(invocation._inv_p, 0, collect, None)
+        callback = _Diagnostic(collect)  # kept until the session is closed
+        library.ireeCompilerInvocationEnableCallbackDiagnostics(invocation._inv_p, 0, callback, None)
         source = api.Source.wrap_buffer(session, code + b"\0")
         if not invocation.parse_source(source) or not invocation.execute():
             raise CompilationError("\n".join(messages))

@@ -39,7 +39,7 @@ class Diagnostic(NamedTuple):
         text = next((line for line in lines if "error:" in line), lines[0] if lines else "no reason was reported")
         match = _PLACE.match(text)
         file, number = (match["file"], int(match["line"])) if match is not None else ("", 0)
-        body = match["text"] if match is not None else text.removeprefix("error: ")
+        body = match["text"] if match is not None else text.removeprefix("<unknown>:0: ").removeprefix("error: ")
         name = _NAME.search(body)
         return Diagnostic(
             _DUMP.sub("", body)[:_LONGEST], file, number, "" if name is None else name["name"] or name["op"]

@@ -83,7 +83,8 @@ class ShortPath:
             return None
         memory, device = self._memory, self._run.device
         handles = {id(storage.array.handle) for storage in inputs}  # type: ignore[union-attr]
-        make, spec_of, buffers = device.client.buffer_type, memory.spec_of, []
+        make, spec_of = device.client.buffer_type, memory.spec_of
+        buffers: list[Buffer] = []
         for handle, (spec, size, space, shape, element_type, layout) in zip(results, self._outputs, strict=True):
             if id(handle) in handles or type(handle) is int or spec_of(handle) is not spec:
                 return None
