@@ -29,6 +29,7 @@ BENCHMARKS = [
     "exits",
     "reference",
     "author",
+    "compilers",
     "iree",
 ]
 PACKAGES = ["pjrt", "jaxlib", "jax", "numpy", "iree-base-runtime"]
