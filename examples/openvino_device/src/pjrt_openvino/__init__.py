@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -350,15 +351,17 @@ def compared(direction: str, element: ElementType, x: Node, y: Node) -> Node:
         direction, x, y = direction.replace("G", "L"), y, x
     if element in FLOATS:
         return COMPARISONS[direction](x, y)
-    # OpenVINO compares integers as floats, which is exact only for the difference from zero.
     if element in LOGICAL:
         x, y = ov.convert(x, Type.i32), ov.convert(y, Type.i32)
     x, y = ordered(x, element), ordered(y, element)
-    if direction in ("EQ", "NE"):
-        return COMPARISONS[direction](ov.bitwise_xor(x, y), number(0, ElementType.S32))
-    other = y if direction == "LT" else x
-    is_other = ov.equal(ov.bitwise_xor(ov.minimum(x, y), other), number(0, ElementType.S32))
-    return ov.logical_not(is_other) if direction == "LT" else is_other
+    if direction in ("LT", "LE"):
+        return equal(ov.minimum(x, y), x) if direction == "LE" else ov.logical_not(equal(ov.minimum(x, y), y))
+    return equal(x, y) if direction == "EQ" else ov.logical_not(equal(x, y))
+
+
+def equal(x: Node, y: Node) -> Node:
+    """Compare integers. OpenVINO does it as floats, which is exact only for the difference from zero."""
+    return ov.equal(ov.bitwise_xor(x, y), number(0, ElementType.S32))
 
 
 @translates("stablehlo.select", types=ALL)
@@ -489,15 +492,18 @@ def pad(operation: Operation, x: Node, value: Node) -> Node:
     return padded(x, before, after, value)
 
 
+def moved_inside(index: Node, limit: int, element: ElementType) -> Node:
+    """Return indices of which none is below 0 or above a limit."""
+    above = extreme("stablehlo.maximum", element, number(0, element), index)
+    return extreme("stablehlo.minimum", element, number(limit, element), above)
+
+
 def start_indices(operation: Operation, nodes: Sequence[Node], sizes: Sequence[int]) -> Iterator[tuple[int, Node]]:
     """Yield the dimensions along which a part is smaller than the whole, and the index where the part begins."""
     shape = operation.operands[0].type.shape
     for d, (start, size) in enumerate(zip(nodes, sizes, strict=True)):
         if size < shape[d]:
-            element = element_of(operation.operands[-1])
-            limits = (number(limit, element) for limit in (0, shape[d] - size))
-            low, high = limits
-            yield d, extreme("stablehlo.minimum", element, high, extreme("stablehlo.maximum", element, low, start))
+            yield d, moved_inside(start, shape[d] - size, element_of(operation.operands[-1]))
 
 
 @translates("stablehlo.dynamic_slice", types=ALL)
@@ -516,10 +522,10 @@ def dynamic_update_slice(operation: Operation, x: Node, update: Node, *starts: N
     covered = number(True, ElementType.PRED)
     for d, start in start_indices(operation, starts, sizes):
         places = ov.subtract(number(np.arange(shape[d]), ElementType.S32), start)
-        inside = ov.clamp(places, 0, sizes[d] - 1)
+        inside = moved_inside(places, sizes[d] - 1, ElementType.S32)
         update = ov.gather(update, inside, ints([d]))
         along = [-1 if e == d else 1 for e in range(len(shape))]
-        covered = ov.logical_and(covered, reshape(ov.equal(places, inside), along))
+        covered = ov.logical_and(covered, reshape(equal(places, inside), along))
     return select(covered, update, x)
 
 
@@ -542,10 +548,8 @@ def linear_index(operation: Operation, indices: Node, indexed: Any) -> tuple[Nod
             column: Node = number(np.arange(batch[dimension]).reshape(along), ElementType.S32)
         else:
             column = reshape(cut(indices, component, component + 1, len(batch)), batch)
-            low, high = number(0, element), number(limit, element)
-            moved = extreme("stablehlo.minimum", element, high, extreme("stablehlo.maximum", element, low, column))
-            same = ov.equal(ov.bitwise_xor(moved, column), number(0, ElementType.S32))
-            column, inside = moved, ov.logical_and(inside, same)
+            moved = moved_inside(column, limit, element)
+            column, inside = moved, ov.logical_and(inside, equal(moved, column))
         index = ov.add(ov.multiply(index, number(limit + 1, ElementType.S32)), column)
     return index, ov.broadcast(inside, ints(batch)), math.prod(limit + 1 for limit in indexed.limits)
 
@@ -717,7 +721,7 @@ def reduce_to_place(operation: Operation, nodes: Sequence[Node], name: str, dime
         is_best = ov.logical_or(ov.equal(x, wide), ov.not_equal(x, x))
         is_best = ov.logical_and(is_best, ov.equal(ov.not_equal(wide, wide), ov.not_equal(x, x)))
     else:
-        is_best = ov.equal(ov.bitwise_xor(x, wide), number(0, ElementType.S32))
+        is_best = equal(x, wide)
     candidates = select(is_best, places, number(lowering.identity_of("minimum", index), index))
     return [best, folded("stablehlo.minimum", index, candidates, shape, dimensions)]
 
@@ -823,7 +827,10 @@ class Model:
         self.results = [Layout(value) for value in program.entry.body.outputs]
 
     def __call__(self, *arrays: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        request = self.requests.pop() if self.requests else self.compiled.create_infer_request()
+        try:
+            request = self.requests.pop()
+        except IndexError:
+            request = self.compiled.create_infer_request()
         # OpenVINO does not keep the arrays alive; these lists do.
         arguments = [array if array.flags.c_contiguous else array.copy(order="C") for array in arrays]
         results = [np.empty(layout.shape, layout.dtype) for layout in self.results]
@@ -866,12 +873,8 @@ def make_client(device: str = "CPU", precision: str = "f32", cache: str = "", **
     """
     core = openvino.Core()
     available = core.available_devices
-    if device.split(":")[0].split(".")[0] not in {
-        "AUTO",
-        "HETERO",
-        "MULTI",
-        *(each.split(".")[0] for each in available),
-    }:
+    kinds = {"AUTO", "HETERO", "MULTI", *(each.partition(".")[0] for each in available)}
+    if re.split("[.:]", device)[0] not in kinds:
         raise pjrt.InvalidArgumentError(
             f"expected one of OpenVINO's devices here, {', '.join([*available, 'AUTO'])}, found device={device!r}; "
             "a GPU or NPU needs its driver"
