@@ -15,9 +15,14 @@ import pjrt
 from pjrt.capi.layer.stack import library_path
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers import wrap
-from pjrt.layers.recording import Recording
+from pjrt.layers.counterparts import Counterparts
+from pjrt.layers.recorded_value import Handle, Struct
+from pjrt.layers.recording import Call, Recording
 from pjrt.layers.recording_writer import write_recording
 from pjrt.layers.replay import ReplayResult, Settings, replay
+from pjrt.layers.replay_arguments import ReplayArguments
+from pjrt.layers.replay_callbacks import ReplayCallbacks
+from pjrt.layers.struct_reader import Raw, StructReader
 
 LIMIT = 30.0
 
@@ -149,6 +154,24 @@ def test_fewer_devices(tiny_library: Path, tmp_path: Path) -> None:
     assert "2 elements in the recording, 1 here" in result.notes["PJRT_Client_Devices"]
     assert result.findings[0].kind == "unusable"
     assert "which this plugin does not have" in result.findings[0].text
+
+
+def test_devices_with_other_identifiers(sums: Path, tiny_library: Path) -> None:
+    result = replay(sums, WrongPlugin(str(tiny_library), "PJRT_DeviceDescription_Id", "number"), time_limit=LIMIT)
+    assert result.agrees, result.findings
+    assert result.notes["PJRT_DeviceDescription_Id"] == "id: 0 in the recording, 7 here"
+
+
+def test_a_device_is_looked_up_by_the_identifier_of_this_plugin(sums: Path) -> None:
+    recording = Recording.open(sums)
+    counterparts = Counterparts(recording, ReplayCallbacks(None))  # type: ignore[arg-type]
+    counterparts.device_ids[1] = 8
+    counterparts.learn(Handle("PJRT_Client", 1), 4096)
+    fields = {"struct_size": 40, "client": Handle("PJRT_Client", 1), "id": 1}
+    call = Call(1, 1, 0, "PJRT_Client_LookupDevice", Struct("PJRT_Client_LookupDevice_Args", fields))
+    address, _ = ReplayArguments(recording, counterparts, Settings()).build(call, 0)
+    arguments = StructReader().read("PJRT_Client_LookupDevice_Args", address)
+    assert (arguments.fields["id"], arguments.fields["client"]) == (8, Raw("PJRT_Client", 4096))
 
 
 def test_data_that_was_left_out_is_made_anew(tiny_library: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class WrongPlugin:
         library: the path of the library.
         function: the function, such as ``PJRT_Buffer_ToHostBuffer``.
         fault: what it does: ``crash``, ``hang``, ``missing``, ``fail``, or ``flip`` and ``nudge``, which
-            change a high and the lowest bit of the result.
+            change a high and the lowest bit of the result, or ``number``, which changes an identifier.
         calls: how many of its calls are right.
     """
 
@@ -55,6 +55,8 @@ class WrongPlugin:
             error = right(args)
             if self.fault in ("flip", "nudge") and not error:
                 _change(table, self.function, args, *((3, 0x40) if self.fault == "flip" else (0, 0x01)))
+            if self.fault == "number":
+                ctypes.c_int.from_address(args + STRUCTS[FUNCTIONS[self.function].args].fields["id"].offset).value += 7
             return error
 
         replacement = Slot(wrong)

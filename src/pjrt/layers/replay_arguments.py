@@ -60,6 +60,10 @@ class ReplayArguments:
             arguments = self._client_arguments(arguments)
         elif call.function == "PJRT_Client_DmaMap":
             self._map(arguments)
+        elif call.function == "PJRT_Client_LookupDevice":
+            number = arguments.fields["id"]
+            number = self._counterparts.device_ids.get(number, number)
+            arguments = Struct(arguments.kind, {**arguments.fields, "id": number})
         if call.function not in (FROM_HOST, LITERAL):
             return builder.build(arguments), builder
         arguments = Struct(arguments.kind, {k: v for k, v in arguments.fields.items() if k != "data"})

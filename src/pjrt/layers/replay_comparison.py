@@ -59,6 +59,8 @@ class ReplayComparison:
     def results(self, call: Call, found: Struct) -> None:
         """Compare the results of a call, and learn the handles, functions and addresses in them."""
         if call.results is not None:
+            if call.function == "PJRT_DeviceDescription_Id":
+                self._counterparts.device_ids[call.results.fields["id"]] = found.fields["id"]
             self._structs(call, call.results, found, "", is_specific(call.function))
 
     def data(self, call: Call, found: np.ndarray[Any, Any], element_type: int, place: str) -> None:

@@ -51,16 +51,17 @@ class ReplayFinding:
 _SPECIFIC = frozenset(
     {
         "PJRT_Client_PlatformName", "PJRT_Client_PlatformVersion", "PJRT_DeviceDescription_Kind",
-        "PJRT_DeviceDescription_DebugString", "PJRT_DeviceDescription_ToString", "PJRT_DeviceDescription_Attributes",
-        "PJRT_Device_GetAttributes", "PJRT_Device_LocalHardwareId", "PJRT_Device_MemoryStats", "PJRT_Memory_Id",
-        "PJRT_Memory_Kind", "PJRT_Memory_Kind_Id", "PJRT_Memory_DebugString", "PJRT_Memory_ToString",
-        "PJRT_Plugin_Attributes", "PJRT_Executable_Name", "PJRT_Executable_SizeOfGeneratedCodeInBytes",
-        "PJRT_Executable_GetCostAnalysis", "PJRT_Executable_GetCompiledMemoryStats", "PJRT_Executable_Fingerprint",
-        "PJRT_LoadedExecutable_Fingerprint", "PJRT_Executable_Serialize", "PJRT_Executable_GetCompileOptions",
-        "PJRT_Executable_OptimizedProgram", "PJRT_Executable_ParameterMemoryKinds",
-        "PJRT_Executable_OutputMemoryKinds", "PJRT_Buffer_GetMemoryLayout", "PJRT_Buffer_OnDeviceSizeInBytes",
-        "PJRT_Buffer_UnsafePointer", "PJRT_Buffer_OpaqueDeviceMemoryDataPointer", "PJRT_Buffer_IsOnCpu",
-        "PJRT_Event_IsReady",
+        "PJRT_DeviceDescription_Id", "PJRT_DeviceDescription_DebugString", "PJRT_DeviceDescription_ToString",
+        "PJRT_DeviceDescription_Attributes", "PJRT_Device_GetAttributes", "PJRT_Device_LocalHardwareId",
+        "PJRT_Device_MemoryStats", "PJRT_Memory_Id", "PJRT_Memory_Kind", "PJRT_Memory_Kind_Id",
+        "PJRT_Memory_DebugString", "PJRT_Memory_ToString", "PJRT_Plugin_Attributes",
+        "PJRT_Client_DefaultDeviceAssignment", "PJRT_LoadedExecutable_GetDeviceAssignment", "PJRT_Executable_Name",
+        "PJRT_Executable_SizeOfGeneratedCodeInBytes", "PJRT_Executable_GetCostAnalysis",
+        "PJRT_Executable_GetCompiledMemoryStats", "PJRT_Executable_Fingerprint", "PJRT_LoadedExecutable_Fingerprint",
+        "PJRT_Executable_Serialize", "PJRT_Executable_GetCompileOptions", "PJRT_Executable_OptimizedProgram",
+        "PJRT_Executable_ParameterMemoryKinds", "PJRT_Executable_OutputMemoryKinds", "PJRT_Buffer_GetMemoryLayout",
+        "PJRT_Buffer_OnDeviceSizeInBytes", "PJRT_Buffer_UnsafePointer", "PJRT_Buffer_OpaqueDeviceMemoryDataPointer",
+        "PJRT_Buffer_IsOnCpu", "PJRT_Event_IsReady",
     }
 )  # fmt: skip
 

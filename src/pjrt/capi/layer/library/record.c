@@ -379,6 +379,8 @@ static void *record_callback(void *state, pjrt_frame *frame, void *args) {
   const record_key key = {target, origin->user_arg, 0};
   const uint64_t number = frame->up ? numbers_get(&writer->callbacks, key)
                                     : value_function_of_plugin(writer, frame, args);
+  /* It is called once: without this, the table would grow with each event. */
+  if (frame->index == PJRT_CALLBACK_Event_OnReadyCallback) numbers_remove(&writer->callbacks, key);
   bytes_varint(&r->record, number);
   bytes_varint(&r->record, this_thread());
   put_name(r, frame->function->name);
