@@ -38,7 +38,7 @@ def _functions() -> ctypes.CDLL:
 
 def rule_rows() -> list[tuple[str, str, bool, str, str]]:
     """Return each rule: name, severity, whether the call is still made, what happened, what the header requires."""
-    rows = []
+    rows: list[tuple[str, str, bool, str, str]] = []
     while row := _functions().pjrt_validate_rule(len(rows)):
         rule = row.contents
         texts = (rule.description.decode(), rule.requirement.decode())
