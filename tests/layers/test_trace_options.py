@@ -71,6 +71,13 @@ def test_listening_to_events(ready: str, tiny_library: Path, tmp_path: Path) -> 
     assert all(notice.end >= notice.begin for notice in run.trace.ready)
 
 
+def test_asking_nothing(tiny_library: Path, tmp_path: Path) -> None:
+    run = run_traced(CODE, tiny_library, tmp_path, "ask=0")
+    assert run.returncode == 0, run.output
+    assert run.trace.notes == [note for note in run.trace.notes if note.text.startswith("plugin ")]
+    assert "PJRT_LoadedExecutable_Execute" in names(run)
+
+
 def test_off_and_on_while_the_process_runs(tiny_library: Path, tmp_path: Path) -> None:
     code = """
 from pathlib import Path

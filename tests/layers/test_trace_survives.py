@@ -114,3 +114,27 @@ def test_a_full_ring(keep: str, tiny_library: Path, tmp_path: Path) -> None:
     assert ("PJRT_Client_Compile" in names) == (keep == "last")
     assert bool(run.trace.overwritten) == (keep == "last")
     assert run.trace.plugins == [str(tiny_library)]
+
+
+def test_a_traced_plugin_that_calls_another_traced_plugin(tiny_library: Path, tmp_path: Path) -> None:
+    """Even while the layer asks the first one for an error's code: both write to the same file on the same thread."""
+    code = """
+import pjrt.layers
+
+options = dict(pair.split("=", 1) for pair in os.environ["PJRT_TRACE"].split(","))
+outer = pjrt.layers.wrap(plugin, ["trace"], trace={**options, "text": 100}).client(num_devices=1)
+broken = outer.compile(program("broken", statements=[("fail", 13, "no luck")]))
+for _ in range(30):
+    (y,) = broken(outer.buffer_from_host(X))
+    try:
+        y.ready().result()
+    except pjrt.PjrtError:
+        pass
+outer.close()
+"""
+    run = run_traced(code, tiny_library, tmp_path, "ready=buffers")
+    assert run.returncode == 0, run.output
+    assert run.trace.problems == []
+    assert len(run.trace.plugins) == 2
+    inner = [call for call in run.trace.calls if call.function.name == "PJRT_LoadedExecutable_Execute"]
+    assert [call.depth for call in inner] == [0, 1] * 30

@@ -97,6 +97,12 @@ Examples:
     "buffer.",
 )
 @click.option(
+    "--ask/--no-ask",
+    default=True,
+    show_default=True,
+    help="Ask the plugin about each program that runs: its outputs, and what it donates. The summary's bytes need it.",
+)
+@click.option(
     "--on/--off",
     "switch",
     default=None,

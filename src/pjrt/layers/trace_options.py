@@ -32,6 +32,7 @@ class TraceOptions:
     text: int | None = None
     array: int | None = None
     ready: str = ""
+    ask: bool = True
     on: bool = True
 
     def __post_init__(self) -> None:
@@ -57,6 +58,7 @@ class TraceOptions:
             "text": self.text,
             "array": self.array,
             "ready": self.ready or None,
+            "ask": None if self.ask else 0,
             "on": None if self.on else 0,
         }
         return {key: value for key, value in pairs.items() if value is not None}

@@ -148,10 +148,25 @@ def parse_schema(text: str) -> Schema:
             raise ValueError(f"line {number} of the schema is damaged: {line[:80]!r}") from error
     for letter, words in functions:
         target = schema.functions if letter == "F" else schema.callbacks
-        struct_index = int(words[4])
-        args = schema.structs[struct_index] if struct_index >= 0 else StructSchema("", 0, False)
-        target.append(FunctionSchema(words[0], len(target), int(words[1]), int(words[3]), args))
+        try:
+            struct_index = int(words[4])
+            args = schema.structs[struct_index] if struct_index >= 0 else StructSchema("", 0, False)
+            target.append(FunctionSchema(words[0], len(target), int(words[1]), int(words[3]), args))
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"the schema of the function {words[:1]} is damaged") from error
+    for each in schema.structs:
+        for field_ in each.fields:
+            _check(schema, each, field_)
     return schema
+
+
+def _check(schema: Schema, struct_: StructSchema, field_: FieldSchema) -> None:
+    """Refuse a field whose references lead nowhere."""
+    tables = {"enum": schema.enums, "struct": schema.structs, "struct_value": schema.structs, "handle": schema.handles}
+    table = tables.get(field_.element if field_.kind in ("array", "lists") else field_.kind, ())
+    indices = (field_.count, field_.inner_count)
+    if (table and field_.type >= len(table)) or max(indices) >= len(struct_.fields):
+        raise ValueError(f"the schema of the field {field_.name} of {struct_.name} is damaged")
 
 
 def _field(words: list[str], kinds: list[str]) -> FieldSchema:

@@ -11,6 +11,9 @@ from pjrt.layers.trace_log import remarks
 from pjrt.layers.trace_objects import TracedBuffer, TracedObjects, array_bytes, objects_of
 from pjrt.layers.trace_records import Call, Trace
 
+_COMPILERS = ("PJRT_Client_Compile", "PJRT_Compile")
+"""The functions that compile: for a client's devices, and for a topology."""
+
 
 @dataclass(frozen=True)
 class FunctionSummary:
@@ -81,6 +84,7 @@ def summarize(trace: Trace) -> TraceSummary:
     ends = [call.end or call.begin for call in trace.calls]
     peak_buffers, peak_bytes = _peaks(objects.buffers)
     moved = _moved(trace, objects)
+    compilations = [call for call in trace.calls if call.function.name in _COMPILERS and not call.failed]
     return TraceSummary(
         trace.process,
         trace.command,
@@ -91,8 +95,8 @@ def summarize(trace: Trace) -> TraceSummary:
         len({call.thread.index for call in trace.calls}),
         functions,
         programs,
-        sum(program.compile is not None for program in programs),
-        sum(program.compile or 0.0 for program in programs),
+        len(compilations),
+        sum(call.duration for call in compilations) / 1e9,
         *moved,
         len(objects.buffers),
         peak_buffers,

@@ -10,8 +10,9 @@ from typing import Any
 from pjrt.layers.trace_records import Call, RecordedValue, Trace
 from pjrt.layers.trace_schema import Direction, FieldSchema, Schema, StructSchema
 
-_INTEGERS = {("signed", 1): "<b", ("signed", 2): "<h", ("signed", 4): "<i", ("signed", 8): "<q"}
-_INTEGERS |= {("unsigned", 1): "<B", ("unsigned", 2): "<H", ("unsigned", 4): "<I", ("unsigned", 8): "<Q"}
+_DEEPEST = 12
+_NOWHERE = 0xFFFF
+"""The step to an element of a list, of which no values behind pointers are recorded."""
 _POINTERS = ("handle", "pointer", "callback", "user_data", "extensions", "text", "struct", "array", "lists", "bytes")
 _BEHIND_POINTERS = ("text", "struct", "array", "lists", "bytes")
 
@@ -179,27 +180,25 @@ class _StructReader:
         return Elements(lists, total)
 
     def _inner(self, type_: int, data: bytes, step: tuple[int, ...]) -> Any:
-        if type_ < 0:
+        path = (*self.path, *step)
+        if type_ < 0 or len(path) > _DEEPEST:
             return Memory(1, len(data))
-        inner = _StructReader(self.schema, self.schema.structs[type_], data, self.behind, (*self.path, *step))
-        return inner.fields()
+        return _StructReader(self.schema, self.schema.structs[type_], data, self.behind, path).fields()
 
     def _element(self, field: FieldSchema, data: bytes) -> Any:
+        if field.element == "struct_value":
+            return self._inner(field.type, data, (_NOWHERE, 0))
         return self._scalar(field.element, field.type, data)
 
     def _scalar(self, kind: str, type_: int, data: bytes) -> Any:
-        if kind == "bool":
-            return bool(data[0])
-        if kind == "float":
+        if kind == "float" and len(data) in (4, 8):
             return struct.unpack("<f" if len(data) == 4 else "<d", data)[0]
-        number: int = struct.unpack(_INTEGERS["signed" if kind in ("signed", "enum") else "unsigned", len(data)], data)[
-            0
-        ]
+        number = int.from_bytes(data, "little", signed=kind in ("signed", "enum"))
+        if kind == "bool":
+            return bool(number)
         if kind == "enum" and type_ >= 0:
             return Name(self.schema.enums[type_][1].get(number, str(number)))
-        if kind in ("signed", "unsigned", "count"):
-            return number
-        return Address(number)
+        return number if kind in ("signed", "unsigned", "count") else Address(number)
 
 
 def _pieces(data: bytes, size: int) -> list[bytes]:

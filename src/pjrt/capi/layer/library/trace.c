@@ -92,7 +92,7 @@ static void *trace_call(void *state, pjrt_frame *frame, void *args) {
   const pjrt_struct *type = function->args;
   size_t num_outputs = 0;
   bool first = false;
-  if (plan->execution)
+  if (plan->execution && trace->options.ask)
     num_outputs = trace_num_outputs(trace, ((PJRT_LoadedExecutable_Execute_Args *)args)->executable, &first);
   struct open_call call;
   struct trace_record *record = begin(trace, writer, plan, TRACE_CALL, frame, &call);
@@ -156,6 +156,11 @@ static void *trace_callback(void *state, pjrt_frame *frame, void *args) {
   struct trace_writer *writer;
   struct open_call call;
   struct trace_record *record;
+  PJRT_Error *error = NULL; /* that the framework gets */
+  uint16_t code = 0;
+  if (frame->index == PJRT_CALLBACK_Event_OnReadyCallback) error = *(PJRT_Error **)args;
+  /* Before the record: the plugin may be one that calls another traced plugin, on this thread. */
+  if (error != NULL) code = (uint16_t)pjrt_error_code(trace->stack, error);
   if (!atomic_load_explicit(file->enabled, memory_order_relaxed) ||
       !(plan->wanted || (frame->origin != NULL && trace->plans[frame->origin->function].wanted)) ||
       (writer = trace_writer_of(file)) == NULL ||
@@ -166,13 +171,11 @@ static void *trace_callback(void *state, pjrt_frame *frame, void *args) {
   origin->function = frame->origin == NULL ? UINT64_MAX : frame->origin->function;
   origin->handle = frame->origin == NULL ? 0 : (uintptr_t)frame->origin->handle;
   copy_args(plan, type, args, origin + 1);
-  if (frame->index == PJRT_CALLBACK_Event_OnReadyCallback && *(PJRT_Error **)args != NULL) {
-    record->flags |= TRACE_FAILED;
-    record->code = (uint16_t)pjrt_error_code(trace->stack, *(PJRT_Error **)args);
-  }
+  if (error != NULL) record->flags |= TRACE_FAILED;
+  record->code = code;
   record->begin = trace_now(file);
   trace_commit(writer, plan->record_size);
-  if (record->flags & TRACE_FAILED) trace_error_text(trace, writer, *(PJRT_Error **)args);
+  if (error != NULL) trace_error_text(trace, writer, error);
   call.after = writer->at;
   void *result = pjrt_next_callback(frame, args);
   const uint64_t now = trace_now(file);

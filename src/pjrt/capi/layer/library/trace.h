@@ -5,6 +5,9 @@
 #include "layer.h"
 #include "trace_file.h"
 
+/* The size of the layer's own arguments: up to the end of the last field, as plugins expect it. */
+#define SIZED(function) .struct_size = PJRT_##function##_Args_STRUCT_SIZE
+
 enum trace_readiness { TRACE_READY_CALLS, TRACE_READY_EVENTS, TRACE_READY_BUFFERS };
 
 struct trace_options {
@@ -14,6 +17,7 @@ struct trace_options {
   bool keep_first;
   bool enabled;
   bool errors_only;
+  bool ask; /* about the programs that run */
   uint64_t slower; /* nanoseconds */
   uint32_t sample;
   uint32_t text;  /* bytes of a text that are recorded */

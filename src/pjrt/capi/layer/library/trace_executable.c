@@ -10,7 +10,7 @@ static bool ask(struct trace *trace, int function, void *args) {
   void *error = NULL;
   if (!pjrt_call_below(trace->stack, function, args, &error)) return false;
   if (error == NULL) return true;
-  PJRT_Error_Destroy_Args destroy = {.struct_size = sizeof destroy, .error = error};
+  PJRT_Error_Destroy_Args destroy = {SIZED(Error_Destroy), .error = error};
   void *nothing;
   pjrt_call_below(trace->stack, PJRT_FUNCTION_Error_Destroy, &destroy, &nothing);
   return false;
@@ -30,8 +30,8 @@ static void add(struct line *line, const char *format, unsigned long long value)
 
 /* "executable HANDLE outputs TYPE:DIM,DIM …", with the types as numbers. */
 static void describe_outputs(struct trace *trace, PJRT_Executable *executable, struct line *line) {
-  PJRT_Executable_OutputElementTypes_Args types = {.struct_size = sizeof types, .executable = executable};
-  PJRT_Executable_OutputDimensions_Args dims = {.struct_size = sizeof dims, .executable = executable};
+  PJRT_Executable_OutputElementTypes_Args types = {SIZED(Executable_OutputElementTypes), .executable = executable};
+  PJRT_Executable_OutputDimensions_Args dims = {SIZED(Executable_OutputDimensions), .executable = executable};
   if (!ask(trace, PJRT_FUNCTION_Executable_OutputElementTypes, &types) ||
       !ask(trace, PJRT_FUNCTION_Executable_OutputDimensions, &dims) || types.num_output_types != dims.num_outputs)
     return;
@@ -58,12 +58,12 @@ size_t trace_num_outputs(struct trace *trace, PJRT_LoadedExecutable *executable,
   pjrt_mutex_unlock(&trace->lock);
   *first = true;
   size_t num_outputs = 0;
-  PJRT_LoadedExecutable_GetExecutable_Args get = {.struct_size = sizeof get, .loaded_executable = executable};
+  PJRT_LoadedExecutable_GetExecutable_Args get = {SIZED(LoadedExecutable_GetExecutable), .loaded_executable = executable};
   if (ask(trace, PJRT_FUNCTION_LoadedExecutable_GetExecutable, &get)) {
-    PJRT_Executable_NumOutputs_Args count = {.struct_size = sizeof count, .executable = get.executable};
+    PJRT_Executable_NumOutputs_Args count = {SIZED(Executable_NumOutputs), .executable = get.executable};
     if (ask(trace, PJRT_FUNCTION_Executable_NumOutputs, &count)) num_outputs = count.num_outputs;
     struct line *line = calloc(1, sizeof *line);
-    PJRT_Executable_Name_Args name = {.struct_size = sizeof name, .executable = get.executable};
+    PJRT_Executable_Name_Args name = {SIZED(Executable_Name), .executable = get.executable};
     if (line != NULL && ask(trace, PJRT_FUNCTION_Executable_Name, &name)) {
       add(line, "executable %llx name ", (unsigned long long)(uintptr_t)executable);
       const size_t room = sizeof line->text - line->length - 1;
@@ -78,7 +78,7 @@ size_t trace_num_outputs(struct trace *trace, PJRT_LoadedExecutable *executable,
       trace_file_note(trace->file, trace->stack->index, line->text);
       free(line);
     }
-    PJRT_Executable_Destroy_Args destroy = {.struct_size = sizeof destroy, .executable = get.executable};
+    PJRT_Executable_Destroy_Args destroy = {SIZED(Executable_Destroy), .executable = get.executable};
     ask(trace, PJRT_FUNCTION_Executable_Destroy, &destroy);
   }
   struct trace_executable *entry = malloc(sizeof *entry);
@@ -98,7 +98,7 @@ void trace_note_donations(struct trace *trace, const PJRT_LoadedExecutable_Execu
   add(line, "executable %llx donates", (unsigned long long)(uintptr_t)args->executable);
   const size_t least = line->length;
   for (size_t i = 0; i < args->num_args; i++) {
-    PJRT_Buffer_IsDeleted_Args deleted = {.struct_size = sizeof deleted, .buffer = args->argument_lists[0][i]};
+    PJRT_Buffer_IsDeleted_Args deleted = {SIZED(Buffer_IsDeleted), .buffer = args->argument_lists[0][i]};
     if (deleted.buffer != NULL && ask(trace, PJRT_FUNCTION_Buffer_IsDeleted, &deleted) && deleted.is_deleted)
       add(line, " %llu", (unsigned long long)i);
   }

@@ -175,7 +175,8 @@ static inline struct trace_writer *trace_writer_of(struct trace_file *file) {
   return trace_attach(file);
 }
 
-/* Room for a record of this size, which is a multiple of 8, or null. trace_commit makes it part of the file. */
+/* Room for a record of this size, which is a multiple of 8, or null. trace_commit makes it part of the file; until then
+ * the layer calls nothing that may come back to it. */
 static inline void *trace_reserve(struct trace_file *file, struct trace_writer *writer, size_t size) {
   if ((size_t)(writer->end - writer->at) < size && !trace_next_chunk(file, writer, size)) return NULL;
   return writer->at;

@@ -6,7 +6,8 @@
 #include "trace.h"
 
 static const char *const KEYS[] = {
-    "file", "ring", "keep", "on", "functions", "errors", "slower", "sample", "text", "array", "ready", NULL};
+    "file", "ring", "keep", "on", "functions", "errors", "slower", "sample", "text", "array", "ready", "ask",
+    NULL};
 
 static bool read_scaled(const char *text, const char *const units[], const double factors[], double *value) {
   char *end;
@@ -49,11 +50,11 @@ bool trace_read_options(const char *text, struct trace_options *options, char *p
   char key[64];
   double number;
   *options = (struct trace_options){
-      .file = "pjrt-%p.trace", .ring = 64u << 20, .enabled = true, .sample = 1, .text = 256, .array = 16};
+      .file = "pjrt-%p.trace", .ring = 64u << 20, .enabled = true, .ask = true, .sample = 1, .text = 256, .array = 16};
   if (pjrt_unknown_option(text, KEYS, key, sizeof key)) {
     snprintf(problem, problem_size,
-             "trace: expected the options file, ring, keep, on, functions, errors, slower, sample, text, array and "
-             "ready, found %s",
+             "trace: expected the options file, ring, keep, on, functions, errors, slower, sample, text, array, ready "
+             "and ask, found %s",
              key);
     return false;
   }
@@ -78,6 +79,7 @@ bool trace_read_options(const char *text, struct trace_options *options, char *p
   if (pjrt_option(text, "functions", value, sizeof value)) memcpy(options->functions, value, sizeof value);
   if (pjrt_option(text, "errors", value, sizeof value))
     REQUIRE(read_switch(value, &options->errors_only), "errors to be 0 or 1")
+  if (pjrt_option(text, "ask", value, sizeof value)) REQUIRE(read_switch(value, &options->ask), "ask to be 0 or 1")
   if (pjrt_option(text, "slower", value, sizeof value)) {
     REQUIRE(read_time(value, &number), "slower to be a time with a unit, such as 10us")
     options->slower = (uint64_t)number;

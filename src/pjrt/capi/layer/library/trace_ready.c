@@ -16,17 +16,19 @@ static void on_ready(PJRT_Error *error, void *user_arg) {
   struct trace *trace = listener->trace;
   struct trace_file *file = trace->file;
   const uint64_t end = trace_now(file);
+  /* Before the record: the plugin may be one that calls another traced plugin, on this thread. */
+  const uint16_t code = error == NULL ? 0 : (uint16_t)pjrt_error_code(trace->stack, error);
   struct trace_writer *writer = trace_writer_of(file);
   struct trace_ready *record = writer == NULL ? NULL : trace_reserve(file, writer, sizeof *record);
   if (record != NULL) {
     *record = (struct trace_ready){
         .size = sizeof *record, .kind = TRACE_READY, .function = listener->function, .stack = trace->stack->index,
         .event = (uintptr_t)listener->event, .buffer = (uintptr_t)listener->buffer, .begin = listener->begin,
-        .end = end, .code = error == NULL ? 0 : (uint16_t)pjrt_error_code(trace->stack, error)};
+        .end = end, .code = code};
     trace_commit(writer, sizeof *record);
   }
   if (error != NULL) {
-    PJRT_Error_Destroy_Args args = {.struct_size = sizeof args, .error = error};
+    PJRT_Error_Destroy_Args args = {SIZED(Error_Destroy), .error = error};
     void *result;
     pjrt_call_below(trace->stack, PJRT_FUNCTION_Error_Destroy, &args, &result);
   }
@@ -36,7 +38,7 @@ static void on_ready(PJRT_Error *error, void *user_arg) {
 /* An error of a call that the layer made for itself: nobody else destroys it. */
 static bool succeeded(struct trace *trace, void *error) {
   if (error == NULL) return true;
-  PJRT_Error_Destroy_Args args = {.struct_size = sizeof args, .error = error};
+  PJRT_Error_Destroy_Args args = {SIZED(Error_Destroy), .error = error};
   void *result;
   pjrt_call_below(trace->stack, PJRT_FUNCTION_Error_Destroy, &args, &result);
   return false;
@@ -50,21 +52,21 @@ static void listen(struct trace *trace, uint16_t function, PJRT_Event *event, co
   }
   *listener = (struct listener){trace, trace_now(trace->file), event, buffer, function};
   PJRT_Event_OnReady_Args args = {
-      .struct_size = sizeof args, .event = event, .callback = on_ready, .user_arg = listener};
+      SIZED(Event_OnReady), .event = event, .callback = on_ready, .user_arg = listener};
   void *error = NULL;
   if (!pjrt_call_below(trace->stack, PJRT_FUNCTION_Event_OnReady, &args, &error) || !succeeded(trace, error))
     free(listener);
 }
 
 static void listen_to_buffer(struct trace *trace, uint16_t function, PJRT_Buffer *buffer) {
-  PJRT_Buffer_ReadyEvent_Args args = {.struct_size = sizeof args, .buffer = buffer};
+  PJRT_Buffer_ReadyEvent_Args args = {SIZED(Buffer_ReadyEvent), .buffer = buffer};
   void *error = NULL;
   if (buffer == NULL || !pjrt_call_below(trace->stack, PJRT_FUNCTION_Buffer_ReadyEvent, &args, &error) ||
       !succeeded(trace, error))
     return;
   listen(trace, function, args.event, buffer);
   /* A callback that is registered is still called. */
-  PJRT_Event_Destroy_Args destroy = {.struct_size = sizeof destroy, .event = args.event};
+  PJRT_Event_Destroy_Args destroy = {SIZED(Event_Destroy), .event = args.event};
   if (pjrt_call_below(trace->stack, PJRT_FUNCTION_Event_Destroy, &destroy, &error)) succeeded(trace, error);
 }
 
