@@ -71,6 +71,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_uneven_shards_are_not_saved(folder: Path) -> None:
+    done = pjrt("compile", "gspmd.mlir", "-t", "cpu:4", "-o", "x.bin", folder=folder)
+    assert done.returncode != 0
+    assert "result 1 of shape (6, 2) is cut into [4, 1] tiles, which do not divide it evenly" in done.stderr
+    assert not (folder / "x.bin").exists()
+
+
 @pytest.mark.parametrize("device", ["cpu", "reference"])
 @pytest.mark.parametrize(("name", "rows"), [("shardy", 8), ("gspmd", 6)])
 def test_what_check_says_can_run_is_compiled_and_run(folder: Path, device: str, name: str, rows: int) -> None:

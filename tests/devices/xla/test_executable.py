@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -119,3 +121,45 @@ def test_random_bits_of_signed_types_are_signed(client: pjrt.Client, kind: str) 
     assert bits.element_type is expected
     np.testing.assert_array_equal(np.asarray(bits).astype(np.float64), np.asarray(numbers))
     assert (np.asarray(numbers) < 0).any() == (kind[0] == "i")
+
+
+UNEVEN = """
+import sys
+import pjrt
+
+PROGRAM = '''
+module attributes {mhlo.num_partitions = 4 : i32} {
+  func.func public @main(%%x: tensor<%(rows)dx3xf32> {mhlo.sharding = "{%(before)s}"})
+      -> (tensor<f32>, tensor<%(rows)dx3xf32> {mhlo.sharding = "{%(after)s}"}) {
+    %%0 = stablehlo.add %%x, %%x : tensor<%(rows)dx3xf32>
+    %%1 = stablehlo.constant dense<1.0> : tensor<f32>
+    return %%1, %%0 : tensor<f32>, tensor<%(rows)dx3xf32>
+  }
+}
+'''
+TILES, PAIRS, WHOLE = "devices=[4,1]<=[4]", "devices=[2,1,2]<=[4] last_tile_dim_replicate", "replicated"
+client = pjrt.client("cpu", num_devices=4)
+for rows, before, after in (
+    (6, TILES, TILES), (6, TILES, WHOLE), (8, WHOLE, TILES), (6, WHOLE, PAIRS), (7, PAIRS, PAIRS)
+):
+    code = PROGRAM % {"rows": rows, "before": before, "after": after}
+    executable = client.compile(pjrt.Program(code.encode()), pjrt.CompileOptions(num_partitions=4)).executable
+    try:
+        client.deserialize(executable.serialize()).delete()
+        print("loaded")
+    except pjrt.UnimplementedError as error:
+        print(error.message)
+"""
+
+
+def test_results_in_uneven_shards_are_not_serialized() -> None:
+    """XLA ends the process over them; uneven shards of parameters are none of its trouble."""
+    done = subprocess.run([sys.executable, "-c", UNEVEN], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    refusal = "XLA cannot serialize this executable of the device 'cpu': result 1 of shape"
+    advice = "which do not divide it evenly. Compile it where it runs, or choose a sharding that divides the result"
+    assert done.stdout.splitlines() == [
+        f"{refusal} (6, 3) is cut into [4, 1] tiles, {advice}",
+        *["loaded"] * 3,
+        f"{refusal} (7, 3) is cut into [2, 1] tiles, {advice}",
+    ]

@@ -354,6 +354,19 @@ def program_shape(module: bytes) -> tuple[list[ValueShape], list[ValueShape]]:
     return [_value_shape(p) for p in parameters], [_value_shape(r) for r in results]
 
 
+def result_shapes(module: Any) -> list[tuple[int, ...]]:
+    """Return the shapes of the results of an MLIR module's main function; ``()`` for those that are no arrays."""
+    ir = load("mlir.ir", _PURPOSE)
+    main = next((each for each in module.body.operations if _is_main(each)), None)
+    results = () if main is None else ir.FunctionType(main.attributes["function_type"].value).results
+    return [tuple(each.shape) if isinstance(each, ir.RankedTensorType) else () for each in results]
+
+
+def _is_main(operation: Any) -> bool:
+    attributes = operation.attributes
+    return operation.operation.name == "func.func" and attributes["sym_name"].value == "main"
+
+
 _HOST_MEMORY = ":S(5)"  # XLA's spelling of the host's memory space in a layout
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -50,11 +50,12 @@ def compile_program(
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
         with module as mlir:
+            result_shapes = _jaxlib.result_shapes(mlir) if options.partitioning.num_partitions > 1 else None
             compiled = runtime.jaxlib_client.compile_and_load(mlir, devices, jaxlib_options)
     except Exception as error:
         raise _explained(error) from error
     del mlir, module  # as large as the program's constants, and the next step needs as much memory
-    return _executable(compiled, assignment, options)
+    return _executable(compiled, assignment, options, result_shapes)
 
 
 def deserialize(runtime: Runtime, serialized: bytes, options: CompileOptions | None) -> XlaExecutable:
@@ -107,9 +108,14 @@ def _counts(options: CompileOptions) -> tuple[int, int]:
     return options.partitioning.num_replicas, options.partitioning.num_partitions
 
 
-def _executable(compiled: Any, assignment: DeviceAssignment, options: CompileOptions) -> XlaExecutable:
+def _executable(
+    compiled: Any,
+    assignment: DeviceAssignment,
+    options: CompileOptions,
+    result_shapes: Sequence[tuple[int, ...]] | None = None,
+) -> XlaExecutable:
     custom_calls.prepare(compiled.hlo_modules()[0].as_serialized_hlo_module_proto())
-    return XlaExecutable(compiled, assignment, options)
+    return XlaExecutable(compiled, assignment, options, result_shapes)
 
 
 def _explained(error: Exception) -> PjrtError:

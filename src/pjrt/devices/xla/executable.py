@@ -40,17 +40,31 @@ class ProgramShape(NamedTuple):
 class XlaExecutable(Executable):
     """A program compiled by XLA for the CPU.
 
+    Args:
+        jaxlib_executable: jaxlib's loaded executable.
+        assignment: the devices it was compiled for.
+        options: the compile options.
+        result_shapes: the shapes of the whole results of a program for several partitions; ``None`` for other programs,
+            and for one that was serialized.
+
     Attributes:
         assignment: the devices it was compiled for.
     """
 
-    __slots__ = ("__dict__", "_jaxlib_executable", "_name", "_options", "_unloaded", "assignment")
+    __slots__ = ("__dict__", "_jaxlib_executable", "_name", "_options", "_result_shapes", "_unloaded", "assignment")
 
-    def __init__(self, jaxlib_executable: Any, assignment: DeviceAssignment, options: CompileOptions) -> None:
+    def __init__(
+        self,
+        jaxlib_executable: Any,
+        assignment: DeviceAssignment,
+        options: CompileOptions,
+        result_shapes: Sequence[tuple[int, ...]] | None = None,
+    ) -> None:
         self._jaxlib_executable = jaxlib_executable
         self._unloaded = ""
         self._name: str = jaxlib_executable.hlo_modules()[0].name
         self._options = options
+        self._result_shapes = result_shapes
         self.assignment = assignment
 
     @property
@@ -173,9 +187,25 @@ class XlaExecutable(Executable):
         return text
 
     def serialize(self) -> bytes:
+        self._check_even()
         code: bytes = _answer(self.jaxlib_executable.serialize)
         options = self._options.to_proto()
         return SERIALIZED + len(options).to_bytes(8, "little") + options + code
+
+    def _check_even(self) -> None:
+        """Refuse results whose shards differ in size: XLA ends the process when it serializes such an executable."""
+        if self._result_shapes is None:
+            return
+        shardings = self.jaxlib_executable.get_output_shardings() or ()
+        for number, (shape, sharding) in enumerate(zip(self._result_shapes, shardings, strict=False)):
+            # Behind the dimensions of the value, the tiles may have one along which it is repeated.
+            tiles = list(sharding.tile_assignment_dimensions)[: len(shape)]
+            if any(size % count for size, count in zip(shape, tiles, strict=False)):
+                raise UnimplementedError(
+                    f"XLA cannot serialize this executable of the device 'cpu': result {number} of shape {shape} is "
+                    f"cut into {tiles} tiles, which do not divide it evenly. Compile it where it runs, or choose a "
+                    f"sharding that divides the result"
+                )
 
     def fingerprint(self) -> bytes:
         fingerprint: bytes | str | None = self.jaxlib_executable.fingerprint
