@@ -34,14 +34,20 @@ static void check_handle(pjrt_check *check, const pjrt_field *field, const char 
     pjrt_found(check, PJRT_RULE_NULL_RESULT, name, NULL, "it is null, and there is no error");
 }
 
-static void check_value(pjrt_check *check, const pjrt_field *field, int value, const char *name) {
+static bool is_value(const pjrt_check *check, const pjrt_field *field, int value) {
   const pjrt_enum *type = &pjrt_enums[field->type];
-  if (check->validate->stack->plugin->pjrt_api_version.minor_version > PJRT_API_MINOR) return;
-  if (check->frame->index == PJRT_FUNCTION_Error_GetCode) return; /* checked where the error was returned */
+  if (check->validate->stack->plugin->pjrt_api_version.minor_version > PJRT_API_MINOR) return true;
+  if (check->frame->index == PJRT_FUNCTION_Error_GetCode) return true; /* checked where the error was returned */
   for (uint16_t i = 0; i < type->num_names; i++) {
-    if (type->names[i].value == value) return;
+    if (type->names[i].value == value) return true;
   }
-  pjrt_found(check, PJRT_RULE_RESULT_OUT_OF_RANGE, name, NULL, "%d is no value of %s", value, type->name);
+  return false;
+}
+
+static void check_value(pjrt_check *check, const pjrt_field *field, int value, const char *name) {
+  if (!is_value(check, field, value))
+    pjrt_found(check, PJRT_RULE_RESULT_OUT_OF_RANGE, name, NULL, "%d is no value of %s", value,
+               pjrt_enums[field->type].name);
 }
 
 static bool has_dimensions(const pjrt_field *field) { return strstr(field->name, "dims") != NULL; }
@@ -55,6 +61,8 @@ static void check_element(pjrt_check *check, const pjrt_field *field, const char
   }
   const bool is_dimension = field->element == PJRT_KIND_SIGNED && field->element_size == 8 && has_dimensions(field);
   if (!is_handle && field->element != PJRT_KIND_ENUM && !is_dimension) return;
+  if (is_dimension && READ(int64_t, at) >= 0) return;
+  if (field->element == PJRT_KIND_ENUM && is_value(check, field, READ(int, at))) return;
   snprintf(name, sizeof name, "%s[%" PRId64 "]", field->name, index);
   if (is_handle)
     pjrt_found(check, PJRT_RULE_NULL_RESULT_ARRAY, name, NULL, "it is null");

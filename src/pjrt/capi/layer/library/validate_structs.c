@@ -262,6 +262,23 @@ static void check_field(pjrt_check *check, const pjrt_struct *type, const pjrt_f
   }
 }
 
+/* Whether a field can break no rule, so that its name is not needed: most fields of options are unset. */
+static bool is_harmless(const pjrt_field *field, const void *args) {
+  switch (field->kind) {
+    case PJRT_KIND_BOOL:
+    case PJRT_KIND_FLOAT:
+    case PJRT_KIND_UNSIGNED:
+    case PJRT_KIND_POINTER:
+    case PJRT_KIND_USER_DATA: return true;
+    case PJRT_KIND_SIGNED: return !is_size(field);
+    case PJRT_KIND_STRUCT_VALUE:
+    case PJRT_KIND_ENUM: return false;
+    default:
+      return (field->marks & PJRT_MARK_NULLABLE) && field->size == sizeof(void *) &&
+             READ(uintptr_t, pjrt_field_at(field, args)) == 0;
+  }
+}
+
 static void check_struct_at(pjrt_check *check, const pjrt_struct *type, const void *args, const char *path, int depth) {
   char name[PATH_SIZE];
   if (depth > MOST_DEPTH) return;
@@ -277,7 +294,7 @@ static void check_struct_at(pjrt_check *check, const pjrt_struct *type, const vo
     const pjrt_field *field = &type->fields[i];
     if (field->direction == PJRT_OUT || field->kind == PJRT_KIND_STRUCT_SIZE || field->kind == PJRT_KIND_COUNT) continue;
     if (!has_field(type, field, args)) break;
-    if (!is_active(type, field, args)) continue;
+    if (!is_active(type, field, args) || is_harmless(field, args)) continue;
     const char *full = field->name;
     if (*path) {
       path_to(name, path, field->name);
