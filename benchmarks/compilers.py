@@ -13,7 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import openvino
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "openvino_device" / "src"))
 
@@ -87,8 +86,9 @@ def measure(quick: bool) -> Report:
     for name, program in programs.items():
         print(name, file=sys.stderr)
         devices, arguments = list(clients.values()), program.arguments
-        measured[name] = pjrt.bench(program.code, devices, arguments, seconds=0.5 if quick else 2)
+        measured[name] = pjrt.bench(program.code, devices, arguments, seconds=0.5 if quick else 1.5)
         agreement[name] = pjrt.compare(program.code, devices, arguments, find_first=False)
+        print(*(time_of(measured[name], label) for label in clients), sep=", ", file=sys.stderr)
     header = ["program", *clients]
     tables = [
         "The shortest time of an execution, and in brackets that of compiling:",
@@ -137,13 +137,19 @@ def agrees(comparison: pjrt.models.Comparison, label: str) -> str:
 
 
 def beside_own_runner(program: Lowered) -> dict[str, Timing]:
-    """Time the device beside a request of OpenVINO's for the same compiled model and memory."""
-    models: list[pjrt_openvino.Model] = []
+    """Time the device beside a request of OpenVINO's for the same compiled model, on the same memory."""
+    models: list[Recorded] = []
 
     class Recorded(pjrt_openvino.Model):
+        """A model that keeps its last arguments: a run has its own order of them."""
+
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             models.append(self)
+
+        def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
+            self.arrays = arrays
+            return super().__call__(*arrays)
 
     original, pjrt_openvino.Model = pjrt_openvino.Model, Recorded
     try:
@@ -153,16 +159,15 @@ def beside_own_runner(program: Lowered) -> dict[str, Timing]:
         pjrt_openvino.Model = original
     (model,) = models  # the whole program is one model
     buffers = [client.buffer_from_host(array) for array in program.arguments]
-    request = model.compiled.create_infer_request()
-    by_shape = [
-        (tuple(port.shape), array) for port, array in zip(model.compiled.inputs, program.arguments, strict=True)
-    ]
-    assert all(shape == array.shape for shape, array in by_shape)
-    tensors = {n: openvino.Tensor(array, shared_memory=True) for n, (_, array) in enumerate(by_shape)}
 
     def ours() -> None:
         for result in executable(*buffers):
             result.ready().result()
+
+    ours()
+    request = model.compiled.create_infer_request()
+    layouts = zip(model.parameters, model.arrays, strict=True)
+    tensors = {number: layout.tensor(array) for number, (layout, array) in enumerate(layouts)}
 
     def theirs() -> None:
         request.infer(tensors, share_outputs=True)
