@@ -175,3 +175,9 @@ def test_every_layer_is_on_the_page() -> None:
     page = (Path(__file__).parents[2] / "docs" / "layers.md").read_text()
     for name in layers.layer_names():
         assert f"\n| `{name}` |" in page, f"docs/layers.md does not list {name}"
+
+
+def test_a_system_without_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(pjrt.UnimplementedError, match="layers need Linux on x86-64 or AArch64, found Linux on riscv64"):
+        stack.library_path()
