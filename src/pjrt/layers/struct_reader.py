@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import Any
 
-from pjrt.capi.layer.schema import STRUCTS, Field
+from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS, Field
 from pjrt.layers.recorded_value import Pointer, Struct
 
 _FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
@@ -83,7 +83,7 @@ class StructReader:
             return field.size // field.element_size
         if field.count:
             return min(self._number(base, kind, field.count), _MAX_COUNT)
-        if kind == "PJRT_Executable_OutputDimensions_Args":
+        if kind == FUNCTIONS["PJRT_Executable_OutputDimensions"].args:
             ranks = self._field(base, kind, STRUCTS[kind].fields["dim_sizes"])
             return int(sum(ranks or []))
         return None
