@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sized
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -162,7 +163,12 @@ def parse_schema(text: str) -> Schema:
 
 def _check(schema: Schema, struct_: StructSchema, field_: FieldSchema) -> None:
     """Refuse a field whose references lead nowhere."""
-    tables = {"enum": schema.enums, "struct": schema.structs, "struct_value": schema.structs, "handle": schema.handles}
+    tables: dict[str, Sized] = {
+        "enum": schema.enums,
+        "struct": schema.structs,
+        "struct_value": schema.structs,
+        "handle": schema.handles,
+    }
     table = tables.get(field_.element if field_.kind in ("array", "lists") else field_.kind, ())
     indices = (field_.count, field_.inner_count)
     if (table and field_.type >= len(table)) or max(indices) >= len(struct_.fields):

@@ -364,7 +364,7 @@ def result_shapes(module: Any) -> list[tuple[int, ...]]:
 
 def _is_main(operation: Any) -> bool:
     attributes = operation.attributes
-    return operation.operation.name == "func.func" and attributes["sym_name"].value == "main"
+    return bool(operation.operation.name == "func.func" and attributes["sym_name"].value == "main")
 
 
 _HOST_MEMORY = ":S(5)"  # XLA's spelling of the host's memory space in a layout
