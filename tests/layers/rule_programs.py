@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import re
 import shlex
 import subprocess
@@ -36,7 +37,7 @@ def compiled(cache: Path) -> Path:
     target = cache / hasher.hexdigest()[:16] / "break_rules"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"partial{id(target)}")
+        partial = target.with_name(f"partial{os.getpid()}")  # several sessions may compile at once
         subprocess.run([*command, "-o", str(partial)], check=True, timeout=240)
         partial.replace(target)
     return target
