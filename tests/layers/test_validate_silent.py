@@ -30,7 +30,7 @@ ON_PURPOSE = {
     ("use-after-delete", "test_deleting_is_final_and_may_be_repeated"),
     ("use-after-donation", "test_a_donated_argument_is_used_up"),
 }
-"""The tests of the device API that break a rule to see that the plugin refuses it. A new one of that kind belongs here."""
+"""The tests of the device API that break a rule to see that the plugin refuses it. New ones belong here."""
 BY_CHANCE = {("negative-size", "test_raw_bytes_are_inside_or_refused")}
 """Those that do so with some numbers."""
 
