@@ -16,8 +16,8 @@ from pjrt.layers.trace_objects import TracedEvent, TracedObjects, objects_of
 from pjrt.layers.trace_records import Call, Trace
 from pjrt.layers.trace_values import Fields, value_text, values_of
 
-_QUEUE_TRACK = 1
-"""The thread number of the queue's track: process 1 of the system has it, so no thread of a traced process does."""
+_NO_THREAD = 0
+"""The thread number of what belongs to the whole process; no thread has it."""
 
 Event = dict[str, Any]
 
@@ -63,7 +63,7 @@ class _Process:
 
     def _names(self) -> Iterable[Event]:
         plugins = ", ".join(self.trace.plugins)
-        yield self._event("M", "process_name", 0, 0, args={"name": f"{self.trace.command} ({plugins})"})
+        yield self._event("M", "process_name", 0, _NO_THREAD, args={"name": f"{self.trace.command} ({plugins})"})
         for index, thread in enumerate(self.trace.threads):
             name = thread.name or f"thread {thread.system_id}"
             yield self._event("M", "thread_name", 0, thread.system_id, args={"name": name})
@@ -95,8 +95,8 @@ class _Process:
             begin = min(event.creator.begin, event.ready)
             shared = {"cat": "queue", "id": identity}
             args = {"event": f"{event.handle:#x}", "from": event.creator.function.name}
-            yield self._event("b", name, begin, _QUEUE_TRACK, **shared, args=args)
-            yield self._event("e", name, event.ready, _QUEUE_TRACK, **shared)
+            yield self._event("b", name, begin, _NO_THREAD, **shared, args=args)
+            yield self._event("e", name, event.ready, _NO_THREAD, **shared)
             yield from self._arrow(event, identity, name)
 
     def _work_name(self, event: TracedEvent) -> str:
@@ -124,8 +124,8 @@ class _Process:
         count = nbytes = 0
         for time, change, size in sorted(changes):
             count, nbytes = count + change, nbytes + size
-            yield self._event("C", "live buffers", time, 0, args={"buffers": count})
-            yield self._event("C", "live bytes", time, 0, args={"bytes": nbytes})
+            yield self._event("C", "live buffers", time, _NO_THREAD, args={"buffers": count})
+            yield self._event("C", "live bytes", time, _NO_THREAD, args={"bytes": nbytes})
 
 
 def _plain(fields: Fields) -> dict[str, str]:
