@@ -36,7 +36,7 @@ class Tensor:
         owner: the host array whose memory it is; ``None`` for memory of IREE's own. IREE does not keep the array alive.
     """
 
-    __slots__ = ("_buffer", "_view", "device", "fence", "owner", "spec")
+    __slots__ = ("_buffer", "_span", "_view", "device", "fence", "owner", "spec")
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class Tensor:
         self.spec = spec
         self._buffer = buffer
         self._view = view
+        self._span: tuple[int, int] | None = None
         self.fence = fence
         self.owner = owner
 
@@ -75,11 +76,21 @@ class Tensor:
         array: HostArray = self.buffer.map().asarray([size], _BYTES)
         return array
 
+    @property
+    def span(self) -> tuple[int, int]:
+        """The addresses at which the memory begins and ends; the host must see it. A result has them before it has its
+        contents.
+        """
+        if self._span is None:
+            begin: int = self.bytes().__array_interface__["data"][0]
+            self._span = begin, begin + self.spec.size_in_bytes
+        return self._span
+
     def separate(self, runtime: Runtime) -> None:
         """Copy the contents into memory of its own."""
         shared = self.bytes()
         self._buffer = allocate(runtime, self.device, shared.nbytes, "DEVICE_LOCAL", "HOST_VISIBLE")
-        self._view = None
+        self._view = self._span = self.fence = None
         np.copyto(self.bytes(), shared)
 
 
@@ -150,8 +161,7 @@ class IreeMemory(Memory):
         return Tensor(device, spec, buffer, owner=array)
 
     def pointer(self, handle: Tensor) -> int:
-        address: int = handle.bytes().ctypes.data
-        return address
+        return handle.span[0]
 
     def to_dlpack(self, handle: Tensor) -> Any:
         spec = handle.spec

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.iree.memory import Tensor
 from pjrt.devices.iree.runtime import IreeDevice, Runtime
@@ -102,9 +100,7 @@ class IreeProgram:
                 Tensor(device, spec, view=outputs.get_as_object(n, view_type), fence=done) for n, spec in numbered
             ]
             if shared:
-                done.wait()
                 _separate(runtime, results, tensors)
-                return results
             return Enqueued(results, done)
 
         return call
@@ -112,9 +108,10 @@ class IreeProgram:
 
 def _separate(runtime: Runtime, results: Sequence[Tensor], arguments: Sequence[Tensor]) -> None:
     """Copy results that are memory of an argument, if that memory is its caller's: IREE returns an argument, or a
-    reshaped one, as it is.
+    reshaped one, as it is. The caller's memory has its contents, so nothing is waited for.
     """
-    owned = [tensor.bytes() for tensor in arguments if tensor.owner is not None]
+    spans = [tensor.span for tensor in arguments if tensor.owner is not None]
     for result in results:
-        if result.spec.size and any(np.may_share_memory(result.bytes(), each) for each in owned):
+        begin = result.span[0] if result.spec.size else 0
+        if any(first <= begin < end for first, end in spans):
             result.separate(runtime)
