@@ -15,7 +15,7 @@ from benchmarks.models import resnet50
 from benchmarks.side_by_side import Aim, Call, Report, Timing, main, take_turns, timing_table
 from pjrt.devices.iree.client import IreeClient
 
-OURS, BARE, JIT = "pjrt", "IREE's runtime alone", "jax.jit on iree"
+OURS, BARE, JIT, COPY = "pjrt", "IREE's runtime alone", "jax.jit on iree", "a copy"
 
 TINY = """
 func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
@@ -135,6 +135,7 @@ def transfers(client: IreeClient, bare: Bare) -> dict[str, dict[str, Call]]:
         "to the host": {
             OURS: lambda: np.asarray(buffer),
             BARE: lambda: view.map().asarray([MEGABYTES << 18], np.dtype(np.float32)),
+            COPY: lambda: np.array(buffer),
         },
     }
 
@@ -176,9 +177,9 @@ def measure(quick: bool) -> Report:
                 bare = Bare(driver, module_of(client.compile(TINY)), "main", [])
                 for title, calls in transfers(client, bare).items():
                     timings = add(f"{MEGABYTES} MiB {title}", calls)
-                    report.aims.append(
-                        Aim(f"{title}: no copy that IREE does not make", timings[OURS].ratio_to(timings[BARE]), 1.1)
-                    )
+                    rival, limit = (COPY, 0.01) if COPY in timings else (BARE, 1.1)
+                    ratio = timings[OURS].ratio_to(timings[rival])
+                    report.aims.append(Aim(f"{title}: at most {limit}× of {rival}", ratio, limit))
             client.close()
     return report
 
