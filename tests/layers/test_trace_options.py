@@ -115,6 +115,13 @@ def test_a_file_that_cannot_be_written(tiny_library: Path, tmp_path: Path) -> No
     assert "No such file or directory" in run.output
 
 
+def test_a_ring_that_the_disk_has_no_room_for(tiny_library: Path, tmp_path: Path) -> None:
+    run = run_traced("", tiny_library, tmp_path, "ring=9000g")
+    assert run.returncode != 0
+    assert "No space left on device" in run.output
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_options_as_text() -> None:
     options = TraceOptions("/a,b/%p.trace", functions=("Client_*", "!*Destroy"), errors=True, slower="1ms", sample=2)
     assert options.as_text() == ("file=/a\\,b/%p.trace,functions=Client_*|!*Destroy,errors=1,slower=1ms,sample=2")

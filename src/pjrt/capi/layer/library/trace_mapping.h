@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <sys/syscall.h>
@@ -42,6 +43,9 @@ static inline int64_t trace_wall_clock(void) {
 
 /* Takes the place on the disk at once: a full disk would otherwise end the process at some write to the memory. */
 static inline int trace_allocate(int file, size_t size) {
+  struct statvfs room;
+  /* Asked before: the file system may fill the disk first, and then refuse. */
+  if (fstatvfs(file, &room) == 0 && (double)room.f_bavail * (double)room.f_frsize < (double)size) return ENOSPC;
 #ifdef __APPLE__
   fstore_t store = {F_ALLOCATEALL, F_PEOFPOSMODE, 0, (off_t)size, 0};
   if (fcntl(file, F_PREALLOCATE, &store) != 0) return errno;

@@ -68,7 +68,7 @@ bool trace_read_options(const char *text, struct trace_options *options, char *p
     memcpy(options->file, value, sizeof value);
   }
   if (pjrt_option(text, "ring", value, sizeof value)) {
-    REQUIRE(read_bytes(value, &number) && number >= 131072 && number <= 1e12, "ring to be a size of at least 128k, such as 64m")
+    REQUIRE(read_bytes(value, &number) && number >= 131072 && number <= 1e13, "ring to be a size of at least 128k, such as 64m")
     options->ring = (size_t)number;
   }
   if (pjrt_option(text, "keep", value, sizeof value)) {
