@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import pjrt
+from pjrt.capi.export import write_library
 from pjrt.plugins import factories
+from pjrt.plugins.declaration import Declaration
 
 DEVICE = "import pjrt\n\n\ndef make_client(**options):\n    return pjrt.client('reference', **options)\n"
 
@@ -41,6 +44,25 @@ def test_one_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asked = f"import pjrt; print(pjrt.client({str(library)!r}).platform_name)"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "reference\n"
+
+
+def test_the_library_may_be_given_the_name_of_its_device(tmp_path: Path) -> None:
+    library = tmp_path / "libreference.so"
+    export("reference", "-o", str(library))
+    asked = "import pjrt; client = pjrt.client('reference'); print(type(client).__module__, client.platform_name)"
+    environment = {**os.environ, "PJRT_NAMES_AND_LIBRARY_PATHS": f"reference:{library}"}
+    done = subprocess.run(
+        [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout == "pjrt.capi._client reference\n", done.stderr
+
+
+def test_a_library_that_exports_only_itself_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(factories.registry, "declaration", lambda name: Declaration(name, "a test", library=library))
+    library = tmp_path / "libgizmo.so"
+    write_library(library, "pjrt.plugins.factories:gizmo", "gizmo")
+    with pytest.raises(pjrt.FailedPreconditionError, match="itself the only plugin of that"):
+        factories.factory("gizmo")
 
 
 def test_it_is_called_after_its_file_or_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,3 +66,16 @@ def write_with_settings(path: str | os.PathLike[str], template: Path, mark: byte
     except OSError as error:
         raise InvalidArgumentError(f"cannot write {str(target)!r}: {error.strerror or error}") from error
     return target
+
+
+def read_settings(path: str | os.PathLike[str], mark: bytes) -> dict[str, str]:
+    """Return the settings of a library by key; empty if it has none behind this mark, or cannot be read."""
+    try:
+        content = Path(path).read_bytes()
+    except OSError:
+        return {}
+    start = content.find(mark)
+    if start < 0:
+        return {}
+    text = content[start + len(mark) : start + _SETTINGS_SIZE].partition(b"\0")[0]
+    return dict(line.split("=", 1) for line in text.decode(errors="replace").splitlines() if "=" in line)

@@ -39,7 +39,11 @@ def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Cli
         FailedPreconditionError: another client has the device and does not share it; the message names the holder.
         PjrtError: the plugin cannot make a client.
     """
-    plugin = declaration(default() if name is None else name)
+    return client_of(declaration(default() if name is None else name), **options)
+
+
+def client_of(plugin: Declaration, /, **options: Any) -> Client:
+    """Return a new client of a declared plugin, as ``client`` does."""
     loaded = _with_layers(_loader.load(plugin))
     merged: dict[str, Any] = {}
     for layer in (plugin.options, env_vars.client_options(plugin.name), visible_devices.start(plugin), options):

@@ -10,7 +10,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from pjrt.capi.library_settings import library_of, write_with_settings
+from pjrt.capi.library_settings import library_of, read_settings, write_with_settings
 from pjrt.system import python_library
 
 _MARK = b"PJRT-EXPORT-SETTINGS\n"
@@ -29,6 +29,11 @@ def write_library(path: str | os.PathLike[str], spec: str, name: str) -> Path:
         InvalidArgumentError: the file cannot be written, or the settings are too long for it.
     """
     return write_with_settings(path, library_of(Path(__file__).parent), _MARK, _settings(spec, name))
+
+
+def exported_spec(path: str | os.PathLike[str]) -> str:
+    """Return the place of the function whose device a library exports; empty if the library exports none."""
+    return read_settings(path, _MARK).get("spec", "")
 
 
 def _settings(spec: str, name: str) -> dict[str, str]:
