@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from wrong_plugin import WrongPlugin
 
 import pjrt
 from pjrt.capi.layer.stack import library_path
+from pjrt.host_memory.aligned import aligned_empty
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers import wrap
 from pjrt.layers.counterparts import Counterparts
@@ -25,6 +27,7 @@ from pjrt.layers.replay_callbacks import ReplayCallbacks
 from pjrt.layers.struct_reader import Raw, StructReader
 
 LIMIT = 30.0
+ZERO_COPY = pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY
 
 
 @pytest.fixture(scope="session")
@@ -178,6 +181,21 @@ def test_data_that_was_left_out_is_made_anew(tiny_library: Path, tmp_path: Path)
     file = tmp_path / "shapes.rec"
     record_sums(tiny_library, file, data="none")
     result = replay(file, tiny_library, Settings(seed=3), time_limit=LIMIT)
+    assert result.agrees, result.findings
+
+
+def test_a_plugin_that_uses_host_memory_in_place(tmp_path: Path) -> None:
+    file = tmp_path / "zero_copy.rec"
+    client = wrap("cpu", ["record"], record={"file": file}).client()
+    released = threading.Event()
+    data = aligned_empty((8,), np.dtype(np.float32))[1:]  # XLA's CPU copies what is not aligned, and is done at once
+    data[...] = 3
+    buffer = client.buffer_from_host(data, semantics=ZERO_COPY, on_done_with_host_buffer=released.set)
+    assert released.wait(30)
+    assert buffer.to_host().result().tolist() == [3] * 7
+    buffer.delete()
+    client.close()
+    result = replay(file, "reference", time_limit=10.0)  # which is done when the buffer ends
     assert result.agrees, result.findings
 
 

@@ -58,6 +58,11 @@ class ReplayCallbacks:
         """Whether the plugin was given the function."""
         return number in self._functions
 
+    def has_been_called(self, number: int) -> bool:
+        """Whether the plugin has called the function."""
+        with self._condition:
+            return bool(self._invocations.get(number))
+
     def wait(self, number: int, place: int) -> Invocation:
         """Return an invocation of a function by its place; wait until the plugin has made it."""
         with self._condition:

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import PjrtError, StatusCode
+from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.capi.layer.schema import CALLBACKS, FUNCTIONS, STRUCTS
 from pjrt.layers.counterparts import Counterparts, LostError, UnusableError
 from pjrt.layers.plugin_table import PluginTable
 from pjrt.layers.recorded_value import Blob, Handle, Pointer, Struct, functions_in, handles_in
 from pjrt.layers.recording import Call, Callback, Recording
-from pjrt.layers.replay_arguments import ReplayArguments, Settings
+from pjrt.layers.replay_arguments import FROM_HOST, ReplayArguments, Settings
 from pjrt.layers.replay_callbacks import ReplayCallbacks
 from pjrt.layers.replay_comparison import ReplayComparison, spelled_error
 from pjrt.layers.replay_finding import ReplayFinding
@@ -33,6 +34,7 @@ _NOT_CALLED = (
 """Functions that are not called: errors are read as they come, functions of the recorded process are gone, and so is
 the memory that the last one frees."""
 
+_OF_READY_EVENTS = ("PJRT_Event_Await", "PJRT_Event_Error")
 _BETWEEN_PROCESSES = "PJRT_Transfers_"
 
 
@@ -81,6 +83,8 @@ class Replayer:
         self._recording, self._table, self._settings, self._progress = recording, table, settings, progress
         self._reads: dict[int, _Read] = {}  # by the event's number
         self._kept: dict[int, Memory] = {}  # the memory of calls, by the event that ends its use; or minus the call
+        self._releases = _releases(recording)
+        self._unreleased: dict[int, int] = {}  # such events by the functions that are called when they are ready
         self._threads: dict[int, threading.Thread] = {}
         self._settled: dict[int, threading.Event] = {}  # of calls on threads: whether the plugin has its arguments
         self._failures: list[BaseException] = []
@@ -143,6 +147,8 @@ class Replayer:
         event = call.arguments.fields.get("event")
         if not isinstance(event, Handle) or not self._counterparts.has(event) or call.error is not None:
             return
+        if event.number in self._releases:
+            return
         if call.function == "PJRT_Event_Await":
             self._ready(event.number)
         elif call.function == "PJRT_Event_IsReady" and call.results and call.results.fields.get("is_ready"):
@@ -157,6 +163,8 @@ class Replayer:
             if call.error is None or call.error.code != StatusCode.UNIMPLEMENTED:
                 self.comparison.find("missing", call, "", f"the plugin has no {call.function}")
             self._counterparts.lose_results(call)
+            return
+        if call.function in _OF_READY_EVENTS and not self._releases.isdisjoint(_numbers(call)):
             return
         if call.function.startswith(_BETWEEN_PROCESSES):
             text = "the call cannot be made: a transfer between processes needs the other process"
@@ -245,6 +253,11 @@ class Replayer:
             self._settled[giver.number].wait()
         if not self._callbacks.knows(callback.function):
             return  # the call that gives it was not made
+        if not self._releases.isdisjoint(_numbers(giver)):
+            self._unreleased[callback.function] = giver.arguments.fields["event"].number
+            for function in [each for each in self._unreleased if self._callbacks.has_been_called(each)]:
+                self._kept.pop(self._unreleased.pop(function), None)
+            return
         self._progress(giver.number, f"{giver.function}, whose {callback.kind} is still to be called")
         invocation = self._callbacks.wait(callback.function, place)
         for handle in handles_in(callback.arguments):
@@ -307,6 +320,26 @@ class Replayer:
             value = callback.results.fields.get("value") if callback.results else None
             if key is not None and value is not None:
                 self._callbacks.key_values.setdefault(bytes(key), bytes(self._recording.data(value) or b""))
+
+
+def _numbers(call: Call) -> set[int]:
+    return {handle.number for handle in handles_in(call.arguments)}
+
+
+def _releases(recording: Recording) -> frozenset[int]:
+    """Return the events that are ready when a plugin does not use host memory any more which it may use in place.
+
+    One plugin copies, and is done at once. Another one is done when the buffer ends, which a replay must not wait for.
+    """
+    zero_copy = (HostBufferSemantics.IMMUTABLE_ZERO_COPY, HostBufferSemantics.MUTABLE_ZERO_COPY)
+    return frozenset(
+        call.results.fields["done_with_host_buffer"].number
+        for call in recording.calls
+        if call.function == FROM_HOST
+        and call.results is not None
+        and isinstance(call.results.fields.get("done_with_host_buffer"), Handle)
+        and call.arguments.fields.get("host_buffer_semantics") in zero_copy
+    )
 
 
 def _bytes_at(address: int, size: int) -> np.ndarray[Any, Any]:
