@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from traced import TracedRun, run_traced
 
-from pjrt.layers.trace_options import TraceOptions
-from pjrt.layers.trace_values import values_of
+from pjrt.layers.trace.trace_options import TraceOptions
+from pjrt.layers.trace.trace_values import values_of
 
 CODE = """
 for _ in range(10):
@@ -81,7 +81,7 @@ def test_asking_nothing(tiny_library: Path, tmp_path: Path) -> None:
 def test_off_and_on_while_the_process_runs(tiny_library: Path, tmp_path: Path) -> None:
     code = """
 from pathlib import Path
-from pjrt.layers.trace_file import switch_trace
+from pjrt.layers.trace.trace_file import switch_trace
 (file,) = Path(os.environ["FOLDER"]).glob("*.trace")
 client.devices[0].memory_stats()
 switch_trace(file, on=True)

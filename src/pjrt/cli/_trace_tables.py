@@ -6,7 +6,7 @@ import click
 
 from pjrt.cli._console import print_facts, print_table, single_line
 from pjrt.cli._timing import readable
-from pjrt.layers.trace_summary import TraceSummary
+from pjrt.layers.trace.trace_summary import TraceSummary
 from pjrt.models.units import readable_bytes
 
 _MOST_FUNCTIONS = 15

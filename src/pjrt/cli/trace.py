@@ -21,12 +21,17 @@ from pjrt.cli._console import print_json, progress
 from pjrt.cli._options import json_option
 from pjrt.cli._trace_tables import print_summary
 from pjrt.layers import run_program
-from pjrt.layers.chrome_trace import write_chrome_trace
-from pjrt.layers.trace_file import is_trace_file, read_trace, save_trace, switch_trace
-from pjrt.layers.trace_log import log_lines
-from pjrt.layers.trace_options import TraceOptions
-from pjrt.layers.trace_records import Trace
-from pjrt.layers.trace_summary import summarize
+from pjrt.layers.trace import (
+    Trace,
+    TraceOptions,
+    is_trace_file,
+    log_lines,
+    read_trace,
+    save_trace,
+    summarize,
+    switch_trace,
+    write_chrome_trace,
+)
 
 _RAW = ".trace"
 _SUFFIXES = {".json": "for trace viewers", ".log": "a log", ".txt": "a log", _RAW: "to read again"}

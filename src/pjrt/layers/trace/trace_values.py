@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pjrt.layers.trace_records import Call, RecordedValue, Trace
-from pjrt.layers.trace_schema import Direction, FieldSchema, Schema, StructSchema
+from pjrt.layers.trace.trace_records import Call, RecordedValue, Trace
+from pjrt.layers.trace.trace_schema import Direction, FieldSchema, Schema, StructSchema
 
 _DEEPEST = 12
 _NOWHERE = 0xFFFF

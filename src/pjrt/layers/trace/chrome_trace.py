@@ -11,10 +11,10 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import IO, Any
 
-from pjrt.layers.trace_log import remarks
-from pjrt.layers.trace_objects import TracedEvent, TracedObjects, objects_of
-from pjrt.layers.trace_records import Call, Trace
-from pjrt.layers.trace_values import Fields, value_text, values_of
+from pjrt.layers.trace.trace_log import remarks
+from pjrt.layers.trace.trace_objects import TracedEvent, TracedObjects, objects_of
+from pjrt.layers.trace.trace_records import Call, Trace
+from pjrt.layers.trace.trace_values import Fields, value_text, values_of
 
 _NO_THREAD = 0
 """The thread number of what belongs to the whole process; no thread has it."""

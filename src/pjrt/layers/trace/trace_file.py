@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterator
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
-from pjrt.layers.trace_records import Call, Note, ReadyNotice, RecordedValue, Thread, Trace
-from pjrt.layers.trace_schema import parse_schema
+from pjrt.layers.trace.trace_records import Call, Note, ReadyNotice, RecordedValue, Thread, Trace
+from pjrt.layers.trace.trace_schema import parse_schema
 
 MAGIC = b"PJRTRACE"
 VERSION = 1

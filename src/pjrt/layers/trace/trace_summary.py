@@ -7,9 +7,9 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pjrt.layers.trace_log import remarks
-from pjrt.layers.trace_objects import TracedBuffer, TracedObjects, array_bytes, objects_of
-from pjrt.layers.trace_records import Call, Trace
+from pjrt.layers.trace.trace_log import remarks
+from pjrt.layers.trace.trace_objects import TracedBuffer, TracedObjects, array_bytes, objects_of
+from pjrt.layers.trace.trace_records import Call, Trace
 
 _COMPILERS = ("PJRT_Client_Compile", "PJRT_Compile")
 """The functions that compile: for a client's devices, and for a topology."""

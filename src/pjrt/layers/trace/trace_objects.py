@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pjrt.api.element_type import ElementType
-from pjrt.layers.trace_records import Call, Note, Trace
-from pjrt.layers.trace_schema import FieldSchema, Schema
+from pjrt.layers.trace.trace_records import Call, Note, Trace
+from pjrt.layers.trace.trace_schema import FieldSchema, Schema
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
 _ON_READY = "PJRT_Event_OnReady"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pjrt.api.errors import StatusCode
-from pjrt.layers.trace_schema import FunctionSchema, Schema
+from pjrt.layers.trace.trace_schema import FunctionSchema, Schema
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pjrt.layers.trace_objects import TracedObjects, objects_of
-from pjrt.layers.trace_records import Call, Trace
-from pjrt.layers.trace_values import Address, value_text, values_of
+from pjrt.layers.trace.trace_objects import TracedObjects, objects_of
+from pjrt.layers.trace.trace_records import Call, Trace
+from pjrt.layers.trace.trace_values import Address, value_text, values_of
 
 _RULE = "/" * 34
 _TO_HOST = ("PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_CopyRawToHost", "PJRT_Buffer_CopyRawToHostFuture")
