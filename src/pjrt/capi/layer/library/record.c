@@ -57,29 +57,6 @@ static void write_header(recorder *r, bool data) {
   record_file_write(r->writer.file, RECORD_HEADER, text, strlen(text));
 }
 
-/* The files of this process: two plugins that are given the same path have files of their own. */
-static pjrt_mutex paths_mutex = PJRT_MUTEX_INITIALIZER;
-static char *paths[PJRT_MAX_STACKS];
-
-/* The path; for the second plugin of a process with the same path, and later ones, with a number before its ending. */
-static bool own_path(const char *path, char *out, size_t size) {
-  const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
-  if (dot == NULL || (slash != NULL && dot < slash)) dot = path + strlen(path);
-  bool done = false;
-  pjrt_mutex_lock(&paths_mutex);
-  for (int number = 0; number < PJRT_MAX_STACKS && !done; number++) {
-    if (number == 0) snprintf(out, size, "%s", path);
-    else snprintf(out, size, "%.*s.%d%s", (int)(dot - path), path, number, dot);
-    int at = 0;
-    while (at < PJRT_MAX_STACKS && paths[at] != NULL && strcmp(paths[at], out) != 0) at++;
-    if (at < PJRT_MAX_STACKS && paths[at] != NULL) continue; /* another plugin's */
-    done = true;
-    if (at < PJRT_MAX_STACKS && (paths[at] = malloc(strlen(out) + 1)) != NULL) strcpy(paths[at], out);
-  }
-  pjrt_mutex_unlock(&paths_mutex);
-  return done;
-}
-
 static void *record_open(pjrt_stack *stack, const char *options, char *problem, size_t problem_size) {
   static const char *const keys[] = {"file", "data", NULL};
   char key[64], path[4096] = "pjrt.rec", file[4128], data[16] = "all";
@@ -95,7 +72,7 @@ static void *record_open(pjrt_stack *stack, const char *options, char *problem, 
     return NULL;
   }
   recorder *r = calloc(1, sizeof *r);
-  if (r == NULL || !own_path(path, file, sizeof file)) {
+  if (r == NULL || !record_file_path(path, file, sizeof file)) {
     free(r);
     snprintf(problem, problem_size, "out of memory");
     return NULL;

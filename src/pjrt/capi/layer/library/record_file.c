@@ -95,6 +95,30 @@ struct record_file {
   size_t num_name_places, num_names;
 };
 
+/* The files of this process: two plugins that are given the same path have files of their own. */
+enum { MAX_FILES = 64 };
+static pjrt_mutex paths_mutex = PJRT_MUTEX_INITIALIZER;
+static char *paths[MAX_FILES];
+
+/* The path; for the second plugin of a process with the same path, and later ones, with a number before its ending. */
+bool record_file_path(const char *path, char *out, size_t size) {
+  const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
+  if (dot == NULL || (slash != NULL && dot < slash)) dot = path + strlen(path);
+  bool done = false;
+  pjrt_mutex_lock(&paths_mutex);
+  for (int number = 0; number < MAX_FILES && !done; number++) {
+    if (number == 0) snprintf(out, size, "%s", path);
+    else snprintf(out, size, "%.*s.%d%s", (int)(dot - path), path, number, dot);
+    int at = 0;
+    while (at < MAX_FILES && paths[at] != NULL && strcmp(paths[at], out) != 0) at++;
+    if (at < MAX_FILES && paths[at] != NULL) continue; /* another plugin's */
+    done = true;
+    if (at < MAX_FILES && (paths[at] = malloc(strlen(out) + 1)) != NULL) strcpy(paths[at], out);
+  }
+  pjrt_mutex_unlock(&paths_mutex);
+  return done;
+}
+
 static atomic_bool is_forked_child; /* which shares the files with its parent, and leaves them alone */
 static void note_fork(void) { atomic_store(&is_forked_child, true); }
 

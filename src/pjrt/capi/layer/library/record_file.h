@@ -36,6 +36,9 @@ void bytes_varint(record_bytes *bytes, uint64_t number);
 
 typedef struct record_file record_file;
 
+/* The path for a recording; for the second one of a process with the same path, and later ones, with a number before its
+ * ending. */
+bool record_file_path(const char *path, char *out, size_t size);
 /* Opens the file anew; null, with the reason in `problem`, where that is not possible. */
 record_file *record_file_open(const char *path, char *problem, size_t problem_size);
 /* Writes one record. After an error of the disk nothing is written any more; the reason is printed once. */

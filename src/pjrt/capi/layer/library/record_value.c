@@ -204,8 +204,6 @@ static void put_element(value_writer *writer, pjrt_kind kind, const pjrt_field *
     case PJRT_KIND_POINTER:
     case PJRT_KIND_USER_DATA:
     case PJRT_KIND_EXTENSIONS:
-      put_pointer(writer, pointer_at(at));
-      return;
     case PJRT_KIND_CALLBACK: /* of an array: without user data of its own */
       put_pointer(writer, pointer_at(at));
       return;
@@ -280,22 +278,17 @@ static void put_field(value_writer *writer, const pjrt_struct *type, const pjrt_
     put_pointer(writer, pointer_at(pjrt_field_at(field, base)));
     return;
   }
-  switch (field->kind) {
-    case PJRT_KIND_ARRAY:
-    case PJRT_KIND_LISTS:
-      put_array(writer, type, field, base, phase);
-      return;
-    case PJRT_KIND_CALLBACK:
-      put_callback(writer, type, field, base);
-      return;
-    case PJRT_KIND_BYTES:
-      if (field->count < 0) {
-        put_pointer(writer, pointer_at(pjrt_field_at(field, base)));
-        return;
-      }
-      break;
-    default:
-      break;
+  if (field->kind == PJRT_KIND_ARRAY || field->kind == PJRT_KIND_LISTS) {
+    put_array(writer, type, field, base, phase);
+    return;
+  }
+  if (field->kind == PJRT_KIND_CALLBACK) {
+    put_callback(writer, type, field, base);
+    return;
+  }
+  if (field->kind == PJRT_KIND_BYTES && field->count < 0) {
+    put_pointer(writer, pointer_at(pjrt_field_at(field, base)));
+    return;
   }
   const size_t count = field->count < 0 ? SIZE_MAX : value_count(type, field->count, base);
   put_element(writer, field->kind, field, pjrt_field_at(field, base), field->size, count, phase);
