@@ -5,6 +5,7 @@ Needs the extra `iree`, OpenVINO, and the example package `examples/openvino_dev
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +105,8 @@ def measure(quick: bool) -> Report:
             timings = beside_own_runner(programs[name])
             ratio = timings["pjrt"].ratio_to(timings["OpenVINO"])
             report.tables += [f"{name}, on the same compiled model:", timing_table(timings, ours="pjrt")]
-            report.aims.append(Aim(f"{name}: within 5% of OpenVINO's own runner", ratio, 1.05))
+            reason = "Its arguments are handed over in Python, some microseconds for each."
+            report.aims.append(Aim(f"{name}: within 5% of OpenVINO's own runner", ratio, 1.05, reason=reason))
     return report
 
 
@@ -132,8 +134,11 @@ def fallback_of(benchmark: Benchmark, label: str) -> str:
 def agrees(comparison: pjrt.models.Comparison, label: str) -> str:
     if label in comparison.errors:
         return "failed"
-    differing = [each for each in comparison.disagreements if each.device == label]
-    return "judge" if label == comparison.judge else f"{len(differing)} results differ" if differing else "yes"
+    if label == comparison.judge:
+        return "judge"
+    differing = [each.difference for each in comparison.disagreements if each.device == label]
+    places = sum(difference.mismatches for difference in differing)
+    return f"but for {places} of {sum(math.prod(d.shape) for d in differing)}" if differing else "yes"
 
 
 def beside_own_runner(program: Lowered) -> dict[str, Timing]:
