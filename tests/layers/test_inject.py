@@ -349,14 +349,12 @@ def test_a_plugin_without_the_layer(tiny_library: Path) -> None:
 # ---- everywhere ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def lives(tiny_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What came of an error in each function, one life after the other."""
-    library = tmp_path_factory.mktemp("lives") / "libtiny.so"
+def run_program(name: str, tiny_library: Path, folder: Path, *arguments: str) -> Any:
+    """Run a program on a copy of the tiny plugin in a subprocess, and return the JSON that it prints."""
+    library = folder / "libtiny.so"
     library.write_bytes(tiny_library.read_bytes())
-    program = Path(__file__).with_name("injected_lives.py")
     done = subprocess.run(
-        [sys.executable, str(program), str(library), PENDING],
+        [sys.executable, str(Path(__file__).with_name(name)), str(library), *arguments],
         capture_output=True,
         text=True,
         timeout=280,
@@ -365,6 +363,12 @@ def lives(tiny_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def lives(tiny_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What came of an error in each function, one life after the other."""
+    return run_program("injected_lives.py", tiny_library, tmp_path_factory.mktemp("lives"), PENDING)
 
 
 def test_every_function_was_tried(lives: Any) -> None:
@@ -382,3 +386,45 @@ def test_an_error_anywhere_harms_nothing(lives: Any) -> None:
     # The reference stays, and the plugin sees it when the buffer goes: no caller can do more about it.
     assert set(breaches) == {"PJRT_Buffer_DecreaseExternalReferenceCount"}
     assert lives["last"] == []
+
+
+def test_threads_under_all_kinds_of_faults(tiny_library: Path, tmp_path: Path) -> None:
+    """All that waits ends with the clients, nothing is left, and no rule of the ABI is broken."""
+    all_happened, outcomes, left, breaches = run_program("injected_threads.py", tiny_library, tmp_path)
+    assert all_happened
+    assert {"OK", "CANCELLED", "INTERNAL"} <= set(outcomes)
+    assert (left, breaches) == ({}, [])
+
+
+# ---- other ways in ---------------------------------------------------------------------------------------------------
+
+READS = """
+import sys
+import numpy as np
+import pjrt
+
+try:
+    pjrt.load_plugin(sys.argv[1]).client().buffer_from_host(np.arange(3.0))
+except pjrt.PjrtError as error:
+    print(error.message)
+"""
+RULE = {"call": "Client_BufferFromHostBuffer", "error": "UNAVAILABLE", "message": "by appointment, only"}
+
+
+def test_rules_of_the_environment(tiny_library: Path) -> None:
+    rules = "call=Client_BufferFromHostBuffer,error=UNAVAILABLE,message=by appointment\\, only"
+    done = subprocess.run(
+        [sys.executable, "-c", READS, str(tiny_library)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PJRT_LAYERS": "inject", "PJRT_INJECT": rules},
+    )
+    assert done.stdout == "by appointment, only\n"
+
+
+def test_rules_of_a_written_library(tiny_library: Path, tmp_path: Path) -> None:
+    written = pjrt.layers.write_library(tmp_path / "libfaulty.so", tiny_library, ["inject"], {"inject": [RULE]})
+    with pjrt.load_plugin(written.path).client() as client, pytest.raises(pjrt.PjrtError, match="by appointment, only"):
+        client.buffer_from_host(X)
