@@ -217,6 +217,7 @@ class IreeBackend(Backend):
     name = "iree"
     programs = StableHloPrograms()
     uses_donated_memory = False
+    has_memory_limit = True
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="pjrt-iree-")
@@ -224,7 +225,9 @@ class IreeBackend(Backend):
     def client(self, *, num_devices: int = 2, memory_limit: int | None = None) -> Client:
         from pjrt.devices.iree.plugin import IreePlugin
 
-        return IreePlugin().client(num_devices=num_devices, driver="local-sync", cache=self._folder.name)
+        return IreePlugin().client(
+            num_devices=num_devices, driver="local-sync", cache=self._folder.name, memory_limit=memory_limit
+        )
 
 
 class RegisteredBackend(Backend):
