@@ -21,7 +21,6 @@ from pjrt.capi import LoadedPlugin
 from pjrt.layers import findings, inject, injections, wrap
 
 X = np.arange(4, dtype=np.float32)
-TESTS = Path(__file__).resolve().parents[1]
 TO_DEVICE = "PJRT_Client_BufferFromHostBuffer"
 TO_HOST = "PJRT_Buffer_ToHostBuffer"
 
