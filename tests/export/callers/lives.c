@@ -62,6 +62,30 @@ void clients_come_and_go(void) {
   }
 }
 
+void an_executable_for_each_call(void) {
+  PJRT_Client *client = new_client();
+  PJRT_LoadedExecutable *loaded = compile(client, DOUBLE);
+  PJRT_Executable *executables[2];
+  for (int i = 0; i < 2; i++) {
+    START(PJRT_LoadedExecutable_GetExecutable_Args, get);
+    get.loaded_executable = loaded;
+    ok(api->PJRT_LoadedExecutable_GetExecutable(&get));
+    executables[i] = get.executable;
+  }
+  MUST(executables[0] != executables[1]); /* each is destroyed by itself */
+  for (int i = 0; i < 2; i++) {
+    START(PJRT_Executable_NumOutputs_Args, outputs);
+    outputs.executable = executables[i];
+    ok(api->PJRT_Executable_NumOutputs(&outputs));
+    MUST(outputs.num_outputs == 1);
+    START(PJRT_Executable_Destroy_Args, destroy);
+    destroy.executable = executables[i];
+    ok(api->PJRT_Executable_Destroy(&destroy));
+  }
+  destroy_executable(loaded);
+  destroy_client(client);
+}
+
 void make_client(void) { new_client(); }
 
 /* With one client and one executable for all calls; the first call makes them. */

@@ -14,7 +14,6 @@ cdef class LoadedExecutableRecord:
     cdef object run_one
     cdef object run_portable
     cdef object first
-    cdef ExecutableRecord executable
     cdef size_t num_outputs
     cdef HandleData data
     cdef Block logical_ids

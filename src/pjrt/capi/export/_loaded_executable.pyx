@@ -139,9 +139,8 @@ cdef int _delete(void *raw) except -1:
 cdef int _get_executable(void *raw) except -1:
     args = <PJRT_LoadedExecutable_GetExecutable_Args *>raw
     cdef LoadedExecutableRecord record = _record(args.loaded_executable)
-    if record.executable is None:
-        record.executable = ExecutableRecord.of(record.loaded.executable)
-    args.executable = <PJRT_Executable *>record.executable.give()
+    # A new handle for each call, as the caller destroys each: by equal handles nobody could tell a second destroy.
+    args.executable = <PJRT_Executable *>ExecutableRecord.of(record.loaded.executable).give()
 
 
 cdef int _logical_ids(void *raw) except -1:
