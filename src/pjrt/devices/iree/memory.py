@@ -78,8 +78,10 @@ class Tensor:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The addresses at which the memory begins and ends; the host must see it. A result has them before it has its
-        contents.
+        """The addresses at which the memory begins and ends; the host must see it.
+
+        Raises:
+            RuntimeError: IREE has not allocated the memory yet, which is that of a result.
         """
         if self._span is None:
             begin: int = self.bytes().__array_interface__["data"][0]

@@ -112,6 +112,9 @@ def _separate(runtime: Runtime, results: Sequence[Tensor], arguments: Sequence[T
     """
     spans = [tensor.span for tensor in arguments if tensor.owner is not None]
     for result in results:
-        begin = result.span[0] if result.spec.size else 0
+        try:
+            begin = result.span[0] if result.spec.size else 0
+        except RuntimeError:  # It has no memory yet, so it is not that of an argument.
+            continue
         if any(first <= begin < end for first, end in spans):
             result.separate(runtime)
