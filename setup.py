@@ -49,9 +49,9 @@ library = Extension(
 LAYER = CAPI / "layer" / "library"
 layer = Extension(
     "pjrt.capi.layer._library",
-    [str(source) for source in sorted(LAYER.glob("*.c"))],
+    [str(source) for source in sorted(LAYER.rglob("*.c"))],
     include_dirs=[str(HEADERS), str(LAYER)],
-    depends=[*DEPENDS, *(str(header) for header in sorted(LAYER.glob("*.h")))],
+    depends=[*DEPENDS, *(str(header) for header in sorted(LAYER.rglob("*.h")))],
     define_macros=[("_GNU_SOURCE", None)],
     extra_compile_args=FLAGS,
     extra_link_args=["-ldl", "-lpthread"],

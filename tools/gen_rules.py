@@ -1,7 +1,7 @@
 """Generate the table of the rules that the layer validate checks, in docs/layers.md.
 
 ``python tools/gen_rules.py`` writes the table; with ``--check`` it writes nothing and fails if the page is out of date.
-The rules are those of the built library, which ``validate_rules.h`` states.
+The rules are those of the built library, which ``validate/rules.h`` states.
 """
 
 from __future__ import annotations

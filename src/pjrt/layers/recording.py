@@ -1,6 +1,6 @@
 """Recordings: the calls of a framework to a plugin in a file, as the layer ``record`` writes it.
 
-``capi/layer/library/record_file.h`` describes the format. A file that was cut short, as by a process that died, is read
+``capi/layer/library/record/file.h`` describes the format. A file that was cut short, as by a process that died, is read
 up to its last whole record.
 """
 

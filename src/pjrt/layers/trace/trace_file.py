@@ -1,6 +1,6 @@
 """Trace files: what the trace layer of ``pjrt.capi.layer`` recorded, also of a process that died.
 
-``capi/layer/library/trace_file.h`` states the format. A file may be cut short, or be written to while it is read: what
+``capi/layer/library/trace/file.h`` states the format. A file may be cut short, or be written to while it is read: what
 is whole is read, and ``Trace.problems`` reports the rest.
 """
 

@@ -204,7 +204,7 @@ static void check_lists(pjrt_check *check, const pjrt_struct *type, const pjrt_f
   const char *const *lists = READ(const char *const *, pjrt_field_at(field, args));
   const int64_t count = pjrt_count_of(type, field, field->count, args);
   char name[PATH_SIZE];
-  if (type == &pjrt_structs[PJRT_STRUCT_LoadedExecutable_Execute_Args]) return; /* validate_programs.c checks them */
+  if (type == &pjrt_structs[PJRT_STRUCT_LoadedExecutable_Execute_Args]) return; /* validate/programs.c checks them */
   if (count < 0 && field->count < 0) return; /* as many as devices: the executions know */
   if (!check_array(check, field, lists, count, sizeof *lists, path)) return;
   const int64_t inner = field->inner_count >= 0 ? pjrt_count_of(type, field, field->inner_count, args) : -1;

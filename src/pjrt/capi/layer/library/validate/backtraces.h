@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "validate_json.h"
+#include "json.h"
 
 /* The number of the running thread's call stack; 0 where there is none. The same stack has the same number. */
 uint32_t pjrt_backtrace_take(void);

@@ -1,4 +1,4 @@
-#include "record_handles.h"
+#include "handles.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * write to the same place, and a record costs no atomic operation. The system writes the memory to the file, also when
  * the process is killed; what was recorded is never lost. Claiming overwrites the oldest chunk that no thread uses.
  *
- * The order in the file: the header, the schema as text (trace_schema.h), the chunks. src/pjrt/layers/trace_file.py
+ * The order in the file: the header, the schema as text (schema.c), the chunks. src/pjrt/layers/trace/trace_file.py
  * reads it, and knows these structs by their offsets: both change together, and with them TRACE_VERSION. */
 #ifndef PJRT_LAYER_TRACE_FILE_H_
 #define PJRT_LAYER_TRACE_FILE_H_
@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "trace_clock.h"
+#include "clock.h"
 
 #define TRACE_MAGIC "PJRTRACE"
 #define TRACE_VERSION 1

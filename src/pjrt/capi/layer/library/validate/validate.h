@@ -1,26 +1,26 @@
 /* The validate layer: what its files offer to one another.
  *
- * validate.c            the layer: options, one call from its beginning to its end, callbacks
- * validate_rules.h      the rules
- * validate_findings.c   findings: where they are written, what follows from one
- * validate_handles.c    the table of handles
- * validate_life.c       handles in arguments and results: their states, clients and owners
- * validate_structs.c    argument structs: sizes, null pointers, arrays, enums
- * validate_results.c    what the plugin returns
- * validate_events.c     events, callbacks, and waiting inside of callbacks
- * validate_buffers.c    the places of new buffers, external references, reads by the host
- * validate_programs.c   executions: counts of arguments and devices, donation
- * validate_host_memory.c  memory of the host that must not change
- * validate_leaks.c      what is left when a client is destroyed
- * validate_backtraces.c call stacks
+ * validate/validate.c            the layer: options, one call from its beginning to its end, callbacks
+ * validate/rules.h      the rules
+ * validate/findings.c   findings: where they are written, what follows from one
+ * validate/handles.c    the table of handles
+ * validate/life.c       handles in arguments and results: their states, clients and owners
+ * validate/structs.c    argument structs: sizes, null pointers, arrays, enums
+ * validate/results.c    what the plugin returns
+ * validate/events.c     events, callbacks, and waiting inside of callbacks
+ * validate/buffers.c    the places of new buffers, external references, reads by the host
+ * validate/programs.c   executions: counts of arguments and devices, donation
+ * validate/host_memory.c  memory of the host that must not change
+ * validate/leaks.c      what is left when a client is destroyed
+ * validate/backtraces.c call stacks
  */
 #ifndef PJRT_LAYER_VALIDATE_H_
 #define PJRT_LAYER_VALIDATE_H_
 
 #include "layer.h"
-#include "validate_handles.h"
-#include "validate_json.h"
-#include "validate_rules.h"
+#include "handles.h"
+#include "json.h"
+#include "rules.h"
 
 typedef enum { PJRT_ACTION_REPORT, PJRT_ACTION_ERROR, PJRT_ACTION_ABORT } pjrt_action;
 typedef enum { PJRT_STACKS_OFF, PJRT_STACKS_FINDINGS, PJRT_STACKS_ALL } pjrt_stacks;
@@ -67,7 +67,7 @@ typedef struct pjrt_check {
   struct pjrt_program_facts *facts; /* of the executable that is executed; null: unknown */
 } pjrt_check;
 
-/* ---- validate_findings.c ------------------------------------------------------------------------------------------*/
+/* ---- validate/findings.c ------------------------------------------------------------------------------------------*/
 /* Makes a finding of a rule. `field` is the argument, or null; `record` is a copy of the handle's record, or null. What
  * follows depends on the options: the call may be refused, or the process may end. */
 void pjrt_found(pjrt_check *check, pjrt_rule_id rule, const char *field, const pjrt_handle_record *record,
@@ -76,7 +76,7 @@ const char *pjrt_call_name(int16_t function);
 pjrt_call_site pjrt_call_site_of(const pjrt_check *check);
 void pjrt_findings_flush(pjrt_validate *validate);
 
-/* ---- validate_life.c ----------------------------------------------------------------------------------------------*/
+/* ---- validate/life.c ----------------------------------------------------------------------------------------------*/
 /* Checks a handle in the arguments, and notes its use. */
 void pjrt_check_handle(pjrt_check *check, const pjrt_field *field, const char *name, void *handle);
 bool pjrt_destroys(const pjrt_check *check, const pjrt_field *field);
@@ -86,18 +86,18 @@ void pjrt_note_handle(pjrt_check *check, const pjrt_field *field, const char *na
 void pjrt_end_handle(pjrt_check *check, void *handle, int kind, pjrt_handle_state state);
 void pjrt_release_uses(pjrt_check *check);
 
-/* ---- validate_structs.c -------------------------------------------------------------------------------------------*/
+/* ---- validate/structs.c -------------------------------------------------------------------------------------------*/
 void pjrt_check_struct(pjrt_check *check, const pjrt_struct *type, const void *args, const char *path);
 bool pjrt_check_readable(pjrt_check *check, const char *path, const void *start, uint64_t size);
 /* How many elements an array has that this field counts; -1 if the caller's struct does not have the field. */
 int64_t pjrt_count_of(const pjrt_struct *type, const pjrt_field *field, int16_t count, const void *args);
 
-/* ---- validate_results.c -------------------------------------------------------------------------------------------*/
+/* ---- validate/results.c -------------------------------------------------------------------------------------------*/
 void pjrt_clear_results(pjrt_check *check);
 void pjrt_check_results(pjrt_check *check, const pjrt_struct *type, const void *args);
 void pjrt_check_error(pjrt_check *check, PJRT_Error *error);
 
-/* ---- validate_events.c, validate_buffers.c, validate_programs.c ---------------------------------------------------*/
+/* ---- validate/events.c, validate/buffers.c, validate/programs.c ---------------------------------------------------*/
 pjrt_validate *pjrt_first_validate(void);
 void pjrt_before_event_call(pjrt_check *check);
 void pjrt_after_event_call(pjrt_check *check, void *result);
@@ -111,7 +111,7 @@ void pjrt_end_donated(pjrt_check *check, void *buffer);
 void pjrt_before_execution(pjrt_check *check);
 void pjrt_after_execution(pjrt_check *check);
 
-/* ---- validate_leaks.c ---------------------------------------------------------------------------------------------*/
+/* ---- validate/leaks.c ---------------------------------------------------------------------------------------------*/
 void pjrt_end_client(pjrt_check *check, void *client);
 void pjrt_client_ended(pjrt_check *check, void *client);
 void pjrt_end_topology(pjrt_check *check, void *topology);

@@ -23,7 +23,7 @@ typedef enum {
 /* A call: the function, the thread and, where stacks are recorded, the call stack. */
 typedef struct pjrt_call_site {
   int16_t function; /* -1: none yet; below -1: the callback -2 - function */
-  uint32_t stack;   /* of validate_stacks.h; 0: not recorded */
+  uint32_t stack;   /* of backtraces.h; 0: not recorded */
   uint64_t thread;
 } pjrt_call_site;
 

@@ -105,7 +105,7 @@ bool inject_succeeds(inject *inject, int function, void *args);
 /* Destroys an error of the plugin or of a layer; null is allowed. */
 void inject_destroy_error(inject *inject, PJRT_Error *error);
 
-/* ---- inject_objects.c: handles ------------------------------------------------------------------------------------*/
+/* ---- inject/objects.c: handles ------------------------------------------------------------------------------------*/
 /* Whether a function makes something whose readiness a rule can decide. */
 bool inject_makes_ready(int function);
 /* The object of a handle, with the mutex held; null if nothing is remembered of it. */
@@ -122,7 +122,7 @@ void inject_forget_client(inject *inject, const void *client);
 /* What a program returns and needs. The copy is valid as long as the executable. */
 inject_program inject_program_of(inject *inject, PJRT_LoadedExecutable *executable);
 
-/* ---- inject_events.c: readiness -----------------------------------------------------------------------------------*/
+/* ---- inject/events.c: readiness -----------------------------------------------------------------------------------*/
 /* Whether a function reads data of the device into host memory, of which a bit can be made wrong. */
 bool inject_reads(int function);
 /* The host memory of such a call; 0 bytes if it only asks for a size. */
@@ -137,7 +137,7 @@ void inject_end_event(inject *inject, const void *event);
 /* Makes the bit of a read wrong; it has arrived. */
 void inject_flip(inject *inject, const void *event);
 
-/* ---- inject_memory.c: memory that is full -------------------------------------------------------------------------*/
+/* ---- inject/memory.c: memory that is full -------------------------------------------------------------------------*/
 /* The error of a call that needs more memory than a rule leaves; null if it may be made. */
 PJRT_Error *inject_check_memory(inject *inject, const inject_plan *plan, const pjrt_frame *frame, const void *args, int64_t client);
 /* Counts what a call has allocated or freed. */

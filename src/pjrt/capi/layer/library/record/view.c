@@ -1,4 +1,4 @@
-#include "record_view.h"
+#include "view.h"
 
 /* Whether the plugin has the function and it succeeds; an error is destroyed. */
 static bool ask(pjrt_stack *stack, int function, void *args) {

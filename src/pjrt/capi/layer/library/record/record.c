@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "record_value.h"
-#include "record_view.h"
+#include "value.h"
+#include "view.h"
 
 /* Host memory that the plugin fills until an event is ready. */
 typedef struct pending_read {

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "validate.h"
-#include "validate_host_memory.h"
+#include "host_memory.h"
 
 #define F(name) PJRT_FUNCTION_##name
 #define HAS(args, type, field) ((args)->struct_size >= offsetof(type, field) + sizeof((args)->field))

@@ -4,8 +4,8 @@
 #define PJRT_LAYER_RECORD_VALUE_H_
 
 #include "layer.h"
-#include "record_file.h"
-#include "record_handles.h"
+#include "file.h"
+#include "handles.h"
 
 typedef enum {
   VALUE_NULL, VALUE_FALSE, VALUE_TRUE, VALUE_NUMBER, VALUE_NEGATIVE, VALUE_REAL, VALUE_TEXT, VALUE_BLOB, VALUE_LEFT_OUT,

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "record_value.h"
+#include "value.h"
 
 /* The bytes of an element in host memory: elements of less than a byte take one each. 0: unknown. */
 static size_t element_size(PJRT_Buffer_Type type) {

@@ -1,11 +1,11 @@
-/* Files of traces, and the chunks of their rings. See trace_file.h. */
-#include "trace_file.h"
+/* Files of traces, and the chunks of their rings. See trace/file.h. */
+#include "file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "trace_mapping.h"
+#include "mapping.h"
 
 _Thread_local struct trace_writer trace_writers[TRACE_MAX_FILES];
 

@@ -1,7 +1,7 @@
 /* Memory of the host, compared by checksums. */
 #include "pjrt_support/inspection.h" /* first: it asks the system's headers for everything */
 
-#include "validate_host_memory.h"
+#include "host_memory.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Call stacks of C and Python. Python is not linked: its functions are looked for in the process. */
 #include "pjrt_support/inspection.h" /* first: it asks the system's headers for everything */
 
-#include "validate_backtraces.h"
+#include "backtraces.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "record_value.h"
+#include "value.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Executions: counts, donation, outputs. */
-#include "validate_programs.h"
+#include "programs.h"
 
 #include <inttypes.h>
 

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 
 #include "validate.h"
-#include "validate_host_memory.h"
+#include "host_memory.h"
 
 #define F(name) PJRT_FUNCTION_##name
 

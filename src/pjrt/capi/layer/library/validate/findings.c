@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "validate.h"
-#include "validate_backtraces.h"
+#include "backtraces.h"
 
 #define RULE_ROW(identifier, name, severity, forwarded, description, requirement) \
   {name, PJRT_SEVERITY_##severity, forwarded, description, requirement},

@@ -1,11 +1,11 @@
 /* The table of handles: hash maps of chains, each with a lock of its own, so that threads seldom meet. */
-#include "validate_handles.h"
+#include "handles.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "validate_programs.h"
-#include "validate_host_memory.h"
+#include "programs.h"
+#include "host_memory.h"
 
 enum { FIRST_BUCKETS = 64, QUARANTINE = 512 };
 

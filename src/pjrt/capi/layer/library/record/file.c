@@ -1,6 +1,6 @@
-#include "trace_mapping.h" /* first: it asks for the functions of the system */
+#include "mapping.h" /* first: it asks for the functions of the system */
 
-#include "record_file.h"
+#include "file.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define PJRT_LAYER_TRACE_H_
 
 #include "layer.h"
-#include "trace_file.h"
+#include "file.h"
 
 /* The size of the layer's own arguments: up to the end of the last field, as plugins expect it. */
 #define SIZED(function) .struct_size = PJRT_##function##_Args_STRUCT_SIZE
