@@ -121,7 +121,15 @@ def test_importing_the_package_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-LAZY = ["pjrt", "pjrt.devices.reference", "pjrt.frameworks", "pjrt.ifrt", "pjrt.models", "pjrt.stablehlo"]
+LAZY = [
+    "pjrt",
+    "pjrt.devices.reference",
+    "pjrt.frameworks",
+    "pjrt.ifrt",
+    "pjrt.layers.replay",
+    "pjrt.models",
+    "pjrt.stablehlo",
+]
 """The packages whose names are imported when they are first asked for."""
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from recorded import record_sums
 
 from pjrt import DataLossError, InvalidArgumentError, NotFoundError
-from pjrt.layers.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Reader, Struct, Writer
-from pjrt.layers.recording import MAGIC, Recording
-from pjrt.layers.recording_text import lines_of
-from pjrt.layers.recording_writer import write_recording
+from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Reader, Struct, Writer
+from pjrt.layers.recording.recording import MAGIC, Recording
+from pjrt.layers.recording.recording_text import lines_of
+from pjrt.layers.recording.recording_writer import write_recording
 
 NAMES = st.sampled_from(["PJRT_Buffer", "dims", "client"])
 NUMBERS = st.integers(0, 2**64 - 1)

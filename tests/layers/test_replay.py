@@ -17,14 +17,14 @@ from pjrt.capi.layer.stack import library_path
 from pjrt.host_memory.aligned import aligned_empty
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers import wrap
-from pjrt.layers.counterparts import Counterparts
-from pjrt.layers.recorded_value import Handle, Struct
-from pjrt.layers.recording import Call, Recording
-from pjrt.layers.recording_writer import write_recording
-from pjrt.layers.replay import ReplayResult, Settings, replay
-from pjrt.layers.replay_arguments import ReplayArguments
-from pjrt.layers.replay_callbacks import ReplayCallbacks
-from pjrt.layers.struct_reader import Raw, StructReader
+from pjrt.layers.recording.recorded_value import Handle, Struct
+from pjrt.layers.recording.recording import Call, Recording
+from pjrt.layers.recording.recording_writer import write_recording
+from pjrt.layers.replay.counterparts import Counterparts
+from pjrt.layers.replay.replay_arguments import ReplayArguments
+from pjrt.layers.replay.replay_callbacks import ReplayCallbacks
+from pjrt.layers.replay.replay_process import ReplayResult, Settings, replay
+from pjrt.layers.replay.struct_reader import Raw, StructReader
 
 LIMIT = 30.0
 ZERO_COPY = pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
-from pjrt.layers.plugin_table import PluginTable, Slot
-from pjrt.layers.replay import PluginOpener
+from pjrt.layers.replay.plugin_table import PluginTable, Slot
+from pjrt.layers.replay.replay_process import PluginOpener
 
 
 @dataclass(frozen=True)

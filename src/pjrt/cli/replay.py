@@ -14,8 +14,7 @@ from pjrt.cli._options import client_options, json_option, time_limit_option
 from pjrt.host_memory.tolerance import Tolerance
 
 if TYPE_CHECKING:
-    from pjrt.layers.reduction import Reduction
-    from pjrt.layers.replay import ReplayResult
+    from pjrt.layers.replay import Reduction, ReplayResult
 
 _TIME_LIMIT = 120.0
 _MOST_FINDINGS = 20
@@ -99,8 +98,7 @@ def replay(
         raise click.UsageError("name the plugin with --plugin, or print the calls with --list")
     if do_reduce != (output is not None):
         raise click.UsageError("--reduce and --output PATH go together")
-    from pjrt.layers.reduction import reduce_recording
-    from pjrt.layers.replay import PluginOpener, Settings
+    from pjrt.layers.replay import PluginOpener, Settings, reduce_recording
     from pjrt.layers.replay import replay as replay_recording
 
     exact = Tolerance(0.0, 0.0) if exactness == "exact" else tolerance
@@ -118,8 +116,7 @@ def replay(
 
 
 def _list(file: str) -> None:
-    from pjrt.layers.recording import Recording
-    from pjrt.layers.recording_text import lines_of
+    from pjrt.layers.recording import Recording, lines_of
 
     recording = Recording.open(file)
     for line in lines_of(recording):

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pjrt.layers.plugin_table import PluginError, PluginTable
-from pjrt.layers.recorded_value import Function
-from pjrt.layers.struct_builder import element_size
-from pjrt.layers.struct_reader import Raw
+from pjrt.layers.recording.recorded_value import Function
+from pjrt.layers.replay.plugin_table import PluginError, PluginTable
+from pjrt.layers.replay.struct_builder import element_size
+from pjrt.layers.replay.struct_reader import Raw
 
 _P, _I64, _SIZE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t, ctypes.c_int
 

@@ -12,13 +12,13 @@ from pjrt.api.errors import PjrtError
 from pjrt.capi.layer.schema import STRUCTS
 from pjrt.host_memory.difference import Difference
 from pjrt.host_memory.tolerance import Tolerance
-from pjrt.layers.counterparts import Counterparts
-from pjrt.layers.plugin_table import PluginError
-from pjrt.layers.recorded_value import Blob, Function, Handle, Pointer, Struct
-from pjrt.layers.recording import Call, RecordedError, Recording
-from pjrt.layers.recording_text import code_name
-from pjrt.layers.replay_finding import ReplayFinding, is_specific
-from pjrt.layers.struct_reader import Raw
+from pjrt.layers.recording.recorded_value import Blob, Function, Handle, Pointer, Struct
+from pjrt.layers.recording.recording import Call, RecordedError, Recording
+from pjrt.layers.recording.recording_text import code_name
+from pjrt.layers.replay.counterparts import Counterparts
+from pjrt.layers.replay.plugin_table import PluginError
+from pjrt.layers.replay.replay_finding import ReplayFinding, is_specific
+from pjrt.layers.replay.struct_reader import Raw
 
 
 class ReplayComparison:

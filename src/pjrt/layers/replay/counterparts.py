@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pjrt.layers.recorded_value import Function, Handle, Pointer, handles_in
-from pjrt.layers.recording import Call, Recording
-from pjrt.layers.replay_callbacks import ReplayCallbacks
+from pjrt.layers.recording.recorded_value import Function, Handle, Pointer, handles_in
+from pjrt.layers.recording.recording import Call, Recording
+from pjrt.layers.replay.replay_callbacks import ReplayCallbacks
 
 _LEAST_SERIALIZED = 64
 """Texts of fewer bytes are names, not what a plugin serialized."""

@@ -12,7 +12,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
 from pjrt.capi.layer.schema import STRUCTS, Field
 from pjrt.host_memory.aligned import aligned_empty
-from pjrt.layers.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Struct
+from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Struct
 
 _FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
 _SIGNED = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32, 8: ctypes.c_int64}

@@ -12,10 +12,10 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.capi.layer.schema import STRUCTS
 from pjrt.host_memory.tolerance import Tolerance
-from pjrt.layers.counterparts import Counterparts
-from pjrt.layers.recorded_value import LeftOut, Pointer, Struct
-from pjrt.layers.recording import Call, Recording
-from pjrt.layers.struct_builder import Memory, StructBuilder, element_size, host_array
+from pjrt.layers.recording.recorded_value import LeftOut, Pointer, Struct
+from pjrt.layers.recording.recording import Call, Recording
+from pjrt.layers.replay.counterparts import Counterparts
+from pjrt.layers.replay.struct_builder import Memory, StructBuilder, element_size, host_array
 
 FROM_HOST = "PJRT_Client_BufferFromHostBuffer"
 LITERAL = "PJRT_AsyncHostToDeviceTransferManager_TransferLiteral"

@@ -7,8 +7,8 @@ from typing import Any
 
 from pjrt.api.errors import StatusCode
 from pjrt.capi.layer.schema import ENUMS, STRUCTS, Field
-from pjrt.layers.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Struct
-from pjrt.layers.recording import Call, Recording
+from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Struct
+from pjrt.layers.recording.recording import Call, Recording
 from pjrt.layers.trace.trace_values import Address, Elements, Fields, Memory, Name, Text, value_text
 
 _MAX_ELEMENTS, _MAX_TEXT = 16, 120

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import PjrtError
-from pjrt.layers.plugin_table import PluginTable
-from pjrt.layers.recording import Recording
-from pjrt.layers.replay_arguments import Settings
-from pjrt.layers.replay_finding import ReplayFinding
-from pjrt.layers.replayer import Replayer
+from pjrt.layers.recording.recording import Recording
+from pjrt.layers.replay.plugin_table import PluginTable
+from pjrt.layers.replay.replay_arguments import Settings
+from pjrt.layers.replay.replay_finding import ReplayFinding
+from pjrt.layers.replay.replayer import Replayer
 
 PROGRESS = struct.Struct("<QQ200s")
 """The contents of the file ``progress``: a count of moments, the number of a call, and what it is."""

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.layers.recording import Recording
-from pjrt.layers.replay_arguments import Settings
-from pjrt.layers.replay_finding import ReplayFinding
-from pjrt.layers.replay_worker import PROGRESS, Task
+from pjrt.layers.recording.recording import Recording
+from pjrt.layers.replay.replay_arguments import Settings
+from pjrt.layers.replay.replay_finding import ReplayFinding
+from pjrt.layers.replay.replay_worker import PROGRESS, Task
 from pjrt.layers.wrapping import table_of, wrap
 from pjrt.system.python_process import Ended
 
@@ -157,7 +157,7 @@ class _Run:
     def _run(self) -> tuple[Ended, bool]:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
         environment.pop("PJRT_LAYERS", None)  # the replay of a recording must not be recorded over it
-        command = [sys.executable, "-P", "-m", "pjrt.layers.replay_worker", str(self._folder)]
+        command = [sys.executable, "-P", "-m", "pjrt.layers.replay.replay_worker", str(self._folder)]
         with (self._folder / "printed").open("w+b") as printed:
             try:
                 process = subprocess.Popen(

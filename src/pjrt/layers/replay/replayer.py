@@ -13,16 +13,16 @@ import numpy as np
 from pjrt.api.errors import PjrtError, StatusCode
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.capi.layer.schema import CALLBACKS, FUNCTIONS, STRUCTS
-from pjrt.layers.counterparts import Counterparts, LostError, UnusableError
-from pjrt.layers.plugin_table import PluginTable
-from pjrt.layers.recorded_value import Blob, Handle, Pointer, Struct, functions_in, handles_in
-from pjrt.layers.recording import Call, Callback, Recording
-from pjrt.layers.replay_arguments import FROM_HOST, ReplayArguments, Settings
-from pjrt.layers.replay_callbacks import ReplayCallbacks
-from pjrt.layers.replay_comparison import ReplayComparison, spelled_error
-from pjrt.layers.replay_finding import ReplayFinding
-from pjrt.layers.struct_builder import Memory, StructBuilder
-from pjrt.layers.struct_reader import StructReader
+from pjrt.layers.recording.recorded_value import Blob, Handle, Pointer, Struct, functions_in, handles_in
+from pjrt.layers.recording.recording import Call, Callback, Recording
+from pjrt.layers.replay.counterparts import Counterparts, LostError, UnusableError
+from pjrt.layers.replay.plugin_table import PluginTable
+from pjrt.layers.replay.replay_arguments import FROM_HOST, ReplayArguments, Settings
+from pjrt.layers.replay.replay_callbacks import ReplayCallbacks
+from pjrt.layers.replay.replay_comparison import ReplayComparison, spelled_error
+from pjrt.layers.replay.replay_finding import ReplayFinding
+from pjrt.layers.replay.struct_builder import Memory, StructBuilder
+from pjrt.layers.replay.struct_reader import StructReader
 
 _ADDRESS = "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"
 _EXECUTE = "PJRT_LoadedExecutable_Execute"

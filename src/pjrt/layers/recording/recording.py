@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
-from pjrt.layers.recorded_value import Blob, Handle, Reader, Struct
+from pjrt.layers.recording.recorded_value import Blob, Handle, Reader, Struct
 
 MAGIC = b"PJRTREC\n"
 FORMAT = 1

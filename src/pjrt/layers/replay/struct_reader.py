@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS, Field
-from pjrt.layers.recorded_value import Pointer, Struct
+from pjrt.layers.recording.recorded_value import Pointer, Struct
 
 _FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
 _SIGNED = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32, 8: ctypes.c_int64}
