@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import build
 from tiny.control import Control
 
 import pjrt
@@ -90,6 +91,29 @@ def test_what_is_refused(
 def test_a_library_that_is_no_plugin(no_symbol_library: Path) -> None:
     with pytest.raises(pjrt.FailedPreconditionError, match="no function GetPjrtApi"):
         layers.wrap(no_symbol_library, ["pass"])
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return 0;", "GetPjrtApi returned null"),
+        ("static unsigned long table[] = {8}; return table;", "PJRT_Api is 8 bytes long, expected at least 40"),
+        ("static unsigned long table[5] = {8ul << 40}; return table;", "the plugin speaks PJRT C API 0.0"),
+    ],
+)
+def test_a_plugin_without_a_table(body: str, message: str, tiny_cache: Path, tmp_path: Path) -> None:
+    source = tmp_path / "broken.c"
+    declaration = '__attribute__((visibility("default"))) void *GetPjrtApi(void);'
+    source.write_text(f"{declaration}\nvoid *GetPjrtApi(void) {{ {body} }}\n")
+    library = build.build([source], tiny_cache, "libbroken.so")
+    with pytest.raises(pjrt.FailedPreconditionError, match=message):
+        layers.wrap(library, ["pass"])
+
+
+def test_a_folder_is_no_plugin(tmp_path: Path) -> None:
+    (tmp_path / "plugin.so").mkdir()
+    with pytest.raises(pjrt.FailedPreconditionError, match="found a folder"):
+        layers.wrap(tmp_path / "plugin.so", ["pass"])
 
 
 def run(code: str, *arguments: str, **environment: str) -> str:

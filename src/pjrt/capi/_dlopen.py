@@ -27,6 +27,8 @@ def check_library_file(path: Path) -> None:
         FailedPreconditionError: the file is no shared library.
         DataLossError: the file is cut off.
     """
+    if path.is_dir():
+        raise FailedPreconditionError(f"{path}: expected the file of a plugin's library, found a folder")
     if path.is_file() and os.access(path, os.R_OK) and not is_library(path):
         kind = "is empty" if not path.stat().st_size else "has something else in it"
         raise FailedPreconditionError(

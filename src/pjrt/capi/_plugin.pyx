@@ -206,7 +206,7 @@ def open_table(path):
     Raises:
         NotFoundError: the file does not exist.
         DataLossError: the file is cut off.
-        FailedPreconditionError: the file is no library, or no plugin.
+        FailedPreconditionError: the file is no library, no plugin, or a plugin that this package cannot speak to.
     """
     library = Path(os.fspath(path)).expanduser()
     if not library.exists():
@@ -220,7 +220,9 @@ def open_table(path):
             f"{text}: the library could not be opened: {error}; install what it names as missing, or check that it is "
             "a shared library for this machine"
         ) from error
-    return _table_in(handle, text), text, library.stem
+    table = _table_in(handle, text)
+    Api.of(<const PJRT_Api *><size_t>table, text, None)  # layers and replays read the table before a plugin is made of it
+    return table, text, library.stem
 
 
 def _table_in(handle, path):
