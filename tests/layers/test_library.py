@@ -79,6 +79,7 @@ def test_a_plugin_that_is_gone(tiny_copy: Callable[..., Control], tmp_path: Path
         (["-l", ",", "reference"], "expected at least one layer, found none"),
         (["-l", "pass", "nothing"], "nothing"),
         (["-l", "pass", "/no/such.so"], "/no/such.so"),
+        (["-l", "pass", __file__], "it is no shared library"),
         (["-l", "pass", "--set", "trace=file=a", "reference"], "found some of 'trace'"),
         (["-l", "pass", "--set", "trace", "reference"], "expected --set LAYER=OPTIONS"),
     ],

@@ -13,6 +13,7 @@ speaks to, or which framework.
 
 from __future__ import annotations
 
+from pjrt.capi._dlopen import check_library_file
 from pjrt.capi._plugin import LoadedPlugin, load_capsule, load_plugin, open_table, plugin_at
 
-__all__ = ["LoadedPlugin", "load_capsule", "load_plugin", "open_table", "plugin_at"]
+__all__ = ["LoadedPlugin", "check_library_file", "load_capsule", "load_plugin", "open_table", "plugin_at"]

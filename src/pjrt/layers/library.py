@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError
+from pjrt.capi import check_library_file
 from pjrt.capi.export import load_exported
 from pjrt.capi.export import write_library as write_exported
 from pjrt.capi.layer.layer_library import write_layer_library
@@ -49,7 +50,8 @@ def write_library(
     Raises:
         InvalidArgumentError: a layer is unknown, or the file cannot be written.
         NotFoundError: there is no such plugin, or no folder for the file.
-        FailedPreconditionError: the plugin cannot be used.
+        FailedPreconditionError: the plugin cannot be used, or its file is no shared library.
+        DataLossError: the file of the plugin is cut off.
     """
     names = (layers,) if isinstance(layers, str) else tuple(layers)
     check_layers(names)
@@ -65,4 +67,5 @@ def write_library(
         target = write_exported(beside, place, load_exported(place, declaration.name).name)
     else:
         target = Path(declaration.library)
+        check_library_file(target)
     return WrittenLibrary(write_layer_library(path, target, names, values), target, names)
