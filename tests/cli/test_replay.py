@@ -102,7 +102,15 @@ def test_what_cannot_be(arguments: tuple[object, ...], message: str) -> None:
     assert message in result.output
 
 
-def test_no_such_plugin() -> None:
-    result = replay(RECORDING, "-p", "nosuch")
+@pytest.mark.parametrize("plugin", ["nosuch", "/no/such/plugin.so"])
+def test_no_such_plugin(plugin: str) -> None:
+    """A name that is wrong is an error, and not a difference of the plugin."""
+    result = replay(RECORDING, "-p", plugin)
+    assert result.exit_code == 2
+    assert plugin in result.output
+
+
+def test_a_plugin_that_cannot_be_loaded() -> None:
+    result = replay(RECORDING, "-p", str(RECORDING))
     assert result.exit_code == 1
     assert "the plugin cannot be loaded" in result.output

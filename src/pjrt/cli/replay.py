@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import pjrt
 from pjrt.cli._completion import complete_device, complete_file
 from pjrt.cli._console import print_facts, print_json, progress
 from pjrt.cli._differences import DIFFER, tolerance_options
@@ -103,6 +105,7 @@ def replay(
 
     exact = Tolerance(0.0, 0.0) if exactness == "exact" else tolerance
     settings = Settings(exact, stop_at or 0, seed, options, not no_recorded_options)
+    _check_plugin(plugin)
     opener = PluginOpener(plugin, layers)
     if output is not None:
         with progress("reducing"):
@@ -113,6 +116,16 @@ def replay(
         result = replay_recording(file, opener, settings, time_limit=time_limit)
     _print_result(result, plugin, as_json, with_output=bool(layers))
     sys.exit(0 if result.agrees else DIFFER)
+
+
+def _check_plugin(name: str) -> None:
+    """Refuse a plugin that does not exist: a wrong name is no difference between plugins."""
+    from pjrt.plugins import registry
+
+    declaration = registry.declaration(name)
+    declaration.check_usable()
+    if declaration.library is not None and not Path(declaration.library).exists():
+        raise pjrt.NotFoundError(f"{name}: there is no such file; give the path of the plugin's shared library")
 
 
 def _list(file: str) -> None:
