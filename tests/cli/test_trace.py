@@ -142,10 +142,12 @@ def test_what_is_recorded(script: Path, tiny_library: Path, tmp_path: Path) -> N
         (("--", "no-such-program"), "there is no program 'no-such-program'"),
         (("missing.trace",), "missing.trace: there is no such trace file"),
         (("--off", "missing.trace"), "missing.trace: expected the trace file of a running process"),
+        (("--log", "out.json"), "which cannot be read back; record with -o out.trace"),
         ((), "Missing argument"),
     ],
 )
 def test_wrong_use(arguments: tuple[str, ...], expected: str, tmp_path: Path) -> None:
+    (tmp_path / "out.json").write_text("{}")
     done = pjrt("trace", *arguments, folder=tmp_path)
     assert done.returncode == 2, done.stdout
     assert expected in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import shutil
 import sys
 import tempfile
@@ -137,6 +138,7 @@ def trace(
         for word in words if switch is not None else ():
             switch_trace(word, switch is True)
         return
+    _refuse_other_outputs(words[0])
     with _raw_files(paths) as (pattern, found):
         options = TraceOptions(pattern, functions=functions, on=switch is not False, **recorded)
         code = run_program(words, ["trace"], plugin=plugin, options={"trace": options.as_dict()})
@@ -149,6 +151,16 @@ def trace(
                 "plugin: use --plugin cpu"
             )
     sys.exit(code)
+
+
+def _refuse_other_outputs(word: str) -> None:
+    """Refuse a log or a file for trace viewers in place of a trace, unless it is a program."""
+    path = Path(word)
+    if path.suffix in _SUFFIXES and path.is_file() and not os.access(path, os.X_OK):
+        raise pjrt.InvalidArgumentError(
+            f"{word}: expected a trace file or a program, found a file with {path.suffix} ({_SUFFIXES[path.suffix]}), "
+            f"which cannot be read back; record with -o {path.stem}{_RAW} to read a trace again"
+        )
 
 
 @contextlib.contextmanager
