@@ -19,8 +19,8 @@ static void *pass_callback(void *state, pjrt_frame *frame, void *args) {
 
 static const pjrt_layer pass = {"pass", pass_open, pass_call, pass_callback, NULL, NULL};
 
-extern const pjrt_layer pjrt_layer_inject, pjrt_layer_record, pjrt_layer_validate, pjrt_trace_layer;
+extern const pjrt_layer pjrt_layer_inject, pjrt_layer_record, pjrt_layer_trace, pjrt_layer_validate;
 
-const pjrt_layer *const pjrt_layers[] = {&pass, &pjrt_trace_layer, &pjrt_layer_validate, &pjrt_layer_record,
+const pjrt_layer *const pjrt_layers[] = {&pass, &pjrt_layer_trace, &pjrt_layer_validate, &pjrt_layer_record,
                                          &pjrt_layer_inject};
 const size_t pjrt_num_layers = sizeof pjrt_layers / sizeof *pjrt_layers;

@@ -264,7 +264,7 @@ static void trace_flush(void *state) { trace_file_flush(((struct trace *)state)-
 
 static void trace_close(void *state) { trace_file_close(((struct trace *)state)->file); }
 
-const pjrt_layer pjrt_trace_layer = {
+const pjrt_layer pjrt_layer_trace = {
     .name = "trace",
     .open = trace_open,
     .call = trace_call,
