@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import ctypes
 import threading
 from pathlib import Path
 
@@ -13,17 +14,19 @@ from tiny.life import Life
 from wrong_plugin import WrongPlugin
 
 import pjrt
+from pjrt.capi.layer.schema import STRUCTS
 from pjrt.capi.layer.stack import library_path
 from pjrt.host_memory.aligned import aligned_empty
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers import wrap
-from pjrt.layers.recording.recorded_value import Handle, Struct
+from pjrt.layers.recording.recorded_value import Handle, Pointer, Struct
 from pjrt.layers.recording.recording import Call, Recording
 from pjrt.layers.recording.recording_writer import write_recording
 from pjrt.layers.replay.counterparts import Counterparts
 from pjrt.layers.replay.replay_arguments import ReplayArguments
 from pjrt.layers.replay.replay_callbacks import ReplayCallbacks
 from pjrt.layers.replay.replay_process import ReplayResult, Settings, replay
+from pjrt.layers.replay.struct_builder import StructBuilder
 from pjrt.layers.replay.struct_reader import Raw, StructReader
 
 LIMIT = 30.0
@@ -197,6 +200,31 @@ def test_a_plugin_that_uses_host_memory_in_place(tmp_path: Path) -> None:
     client.close()
     result = replay(file, "reference", time_limit=10.0)  # which is done when the buffer ends
     assert result.agrees, result.findings
+
+
+def test_an_optimized_program_of_another_size(tiny_library: Path, tmp_path: Path) -> None:
+    """The framework asks for the size, and gives memory of this size; the replay gives what this plugin needs."""
+    file = tmp_path / "program.rec"
+    client = wrap(tiny_library, ["record"], record={"file": file}).client()
+    size = len(client.compile(program("recorded")).optimized_program().code)
+    client.close()
+    recording = Recording.open(file)
+    long_name = program("recorded_with_a_name_that_is_longer").code
+    assert len(long_name) > size
+    compiled = next(call for call in recording.calls if call.function == "PJRT_Client_Compile")
+    fields = compiled.arguments.fields["program"].fields
+    fields |= {"code": long_name, "code_size": len(long_name)}
+    write_recording(recording, tmp_path / "longer.rec", recording.calls)
+    result = replay(tmp_path / "longer.rec", tiny_library, time_limit=LIMIT)
+    assert result.agrees, result.findings
+
+
+def test_a_text_that_the_plugin_fills_needs_no_memory() -> None:
+    """What a framework leaves in such a field, and in that of its size, is not the plugin's."""
+    builder = StructBuilder(Counterparts(Recording(), ReplayCallbacks(None)))  # type: ignore[arg-type]
+    fields = {"code": None, "code_size": 1 << 61, "format": Pointer(0x123), "format_size": 1 << 61}
+    address = builder.build(Struct("PJRT_Program", fields))
+    assert ctypes.c_void_p.from_address(address + STRUCTS["PJRT_Program"].fields["format"].offset).value is None
 
 
 def test_stopping_at_a_call(sums: Path, tiny_library: Path) -> None:

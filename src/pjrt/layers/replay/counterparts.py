@@ -26,11 +26,13 @@ class Counterparts:
     Attributes:
         received: the addresses of the functions that the plugin gave, by their recorded numbers.
         device_ids: the identifiers of this plugin's devices, by the recorded ones.
+        program_sizes: the bytes of this plugin's optimized programs, by the numbers of their executables.
     """
 
     def __init__(self, recording: Recording, callbacks: ReplayCallbacks) -> None:
         self.received: dict[int, int] = {}
         self.device_ids: dict[int, int] = {}
+        self.program_sizes: dict[int, int] = {}
         self._recording, self._callbacks = recording, callbacks
         self._handles: dict[int, int] = {}
         self._lost: dict[int, int] = {}  # handles that are missing, and the call that should have made them

@@ -64,6 +64,8 @@ class ReplayArguments:
             number = arguments.fields["id"]
             number = self._counterparts.device_ids.get(number, number)
             arguments = Struct(arguments.kind, {**arguments.fields, "id": number})
+        elif call.function == "PJRT_Executable_OptimizedProgram" and call.error is None:
+            arguments = self._program_arguments(arguments)
         if call.function not in (FROM_HOST, LITERAL):
             return builder.build(arguments), builder
         arguments = Struct(arguments.kind, {k: v for k, v in arguments.fields.items() if k != "data"})
@@ -81,6 +83,15 @@ class ReplayArguments:
         kept = [each for each in recorded if self._recording.text(each.fields["name"]) not in settings.options]
         options = [*kept, *(_named_value(name, value) for name, value in settings.options.items())]
         return Struct(arguments.kind, {**arguments.fields, "create_options": options, "num_options": len(options)})
+
+    def _program_arguments(self, arguments: Struct) -> Struct:
+        """Make room for the program of this plugin, whose size an earlier call returned."""
+        program = arguments.fields["program"]
+        size = self._counterparts.program_sizes.get(arguments.fields["executable"].number)
+        if size is None or program.fields["code"] is None:
+            return arguments
+        program = Struct(program.kind, {**program.fields, "code_size": size})
+        return Struct(arguments.kind, {**arguments.fields, "program": program})
 
     def _map(self, arguments: Struct) -> None:
         """Take new memory for the host memory that the framework registers."""

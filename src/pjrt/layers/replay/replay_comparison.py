@@ -61,6 +61,9 @@ class ReplayComparison:
         if call.results is not None:
             if call.function == "PJRT_DeviceDescription_Id":
                 self._counterparts.device_ids[call.results.fields["id"]] = found.fields["id"]
+            elif call.function == "PJRT_Executable_OptimizedProgram":
+                executable = call.arguments.fields["executable"].number
+                self._counterparts.program_sizes[executable] = found.fields["program"].fields["code_size"]
             self._structs(call, call.results, found, "", is_specific(call.function))
 
     def data(self, call: Call, found: np.ndarray[Any, Any], element_type: int, place: str) -> None:

@@ -162,10 +162,12 @@ class StructBuilder:
             _store(at, self._context.address(value))
         elif isinstance(value, Function):
             _store(at, self._context.function(value))
-        elif isinstance(value, Pointer) and kind in ("BYTES", "TEXT"):
+        elif isinstance(value, Pointer) and kind == "BYTES":
             size = int(fields.get(field.count) or 0)
             _store(at, self._context.known_memory(value) or self.memory.allocate(size))
-        elif isinstance(value, Pointer) and kind == "USER_DATA":
+        elif isinstance(value, Pointer) and kind in ("USER_DATA", "TEXT"):
+            # Such a text is in a struct that the plugin fills: it points to one of its own there. The recorded pointer,
+            # and its size, may be what was in the framework's memory before.
             _store(at, self._context.known_memory(value))
         elif isinstance(value, Pointer) and kind == "POINTER":
             _store(at, self._context.memory(value))
