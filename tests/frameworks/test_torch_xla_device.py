@@ -89,7 +89,7 @@ def test_a_device_in_python_comes_through_a_library_of_ours() -> None:
     device = TorchXlaDevice("reference", {"num_devices": 3})
     assert device.name == "PJRT_REFERENCE"
     assert Path(device.library_path()).is_file()
-    assert device.client_create_options() == {"device": "reference", "num_devices": 3}
+    assert device.client_create_options() == {"num_devices": 3}
     assert device.host_index() == 0
     assert device.physical_chip_count() == 3
     assert not device.requires_xla_coordinator()
@@ -119,7 +119,7 @@ def test_a_vendors_plugin_is_its_own_library_with_its_own_options(vendors: str, 
 
 def test_a_vendors_plugin_comes_through_this_package_where_that_is_asked_for(vendors: str) -> None:
     device = TorchXlaDevice(vendors, wrap=True)
-    assert device.client_create_options() == {"device": vendors}
+    assert device.client_create_options() == {}
     assert device.library_path() != TorchXlaDevice(vendors).library_path()
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from pjrt import system
-from pjrt.api.client import Client
 from pjrt.capi.export import ExportedPlugin, export, write_library
 from pjrt.capi.layer.environment import library_with_layers
 from pjrt.frameworks._served import TORCH_XLA, Served, in_framework_types
 from pjrt.plugins import registry, visible_devices
 
-PLAINLY_NAMED = "plainly_named"
+_exported: dict[str, ExportedPlugin] = {}
+"""The devices that libraries of this process run, by their names among the attributes of this module."""
 
 
 class TorchXlaDevice:
@@ -50,7 +50,7 @@ class TorchXlaDevice:
         """Return the path of the library to load: the vendor's, or one of ours that runs the device in this process."""
         if not self.runs_in_python:
             return str(library_with_layers(self._served.library()))
-        return str(_library("make_client" if re.fullmatch("[A-Za-z]+", self._served.name) else PLAINLY_NAMED))
+        return str(_library(self._served.device, self._served.name))
 
     def host_index(self) -> int:
         """Return the index of this machine among those of the job."""
@@ -82,7 +82,7 @@ class TorchXlaDevice:
         if not self._served.is_wrapped:
             return self._served.own_options()
         share = visible_devices.start(self._served.declaration)
-        return in_framework_types({"device": self._served.device, **self._served.options, **share})
+        return in_framework_types({**self._served.options, **share})
 
     def requires_xla_coordinator(self) -> bool:
         """Whether the job's processes must find each other through PyTorch/XLA's coordinator before a client is made.
@@ -101,25 +101,26 @@ class TorchXlaDevice:
         visible_devices.assign(declaration, self._options(), local_rank, local_world_size, devices=devices)
 
 
-def make_client(device: str, **options: Any) -> Client:
-    """Make a client for the library; the create option ``device`` names the device."""
-    return registry.client(device, **options)
-
-
 def __getattr__(name: str) -> ExportedPlugin:
-    """Return the same plugin under a platform name of letters only: PyTorch/XLA's launcher reads no others."""
-    if name != PLAINLY_NAMED:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return export(make_client, name="pjrt", platform_name="pjrt")
+    """Return what a library of this process looks up when it is loaded."""
+    try:
+        return _exported[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
 
 @functools.cache
-def _library(attribute: str) -> Path:
-    """Return the library by which PyTorch/XLA makes clients: one for all devices, which an option selects."""
+def _library(device: str, name: str) -> Path:
+    """Return the library by which PyTorch/XLA makes clients of a device, with the client's own options."""
+    attribute = f"device_{len(_exported)}"
+    # PyTorch/XLA's launcher reads only platform names of letters.
+    platform_name = None if re.fullmatch("[A-Za-z]+", name) else "pjrt"
+    make = functools.partial(registry.client, device)
+    _exported[attribute] = export(make, name="pjrt", platform_name=platform_name)
     folder = tempfile.mkdtemp(prefix="pjrt-torch-xla-")
     atexit.register(_remove, folder)
-    (name, *_) = system.library_file_names("libpjrt_python")
-    return write_library(Path(folder) / name, f"{__name__}:{attribute}", "pjrt")
+    (file_name, *_) = system.library_file_names("libpjrt_python")
+    return write_library(Path(folder) / file_name, f"{__name__}:{attribute}", "pjrt")
 
 
 def _remove(folder: str) -> None:
