@@ -82,6 +82,21 @@ def test_a_plugin_by_its_path_is_named_to_jax(tiny_copy: Callable[..., Control])
     assert run([sys.executable, "-c", shown], plugin=path).stdout == f"tiny1:{path} tiny1,cpu\n"
 
 
+def test_the_device_of_pytorch_xla(tiny_copy: Callable[..., Control], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the entry point that makes this device; a plugin's own entry point comes first."""
+    names = ("PJRT_DYNAMIC_PLUGINS", "PJRT_DEVICE", "PJRT_TORCH_XLA_DEVICE")
+    shown = f"import os; print(*map(os.environ.get, {names}))"
+    for name in names:
+        monkeypatch.setenv(name, "another")
+    path = tiny_copy().path
+    pjrt.plugins.register(name="named", library=path, frameworks={"torch_xla": {"name": "NAMED"}})
+    try:
+        for plugin, entry_point in (("reference", "PJRT"), (path, "PJRT"), ("named", "NAMED")):
+            assert run([sys.executable, "-c", shown], plugin=plugin).stdout == f"1 {entry_point} {plugin}\n"
+    finally:
+        pjrt.plugins.unregister("named")
+
+
 def test_what_the_environment_names_already_stays(
     tiny_copy: Callable[..., Control], monkeypatch: pytest.MonkeyPatch
 ) -> None:

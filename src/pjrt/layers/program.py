@@ -127,8 +127,9 @@ def program_environment(
 class _Target:
     """The device that a program's frameworks shall use."""
 
-    def __init__(self, declaration: Declaration, name: str, library: Path | None) -> None:
+    def __init__(self, declaration: Declaration, plugin: str, name: str, library: Path | None) -> None:
         self.declaration = declaration
+        self.plugin = plugin  # in this package: its name, or the path of its library
         self.name = name  # in JAX
         self.library = library  # None: the framework finds it by itself
 
@@ -142,14 +143,15 @@ class _Target:
             place = factories.place(declaration.name)
             exported = load_exported(place, declaration.name)
             library = write_library(folder / f"lib{_word(declaration.name)}.so", place, exported.name)
-            return cls(declaration, f"pjrt_{_word(declaration.name)}", library)
+            return cls(declaration, declaration.name, f"pjrt_{_word(declaration.name)}", library)
         result = probe.probe(declaration, time_limit=time_limit)
         if result.problem:
             raise FailedPreconditionError(f"{plugin}: {result.problem}")
         if is_path(os.fspath(plugin)):
             stem = re.sub(r"^(lib)?(pjrt[-_]plugin[-_])?", "", Path(plugin).name.partition(".")[0])
-            return cls(declaration, _word(stem) or "plugin", Path(declaration.library))
-        return cls(declaration, declaration.name, None)
+            library = Path(declaration.library)
+            return cls(declaration, str(library), _word(stem) or "plugin", library)
+        return cls(declaration, declaration.name, declaration.name, None)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return what names the device to frameworks, and makes it their default."""
@@ -160,12 +162,10 @@ class _Target:
             names = ",".join([*others, f"{self.name}{os.pathsep}{self.library}"])
             # JAX's own CPU is there too: programs ask for it to make data.
             variables = {"PJRT_NAMES_AND_LIBRARY_PATHS": names, "JAX_PLATFORMS": f"{self.name},cpu"}
-        torch_name = str(self.declaration.frameworks.get("torch_xla", {}).get("name", ""))
-        if torch_name:
-            variables |= {"PJRT_DEVICE": torch_name, "PJRT_DYNAMIC_PLUGINS": "1"}
-        elif self.declaration.library is None:
-            variables |= {"PJRT_TORCH_XLA_DEVICE": self.declaration.name}
-        return variables
+        # PyTorch/XLA loads this package's entry point PJRT, or the plugin's own.
+        torch_name = str(self.declaration.frameworks.get("torch_xla", {}).get("name", "")) or "PJRT"
+        named = {"PJRT_DYNAMIC_PLUGINS": "1", "PJRT_DEVICE": torch_name, "PJRT_TORCH_XLA_DEVICE": self.plugin}
+        return variables | named
 
 
 def _word(name: str) -> str:
