@@ -5,51 +5,30 @@ OpenVINO can end the process, so everything runs in subprocesses.
 
 from __future__ import annotations
 
+import functools
 import json
-import os
-import shutil
 import subprocess
-import sys
-import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("openvino", reason="needs OpenVINO: pip install openvino")
 
-PACKAGE = Path(__file__).parents[2] / "examples" / "openvino_device"
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what ``pip install`` writes: the package and its metadata."""
-    folder = tmp_path_factory.mktemp("site")
-    shutil.copytree(PACKAGE / "src", folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
-    metadata = folder / f"pjrt_openvino-{project['version']}.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
-    )
-    lines = []
-    for group, points in project["entry-points"].items():
-        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
-    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    return folder
+def run(installed: Callable[[str], Path], run_with: Run) -> Run:
+    """A function that runs Python with the package: ``run(*arguments, **environment)``."""
+    return functools.partial(run_with, installed("openvino_device"))
 
 
-def run(site: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    variables = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "PYTHONPATH": str(site), **environment}
-    return subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=280, env=variables, check=False
-    )
-
-
-def test_it_is_found_after_installation(site: Path) -> None:
-    done = run(site, "-m", "pjrt", "devices", "openvino", "--json")
+def test_it_is_found_after_installation(run: Run) -> None:
+    done = run("-m", "pjrt", "devices", "openvino", "--json")
     assert done.returncode == 0, done.stderr
     assert "openvino" in done.stdout
-    facts = json.loads(run(site, "-m", "pjrt", "plugins", "openvino", "--json").stdout)
+    facts = json.loads(run("-m", "pjrt", "plugins", "openvino", "--json").stdout)
     assert not facts["problem"]
     assert facts["frameworks"] == {"jax": {"platform": "openvino"}, "torch_xla": {"name": "OPENVINO"}}
 
@@ -84,8 +63,8 @@ np.testing.assert_allclose(*losses, rtol=1e-4)
 """
 
 
-def test_jax_trains_with_the_loss_of_xla(site: Path) -> None:
-    done = run(site, "-c", TRAINING, JAX_PLATFORMS="openvino,cpu")
+def test_jax_trains_with_the_loss_of_xla(run: Run) -> None:
+    done = run("-c", TRAINING, JAX_PLATFORMS="openvino,cpu")
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -245,21 +224,21 @@ with pjrt.client("openvino", device="AUTO", num_devices=2) as client:
 
 
 @pytest.mark.parametrize("code", [BESIDE_THE_REFERENCE, NO_COPY, BAD_OPTIONS], ids=["results", "no_copy", "options"])
-def test_the_device(site: Path, code: str) -> None:
-    done = run(site, "-c", code, JAX_PLATFORMS="cpu")
+def test_the_device(run: Run, code: str) -> None:
+    done = run("-c", code, JAX_PLATFORMS="cpu")
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def test_a_saved_executable_is_not_compiled_again(site: Path, tmp_path: Path) -> None:
+def test_a_saved_executable_is_not_compiled_again(run: Run, tmp_path: Path) -> None:
     path = str(tmp_path / "saved")
     for step in ("save", "load"):
-        done = run(site, "-c", SAVED, step, path)
+        done = run("-c", SAVED, step, path)
         assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_operations_are_right(site: Path) -> None:
+def test_operations_are_right(run: Run) -> None:
     names = ("compare i32 LT", "maximum bf16 e", "reduce f32 max", "gather ui8", "dot_general f32")
     filters = [word for name in names for word in ("--filter", f"stablehlo.{name}")]
-    done = run(site, "-m", "pjrt", "test-device", "openvino", "--group", "operations", *filters)
+    done = run("-m", "pjrt", "test-device", "openvino", "--group", "operations", *filters)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "nothing is wrong" in done.stdout

@@ -1,4 +1,4 @@
-"""What the layer ``validate`` offers to Python: its rules, and the findings of a wrapped table as JSON."""
+"""The layer ``validate`` in Python: its rules, and the findings of a wrapped table as JSON."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import functools
 import importlib.util
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,6 @@ PURPOSE = "compile programs"
 
 _ERROR = 2
 """The severity of errors among those of IREE's diagnostics: note, warning, error, remark."""
-
-Compile = Callable[[bytes, Sequence[str]], bytes]
-"""A function that compiles: from StableHLO text and flags to a module."""
 
 
 class CompilationError(Exception):

@@ -1,4 +1,4 @@
-"""What a replay found: where a plugin did something else than the recorded one."""
+"""Findings of a replay: the places where a plugin did something else than the recorded one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace has: calls with what is behind their pointers, notices of readiness, notes and threads."""
+"""The contents of a trace: calls with the memory behind their pointers, notices of readiness, notes and threads."""
 
 from __future__ import annotations
 
