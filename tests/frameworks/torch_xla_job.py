@@ -2,9 +2,10 @@
 
     python3.11 -m venv torchxla && torchxla/bin/pip install torch==2.9.0 torch_xla==2.9.0
     torchxla/bin/pip install ".[xla]"
-    torchxla/bin/python tests/frameworks/torch_xla_job.py
+    torchxla/bin/python tests/frameworks/torch_xla_job.py            # or with the name of one device
 
-Each part runs in a subprocess, exits with tensors alive, and must end cleanly.
+Each part runs in a subprocess, exits with tensors alive, and must end cleanly. It runs a second time under the layer
+``validate``, which must find nothing.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+import torch_xla_layers
 
 DEVICES = ("reference", "cpu")
 NUM_PROCESSES = 2
@@ -260,25 +265,34 @@ def run_part(device: str, part: str) -> None:
     alive = [torch.ones(3, device=torch_xla.device()) + i for i in range(3)]
 
 
-def main() -> int:
+def run_in_subprocess(device: str, part: str) -> None:
+    """Run a part as it is, and under the layer ``validate``."""
+    command = [sys.executable, "-X", "faulthandler", __file__, device, part]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    sys.stdout.write(done.stdout)
+    assert done.returncode == 0, (done.returncode, done.stderr[-2000:])
+    with tempfile.TemporaryDirectory() as folder:
+        done, calls = torch_xla_layers.run_validated(command, Path(folder))
+    assert done.returncode == 0, ("under validate", done.returncode, done.stderr[-2000:])
+    assert calls["PJRT_Client_Create"], calls
+    print(f"    {calls['PJRT_LoadedExecutable_Execute']} executions under validate, no finding")
+
+
+def main(devices: Sequence[str]) -> int:
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     failed = count = 0
-    for device in DEVICES:
-        for part in PARTS:
+    for device in devices:
+        for part in (*PARTS, *torch_xla_layers.PARTS):
             if (device, part) == ("cpu", "processes"):
                 continue  # XLA's CPU numbers its devices anew in each process, which PyTorch/XLA cannot tell apart
             count += 1
             print(f"{device}: {part}", flush=True)
-            done = subprocess.run(
-                [sys.executable, "-X", "faulthandler", __file__, device, part],
-                capture_output=True,
-                text=True,
-                timeout=600,
-                env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
-            )
-            sys.stdout.write(done.stdout)
-            if done.returncode:
+            run = run_in_subprocess if part in PARTS else torch_xla_layers.run_part
+            try:
+                run(device, part)
+            except (AssertionError, subprocess.TimeoutExpired) as problem:
                 failed += 1
-                print(f"    FAILED with {done.returncode}: {done.stderr[-2000:]}")
+                print(f"    FAILED: {problem}")
     print(f"{count - failed} passed, {failed} failed")
     return 1 if failed else 0
 
@@ -287,4 +301,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 3:
         run_part(*sys.argv[1:])
     else:
-        sys.exit(main())
+        sys.exit(main(sys.argv[1:] or DEVICES))
