@@ -11,7 +11,7 @@ _EXAMPLES = """
 \b
 Examples:
   pjrt layer -l trace plugin.so -o libtraced.so
-  pjrt layer -l trace,validate --set trace=file=calls.trace cuda -o libtraced.so
+  pjrt layer -l trace --set trace=file=calls.trace cuda -o libtraced.so
 """
 
 

@@ -41,8 +41,8 @@ _EXAMPLES = """
 \b
 Examples:
   pjrt trace -o train.json --plugin cuda -- python train.py
-  pjrt trace --log --functions 'Client_*' --functions '!*Destroy' --plugin ./plugin.so -- python train.py
-  pjrt trace -o train.trace --slower 100us --plugin tpu -- python train.py
+  pjrt trace --log -f 'Client_*' -p ./plugin.so -- python train.py
+  pjrt trace -o train.trace --slower 1ms -p tpu -- python train.py
   pjrt trace --summary train.trace
   pjrt trace --off train.trace
 """
