@@ -97,6 +97,9 @@ def test_compile_for_a_tpu(folder: Path) -> None:
         "shape": [8, 8, 4, 4],
         "shard_shape": [2, 8, 2, 4],
         "sharding": "P('data', None, 'model', None) over data=4, model=2",
+        "axes": None,
+        "parts": [4, 1, 2, 1],
+        "copies": 1,
         "donated": True,
         "needed": True,
     }
