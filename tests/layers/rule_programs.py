@@ -45,7 +45,7 @@ def compiled(cache: Path) -> Path:
 
 @dataclass
 class BrokenRule:
-    """What a case did: its exit status, what it printed, and the findings."""
+    """The end of a case: its exit status, its output, and the findings."""
 
     returncode: int
     output: str

@@ -54,7 +54,7 @@ def run_program(name: str, tiny_library: Path, folder: Path, *arguments: str) ->
 
 @pytest.fixture(scope="module")
 def lives(tiny_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What came of an error in each function, one life after the other."""
+    """The result of an error in each function, one life after the other."""
     return run_program("injected_lives.py", tiny_library, tmp_path_factory.mktemp("lives"), PENDING)
 
 

@@ -220,7 +220,7 @@ def test_an_optimized_program_of_another_size(tiny_library: Path, tmp_path: Path
 
 
 def test_a_text_that_the_plugin_fills_needs_no_memory() -> None:
-    """What a framework leaves in such a field, and in that of its size, is not the plugin's."""
+    """A framework leaves any value in such a field, and in that of its size."""
     builder = StructBuilder(Counterparts(Recording(), ReplayCallbacks(None)))  # type: ignore[arg-type]
     fields = {"code": None, "code_size": 1 << 61, "format": Pointer(0x123), "format_size": 1 << 61}
     address = builder.build(Struct("PJRT_Program", fields))

@@ -52,7 +52,7 @@ def read_everything(path: Path) -> int:
 
 
 def test_a_file_cut_short(known_run: TracedRun, tmp_path: Path) -> None:
-    """What is before the cut is read, with a message."""
+    """The calls before the cut are read, and a message reports it."""
     whole = Path(known_run.trace.path).read_bytes()
     cut = tmp_path / "cut.trace"
     counts = []

@@ -32,7 +32,7 @@ ON_PURPOSE = {
 }
 """The tests of the device API that break a rule to see that the plugin refuses it. New ones belong here."""
 BY_CHANCE = {("negative-size", "test_raw_bytes_are_inside_or_refused")}
-"""Those that do so with some numbers."""
+"""The tests that break a rule with some of the numbers that hypothesis chooses."""
 
 
 def run(folder: Path, arguments: list[str], **variables: str) -> list[Finding]:

@@ -200,7 +200,7 @@ def _output_path(text: str) -> Path:
 
 @dataclass(frozen=True)
 class _Show:
-    """What the user asked to see of a trace."""
+    """The output that the user chose: files, and text on the terminal."""
 
     log: bool
     summary: bool

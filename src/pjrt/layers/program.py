@@ -154,7 +154,7 @@ class _Target:
         return cls(declaration, declaration.name, declaration.name, None)
 
     def variables(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return what names the device to frameworks, and makes it their default."""
+        """Return the environment variables that name the device to frameworks, and make it their default."""
         variables: dict[str, str] = {}
         if self.library is not None:
             listed = [each for each in environment.get("PJRT_NAMES_AND_LIBRARY_PATHS", "").split(",") if each]

@@ -139,7 +139,7 @@ cdef int _delete(void *raw) except -1:
 cdef int _get_executable(void *raw) except -1:
     args = <PJRT_LoadedExecutable_GetExecutable_Args *>raw
     cdef LoadedExecutableRecord record = _record(args.loaded_executable)
-    # A new handle for each call, as the caller destroys each: by equal handles nobody could tell a second destroy.
+    # A new handle for each call, as the caller destroys each: with equal ones, a second destroy of one could not be told.
     args.executable = <PJRT_Executable *>ExecutableRecord.of(record.loaded.executable).give()
 
 

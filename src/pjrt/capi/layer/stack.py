@@ -170,7 +170,7 @@ def flush() -> None:
 
 
 def callbacks_in_use() -> int:
-    """Return the number of callbacks that layers stand in for now."""
+    """Return the number of callbacks that are replaced by those of layers at present."""
     number: int = _library().pjrt_layer_num_callbacks()
     return number
 

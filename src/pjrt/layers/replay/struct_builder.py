@@ -17,7 +17,7 @@ from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut
 _FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
 _SIGNED = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32, 8: ctypes.c_int64}
 _SPARE = 64
-"""How many more results fit, for a plugin whose program has more of them."""
+"""Room for further results, in elements: the program of another plugin may have more of them."""
 
 _NUMBERS = frozenset({"STRUCT_SIZE", "COUNT", "SIGNED", "UNSIGNED", "ENUM"})
 

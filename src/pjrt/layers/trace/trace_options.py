@@ -13,7 +13,7 @@ _TIME = re.compile(r"\d+(\.\d+)?(ns|us|ms|s)")
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """What the trace layer records, and where.
+    """The options of the trace layer: which calls it records, and into which file.
 
     ``docs/layers.md`` explains each option.
 

@@ -117,7 +117,7 @@ class ReadyNotice:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the layer recorded about a plugin or a program."""
+    """A fact that the layer recorded about a plugin or a program."""
 
     time: float
     stack: int

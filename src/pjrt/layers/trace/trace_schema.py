@@ -12,7 +12,7 @@ _NULLABLE, _CREATES, _FILLS, _INLINE = 1 << 0, 1 << 1, 1 << 7, 1 << 10
 
 
 class Direction(enum.IntEnum):
-    """Who sets a field: the caller, the function, or both."""
+    """The direction of a field: set by the caller, by the function, or by both."""
 
     IN = 0
     OUT = 1

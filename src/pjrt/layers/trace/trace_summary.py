@@ -45,7 +45,7 @@ class ProgramSummary:
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """What a trace says about a run; times are in seconds."""
+    """The numbers of a traced run; times are in seconds."""
 
     process: int
     command: str
