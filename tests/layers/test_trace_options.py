@@ -100,6 +100,9 @@ client.buffer_from_host(X)
     [
         ("ring=5", "ring to be a size of at least 128k, such as 64m, found 5"),
         ("color=red", "found color"),
+        ("=x", "found =x"),
+        ("functions=Nope*", "there is no function Nope*; near are "),
+        ("functions=Buffer_*|!Client_Compil", "there is no function Client_Compil; near are Client_Compile, "),
     ],
 )
 def test_wrong_options(options: str, expected: str, tiny_library: Path, tmp_path: Path) -> None:

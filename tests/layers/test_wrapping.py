@@ -98,6 +98,7 @@ def test_a_library_that_is_no_plugin(no_symbol_library: Path) -> None:
     [
         ("return 0;", "GetPjrtApi returned null"),
         ("static unsigned long table[] = {8}; return table;", "PJRT_Api is 8 bytes long, expected at least 40"),
+        ("return (void *)8;", "the address 0x8, which cannot be read"),
         ("static unsigned long table[5] = {8ul << 40}; return table;", "the plugin speaks PJRT C API 0.0"),
     ],
 )

@@ -15,6 +15,12 @@ from pjrt.capi._gen_abi cimport *
 from pjrt.api.errors import FailedPreconditionError, InternalError, PjrtError, UnimplementedError
 from pjrt.capi._gen_functions import EXTENSION_FUNCTIONS, EXTENSIONS, FUNCTIONS
 
+cdef extern from "pjrt_support/inspection.h" nogil:
+    ctypedef struct pjrt_memory_range:
+        const void *start
+        size_t size
+    bint pjrt_readable(const pjrt_memory_range *ranges, size_t count)
+
 cdef size_t _HEAD = SLOT_PJRT_Error_Destroy
 # A slot from here on is that of an extension's function: its upper bits are 1 + the kind of the extension.
 cdef size_t _FIRST_SLOT_OF_EXTENSIONS = <size_t>1 << 16
@@ -46,6 +52,13 @@ cdef class Api:
                 "see its documentation"
             )
         cdef size_t least = _HEAD
+        cdef pjrt_memory_range head
+        head.start, head.size = table, least
+        if not pjrt_readable(&head, 1):
+            raise FailedPreconditionError(
+                f"{path}: GetPjrtApi returned the address {<size_t>table:#x}, which cannot be read; the library is no "
+                "PJRT plugin, or a broken one"
+            )
         if table.struct_size < least:
             raise FailedPreconditionError(
                 f"{path}: the plugin's PJRT_Api is {table.struct_size} bytes long, expected at least {least}; it is "

@@ -1,5 +1,5 @@
-/* What a layer may ask about the process that it runs in: call stacks, names of functions, memory that can be read.
- * There is no such header for Windows: the layers are not built there.
+/* Questions about the running process: call stacks, names of functions, memory that can be read. Windows has only
+ * pjrt_readable: the layers, which need the others, are not built there.
  *
  * pjrt_call_stack     the return addresses of the running thread, innermost first
  * pjrt_symbol         the library and the function behind such an address
@@ -26,6 +26,10 @@ typedef struct pjrt_symbol_place {
   size_t offset;        /* from the function, else from the library, else the address itself */
 } pjrt_symbol_place;
 
+#ifdef _WIN32
+#include "system/windows_inspection.h"
+#else
 #include "system/posix_inspection.h"
+#endif
 
 #endif /* PJRT_SUPPORT_INSPECTION_H_ */

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "pjrt_support/system.h"
-#include "records.h"
+#include "callback_records.h"
 
 static void *enter_callback(int kind, void **user_data, void *args);
 

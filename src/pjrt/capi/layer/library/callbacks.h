@@ -3,7 +3,7 @@
 #define PJRT_LAYER_CALLBACKS_H_
 
 #include "layer.h"
-#include "records.h"
+#include "callback_records.h"
 
 enum { PJRT_MAX_PATCHES = 16 };
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "records.h"
+#include "callback_records.h"
 
 enum { SETTINGS_SIZE = 16384, PROBLEM_SIZE = 1024 };
 

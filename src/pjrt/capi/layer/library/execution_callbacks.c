@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "callbacks.h"
-#include "records.h"
+#include "callback_records.h"
 
 typedef struct execution {
   pjrt_stack *stack;

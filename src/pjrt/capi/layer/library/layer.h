@@ -138,7 +138,14 @@ bool pjrt_unknown_option(const char *options, const char *const *keys, char *key
 
 /* Reads the next key and value, and moves the options on; false at their end. What does not fit is cut. */
 bool pjrt_next_option(const char **options, char *key, size_t key_size, char *value, size_t value_size);
-/* Whether a name matches a pattern, which ends at `end`: * stands for any letters, ? for one. */
-bool pjrt_matches(const char *pattern, const char *end, const char *name);
+/* Reads a number with a unit: of bytes (none, k, KiB, m, MiB, g or GiB), or of time (ns, us, ms or s). */
+bool pjrt_read_size(const char *text, uint64_t *bytes);
+bool pjrt_read_time(const char *text, uint64_t *nanoseconds);
+
+/* Whether a pattern, which ends at `end`, means a function: * stands for any letters, ? for one. The pattern may leave
+ * out the PJRT_ at the beginning of names. */
+bool pjrt_names_function(const char *pattern, const char *end, const char *function);
+/* Describes the problem that a pattern means no function, with the nearest names. */
+void pjrt_unknown_function(const char *pattern, const char *end, char *problem, size_t size);
 
 #endif /* PJRT_LAYER_LAYER_H_ */

@@ -1,4 +1,5 @@
-/* Options of layers: text of the form key=value,key=value. */
+/* Options of layers: text of the form key=value,key=value, and numbers with units in it. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "layer.h"
@@ -37,11 +38,12 @@ bool pjrt_option(const char *options, const char *key, char *value, size_t size)
 bool pjrt_unknown_option(const char *options, const char *const *keys, char *key, size_t size) {
   for (; options != NULL && *options; options = skip(options)) {
     const size_t length = key_length(options);
-    bool listed = length == 0;
+    bool listed = length == 0 && options[0] == ',';
     for (const char *const *each = keys; *each != NULL && !listed; each++)
       listed = strlen(*each) == length && strncmp(*each, options, length) == 0;
     if (listed) continue;
-    const size_t kept = length < size ? length : size - 1;
+    const size_t shown = length > 0 ? length : strcspn(options, ","); /* a value without a key is shown itself */
+    const size_t kept = shown < size ? shown : size - 1;
     memcpy(key, options, kept);
     key[kept] = 0;
     return true;
@@ -60,13 +62,31 @@ bool pjrt_next_option(const char **options, char *key, size_t key_size, char *va
   return true;
 }
 
-bool pjrt_matches(const char *pattern, const char *end, const char *name) {
-  if (pattern == end) return *name == 0;
-  if (*pattern == '*') {
-    for (;; name++) {
-      if (pjrt_matches(pattern + 1, end, name)) return true;
-      if (*name == 0) return false;
-    }
+typedef struct unit {
+  const char *name;
+  double factor;
+} unit;
+
+static bool read_with_unit(const char *text, const unit *units, uint64_t *value) {
+  char *end;
+  const double number = strtod(text, &end);
+  if (end == text || !(number >= 0) || number > 1e15) return false;
+  for (; units->name != NULL; units++) {
+    if (strcmp(end, units->name) != 0) continue;
+    *value = (uint64_t)(number * units->factor);
+    return true;
   }
-  return *name != 0 && (*pattern == '?' || *pattern == *name) && pjrt_matches(pattern + 1, end, name + 1);
+  return false;
+}
+
+bool pjrt_read_size(const char *text, uint64_t *bytes) {
+  static const unit units[] = {{"", 1},         {"k", 1024},       {"K", 1024},       {"KiB", 1024},
+                               {"m", 1048576},  {"M", 1048576},    {"MiB", 1048576},  {"g", 1073741824},
+                               {"G", 1073741824}, {"GiB", 1073741824}, {NULL, 0}};
+  return read_with_unit(text, units, bytes);
+}
+
+bool pjrt_read_time(const char *text, uint64_t *nanoseconds) {
+  static const unit units[] = {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {NULL, 0}};
+  return read_with_unit(text, units, nanoseconds);
 }

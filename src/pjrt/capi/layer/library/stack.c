@@ -9,6 +9,7 @@
 #include "callbacks.h"
 #include "errors.h"
 #include "layer.h"
+#include "pjrt_support/inspection.h"
 #include "pjrt_support/system.h"
 #include "trampolines.h"
 
@@ -190,6 +191,12 @@ static const PJRT_Api *wrap(const PJRT_Api *table, const char *name, const char 
   }
   for (int i = 0; i < index; i++)
     if (stacks[i].plugin == table && strcmp(specs[i], spec) == 0) return stacks[i].table;
+  const pjrt_memory_range head = {table, offsetof(PJRT_Api, PJRT_Error_GetCode)};
+  if (!pjrt_readable(&head, 1)) {
+    snprintf(problem, problem_size, "the table of %s is at %p, which cannot be read, so it is no PJRT_Api", name,
+             (const void *)table);
+    return NULL;
+  }
   if (table->struct_size < offsetof(PJRT_Api, PJRT_Error_GetCode) || table->struct_size > MAX_TABLE_SIZE) {
     snprintf(problem, problem_size, "the table of %s has a size of %zu bytes, so it is no PJRT_Api", name,
              table->struct_size);

@@ -25,48 +25,6 @@ static const char *const KEYS[NUM_KEYS] = {"call",   "memory", "nth",  "from",  
 #define HAS(key) (reader->seen >> (key) & 1)
 
 /* ---- names --------------------------------------------------------------------------------------------------------*/
-static const char *short_name(const char *function) {
-  return strncmp(function, "PJRT_", 5) == 0 ? function + 5 : function;
-}
-
-static int smallest(int a, int b, int c) { return a < b ? (a < c ? a : c) : (b < c ? b : c); }
-
-/* The number of letters to change, add and leave out until one name is the other. */
-static int distance(const char *a, const char *b) {
-  enum { LONGEST = 96 };
-  int row[LONGEST + 1];
-  const int size = (int)strlen(b);
-  if (size > LONGEST) return LONGEST;
-  for (int j = 0; j <= size; j++) row[j] = j;
-  for (int i = 1; *a; a++, i++) {
-    int diagonal = row[0];
-    row[0] = i;
-    for (int j = 1; j <= size; j++) {
-      const int above = row[j];
-      row[j] = smallest(above + 1, row[j - 1] + 1, diagonal + ((*a | 32) != (b[j - 1] | 32)));
-      diagonal = above;
-    }
-  }
-  return row[size];
-}
-
-static bool unknown_function(reader *reader, const char *name) {
-  const char *nearest[3] = {NULL};
-  int distances[3] = {1 << 16, 1 << 16, 1 << 16};
-  for (int i = 0; i < PJRT_NUM_FUNCTIONS; i++) {
-    const char *candidate = short_name(pjrt_functions[i].name);
-    int away = distance(short_name(name), candidate);
-    const char *method = strchr(candidate, '_');
-    if (method != NULL && strcmp(method + 1, short_name(name)) == 0) away = 1; /* without its class */
-    int place = 3;
-    while (place > 0 && away < distances[place - 1]) place--;
-    for (int k = 2; k > place; k--) nearest[k] = nearest[k - 1], distances[k] = distances[k - 1];
-    if (place < 3) nearest[place] = candidate, distances[place] = away;
-  }
-  FAIL("there is no function %s; near are %s, %s and %s. Patterns are possible, such as Buffer_* or *_Create", name,
-       nearest[0], nearest[1], nearest[2]);
-}
-
 static bool has_wildcard(const char *pattern, size_t length) {
   return memchr(pattern, '*', length) != NULL || memchr(pattern, '?', length) != NULL;
 }
@@ -81,15 +39,14 @@ static bool read_functions(reader *reader) {
     bool any = false;
     for (int i = 0; i < PJRT_NUM_FUNCTIONS; i++) {
       const char *name = pjrt_functions[i].name;
-      if (!pjrt_matches(pattern, pattern + length, name) && !pjrt_matches(pattern, pattern + length, short_name(name)))
-        continue;
+      if (!pjrt_names_function(pattern, pattern + length, name)) continue;
       any = true;
       if (!wildcard || strncmp(name, "PJRT_Error_", 11) != 0) rule->functions[i] = true;
     }
     if (!any) {
-      char name[128];
-      snprintf(name, sizeof name, "%.*s", (int)length, pattern);
-      return unknown_function(reader, name);
+      const int used = snprintf(reader->problem, reader->problem_size, "inject: ");
+      pjrt_unknown_function(pattern, pattern + length, reader->problem + used, reader->problem_size - (size_t)used);
+      return false;
     }
     if (!pattern[length]) return true;
     pattern += length + 1;
@@ -127,23 +84,7 @@ static bool read_number(reader *reader, uint64_t smallest_value, uint64_t *numbe
   FAIL("expected %s to be a whole number from %" PRIu64 " on, found %s", reader->key, smallest_value, reader->value);
 }
 
-static bool read_scaled(const char *text, const char *const units[], const double factors[], uint64_t *value) {
-  char *end;
-  const double number = strtod(text, &end);
-  if (end == text || !(number >= 0) || number > 1e15) return false;
-  for (int i = 0; units[i] != NULL; i++) {
-    if (strcmp(end, units[i]) != 0) continue;
-    *value = (uint64_t)(number * factors[i]);
-    return true;
-  }
-  return false;
-}
-
 static bool read_value(reader *reader, int key) {
-  static const char *const times[] = {"ns", "us", "ms", "s", NULL};
-  static const double nanoseconds[] = {1, 1e3, 1e6, 1e9};
-  static const char *const sizes[] = {"", "k", "m", "g", NULL};
-  static const double bytes[] = {1, 1024, 1048576, 1073741824};
   inject_rule *rule = reader->rule;
   uint64_t number;
   double chance;
@@ -152,7 +93,7 @@ static bool read_value(reader *reader, int key) {
     case CALL: return read_functions(reader);
     case MEMORY:
       rule->limits_memory = true;
-      if (read_scaled(reader->value, sizes, bytes, &rule->limit)) return true;
+      if (pjrt_read_size(reader->value, &rule->limit)) return true;
       FAIL("expected memory to be a size, such as 64m (k, m, g), found %s", reader->value);
     case NTH: return read_number(reader, 1, &rule->nth);
     case FROM: return read_number(reader, 1, &rule->from);
@@ -175,7 +116,7 @@ static bool read_value(reader *reader, int key) {
       if (rule->thread == INJECT_MAIN_THREAD || strcmp(reader->value, "others") == 0) return true;
       FAIL("expected thread to be main or others, found %s", reader->value);
     case SLOW:
-      if (read_scaled(reader->value, times, nanoseconds, &rule->slow)) return true;
+      if (pjrt_read_time(reader->value, &rule->slow)) return true;
       FAIL("expected slow to be a time with a unit (ns, us, ms, s), such as 10ms, found %s", reader->value);
     case ERROR: rule->fails = true; return read_code(reader, &rule->code);
     case MESSAGE: snprintf(rule->message, sizeof rule->message, "%.*s", INJECT_TEXT - 1, reader->value); return true;

@@ -61,20 +61,20 @@ static void *record_open(pjrt_stack *stack, const char *options, char *problem, 
   static const char *const keys[] = {"file", "data", NULL};
   char key[64], path[4096] = "pjrt.rec", file[4128], data[16] = "all";
   if (pjrt_unknown_option(options, keys, key, sizeof key)) {
-    snprintf(problem, problem_size, "expected the options file and data, found %s", key);
+    snprintf(problem, problem_size, "record: expected the options file and data, found %s", key);
     return NULL;
   }
   pjrt_option(options, "file", path, sizeof path);
   pjrt_option(options, "data", data, sizeof data);
   if (strcmp(data, "all") != 0 && strcmp(data, "none") != 0) {
-    snprintf(problem, problem_size, "expected data=all, or data=none to record host data without its contents, found %s",
+    snprintf(problem, problem_size, "record: expected data=all, or data=none to record host data without its contents, found %s",
              data);
     return NULL;
   }
   recorder *r = calloc(1, sizeof *r);
   if (r == NULL || !record_file_path(path, file, sizeof file)) {
     free(r);
-    snprintf(problem, problem_size, "out of memory");
+    snprintf(problem, problem_size, "record: no memory is left");
     return NULL;
   }
   pjrt_mutex_init(&r->mutex);

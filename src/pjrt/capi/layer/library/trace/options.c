@@ -9,35 +9,10 @@ static const char *const KEYS[] = {
     "file", "ring", "keep", "on", "functions", "errors", "slower", "sample", "text", "array", "ready", "ask",
     NULL};
 
-static bool read_scaled(const char *text, const char *const units[], const double factors[], double *value) {
+static bool read_count(const char *text, uint64_t *value) {
   char *end;
-  const double number = strtod(text, &end);
-  if (end == text || !(number >= 0) || number > 1e15) return false;
-  for (int i = 0; units[i] != NULL; i++) {
-    if (strcmp(end, units[i]) == 0) {
-      *value = number * factors[i];
-      return true;
-    }
-  }
-  return false;
-}
-
-static bool read_bytes(const char *text, double *value) {
-  static const char *const units[] = {"", "k", "K", "KiB", "m", "M", "MiB", "g", "G", "GiB", NULL};
-  static const double factors[] = {1, 1024, 1024, 1024, 1048576, 1048576, 1048576, 1073741824, 1073741824, 1073741824};
-  return read_scaled(text, units, factors, value);
-}
-
-static bool read_time(const char *text, double *value) {
-  static const char *const units[] = {"ns", "us", "ms", "s", NULL};
-  static const double factors[] = {1, 1e3, 1e6, 1e9};
-  return read_scaled(text, units, factors, value);
-}
-
-static bool read_count(const char *text, double *value) {
-  static const char *const units[] = {"", NULL};
-  static const double factors[] = {1};
-  return read_scaled(text, units, factors, value);
+  *value = strtoull(text, &end, 10);
+  return *text >= '0' && *text <= '9' && *end == 0;
 }
 
 static bool read_switch(const char *text, bool *value) {
@@ -45,10 +20,26 @@ static bool read_switch(const char *text, bool *value) {
   return *value || strcmp(text, "0") == 0;
 }
 
+/* Returns false, with the problem described, if a pattern is the name of no function. */
+static bool name_functions(const char *patterns, char *problem, size_t size) {
+  for (const char *pattern = patterns, *end; *pattern; pattern = *end ? end + 1 : end) {
+    pattern += *pattern == '!';
+    end = pattern + strcspn(pattern, "|");
+    bool any = false;
+    for (int i = 0; i < PJRT_NUM_FUNCTIONS && !any; i++) any = pjrt_names_function(pattern, end, pjrt_functions[i].name);
+    for (int i = 0; i < PJRT_NUM_CALLBACKS && !any; i++) any = pjrt_names_function(pattern, end, pjrt_callbacks[i].name);
+    if (any) continue;
+    const int used = snprintf(problem, size, "trace: ");
+    pjrt_unknown_function(pattern, end, problem + used, size - (size_t)used);
+    return false;
+  }
+  return true;
+}
+
 bool trace_read_options(const char *text, struct trace_options *options, char *problem, size_t problem_size) {
   char value[1024];
   char key[64];
-  double number;
+  uint64_t number;
   *options = (struct trace_options){
       .file = "pjrt-%p.trace", .ring = 64u << 20, .enabled = true, .ask = true, .sample = 1, .text = 256, .array = 16};
   if (pjrt_unknown_option(text, KEYS, key, sizeof key)) {
@@ -68,7 +59,7 @@ bool trace_read_options(const char *text, struct trace_options *options, char *p
     memcpy(options->file, value, sizeof value);
   }
   if (pjrt_option(text, "ring", value, sizeof value)) {
-    REQUIRE(read_bytes(value, &number) && number >= 131072 && number <= 1e13, "ring to be a size of at least 128k, such as 64m")
+    REQUIRE(pjrt_read_size(value, &number) && number >= 131072 && number <= 10000000000000, "ring to be a size of at least 128k, such as 64m")
     options->ring = (size_t)number;
   }
   if (pjrt_option(text, "keep", value, sizeof value)) {
@@ -76,20 +67,23 @@ bool trace_read_options(const char *text, struct trace_options *options, char *p
     REQUIRE(options->keep_first || strcmp(value, "last") == 0, "keep to be first or last")
   }
   if (pjrt_option(text, "on", value, sizeof value)) REQUIRE(read_switch(value, &options->enabled), "on to be 0 or 1")
-  if (pjrt_option(text, "functions", value, sizeof value)) memcpy(options->functions, value, sizeof value);
+  if (pjrt_option(text, "functions", value, sizeof value)) {
+    memcpy(options->functions, value, sizeof value);
+    if (!name_functions(value, problem, problem_size)) return false;
+  }
   if (pjrt_option(text, "errors", value, sizeof value))
     REQUIRE(read_switch(value, &options->errors_only), "errors to be 0 or 1")
   if (pjrt_option(text, "ask", value, sizeof value)) REQUIRE(read_switch(value, &options->ask), "ask to be 0 or 1")
   if (pjrt_option(text, "slower", value, sizeof value)) {
-    REQUIRE(read_time(value, &number), "slower to be a time with a unit, such as 10us")
-    options->slower = (uint64_t)number;
+    REQUIRE(pjrt_read_time(value, &number), "slower to be a time with a unit, such as 10us")
+    options->slower = number;
   }
   if (pjrt_option(text, "sample", value, sizeof value)) {
-    REQUIRE(read_count(value, &number) && number >= 1 && number <= 1e9, "sample to be a number from 1 on")
+    REQUIRE(read_count(value, &number) && number >= 1 && number <= 1000000000, "sample to be a number from 1 on")
     options->sample = (uint32_t)number;
   }
   if (pjrt_option(text, "text", value, sizeof value)) {
-    REQUIRE(read_bytes(value, &number) && number <= 4096, "text to be a size of at most 4096 bytes")
+    REQUIRE(pjrt_read_size(value, &number) && number <= 4096, "text to be a size of at most 4096 bytes")
     options->text = (uint32_t)number;
   }
   if (pjrt_option(text, "array", value, sizeof value)) {
@@ -112,13 +106,12 @@ bool trace_wants(const struct trace_options *options, const char *function) {
   const char *pattern = options->functions;
   if (*pattern == 0) return true;
   bool wanted = false, includes = false, excluded = false;
-  const char *short_name = strncmp(function, "PJRT_", 5) == 0 ? function + 5 : function;
   while (*pattern) {
     const char *end = strchr(pattern, '|');
     if (end == NULL) end = pattern + strlen(pattern);
     const bool excludes = *pattern == '!';
     const char *start = pattern + excludes;
-    const bool match = pjrt_matches(start, end, function) || pjrt_matches(start, end, short_name);
+    const bool match = pjrt_names_function(start, end, function);
     if (excludes) {
       excluded |= match;
     } else {

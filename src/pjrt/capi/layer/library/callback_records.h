@@ -1,6 +1,6 @@
 /* Records of callbacks: what a callback was before ours took its place. */
-#ifndef PJRT_LAYER_RECORDS_H_
-#define PJRT_LAYER_RECORDS_H_
+#ifndef PJRT_LAYER_CALLBACK_RECORDS_H_
+#define PJRT_LAYER_CALLBACK_RECORDS_H_
 
 #include "layer.h"
 
@@ -28,4 +28,4 @@ void pjrt_record_retire(pjrt_token token);
 /* The number of records in use, without those that will end later. */
 size_t pjrt_num_records(void);
 
-#endif /* PJRT_LAYER_RECORDS_H_ */
+#endif /* PJRT_LAYER_CALLBACK_RECORDS_H_ */

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "pjrt_support/system.h"
-#include "records.h"
+#include "callback_records.h"
 
 enum { CHUNK = 1024, MAX_CHUNKS = 4096, RETIRED = 4096 };
 

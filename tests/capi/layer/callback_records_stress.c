@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "records.h"
+#include "callback_records.h"
 
 enum { THREADS = 6, TURNS = 20000, HELD = 64 };
 
