@@ -13,6 +13,7 @@ LIBRARY = HERE.parents[2] / "src" / "pjrt" / "capi" / "layer" / "library"
 
 def test_many_threads_use_records(tiny_cache: Path) -> None:
     flags = ["-fsanitize=thread", "-fPIE", "-pie", f"-I{LIBRARY}"]
-    program = build.build([HERE / "callback_records_stress.c", LIBRARY / "callback_records.c"], tiny_cache, "callback-records-stress", flags)
+    sources = [HERE / "callback_records_stress.c", LIBRARY / "callback_records.c"]
+    program = build.build(sources, tiny_cache, "callback-records-stress", flags)
     done = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("ok\n", "", 0)
