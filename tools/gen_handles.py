@@ -59,7 +59,8 @@ def generate() -> dict[Path, str]:
     return {
         CAPI / "export" / "_gen_handles.pxd": f"{header}{imports}{structs}\n\n{others}{fill}\n",
         CAPI / "export" / "_gen_handles.pyx": (
-            f"{header}from pjrt.capi._gen_abi cimport *\nfrom pjrt.capi.export._trampolines cimport drop\n"
+            f"{header}from pjrt.capi._gen_abi cimport *\n"
+            "from pjrt.capi.export._trampolines cimport drop, pjrt_check_size\n"
             + "".join(getter.function(name) for name, getter in getters.items())
             + f"\n\n{fill}:\n{assignments}"
         ),
@@ -79,8 +80,12 @@ class Getter:
         lines = [f"args.{_name(answer)} = {handle}.{_name(answer)}" for answer in self.answers]
         if name.endswith("_Destroy"):
             lines = [f"if args.{self.handle} != NULL:", f"    drop({handle}.record)"]
-        body = "".join(f"    {line}\n" for line in [*lines, "return NULL"])
-        return f"\n\ncdef {_signature(name)}:\n{body}"
+        check = f'pjrt_check_size(args, PJRT_{name}_Args_FIRST_STRUCT_SIZE, b"PJRT_{name}_Args")'
+        body = "".join(f"        {line}\n" for line in lines)
+        return (
+            f"\n\ncdef {_signature(name)}:\n    cdef PJRT_Error *error = {check}\n"
+            f"    if error == NULL:\n{body}    return error\n"
+        )
 
 
 def _struct(kind: str, getters: dict[str, Getter]) -> str:

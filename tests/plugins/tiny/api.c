@@ -12,6 +12,7 @@ static bool destroys(const char *name) {
 
 #define GUARD(name)                                                                                                   \
   static PJRT_Error *guard_##name(PJRT_##name##_Args *args) {                                                         \
+    TINY_SIZED(PJRT_##name##_Args, args);                                                                             \
     PJRT_Error *fault = fault_before(F_##name, args->struct_size, PJRT_##name##_Args_STRUCT_SIZE);                    \
     if (fault == NULL) return tiny_##name(args);                                                                      \
     PJRT_Error *ignored = destroys(#name) ? tiny_##name(args) : NULL;                                                 \
@@ -22,12 +23,12 @@ TINY_ERROR_FUNCTIONS(GUARD)
 
 static void guard_Error_Destroy(PJRT_Error_Destroy_Args *args) {
   fault_count(F_Error_Destroy);
-  tiny_Error_Destroy(args);
+  if (args->struct_size >= PJRT_Error_Destroy_Args_FIRST_STRUCT_SIZE) tiny_Error_Destroy(args);
 }
 
 static void guard_Error_Message(PJRT_Error_Message_Args *args) {
   fault_count(F_Error_Message);
-  tiny_Error_Message(args);
+  if (args->struct_size >= PJRT_Error_Message_Args_FIRST_STRUCT_SIZE) tiny_Error_Message(args);
 }
 
 /* Room for functions of a newer version behind ours. */

@@ -123,6 +123,7 @@ PJRT_Executable *executable_handle(tiny_executable *owned) {
 
 /* ---- compiling ----------------------------------------------------------------------------------------------------*/
 PJRT_Error *tiny_Compile(PJRT_Compile_Args *args) {
+  TINY_SIZED(PJRT_Program, args->program);
   tiny_executable *executable;
   tiny_status *status =
       executable_make(args->program, args->compile_options, args->compile_options_size, &executable);
@@ -302,6 +303,7 @@ PJRT_Error *tiny_Executable_GetCompiledMemoryStats(PJRT_Executable_GetCompiledMe
 PJRT_Error *tiny_Executable_OptimizedProgram(PJRT_Executable_OptimizedProgram_Args *args) {
   const char *source = args->executable->core->program->source;
   PJRT_Program *program = args->program;
+  TINY_SIZED(PJRT_Program, program);
   program->format = "tiny";
   program->format_size = 4;
   if (program->code == NULL) {

@@ -66,32 +66,39 @@ static PJRT_Error *from_proto(const char *data, size_t size, void **out) {
 }
 
 static PJRT_Error *client_version(PJRT_Client_RuntimeAbiVersion_Args *args) {
+  TINY_SIZED(PJRT_Client_RuntimeAbiVersion_Args, args);
   args->abi_version = version_make(TINY_PLATFORM_ID, TINY_ABI_VERSION);
   return NULL;
 }
 
 static PJRT_Error *executable_version(PJRT_Executable_GetAbiVersion_Args *args) {
+  TINY_SIZED(PJRT_Executable_GetAbiVersion_Args, args);
   args->abi_version = version_make(TINY_PLATFORM_ID, TINY_ABI_VERSION);
   return NULL;
 }
 
 static PJRT_Error *runtime_destroy(PJRT_RuntimeAbiVersion_Destroy_Args *args) {
+  TINY_SIZED(PJRT_RuntimeAbiVersion_Destroy_Args, args);
   return version_free(args->abi_version);
 }
 
 static PJRT_Error *executable_destroy(PJRT_ExecutableAbiVersion_Destroy_Args *args) {
+  TINY_SIZED(PJRT_ExecutableAbiVersion_Destroy_Args, args);
   return version_free(args->abi_version);
 }
 
 static PJRT_Error *fits_runtime(PJRT_RuntimeAbiVersion_IsCompatibleWithRuntime_Args *args) {
+  TINY_SIZED(PJRT_RuntimeAbiVersion_IsCompatibleWithRuntime_Args, args);
   return compare(&args->abi_version->it, &args->other_abi_version->it);
 }
 
 static PJRT_Error *fits_executable(PJRT_RuntimeAbiVersion_IsCompatibleWithExecutable_Args *args) {
+  TINY_SIZED(PJRT_RuntimeAbiVersion_IsCompatibleWithExecutable_Args, args);
   return compare(&args->abi_version->it, &args->executable_abi_version->it);
 }
 
 static PJRT_Error *runtime_to_proto(PJRT_RuntimeAbiVersion_ToProto_Args *args) {
+  TINY_SIZED(PJRT_RuntimeAbiVersion_ToProto_Args, args);
   args->serialized_proto = to_proto(&args->abi_version->it, &args->serialized_proto_size);
   args->serialized_proto_holder = (PJRT_AbiVersion_SerializedProto *)args->serialized_proto;
   args->serialized_proto_deleter = free_proto;
@@ -99,6 +106,7 @@ static PJRT_Error *runtime_to_proto(PJRT_RuntimeAbiVersion_ToProto_Args *args) {
 }
 
 static PJRT_Error *executable_to_proto(PJRT_ExecutableAbiVersion_ToProto_Args *args) {
+  TINY_SIZED(PJRT_ExecutableAbiVersion_ToProto_Args, args);
   args->serialized_proto = to_proto(&args->abi_version->it, &args->serialized_proto_size);
   args->serialized_proto_holder = (PJRT_AbiVersion_SerializedProto *)args->serialized_proto;
   args->serialized_proto_deleter = free_proto;
@@ -106,16 +114,19 @@ static PJRT_Error *executable_to_proto(PJRT_ExecutableAbiVersion_ToProto_Args *a
 }
 
 static PJRT_Error *runtime_platform(PJRT_RuntimeAbiVersion_PlatformId_Args *args) {
+  TINY_SIZED(PJRT_RuntimeAbiVersion_PlatformId_Args, args);
   args->platform_id = args->abi_version->it.platform_id;
   return NULL;
 }
 
 static PJRT_Error *executable_platform(PJRT_ExecutableAbiVersion_PlatformId_Args *args) {
+  TINY_SIZED(PJRT_ExecutableAbiVersion_PlatformId_Args, args);
   args->platform_id = args->abi_version->it.platform_id;
   return NULL;
 }
 
 static PJRT_Error *runtime_from_proto(PJRT_RuntimeAbiVersion_FromProto_Args *args) {
+  TINY_SIZED(PJRT_RuntimeAbiVersion_FromProto_Args, args);
   void *out = NULL;
   PJRT_Error *error = from_proto(args->serialized_proto, args->serialized_proto_size, &out);
   args->abi_version = out;
@@ -123,6 +134,7 @@ static PJRT_Error *runtime_from_proto(PJRT_RuntimeAbiVersion_FromProto_Args *arg
 }
 
 static PJRT_Error *executable_from_proto(PJRT_ExecutableAbiVersion_FromProto_Args *args) {
+  TINY_SIZED(PJRT_ExecutableAbiVersion_FromProto_Args, args);
   void *out = NULL;
   PJRT_Error *error = from_proto(args->serialized_proto, args->serialized_proto_size, &out);
   args->abi_version = out;

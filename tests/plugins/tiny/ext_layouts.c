@@ -22,6 +22,7 @@ void layouts_free(PJRT_Layouts_MemoryLayout **layouts, size_t count) {
 }
 
 static PJRT_Error *destroy(PJRT_Layouts_MemoryLayout_Destroy_Args *args) {
+  TINY_SIZED(PJRT_Layouts_MemoryLayout_Destroy_Args, args);
   if (args->layout == NULL) return NULL;
   layout_free(args->layout);
   live_add(LIVE_LAYOUT, -1);
@@ -34,6 +35,7 @@ static void free_serialized(PJRT_Layouts_SerializedLayout *serialized) {
 }
 
 static PJRT_Error *serialize(PJRT_Layouts_MemoryLayout_Serialize_Args *args) {
+  TINY_SIZED(PJRT_Layouts_MemoryLayout_Serialize_Args, args);
   char *copy = tiny_memdup(args->layout->text, strlen(args->layout->text));
   live_add(LIVE_SERIALIZED, 1);
   args->serialized_bytes = copy;
@@ -54,20 +56,24 @@ static PJRT_Error *default_layout(PJRT_Buffer_Type type, const int64_t *dims, si
 }
 
 static PJRT_Error *client_default(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args *args) {
+  TINY_SIZED(PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args, args);
   return default_layout(args->type, args->dims, args->num_dims, &args->layout);
 }
 
 static PJRT_Error *topology_default(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args *args) {
+  TINY_SIZED(PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args, args);
   return default_layout(args->type, args->dims, args->num_dims, &args->layout);
 }
 
 static PJRT_Error *of_buffer(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args *args) {
+  TINY_SIZED(PJRT_Layouts_PJRT_Buffer_MemoryLayout_Args, args);
   args->layout = layout_make(&args->buffer->shape);
   live_add(LIVE_LAYOUT, 1);
   return NULL;
 }
 
 static PJRT_Error *of_outputs(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args *args) {
+  TINY_SIZED(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args, args);
   tiny_executable *core = args->executable->core;
   const tiny_program *program = core->program;
   pthread_mutex_lock(&core->mutex);
@@ -83,6 +89,7 @@ static PJRT_Error *of_outputs(PJRT_Layouts_PJRT_Executable_GetOutputLayouts_Args
 }
 
 static PJRT_Error *of_parameters(PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args *args) {
+  TINY_SIZED(PJRT_Layouts_PJRT_Executable_GetParameterLayouts_Args, args);
   tiny_executable *core = args->executable->core;
   const tiny_program *program = core->program;
   pthread_mutex_lock(&core->mutex);

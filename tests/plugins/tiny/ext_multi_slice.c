@@ -39,6 +39,7 @@ PJRT_Megascale_Extension megascale_extension = {
 
 /* A failing *_Destroy frees its object first. */
 static PJRT_Error *config_destroy(PJRT_MultiSlice_Config_Destroy_Args *args) {
+  TINY_SIZED(PJRT_MultiSlice_Config_Destroy_Args, args);
   if (args->config) live_add(LIVE_MULTI_SLICE, -1);
   free(args->config);
   TINY_GUARD(MultiSlice_Config_Destroy, args);

@@ -87,6 +87,7 @@ static PJRT_Error *get_compiler(PJRT_PhaseCompile_Get_Compiler_Args *args) {
 }
 
 static void destroy_compiler(PJRT_PhaseCompile_Destroy_Compiler_Args *args) {
+  if (args->struct_size < PJRT_PhaseCompile_Destroy_Compiler_Args_FIRST_STRUCT_SIZE) return;
   if (args->phase_compiler == NULL) return;
   free((void *)args->phase_compiler);
   live_add(LIVE_PHASE_COMPILER, -1);
@@ -143,6 +144,7 @@ static PJRT_Error *run_phases(PJRT_PhaseCompile_Run_Phase_Args *args) {
 }
 
 static void destroy_buffers(PJRT_PhaseCompile_C_Buffers_Destroy_Args *args) {
+  if (args->struct_size < PJRT_PhaseCompile_C_Buffers_Destroy_Args_FIRST_STRUCT_SIZE) return;
   if (args->char_buffers == NULL) return;
   for (size_t i = 0; i < args->num_char_buffers; ++i) free((void *)args->char_buffers[i]);
   free((void *)args->char_buffers);

@@ -10,6 +10,7 @@ struct PJRT_RawBuffer {
 };
 
 static PJRT_Error *create(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args *args) {
+  TINY_SIZED(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args, args);
   tiny_storage *storage;
   tiny_status *status = buffer_use(args->buffer, NULL, &storage);
   if (status) return error_from(status);
@@ -25,6 +26,7 @@ static PJRT_Error *create(PJRT_RawBuffer_CreateRawAliasOfBuffer_Args *args) {
 }
 
 static PJRT_Error *destroy(PJRT_RawBuffer_Destroy_Args *args) {
+  TINY_SIZED(PJRT_RawBuffer_Destroy_Args, args);
   if (args->buffer == NULL) return NULL;
   promise_unref(args->buffer->defined);
   storage_unref(args->buffer->storage);
@@ -34,16 +36,19 @@ static PJRT_Error *destroy(PJRT_RawBuffer_Destroy_Args *args) {
 }
 
 static PJRT_Error *get_size(PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args *args) {
+  TINY_SIZED(PJRT_RawBuffer_GetOnDeviceSizeInBytes_Args, args);
   args->on_device_size_in_bytes = args->buffer->size;
   return NULL;
 }
 
 static PJRT_Error *get_memory(PJRT_RawBuffer_GetMemorySpace_Args *args) {
+  TINY_SIZED(PJRT_RawBuffer_GetMemorySpace_Args, args);
   args->memory_space = &args->buffer->memory->base;
   return NULL;
 }
 
 static PJRT_Error *get_host_pointer(PJRT_RawBuffer_GetHostPointer_Args *args) {
+  TINY_SIZED(PJRT_RawBuffer_GetHostPointer_Args, args);
   args->host_pointer = storage_bytes(args->buffer->storage);
   return NULL;
 }
@@ -82,10 +87,12 @@ static PJRT_Error *push(PJRT_RawBuffer *raw, void *host, int64_t offset, int64_t
 }
 
 static PJRT_Error *to_device(PJRT_RawBuffer_CopyRawHostToDevice_Args *args) {
+  TINY_SIZED(PJRT_RawBuffer_CopyRawHostToDevice_Args, args);
   return push(args->buffer, (void *)args->src, args->offset, args->transfer_size, true, &args->event);
 }
 
 static PJRT_Error *to_host(PJRT_RawBuffer_CopyRawDeviceToHost_Args *args) {
+  TINY_SIZED(PJRT_RawBuffer_CopyRawDeviceToHost_Args, args);
   return push(args->buffer, args->dst, args->offset, args->transfer_size, false, &args->event);
 }
 

@@ -117,6 +117,7 @@ static tiny_status *post_receive(PJRT_Device *device, const tiny_shape *shape, c
 static char *print_key(int64_t key) { return tiny_printf("key %lld", (long long)key); }
 
 static PJRT_Error *send(PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args *args) {
+  TINY_SIZED(PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args, args);
   tiny_status *status = NULL;
   for (size_t i = 0; i < args->num_buffers && !status; ++i) {
     char *key = print_key(args->transfer_keys[i]);
@@ -130,6 +131,7 @@ static PJRT_Error *send(PJRT_Transfers_PJRT_Client_CrossHostSendBuffers_Args *ar
 }
 
 static PJRT_Error *receive(PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args *args) {
+  TINY_SIZED(PJRT_Transfers_PJRT_Client_CrossHostReceiveBuffers_Args, args);
   tiny_status *status = NULL;
   for (size_t i = 0; i < args->num_shapes && !status; ++i) {
     tiny_shape shape;
@@ -161,6 +163,7 @@ static void cancel(const char *descriptor, size_t size, PJRT_Error_Code reason, 
 }
 
 static PJRT_Error *make_receive(PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args *args) {
+  TINY_SIZED(PJRT_Transfers_PJRT_Client_MakeCrossHostReceiveBuffers_Args, args);
   size_t made = 0;
   char *descriptors[TINY_MAX_DEVICES];
   size_t sizes[TINY_MAX_DEVICES];
@@ -203,6 +206,7 @@ static void descriptor_is_there(tiny_status *borrowed, void *arg) {
 }
 
 static void copy_to_remote(PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args *args) {
+  if (!TINY_HAS(args, PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, on_done)) return; /* it can return no error */
   PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args *copy = tiny_memdup(args, sizeof *args);
   if (!TINY_HAS(args, PJRT_Transfers_PJRT_Buffer_CopyToRemoteDevice_Args, descriptor_destructor))
     copy->descriptor_destructor = NULL;

@@ -4,6 +4,7 @@
 
 /* ---- Stream: the stream of a device is its queue ------------------------------------------------------------------*/
 static PJRT_Error *get_stream(PJRT_Get_Stream_For_External_Ready_Events_Args *args) {
+  TINY_SIZED(PJRT_Get_Stream_For_External_Ready_Events_Args, args);
   if (args->device->queue == NULL) return error_make(INVALID, "The device is not addressable by this process");
   args->stream = (intptr_t)args->device->queue;
   return NULL;
@@ -16,6 +17,7 @@ static void wait_for(void *arg) {
 
 /* The work of the buffer's own queue comes in order anyway; another queue stands still until the buffer is there. */
 static PJRT_Error *wait_stream(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args *args) {
+  TINY_SIZED(PJRT_Wait_Until_Buffer_Ready_On_Stream_Args, args);
   tiny_queue *queue = (tiny_queue *)args->stream;
   if (queue != args->buffer->memory->device->queue) queue_push(queue, wait_for, promise_ref(args->buffer->defined));
   return NULL;
@@ -26,6 +28,7 @@ static PJRT_Stream_Extension stream_extension = {
 
 /* ---- Shardings: those that the program gives; none where it gives none ----------------------------------------------*/
 static PJRT_Error *parameter_shardings(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args *args) {
+  TINY_SIZED(PJRT_Shardings_PJRT_Executable_ParameterShardings_Args, args);
   const tiny_program *program = args->executable->core->program;
   args->num_parameters = program->num_parameters;
   args->shardings = program->has_shardings ? (const char *const *)program->parameter_shardings : NULL;
@@ -34,6 +37,7 @@ static PJRT_Error *parameter_shardings(PJRT_Shardings_PJRT_Executable_ParameterS
 }
 
 static PJRT_Error *output_shardings(PJRT_Shardings_PJRT_Executable_OutputShardings_Args *args) {
+  TINY_SIZED(PJRT_Shardings_PJRT_Executable_OutputShardings_Args, args);
   const tiny_program *program = args->executable->core->program;
   args->num_outputs = program->num_outputs;
   args->shardings = program->has_shardings ? (const char *const *)program->output_shardings : NULL;
@@ -56,6 +60,7 @@ static const PJRT_MemoryDescription *const memory_description_handles[TINY_NUM_M
     &memory_descriptions[0], &memory_descriptions[1], &memory_descriptions[2]};
 
 static PJRT_Error *describe_memories(PJRT_DeviceDescription_MemoryDescriptions_Args *args) {
+  TINY_SIZED(PJRT_DeviceDescription_MemoryDescriptions_Args, args);
   args->memory_descriptions = memory_description_handles;
   args->num_memory_descriptions = TINY_NUM_MEMORY_KINDS;
   args->default_memory_index = 0;
@@ -63,6 +68,7 @@ static PJRT_Error *describe_memories(PJRT_DeviceDescription_MemoryDescriptions_A
 }
 
 static PJRT_Error *describe_kind(PJRT_MemoryDescription_Kind_Args *args) {
+  TINY_SIZED(PJRT_MemoryDescription_Kind_Args, args);
   args->kind_id = args->memory_description->kind_id;
   args->kind = tiny_memory_kinds[args->kind_id];
   args->kind_size = strlen(args->kind);
@@ -77,10 +83,12 @@ static PJRT_MemoryDescriptions_Extension memory_descriptions_extension = {
 
 /* ---- FFI ----------------------------------------------------------------------------------------------------------*/
 static PJRT_Error *type_register(PJRT_FFI_Type_Register_Args *args) {
+  TINY_SIZED(PJRT_FFI_Type_Register_Args, args);
   return error_from(ffi_register_type(args->type_name, args->type_name_size, &args->type_id));
 }
 
 static PJRT_Error *user_data_add(PJRT_FFI_UserData_Add_Args *args) {
+  TINY_SIZED(PJRT_FFI_UserData_Add_Args, args);
   PJRT_ExecuteContext *context = args->context;
   PJRT_Error *error = NULL;
   pthread_mutex_lock(&context->mutex);
@@ -102,6 +110,7 @@ static PJRT_Error *user_data_add(PJRT_FFI_UserData_Add_Args *args) {
 }
 
 static PJRT_Error *register_handler(PJRT_FFI_Register_Handler_Args *args) {
+  TINY_SIZED(PJRT_FFI_Register_Handler_Args, args);
   return error_from(ffi_register(args->target_name, args->target_name_size, args->platform_name,
                                  args->platform_name_size, args->handler));
 }
@@ -140,6 +149,7 @@ static PJRT_ExecutableMetadata_Extension metadata_extension = {
 
 /* ---- Triton: an "assembly" that tells what was asked for; the texts are malloc'ed and the caller's --------------------*/
 static PJRT_Error *triton_compile(PJRT_Triton_Compile_Args *args) {
+  TINY_SIZED(PJRT_Triton_Compile_Args, args);
   if (args->module_size == 0) return error_make(INVALID, "The Triton module is empty");
   tiny_bytes text = {0};
   bytes_print(&text, "// arch=%.*s warps=%d ctas=%d stages=%d\n", (int)args->arch_name_size, args->arch_name,

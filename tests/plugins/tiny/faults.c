@@ -142,6 +142,11 @@ void fault_count(tiny_function function) {
   if (atomic_load_explicit(&counting, memory_order_relaxed)) atomic_fetch_add(&calls[function], 1);
 }
 
+PJRT_Error *size_error(const char *type, size_t struct_size, size_t first_size) {
+  if (struct_size >= first_size) return NULL;
+  return error_make(INVALID, "Expected at least %zu bytes of %s, found struct_size %zu", first_size, type, struct_size);
+}
+
 PJRT_Error *fault_before(tiny_function function, size_t struct_size, size_t expected_size) {
   fault_count(function);
   if (atomic_load_explicit(&strict, memory_order_relaxed) && struct_size != expected_size) {

@@ -50,6 +50,7 @@ tiny_status *executable_load(PJRT_Client *client, tiny_executable *owned, PJRT_L
 }
 
 PJRT_Error *tiny_Client_Compile(PJRT_Client_Compile_Args *args) {
+  TINY_SIZED(PJRT_Program, args->program);
   tiny_executable *executable;
   tiny_status *status =
       executable_make(args->program, args->compile_options, args->compile_options_size, &executable);

@@ -448,6 +448,14 @@ typedef enum {
 } tiny_live;
 void live_add(tiny_live kind, int delta);
 void fault_count(tiny_function function);
+/* The error of an argument struct that is shorter than its first version; null where it is long enough. */
+PJRT_Error *size_error(const char *type, size_t struct_size, size_t first_size);
+/* The first line of a function: a struct that is too short ends it. */
+#define TINY_SIZED(type, data)                                                                                        \
+  do {                                                                                                                \
+    PJRT_Error *too_short = size_error(#type, (data)->struct_size, type##_FIRST_STRUCT_SIZE);                         \
+    if (too_short) return too_short;                                                                                  \
+  } while (0)
 PJRT_Error *fault_before(tiny_function function, size_t struct_size, size_t expected_size);
 tiny_status *fault_event(tiny_function function); /* null: no such fault */
 bool fault_legacy_errors(void);
@@ -456,6 +464,7 @@ const char *function_name(tiny_function function);
 /* The first line of an extension's function: a fault, or a struct that is stamped wrongly, ends it. */
 #define TINY_GUARD(function, args)                                                                                    \
   do {                                                                                                                \
+    TINY_SIZED(PJRT_##function##_Args, args);                                                                         \
     PJRT_Error *fault =                                                                                               \
         fault_before(F_##function, (args)->struct_size, PJRT_##function##_Args_STRUCT_SIZE);                          \
     if (fault) return fault;                                                                                          \

@@ -15,7 +15,7 @@ from pjrt.capi.export._event cimport event_of, failed_event
 from pjrt.capi.export._gen_handles cimport BufferHandle
 from pjrt.capi.export._handle_data cimport HandleData
 from pjrt.capi.export._trampolines cimport (
-    drop, keep, notice_trampoline, put, python_error, quiet_trampoline, trampoline
+    drop, keep, notice_trampoline, pjrt_check_size, put, python_error, quiet_trampoline, trampoline
 )
 
 from pjrt.api.errors import InvalidArgumentError
@@ -105,7 +105,12 @@ cdef PJRT_Error *(*_ready_event_trampoline)(void *args) noexcept nogil
 
 cdef PJRT_Error *_ready_event_or_failed(PJRT_Buffer_ReadyEvent_Args *args) noexcept nogil:
     # JAX ends the process if this fails, and it must fail once the interpreter is ending: the event carries the error.
-    cdef PJRT_Error *error = _ready_event_trampoline(args)
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PJRT_Buffer_ReadyEvent_Args_FIRST_STRUCT_SIZE, b"PJRT_Buffer_ReadyEvent_Args"
+    )
+    if error != NULL:
+        return error
+    error = _ready_event_trampoline(args)
     if error == NULL or args.buffer == NULL:
         return error
     args.event = failed_event(error)

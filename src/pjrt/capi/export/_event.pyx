@@ -3,7 +3,7 @@
 from pjrt.capi._gate import close_at_exit
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi.export._trampolines cimport (
-    native_error, pjrt_error_new, pjrt_error_of_text, pjrt_error_release, pjrt_error_share
+    native_error, pjrt_check_size, pjrt_error_new, pjrt_error_of_text, pjrt_error_release, pjrt_error_share
 )
 
 import logging
@@ -167,16 +167,23 @@ close_at_exit.add(_at_exit)
 
 
 cdef PJRT_Error *_destroy(PJRT_Event_Destroy_Args *args) noexcept nogil:
-    pjrt_event_release(&_pending, <pjrt_event *>args.event)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(args, PJRT_Event_Destroy_Args_FIRST_STRUCT_SIZE, b"PJRT_Event_Destroy_Args")
+    if error == NULL:
+        pjrt_event_release(&_pending, <pjrt_event *>args.event)
+    return error
 
 
 cdef PJRT_Error *_is_ready(PJRT_Event_IsReady_Args *args) noexcept nogil:
-    args.is_ready = pjrt_event_is_ready(<pjrt_event *>args.event)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(args, PJRT_Event_IsReady_Args_FIRST_STRUCT_SIZE, b"PJRT_Event_IsReady_Args")
+    if error == NULL:
+        args.is_ready = pjrt_event_is_ready(<pjrt_event *>args.event)
+    return error
 
 
 cdef PJRT_Error *_error(PJRT_Event_Error_Args *args) noexcept nogil:
+    cdef PJRT_Error *error = pjrt_check_size(args, PJRT_Event_Error_Args_FIRST_STRUCT_SIZE, b"PJRT_Event_Error_Args")
+    if error != NULL:
+        return error
     cdef pjrt_event *event = <pjrt_event *>args.event
     if not pjrt_event_is_ready(event):
         return pjrt_error_of_text(
@@ -186,20 +193,29 @@ cdef PJRT_Error *_error(PJRT_Event_Error_Args *args) noexcept nogil:
 
 
 cdef PJRT_Error *_await(PJRT_Event_Await_Args *args) noexcept nogil:
+    cdef PJRT_Error *error = pjrt_check_size(args, PJRT_Event_Await_Args_FIRST_STRUCT_SIZE, b"PJRT_Event_Await_Args")
+    if error != NULL:
+        return error
     # The caller may hold the GIL, which the device needs to finish.
     cdef PyThreadState *state = pjrt_gil_let_go()
-    cdef PJRT_Error *error = pjrt_event_await(&_pending, <pjrt_event *>args.event)
+    error = pjrt_event_await(&_pending, <pjrt_event *>args.event)
     pjrt_gil_take_back(state)
     return error
 
 
 cdef PJRT_Error *_on_ready(PJRT_Event_OnReady_Args *args) noexcept nogil:
+    cdef PJRT_Error *error = pjrt_check_size(args, PJRT_Event_OnReady_Args_FIRST_STRUCT_SIZE, b"PJRT_Event_OnReady_Args")
+    if error != NULL:
+        return error
     if pjrt_event_on_ready(<pjrt_event *>args.event, args.callback, args.user_arg):
         return NULL
     return pjrt_error_of_text(PJRT_Error_Code_RESOURCE_EXHAUSTED, b"no memory for a callback")
 
 
 cdef PJRT_Error *_create(PJRT_Event_Create_Args *args) noexcept nogil:
+    cdef PJRT_Error *error = pjrt_check_size(args, PJRT_Event_Create_Args_FIRST_STRUCT_SIZE, b"PJRT_Event_Create_Args")
+    if error != NULL:
+        return error
     # The handle is the only reference: the caller can destroy an event that was never set, and no other caller waits.
     args.event = <PJRT_Event *>pjrt_event_new(&_pending, 1)
     if args.event == NULL:
@@ -208,7 +224,9 @@ cdef PJRT_Error *_create(PJRT_Event_Create_Args *args) noexcept nogil:
 
 
 cdef PJRT_Error *_set(PJRT_Event_Set_Args *args) noexcept nogil:
-    cdef PJRT_Error *error = NULL
+    cdef PJRT_Error *error = pjrt_check_size(args, PJRT_Event_Set_Args_FIRST_STRUCT_SIZE, b"PJRT_Event_Set_Args")
+    if error != NULL:
+        return error
     if args.error_code != PJRT_Error_Code_OK:
         error = pjrt_error_new(args.error_code, args.error_message, args.error_message_size)
     if pjrt_event_set(&_pending, <pjrt_event *>args.event, error):

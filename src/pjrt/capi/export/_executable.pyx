@@ -8,6 +8,7 @@ from pjrt.capi._values cimport NamedValues
 from pjrt.capi.export._gen_handles cimport ExecutableHandle
 from pjrt.capi.export._handle_data cimport HandleData
 from pjrt.capi.export._owned_bytes cimport give_bytes
+from pjrt.capi.export._program cimport check_program_size
 from pjrt.capi.export._trampolines cimport has_field, keep, put, trampoline
 
 from pjrt import stablehlo
@@ -160,6 +161,7 @@ cdef object _for_frameworks(program):
 cdef int _optimized_program(void *raw) except -1:
     args = <PJRT_Executable_OptimizedProgram_Args *>raw
     cdef PJRT_Program *target = args.program
+    check_program_size(target)
     cdef ExecutableRecord record = executable_record(args.executable)
     # Called twice: for the size with no memory to write to, then with memory of that size.
     if record.optimized is None:

@@ -7,7 +7,9 @@ from libc.stdint cimport int64_t
 from libc.stdlib cimport free
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi.export._trampolines cimport drop, has_field, keep, pjrt_error_new, put, take_error, trampoline
+from pjrt.capi.export._trampolines cimport (
+    drop, has_field, keep, pjrt_check_size, pjrt_error_new, put, take_error, trampoline
+)
 
 import dataclasses
 
@@ -187,8 +189,12 @@ cdef int _create_context(void *raw) except -1:
 
 
 cdef PJRT_Error *_destroy_context(PJRT_ExecuteContext_Destroy_Args *args) noexcept nogil:
-    drop(<void *>args.context)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PJRT_ExecuteContext_Destroy_Args_FIRST_STRUCT_SIZE, b"PJRT_ExecuteContext_Destroy_Args"
+    )
+    if error == NULL:
+        drop(<void *>args.context)
+    return error
 
 
 cdef int fill_table(PJRT_Api *table) except -1:

@@ -16,7 +16,7 @@ from pjrt.capi.export._gen_handles cimport PJRT_DeviceDescription_MemoryDescript
 from pjrt.capi.export._owned_bytes cimport give_bytes
 from pjrt.capi.export._profiler cimport fill_profiler, own_profiler
 from pjrt.capi.export._topology cimport topology_record
-from pjrt.capi.export._trampolines cimport drop, keep, put, trampoline
+from pjrt.capi.export._trampolines cimport declare_sizes, drop, keep, pjrt_check_size, put, trampoline
 
 from pjrt.api.errors import UnimplementedError
 
@@ -73,6 +73,10 @@ cdef int _fill_shared() except -1:
     _fill_abi_version(&_shared.abi_version)
     fill_ffi(&_shared.ffi)
     fill_profiler(&_shared.profiler_functions)
+    declare_sizes(&_shared.layouts, PJRT_Extension_Type_Layouts + 1)
+    declare_sizes(&_shared.shardings, PJRT_Extension_Type_Shardings + 1)
+    declare_sizes(&_shared.abi_version, PJRT_Extension_Type_AbiVersion + 1)
+    declare_sizes(&_shared.ffi, PJRT_Extension_Type_FFI + 1)
     _shared_is_filled = True
 
 
@@ -92,8 +96,12 @@ cdef PJRT_Layouts_MemoryLayout *_give_layout(layout) except NULL:
 
 
 cdef PJRT_Error *_layout_destroy(PJRT_Layouts_MemoryLayout_Destroy_Args *args) noexcept nogil:
-    drop(<void *>args.layout)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PJRT_Layouts_MemoryLayout_Destroy_Args_FIRST_STRUCT_SIZE, b"PJRT_Layouts_MemoryLayout_Destroy_Args"
+    )
+    if error == NULL:
+        drop(<void *>args.layout)
+    return error
 
 
 cdef int _layout_serialize(void *raw) except -1:
@@ -200,13 +208,21 @@ cdef int _executable_abi_version(void *raw) except -1:
 
 
 cdef PJRT_Error *_runtime_destroy(PJRT_RuntimeAbiVersion_Destroy_Args *args) noexcept nogil:
-    drop(<void *>args.abi_version)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PJRT_RuntimeAbiVersion_Destroy_Args_FIRST_STRUCT_SIZE, b"PJRT_RuntimeAbiVersion_Destroy_Args"
+    )
+    if error == NULL:
+        drop(<void *>args.abi_version)
+    return error
 
 
 cdef PJRT_Error *_executable_destroy(PJRT_ExecutableAbiVersion_Destroy_Args *args) noexcept nogil:
-    drop(<void *>args.abi_version)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PJRT_ExecutableAbiVersion_Destroy_Args_FIRST_STRUCT_SIZE, b"PJRT_ExecutableAbiVersion_Destroy_Args"
+    )
+    if error == NULL:
+        drop(<void *>args.abi_version)
+    return error
 
 
 cdef int _check_compatible(void *raw) except -1:

@@ -46,8 +46,12 @@ cdef int _add_user_data(void *raw) except -1:
     context.add_user_data(args.user_data.type_id, <uintptr_t>args.user_data.data)
 
 
-define_plugin_trampoline(_REGISTER_TYPE, _register_type)
-define_plugin_trampoline(_REGISTER_HANDLER, _register_handler)
+define_plugin_trampoline(
+    _REGISTER_TYPE, _register_type, PJRT_FFI_Type_Register_Args_FIRST_STRUCT_SIZE, b"PJRT_FFI_Type_Register_Args"
+)
+define_plugin_trampoline(
+    _REGISTER_HANDLER, _register_handler, PJRT_FFI_Register_Handler_Args_FIRST_STRUCT_SIZE, b"PJRT_FFI_Register_Handler_Args"
+)
 
 
 cdef int fill_ffi(PJRT_FFI_Extension *extension) except -1:

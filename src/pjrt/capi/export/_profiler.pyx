@@ -5,7 +5,8 @@ from libc.string cimport memcpy
 
 from pjrt.capi._gen_abi cimport *
 from pjrt.capi.export._trampolines cimport (
-    define_plugin_trampoline, drop, keep, pjrt_error_release, plugin_trampoline, put, trampoline
+    declare_size, define_plugin_trampoline, drop, keep, pjrt_check_size, pjrt_error_release, plugin_trampoline, put,
+    trampoline
 )
 
 from pjrt.api.errors import InvalidArgumentError
@@ -28,16 +29,22 @@ cdef _Session _session(PLUGIN_Profiler *handle):
 
 
 cdef void _error_destroy(PLUGIN_Profiler_Error_Destroy_Args *args) noexcept nogil:
-    pjrt_error_release(<PJRT_Error *>args.error)
+    if args.struct_size >= PLUGIN_Profiler_Error_Destroy_Args_FIRST_STRUCT_SIZE:  # it can return no error
+        pjrt_error_release(<PJRT_Error *>args.error)
 
 
 cdef void _error_message(PLUGIN_Profiler_Error_Message_Args *args) noexcept nogil:
-    pjrt_error_read(<const PJRT_Error *>args.error, &args.message, &args.message_size)
+    if args.struct_size >= PLUGIN_Profiler_Error_Message_Args_FIRST_STRUCT_SIZE:  # it can return no error
+        pjrt_error_read(<const PJRT_Error *>args.error, &args.message, &args.message_size)
 
 
 cdef PLUGIN_Profiler_Error *_error_get_code(PLUGIN_Profiler_Error_GetCode_Args *args) noexcept nogil:
-    args.code = <int>pjrt_error_code(<const PJRT_Error *>args.error)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PLUGIN_Profiler_Error_GetCode_Args_FIRST_STRUCT_SIZE, b"PLUGIN_Profiler_Error_GetCode_Args"
+    )
+    if error == NULL:
+        args.code = <int>pjrt_error_code(<const PJRT_Error *>args.error)
+    return <PLUGIN_Profiler_Error *>error
 
 
 cdef int _create(table, void *raw) except -1:
@@ -48,8 +55,12 @@ cdef int _create(table, void *raw) except -1:
 
 
 cdef PLUGIN_Profiler_Error *_destroy(PLUGIN_Profiler_Destroy_Args *args) noexcept nogil:
-    drop(<void *>args.profiler)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PLUGIN_Profiler_Destroy_Args_FIRST_STRUCT_SIZE, b"PLUGIN_Profiler_Destroy_Args"
+    )
+    if error == NULL:
+        drop(<void *>args.profiler)
+    return <PLUGIN_Profiler_Error *>error
 
 
 cdef int _start(void *raw) except -1:
@@ -74,7 +85,9 @@ cdef int _collect(void *raw) except -1:
     args.buffer_size_in_bytes = len(profile)
 
 
-define_plugin_trampoline(_CREATE, _create)
+define_plugin_trampoline(
+    _CREATE, _create, PLUGIN_Profiler_Create_Args_FIRST_STRUCT_SIZE, b"PLUGIN_Profiler_Create_Args"
+)
 
 
 cdef int fill_profiler(PLUGIN_Profiler_Api *api) except -1:
@@ -87,6 +100,12 @@ cdef int fill_profiler(PLUGIN_Profiler_Api *api) except -1:
     put(&api.start, trampoline(_start))
     put(&api.stop, trampoline(_stop))
     put(&api.collect_data, trampoline(_collect))
+    declare_size(<void *>api.start, PLUGIN_Profiler_Destroy_Args_FIRST_STRUCT_SIZE, b"PLUGIN_Profiler_Start_Args")
+    declare_size(<void *>api.stop, PLUGIN_Profiler_Destroy_Args_FIRST_STRUCT_SIZE, b"PLUGIN_Profiler_Stop_Args")
+    declare_size(
+        <void *>api.collect_data, PLUGIN_Profiler_CollectData_Args_FIRST_STRUCT_SIZE,
+        b"PLUGIN_Profiler_CollectData_Args",
+    )
 
 
 cdef void own_profiler(PJRT_Profiler_Extension *extension, PLUGIN_Profiler_Api *api, int plugin) noexcept:

@@ -1,4 +1,5 @@
 from pjrt.capi._gen_abi cimport PJRT_Program
 
+cdef int check_program_size(const PJRT_Program *program) except -1
 cdef object read_program(const PJRT_Program *program, object compiler)
 cdef object read_options(const char *data, size_t size)

@@ -15,7 +15,8 @@ from pjrt.capi.export._gen_handles cimport fill_getters
 from pjrt.capi.export._key_value_store cimport key_value_store
 from pjrt.capi.export._topology cimport TopologyRecord
 from pjrt.capi.export._trampolines cimport (
-    add_plugin, define_plugin_trampoline, keep, pjrt_error_release, plugin_trampoline, put, remove_plugin
+    add_plugin, declare_sizes, define_plugin_trampoline, keep, pjrt_check_size, pjrt_error_release, plugin_trampoline,
+    put, remove_plugin
 )
 
 cdef extern from "pjrt_support/error.h" nogil:
@@ -126,6 +127,7 @@ cdef int _copy_shared_functions(PJRT_Api *table) except -1:
         _to_host.fill_table(&_shared)
         _topology.fill_table(&_shared)
         _transfer.fill_table(&_shared)
+        declare_sizes(&_shared, 0)
         _shared_is_filled = True
     cdef void **source = <void **>(<char *>&_shared)
     cdef void **target = <void **>(<char *>table)
@@ -173,26 +175,42 @@ cdef int _deserialize_topology(plugin, void *raw) except -1:
     args.topology = TopologyRecord.of(topology, (<Table>plugin).plugin.platform_name, None).give()
 
 
-define_plugin_trampoline(_INITIALIZE, _initialize)
-define_plugin_trampoline(_ATTRIBUTES, _attributes)
-define_plugin_trampoline(_CREATE_CLIENT, _create_client)
-define_plugin_trampoline(_CREATE_TOPOLOGY, _create_topology)
-define_plugin_trampoline(_DESERIALIZE_TOPOLOGY, _deserialize_topology)
+define_plugin_trampoline(
+    _INITIALIZE, _initialize, PJRT_Plugin_Initialize_Args_FIRST_STRUCT_SIZE, b"PJRT_Plugin_Initialize_Args"
+)
+define_plugin_trampoline(
+    _ATTRIBUTES, _attributes, PJRT_Plugin_Attributes_Args_FIRST_STRUCT_SIZE, b"PJRT_Plugin_Attributes_Args"
+)
+define_plugin_trampoline(
+    _CREATE_CLIENT, _create_client, PJRT_Client_Create_Args_FIRST_STRUCT_SIZE, b"PJRT_Client_Create_Args"
+)
+define_plugin_trampoline(
+    _CREATE_TOPOLOGY, _create_topology, PJRT_TopologyDescription_Create_Args_FIRST_STRUCT_SIZE, b"PJRT_TopologyDescription_Create_Args"
+)
+define_plugin_trampoline(
+    _DESERIALIZE_TOPOLOGY, _deserialize_topology, PJRT_TopologyDescription_Deserialize_Args_FIRST_STRUCT_SIZE, b"PJRT_TopologyDescription_Deserialize_Args"
+)
 
 
 cdef void _error_destroy(PJRT_Error_Destroy_Args *args) noexcept nogil:
-    pjrt_error_release(args.error)
+    if args.struct_size >= PJRT_Error_Destroy_Args_FIRST_STRUCT_SIZE:  # it can return no error
+        pjrt_error_release(args.error)
 
 
 cdef void _error_message(PJRT_Error_Message_Args *args) noexcept nogil:
-    pjrt_error_read(args.error, &args.message, &args.message_size)
+    if args.struct_size >= PJRT_Error_Message_Args_FIRST_STRUCT_SIZE:  # it can return no error
+        pjrt_error_read(args.error, &args.message, &args.message_size)
 
 
 cdef PJRT_Error *_error_get_code(PJRT_Error_GetCode_Args *args) noexcept nogil:
-    args.code = pjrt_error_code(args.error)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(args, PJRT_Error_GetCode_Args_FIRST_STRUCT_SIZE, b"PJRT_Error_GetCode_Args")
+    if error == NULL:
+        args.code = pjrt_error_code(args.error)
+    return error
 
 
 cdef PJRT_Error *_error_for_each_payload(PJRT_Error_ForEachPayload_Args *args) noexcept nogil:
-    pjrt_error_visit(args.error, args.visitor, args.user_arg)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(args, PJRT_Error_ForEachPayload_Args_FIRST_STRUCT_SIZE, b"PJRT_Error_ForEachPayload_Args")
+    if error == NULL:
+        pjrt_error_visit(args.error, args.visitor, args.user_arg)
+    return error

@@ -9,11 +9,18 @@ cdef extern from "pjrt_support/error.h" nogil:
     void pjrt_error_release(PJRT_Error *error)
     PJRT_Error *pjrt_error_share(PJRT_Error *error)
 
+cdef extern from "pjrt_support/struct_size.h" nogil:
+    PJRT_Error *pjrt_check_size(const void *args, size_t expected, const char *name)
+
 cdef void *trampoline(implementation_t implementation) except NULL
 cdef void *quiet_trampoline(implementation_t implementation) except NULL
 cdef void *notice_trampoline(implementation_t implementation) except NULL
 cdef void *plugin_trampoline(int plugin, int number) noexcept
-cdef int define_plugin_trampoline(int number, plugin_implementation_t implementation) except -1
+cdef int define_plugin_trampoline(
+    int number, plugin_implementation_t implementation, size_t size, const char *name
+) except -1
+cdef void declare_sizes(const void *table, unsigned number) noexcept nogil
+cdef void declare_size(const void *function, size_t size, const char *name) noexcept nogil
 cdef int add_plugin(object plugin) except -1
 cdef int remove_plugin(int number) except -1
 cdef PJRT_Error *native_error(object error) noexcept

@@ -38,8 +38,23 @@ cdef extern from "pjrt_support/trampolines.h" nogil:
     const int PJRT_NUM_PLUGINS
     const int PJRT_NUM_PLUGIN_TRAMPOLINES
 
+cdef extern from "pjrt_support/_gen_argument_sizes.h" nogil:
+    ctypedef struct pjrt_argument_size:
+        unsigned table
+        unsigned offset
+        size_t size
+        const char *name
+    const pjrt_argument_size pjrt_argument_sizes[512]
+    const int PJRT_NUM_ARGUMENT_SIZES
+
+cdef struct _Arguments:
+    size_t size  # the fewest bytes that callers stamp into the struct
+    const char *name
+
 cdef implementation_t _implementations[192]
+cdef _Arguments _arguments[192]
 cdef plugin_implementation_t _plugin_implementations[8]
+cdef _Arguments _plugin_arguments[8]
 cdef bint _is_quiet[192]
 cdef bint _is_notice[192]
 cdef int _num_trampolines = 0
@@ -61,11 +76,45 @@ cdef void *trampoline(implementation_t implementation) except NULL:
     return <void *>pjrt_trampolines[_num_trampolines - 1]
 
 
-cdef int define_plugin_trampoline(int number, plugin_implementation_t implementation) except -1:
-    """Set the implementation of a trampoline of which each exported plugin has its own."""
+cdef int define_plugin_trampoline(
+    int number, plugin_implementation_t implementation, size_t size, const char *name
+) except -1:
+    """Set the implementation of a trampoline of which each exported plugin has its own.
+
+    Args:
+        number: which of a plugin's own trampolines.
+        implementation: what it calls.
+        size: the fewest bytes that callers stamp into the argument struct.
+        name: the struct's name.
+    """
     if not 0 <= number < PJRT_NUM_PLUGIN_TRAMPOLINES:
         raise InternalError(f"expected a trampoline number below {PJRT_NUM_PLUGIN_TRAMPOLINES}, found {number}")
     _plugin_implementations[number] = implementation
+    _plugin_arguments[number] = _Arguments(size, name)
+
+
+cdef void declare_sizes(const void *table, unsigned number) noexcept nogil:
+    """Declare the argument structs of all trampolines in a table, so that each refuses one that is too short.
+
+    Args:
+        table: a filled ``PJRT_Api``, or the struct of an extension.
+        number: 0 for ``PJRT_Api``; for an extension, its number plus one.
+    """
+    cdef const pjrt_argument_size *each
+    cdef int i
+    for i in range(PJRT_NUM_ARGUMENT_SIZES):
+        each = &pjrt_argument_sizes[i]
+        if each.table == number:
+            declare_size((<const void *const *>(<const char *>table + each.offset))[0], each.size, each.name)
+
+
+cdef void declare_size(const void *function, size_t size, const char *name) noexcept nogil:
+    """Declare the argument struct of a function, if that is a trampoline: other functions check their arguments."""
+    cdef int number
+    for number in range(_num_trampolines):
+        if <const void *>pjrt_trampolines[number] == function:
+            _arguments[number] = _Arguments(size, name)
+            return
 
 
 cdef int add_plugin(plugin) except -1:
@@ -117,7 +166,9 @@ cdef void *plugin_trampoline(int plugin, int number) noexcept:
 
 
 cdef PJRT_Error *_enter(void *args, int number) noexcept nogil:
-    cdef PJRT_Error *error
+    cdef PJRT_Error *error = pjrt_check_size(args, _arguments[number].size, _arguments[number].name)
+    if error != NULL:
+        return error
     if not gate_enter():
         return NULL if _is_quiet[number] or _is_notice[number] else _closed()
     error = _run(number, args)
@@ -126,10 +177,14 @@ cdef PJRT_Error *_enter(void *args, int number) noexcept nogil:
 
 
 cdef PJRT_Error *_enter_plugin(void *args, int number) noexcept nogil:
-    cdef PJRT_Error *error
+    cdef int plugin = number // PJRT_NUM_PLUGIN_TRAMPOLINES
+    number = number % PJRT_NUM_PLUGIN_TRAMPOLINES
+    cdef PJRT_Error *error = pjrt_check_size(args, _plugin_arguments[number].size, _plugin_arguments[number].name)
+    if error != NULL:
+        return error
     if not gate_enter():
         return _closed()
-    error = _run_plugin(number // PJRT_NUM_PLUGIN_TRAMPOLINES, number % PJRT_NUM_PLUGIN_TRAMPOLINES, args)
+    error = _run_plugin(plugin, number, args)
     gate_leave()
     return error
 

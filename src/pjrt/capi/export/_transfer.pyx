@@ -9,7 +9,7 @@ from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport memory_space_of
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._host_memory cimport host_array, host_memory
-from pjrt.capi.export._trampolines cimport drop, keep, put, python_error, quiet_trampoline, trampoline
+from pjrt.capi.export._trampolines cimport drop, keep, pjrt_check_size, put, python_error, quiet_trampoline, trampoline
 
 from pjrt.api.shape_spec import ShapeSpec
 
@@ -113,8 +113,12 @@ cdef object _stream(PJRT_CopyToDeviceStream *handle):
 
 
 cdef PJRT_Error *_stream_destroy(PJRT_CopyToDeviceStream_Destroy_Args *args) noexcept nogil:
-    drop(<void *>args.stream)
-    return NULL
+    cdef PJRT_Error *error = pjrt_check_size(
+        args, PJRT_CopyToDeviceStream_Destroy_Args_FIRST_STRUCT_SIZE, b"PJRT_CopyToDeviceStream_Destroy_Args"
+    )
+    if error == NULL:
+        drop(<void *>args.stream)
+    return error
 
 
 cdef int _stream_add_chunk(void *raw) except -1:
