@@ -123,6 +123,7 @@ def test_importing_the_package_is_light() -> None:
 
 LAZY = [
     "pjrt",
+    "pjrt.conformance",
     "pjrt.devices.reference",
     "pjrt.frameworks",
     "pjrt.ifrt",

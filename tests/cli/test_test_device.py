@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from pjrt.cli import main
 
-DEVICES = Path(__file__).parents[1] / "conformance" / "devices_under_test.py"
+DEVICES = Path(__file__).parents[1] / "conformance" / "device" / "devices_under_test.py"
 
 
 def test_findings_are_printed_with_their_programs() -> None:

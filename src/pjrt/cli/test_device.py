@@ -76,7 +76,7 @@ def test_device(
     exit code is 0 if nothing is wrong, 1 if something is, 2 if no client can be made.
     """
     from pjrt.conformance import Choice, check_device
-    from pjrt.conformance.plan import GROUPS
+    from pjrt.conformance.device.plan import GROUPS
 
     with progress(f"testing {device}"):
         report = check_device(

@@ -1,15 +1,37 @@
-"""Conformance: whether a device is right, by the reference interpreter and by what every device must do.
+"""Conformance: whether a device or a plugin is right, by the reference interpreter and by what the C API requires.
 
-``check_device("my.py:make_client")`` is ``pjrt test-device``. The table of operations (``operations``, ``cases_of``)
-has the smallest programs of each operation of StableHLO, with arguments and the accuracy that results must have; it
-knows no device. This package must not know any one device but the judge, ``reference``.
+``check_device("my.py:make_client")`` is ``pjrt test-device``; ``check_plugin("libmine.so")`` is ``pjrt conform``. The
+table of operations (``operations``, ``cases_of``) has the smallest programs of each operation of StableHLO, with
+arguments and the accuracy that results must have; it knows no device. This package must not know any one device but the
+judge, ``reference``.
+
+Names are imported at their first use: the processes of checks run modules of this package.
 """
 
-from pjrt.conformance.device_test import check_device
-from pjrt.conformance.finding import Finding, Kind
-from pjrt.conformance.operation_case import OperationCase
-from pjrt.conformance.operation_table import cases_of, operations
-from pjrt.conformance.plan import Choice
-from pjrt.conformance.report import Report
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pjrt.api.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from pjrt.conformance.device.device_test import check_device
+    from pjrt.conformance.device.finding import Finding, Kind
+    from pjrt.conformance.device.plan import Choice
+    from pjrt.conformance.device.report import Report
+    from pjrt.conformance.operation_case import OperationCase
+    from pjrt.conformance.operation_table import cases_of, operations
 
 __all__ = ["Choice", "Finding", "Kind", "OperationCase", "Report", "cases_of", "check_device", "operations"]
+
+_HOMES = {
+    ".device.device_test": "check_device",
+    ".device.finding": "Finding Kind",
+    ".device.plan": "Choice",
+    ".device.report": "Report",
+    ".operation_case": "OperationCase",
+    ".operation_table": "cases_of operations",
+}
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -14,12 +14,12 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError, UnimplementedError
 from pjrt.conformance import values
 from pjrt.conformance.accuracy import ROUNDED
-from pjrt.conformance.checks import Check, Outcome, Session, Skipped
-from pjrt.conformance.finding import Finding, Kind
+from pjrt.conformance.device.checks import Check, Outcome, Session, Skipped
+from pjrt.conformance.device.finding import Finding, Kind
+from pjrt.conformance.device.operation_check import shown, shown_inputs
+from pjrt.conformance.device.sample import sample_of
 from pjrt.conformance.judge import first_difference
 from pjrt.conformance.operation_case import Array
-from pjrt.conformance.operation_check import shown, shown_inputs
-from pjrt.conformance.sample import sample_of
 from pjrt.devices.reference.plugin import ReferencePlugin
 
 _DEVICES = 2

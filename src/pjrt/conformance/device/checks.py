@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pjrt.api.client import Client
-from pjrt.conformance.finding import Finding
+from pjrt.conformance.device.finding import Finding
 
 
 @dataclass(frozen=True, slots=True)

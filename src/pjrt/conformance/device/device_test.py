@@ -19,12 +19,12 @@ from typing import Any
 from pjrt.api.capability import Capabilities
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import InternalError, InvalidArgumentError, PjrtError
-from pjrt.conformance.finding import Finding, Kind
-from pjrt.conformance.operation_check import shown_inputs
+from pjrt.conformance.device.finding import Finding, Kind
+from pjrt.conformance.device.operation_check import shown_inputs
+from pjrt.conformance.device.plan import GROUPS, JAX, Choice, plan
+from pjrt.conformance.device.report import Report
+from pjrt.conformance.device.worker import Task
 from pjrt.conformance.operation_table import cases_of
-from pjrt.conformance.plan import GROUPS, JAX, Choice, plan
-from pjrt.conformance.report import Report
-from pjrt.conformance.worker import Task
 from pjrt.system.python_process import Ended
 
 _START_SECONDS = 60.0
@@ -189,7 +189,7 @@ class _Worker:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         self._child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pjrt.conformance.worker"],
+            [sys.executable, "-P", "-m", "pjrt.conformance.device.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._printed,

@@ -15,10 +15,10 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import DataLossError, PjrtError, StatusCode, UnimplementedError
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.conformance import values
-from pjrt.conformance.checks import Check, Outcome, Session, Skipped
-from pjrt.conformance.finding import Finding, Kind
-from pjrt.conformance.operation_check import shown_inputs
-from pjrt.conformance.sample import Sample, sample_of
+from pjrt.conformance.device.checks import Check, Outcome, Session, Skipped
+from pjrt.conformance.device.finding import Finding, Kind
+from pjrt.conformance.device.operation_check import shown_inputs
+from pjrt.conformance.device.sample import Sample, sample_of
 from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
 
 _SHAPE = (3, 5)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import PjrtError
-from pjrt.conformance.checks import Check, Outcome, Session, Skipped
-from pjrt.conformance.finding import Finding, Kind
+from pjrt.conformance.device.checks import Check, Outcome, Session, Skipped
+from pjrt.conformance.device.finding import Finding, Kind
 from pjrt.host_memory.difference import Difference
 
 _PLATFORM = "pjrt_test_device"

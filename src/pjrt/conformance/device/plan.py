@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pjrt.api.capability import Capabilities
 from pjrt.api.element_type import ElementType
-from pjrt.conformance import behaviour_checks, device_checks, jax_checks
-from pjrt.conformance.checks import Check
-from pjrt.conformance.operation_check import OperationCheck
+from pjrt.conformance.device import behaviour_checks, device_checks, jax_checks
+from pjrt.conformance.device.checks import Check
+from pjrt.conformance.device.operation_check import OperationCheck
 from pjrt.conformance.operation_table import cases_of, operations
 
 JAX = "jax"

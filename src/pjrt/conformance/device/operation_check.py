@@ -10,8 +10,8 @@ import numpy as np
 
 from pjrt.api.client import Client
 from pjrt.api.errors import PjrtError, StatusCode
-from pjrt.conformance.checks import Outcome, Session, Skipped
-from pjrt.conformance.finding import Finding, Kind
+from pjrt.conformance.device.checks import Outcome, Session, Skipped
+from pjrt.conformance.device.finding import Finding, Kind
 from pjrt.conformance.judge import Judge, first_difference
 from pjrt.conformance.operation_case import Array, OperationCase
 from pjrt.host_memory.difference import Difference, spelled

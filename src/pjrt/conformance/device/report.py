@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pjrt.conformance.finding import Finding
+from pjrt.conformance.device.finding import Finding
 
 
 @dataclass(frozen=True, slots=True)
