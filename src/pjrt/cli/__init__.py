@@ -16,6 +16,7 @@ _COMMANDS = {
     "check": ("pjrt.cli.check:check", "Check whether devices can run a program, and why not."),
     "compare": ("pjrt.cli.compare:compare", "Compare the results of devices; find the first operation that differs."),
     "compile": ("pjrt.cli.compile:compile_", "Compile a program for devices that need not be here."),
+    "conform": ("pjrt.cli.conform:conform", "Check whether a plugin does what the C API requires."),
     "export": ("pjrt.cli.export:export", "Write a device as a PJRT plugin library."),
     "devices": ("pjrt.cli.devices:devices", "List the devices that are here."),
     "info": ("pjrt.cli.info:info", "Print the report to paste into a bug."),

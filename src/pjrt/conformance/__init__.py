@@ -21,8 +21,22 @@ if TYPE_CHECKING:
     from pjrt.conformance.device.report import Report
     from pjrt.conformance.operation_case import OperationCase
     from pjrt.conformance.operation_table import cases_of, operations
+    from pjrt.conformance.plugin.plugin_report import PluginReport
+    from pjrt.conformance.plugin.plugin_test import UnloadableError, check_plugin
 
-__all__ = ["Choice", "Finding", "Kind", "OperationCase", "Report", "cases_of", "check_device", "operations"]
+__all__ = [
+    "Choice",
+    "Finding",
+    "Kind",
+    "OperationCase",
+    "PluginReport",
+    "Report",
+    "UnloadableError",
+    "cases_of",
+    "check_device",
+    "check_plugin",
+    "operations",
+]
 
 _HOMES = {
     ".device.device_test": "check_device",
@@ -31,6 +45,8 @@ _HOMES = {
     ".device.report": "Report",
     ".operation_case": "OperationCase",
     ".operation_table": "cases_of operations",
+    ".plugin.plugin_report": "PluginReport",
+    ".plugin.plugin_test": "UnloadableError check_plugin",
 }
 
 if not TYPE_CHECKING:

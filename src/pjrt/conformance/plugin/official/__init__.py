@@ -1,0 +1,1 @@
+"""What the C tests of XLA expect of a plugin."""

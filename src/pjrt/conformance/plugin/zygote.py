@@ -1,0 +1,81 @@
+"""The zygote: a process that has imported what checks need, and forks a process for each check.
+
+It never loads the plugin, so each check begins with a plugin that nothing has used. The task comes pickled on the
+standard input; an event for each outcome goes, pickled, to the standard output. Where processes cannot be forked, the
+zygote starts one for each check, which imports everything anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, BinaryIO
+
+from pjrt.conformance.plugin.check import all_checks
+from pjrt.conformance.plugin.child import Child, ForkedChild, SpawnedChild, wait_for_any
+from pjrt.conformance.plugin.process import LOADING, Task
+
+_PREPARED = ("pjrt", "jaxlib", "numpy", "ml_dtypes", "google")
+"""The packages whose modules are imported before processes are forked, if a process of the plugin imports them."""
+
+
+def main() -> None:
+    """Run the task of the standard input."""
+    task: Task = pickle.load(sys.stdin.buffer)
+    events = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    all_checks()
+    kind = ForkedChild if hasattr(os, "fork") else SpawnedChild
+    with contextlib.suppress(BrokenPipeError), tempfile.TemporaryDirectory(prefix="pjrt-conform-") as folder:
+        slots = [kind(folder, number) for number in range(task.jobs)]
+        loaded = _load(task, slots[0])
+        _send(events, loaded)
+        if loaded["kind"] == "loaded":
+            if kind is ForkedChild:
+                _prepare(loaded.pop("modules"))
+            _run(task, slots, events)
+
+
+def _load(task: Task, child: Child) -> dict[str, Any]:
+    """Load the plugin in a process; return the event with the facts about it, or with the reason why it failed."""
+    child.start(task, LOADING, task.load_limit)
+    while not child.ended():
+        wait_for_any([child])
+    return child.loading()
+
+
+def _prepare(modules: Iterable[str]) -> None:
+    """Import modules that each process would import for itself."""
+    for name in modules:
+        if name not in sys.modules and name.partition(".")[0] in _PREPARED:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+def _run(task: Task, slots: list[Child], events: BinaryIO) -> None:
+    waiting, free, busy = deque(task.names), list(slots), []
+    while waiting or busy:
+        while waiting and free:
+            child = free.pop()
+            child.start(task, waiting.popleft(), task.time_limit)
+            busy.append(child)
+        wait_for_any(busy)
+        for child in [each for each in busy if each.ended()]:
+            _send(events, {"kind": "outcome", "outcome": child.outcome()})
+            busy.remove(child)
+            free.append(child)
+
+
+def _send(events: BinaryIO, event: dict[str, Any]) -> None:
+    pickle.dump(event, events)
+    events.flush()
+
+
+if __name__ == "__main__":
+    main()
