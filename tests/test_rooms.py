@@ -19,6 +19,7 @@ FLOORS = {
     "api": 1,
     "host_memory": 2,
     "stablehlo": 2,
+    "distributed": 3,
     "host": 3,
     "ifrt": 3,
     "devices": 4,

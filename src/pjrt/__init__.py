@@ -59,7 +59,7 @@ from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStre
 from pjrt.plugins.registry import client, load_plugin, topology
 
 if TYPE_CHECKING:
-    from pjrt import conformance, frameworks, host, ifrt, layers, models, plugins, stablehlo
+    from pjrt import conformance, distributed, frameworks, host, ifrt, layers, models, plugins, stablehlo
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
@@ -157,6 +157,7 @@ __all__ = [
     "client",
     "compare",
     "conformance",
+    "distributed",
     "export",
     "frameworks",
     "host",
@@ -185,7 +186,7 @@ _HOMES = {
     "pjrt.models.model": "Model load_model",
     "pjrt.models.offloading.offloaded_model": "offload",
 }
-_PARTS = ("conformance", "frameworks", "host", "ifrt", "layers", "models", "plugins", "stablehlo")
+_PARTS = ("conformance", "distributed", "frameworks", "host", "ifrt", "layers", "models", "plugins", "stablehlo")
 
 
 if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other

@@ -1,0 +1,27 @@
+"""Jobs of many processes: who takes part, a key-value store, barriers, and the loss of a process as an error."""
+
+from __future__ import annotations
+
+from pjrt.distributed.initialization import (
+    barrier,
+    current,
+    initialize,
+    live_processes,
+    process_count,
+    process_index,
+    shutdown,
+)
+from pjrt.distributed.job import Job
+from pjrt.distributed.joining import join
+
+__all__ = [
+    "Job",
+    "barrier",
+    "current",
+    "initialize",
+    "join",
+    "live_processes",
+    "process_count",
+    "process_index",
+    "shutdown",
+]

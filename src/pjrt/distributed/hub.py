@@ -1,0 +1,263 @@
+"""The hub: where the processes of a job meet, in the process that leads it.
+
+It listens at the coordinator's address. It knows which processes are there, reports to all of them who joined, left
+or was lost, and passes the bytes of their channels to XLA's coordination service, which listens on a local socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+
+from pjrt.api.errors import StatusCode
+from pjrt.distributed import messages
+from pjrt.distributed.member import Member
+from pjrt.distributed.messages import Message
+
+_HELLO_SECONDS = 30.0
+_BACKLOG = 4096  # all processes come at once
+
+
+class _Guest:
+    """A process with a control connection."""
+
+    def __init__(self, member: Member, writer: asyncio.StreamWriter) -> None:
+        self.member = member
+        self.writer = writer
+        self.last_heard = time.monotonic()
+        self.leaving = False
+
+
+class Hub:
+    """The hub of a job.
+
+    All methods run in the thread of the event loop.
+
+    Args:
+        leader: this process.
+        token: the name of the job, which the other processes must know.
+        process_count: the number of the job's processes.
+        service_path: the local socket of XLA's coordination service.
+        silence: the seconds of silence after which a process is lost.
+        recoverable: whether a process may join again.
+        notice: is called with each event, which goes to all other processes, too.
+    """
+
+    def __init__(
+        self,
+        leader: Member,
+        token: str,
+        process_count: int,
+        service_path: str,
+        silence: float,
+        recoverable: bool,
+        notice: Callable[[Message], None],
+    ) -> None:
+        self._leader = leader
+        self._token = token
+        self._process_count = process_count
+        self._service_path = service_path
+        self._silence = silence
+        self._recoverable = recoverable
+        self._notice = notice
+        self._guests: dict[int, _Guest] = {}
+        self._ended: dict[int, str] = {}
+        self._launches: dict[int, int] = {}
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._started = False
+        self._complete = asyncio.Event()
+        self.check_complete()
+
+    async def listen(self, host: str | None, port: int) -> int:
+        """Listen; return the port."""
+        listener = _listener(host, port)
+        self._server = await asyncio.start_server(self._accept, sock=listener, limit=messages.MAX_BYTES)
+        self._watch = asyncio.get_running_loop().create_task(self._watch_silence())
+        return int(listener.getsockname()[1])
+
+    @property
+    def missing(self) -> list[int]:
+        """The processes that are not there."""
+        return [index for index in range(1, self._process_count) if index not in self._guests]
+
+    def missing_text(self) -> str:
+        """Return who is missing, human-readable."""
+        return "; ".join(
+            f"process {index}" + (f" ({self._ended[index]})" if index in self._ended else "") for index in self.missing
+        )
+
+    def check_complete(self) -> None:
+        """Begin the job if all processes are there."""
+        if not self._started and not self.missing:
+            self._started = True
+            self._complete.set()
+            self._publish({"type": "ready", "members": [member.fields() for member in self._members()]})
+
+    async def complete(self) -> None:
+        """Wait until all processes are there."""
+        await self._complete.wait()
+
+    def _members(self) -> list[Member]:
+        return [self._leader, *(self._guests[index].member for index in sorted(self._guests))]
+
+    def refuse_all(self, code: StatusCode, message: str) -> None:
+        """Report to all processes that the job does not begin."""
+        for guest in self._guests.values():
+            messages.send(guest.writer, type="refused", code=code.name, message=message)
+
+    def report(self, event: Message) -> None:
+        """Report an event of this process."""
+        self._publish(event)
+
+    def _publish(self, event: Message) -> None:
+        for guest in self._guests.values():
+            messages.send(guest.writer, **event)
+        self._notice(event)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            hello = await asyncio.wait_for(messages.receive(reader), _HELLO_SECONDS)
+            if hello is None:
+                return
+            if hello.get("type") == "channel":
+                await self._pass_on(reader, writer)
+            elif refusal := self._refusal(hello):
+                code, message = refusal
+                messages.send(writer, type="refused", code=code.name, message=message)
+            else:
+                await self._serve(hello, reader, writer)
+        except (TimeoutError, asyncio.CancelledError):  # asyncio would print that the task was cancelled
+            pass
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    def _refusal(self, hello: Message) -> tuple[StatusCode, str] | None:
+        """Return why a process cannot join."""
+        if hello.get("type") != "control" or hello.get("version") != messages.VERSION:
+            return StatusCode.FAILED_PRECONDITION, (
+                "the processes of the job have versions of pjrt that do not work together; install the same version "
+                "everywhere"
+            )
+        if hello["token"] != self._token:
+            return StatusCode.FAILED_PRECONDITION, (
+                f"another job has the address of {self._leader}; give each job an address of its own"
+            )
+        index, count = int(hello["process_index"]), int(hello["process_count"])
+        if count != self._process_count:
+            return StatusCode.INVALID_ARGUMENT, (
+                f"process {index} was started for a job of {count} processes, but {self._leader} for one of "
+                f"{self._process_count}; give all processes the same number"
+            )
+        if index in self._guests or index == 0:
+            present = self._guests[index].member if index else self._leader
+            return StatusCode.ALREADY_EXISTS, (
+                f"{present} is in the job already; give each process a number of its own, and each job an address of "
+                "its own"
+            )
+        if self._started and not self._recoverable:
+            return StatusCode.ABORTED, (
+                f"the job has begun, and process {index} cannot join it again "
+                f"({self._ended.get(index, 'it was there')}); start the whole job again, or start it as recoverable"
+            )
+        return None
+
+    async def _serve(self, hello: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        index = int(hello["process_index"])
+        launch = self._launches[index] = self._launches.get(index, -1) + 1
+        member = Member(index, str(hello["host"]), int(hello["pid"]), launch)
+        guest = self._guests[index] = _Guest(member, writer)
+        self._ended.pop(index, None)
+        if self._started:
+            members = [member.fields() for member in self._members()]
+            messages.send(writer, type="ready", members=members)
+            self._publish({"type": "joined", "member": member.fields()})
+        else:
+            self.check_complete()
+        while (message := await messages.receive(reader)) is not None:
+            guest.last_heard = time.monotonic()
+            if message["type"] == "leaving":
+                guest.leaving = True
+                self._publish({"type": "leaving", "process_index": index})
+            elif message["type"] == "left":
+                self._end(guest, "it has left", left=True)
+                return
+            elif message["type"] == "lost":
+                self._end(guest, str(message["reason"]))
+                return
+            elif message["type"] == "who":
+                messages.send(writer, type="missing", text=self.missing_text())
+        self._end(guest, "its process ended, or its connection was lost")
+
+    def _end(self, guest: _Guest, reason: str, *, left: bool = False) -> None:
+        index = guest.member.process_index
+        if self._guests.get(index) is not guest:
+            return
+        del self._guests[index]
+        self._ended[index] = f"{guest.member} was there: {reason}"
+        if not self._started:
+            return
+        if left:
+            self._publish({"type": "left", "process_index": index})
+            return
+        event = {"type": "lost", "process_index": index, "reason": reason}
+        messages.send(guest.writer, **event)
+        self._publish(event)
+
+    async def _watch_silence(self) -> None:
+        """Send signs of life, and end the processes that send none."""
+        interval = self._silence / 4
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(interval)
+            now = time.monotonic()
+            late = now - before > 2 * interval  # this process itself stood still, so others only seem silent
+            for guest in list(self._guests.values()):
+                messages.send(guest.writer, type="ping")
+                if late:
+                    guest.last_heard = now
+                elif now - guest.last_heard > self._silence:
+                    self._end(guest, f"it gave no sign of life for {self._silence:g} s")
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        service_reader, service_writer = await asyncio.open_unix_connection(self._service_path)
+        forth = asyncio.create_task(messages.pump(reader, service_writer))
+        back = asyncio.create_task(messages.pump(service_reader, writer))
+        try:
+            await asyncio.wait((forth, back), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            forth.cancel()
+            back.cancel()
+            service_writer.close()
+
+    async def close(self) -> None:
+        """Close all connections, when what was sent has arrived or cannot arrive."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._server is not None:
+            self._server.close()
+        for guest in list(self._guests.values()):
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(guest.writer.drain(), 1)
+            guest.writer.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _listener(host: str | None, port: int) -> socket.socket:
+    """Return a socket that listens on an address, or on all addresses with one port."""
+    if host is not None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG)
+    return socket.create_server(("", port), backlog=_BACKLOG)

@@ -1,0 +1,104 @@
+"""The job of this process: from ``initialize`` to ``shutdown``."""
+
+from __future__ import annotations
+
+import ipaddress
+import threading
+from collections.abc import Collection, Mapping
+
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.distributed.job import Job
+from pjrt.distributed.settings import Settings, split_address
+from pjrt.distributed.store import LONGEST_SECONDS
+
+_lock = threading.Lock()
+_job: Job | None = None
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    initialization_timeout: float = 300,
+    heartbeat_timeout_seconds: float = 100,
+    shutdown_timeout_seconds: float = 300,
+    coordinator_bind_address: str | None = None,
+    recoverable: bool = False,
+) -> Job:
+    """Make this process one of a job, and wait for the others."""
+    global _job
+    if coordinator_address is None or num_processes is None or process_id is None:
+        raise InvalidArgumentError("expected coordinator_address, num_processes and process_id")
+    host, port = split_address(coordinator_address)
+    bind_host = _bind_host(host, port, coordinator_bind_address)
+    settings = Settings(
+        [(host, port)],
+        num_processes,
+        process_id,
+        bind_host=bind_host,
+        initialization_timeout=initialization_timeout,
+        heartbeat_timeout=heartbeat_timeout_seconds,
+        shutdown_timeout=shutdown_timeout_seconds,
+        recoverable=recoverable,
+    )
+    with _lock:
+        if _job is not None:
+            raise FailedPreconditionError(
+                f"this process is process {_job.process_index} of a job of {_job.process_count} already; call "
+                "shutdown() first"
+            )
+        _job = Job.begin(settings)
+        return _job
+
+
+def _bind_host(host: str, port: int, bind_address: str | None) -> str | None:
+    if bind_address is not None:
+        bind_host, bind_port = split_address(bind_address)
+        if bind_port != port:
+            raise InvalidArgumentError(
+                f"expected the same port in coordinator_bind_address as in coordinator_address, found {bind_port} and "
+                f"{port}"
+            )
+        return None if bind_host in ("::", "0.0.0.0") else bind_host
+    try:
+        return host if ipaddress.ip_address(host).is_loopback else None
+    except ValueError:
+        return host if host == "localhost" else None
+
+
+def current() -> Job | None:
+    """Return the job of this process; ``None`` outside of one."""
+    return _job
+
+
+def shutdown() -> None:
+    """Leave the job, when all processes want to; nothing happens outside of a job."""
+    global _job
+    job = _job
+    if job is not None:
+        try:
+            job.shutdown()
+        finally:
+            _job = None
+
+
+def process_index() -> int:
+    """Return the number of this process in its job; 0 outside of a job."""
+    return 0 if _job is None else _job.process_index
+
+
+def process_count() -> int:
+    """Return the number of processes in the job of this process; 1 outside of a job."""
+    return 1 if _job is None else _job.process_count
+
+
+def barrier(name: str, timeout: float = LONGEST_SECONDS, processes: Collection[int] | None = None) -> None:
+    """Wait until processes have called this with the same name: ``Job.barrier``; nothing happens outside of a job."""
+    if _job is not None:
+        _job.barrier(name, timeout, processes)
+
+
+def live_processes() -> Mapping[int, int]:
+    """Return the processes of the job that are there: ``Job.live_processes``; this one alone outside of a job."""
+    return {0: 0} if _job is None else _job.live_processes()

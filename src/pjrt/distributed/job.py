@@ -1,0 +1,396 @@
+"""A job: several processes that know one another, seen from one of them."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from pjrt.api.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    PjrtError,
+    StatusCode,
+    UnavailableError,
+)
+from pjrt.distributed._jaxlib import Agent, Service, converted
+from pjrt.distributed.calls import Calls
+from pjrt.distributed.event_loop import EventLoop
+from pjrt.distributed.hub import Hub
+from pjrt.distributed.link import Link
+from pjrt.distributed.member import Member
+from pjrt.distributed.membership import Membership, lost
+from pjrt.distributed.messages import Message
+from pjrt.distributed.settings import Settings
+from pjrt.distributed.store import LONGEST_SECONDS, CoordinationStore
+
+_GRACE_SECONDS = 1.0
+_FAREWELL_SECONDS = 5.0
+
+
+class Job:
+    """A job of several processes, seen from one of them.
+
+    ``pjrt.distributed.initialize`` makes the job of a process, and ``pjrt.distributed.join`` one inside a framework's.
+
+    Attributes:
+        process_index: the number of this process.
+        process_count: the number of processes.
+        store: the key-value store.
+        address: where the leader, process 0, is reached: ``HOST:PORT``.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.process_index = settings.process_index
+        self.process_count = settings.process_count
+        self.address = ""
+        self._settings = settings
+        self._calls = Calls()
+        self._loop = EventLoop()
+        self._folder = Path(tempfile.mkdtemp(prefix="pjrt-job-"))
+        self._membership = Membership([Member.here(settings.process_index)])
+        self._lock = threading.Lock()
+        self._begun = False
+        self._leaving = False
+        self._ended = False
+        self._torn_down = threading.Event()
+        self._failure: PjrtError | None = None
+        self._callbacks: list[Callable[[], object]] = []
+        self._barriers: dict[tuple[str, tuple[int, ...] | None], int] = {}
+        self._service: Service | None = None
+        self._hub: Hub | None = None
+        self._link: Link | None = None
+        self._agent: Agent | None = None
+        self._connected = False
+
+    # The beginning.
+
+    @classmethod
+    def begin(cls, settings: Settings, listening: Callable[[int], None] | None = None) -> Job:
+        """Make this process one of a job, and wait for the others.
+
+        Args:
+            settings: the settings.
+            listening: is called with the leader's port in the leader, before it waits for the others.
+        """
+        job = cls(settings)
+        job._begin(listening)
+        with _running_lock:
+            _running.append(job)
+        return job
+
+    def _begin(self, listening: Callable[[int], None] | None) -> None:
+        """Meet the other processes, and connect the agent."""
+        deadline = time.monotonic() + self._settings.initialization_timeout
+        try:
+            agent_path = self._follow(deadline) if self.process_index else self._lead(deadline, listening)
+            agent = self._agent = Agent(f"unix:{agent_path}", self.process_index, self._settings.recoverable)
+            self.store = CoordinationStore(agent, self._calls)
+            try:
+                self._calls.run(agent.connect, deadline=deadline, needs=range(self.process_count))
+            except TimeoutError:
+                raise DeadlineExceededError("the processes of the job did not connect to its leader in time") from None
+            self._connected = True
+        except BaseException:
+            self._tear_down()
+            raise
+
+    def _lead(self, deadline: float, listening: Callable[[int], None] | None) -> Path:
+        settings, path = self._settings, self._folder / "service"
+        self._service = Service(f"unix:{path}", self.process_count, settings.recoverable)
+        me = Member.here(0)
+        self._hub = hub = Hub(
+            me,
+            settings.token,
+            self.process_count,
+            str(path),
+            settings.heartbeat_timeout,
+            settings.recoverable,
+            self._notice,
+        )
+        host, port = settings.addresses[0]
+        try:
+            port = self._loop.run(hub.listen(settings.bind_host, port))
+        except OSError as error:
+            raise UnavailableError(
+                f"process 0 cannot listen on port {port} of {settings.bind_host or 'this host'} "
+                f"({error.strerror or error}); another job may use it: choose another port"
+            ) from None
+        self.address = f"{host}:{port}"
+        if listening is not None:
+            listening(port)
+        try:
+            self._loop.run(hub.complete(), max(0.0, deadline - time.monotonic()))
+        except DeadlineExceededError:
+            message = (
+                f"the job of {self.process_count} processes has not begun in time; missing: {hub.missing_text()}; see "
+                "why they were not started or have ended, or give initialize() a longer initialization_timeout"
+            )
+            self._loop.call(hub.refuse_all, StatusCode.DEADLINE_EXCEEDED, message)
+            raise DeadlineExceededError(message) from None
+        return path
+
+    def _follow(self, deadline: float) -> Path:
+        settings, path = self._settings, self._folder / "relay"
+        me = Member.here(self.process_index)
+        link = self._link = Link(
+            settings.addresses, settings.token, me, self.process_count, settings.heartbeat_timeout, self._notice
+        )
+        ready = self._loop.run(link.join(deadline))
+        self._notice(ready)
+        self.address = link.address
+        self._loop.run(link.open_relay(str(path)))
+        return path
+
+    # Events.
+
+    def _notice(self, event: Message) -> None:
+        """Take note of an event; this runs in the thread of the event loop."""
+        index = event.get("process_index", -1)
+        match event["type"]:
+            case "ready":
+                self._membership = Membership(Member.read(fields) for fields in event["members"])
+                self._begun = True
+            case "joined":
+                self._membership.join(Member.read(event["member"]))
+            case "leaving":
+                self._membership.begin_to_leave(index)
+                # Its last barrier may have passed, and only the news of it be on their way.
+                self._loop.call_later(_GRACE_SECONDS, self._give_up_on, index)
+            case "left":
+                self._membership.end(index, "it has left the job")
+                self._give_up_on(index)
+            case "lost":
+                self._lose(index, event["reason"])
+
+    def _give_up_on(self, process_index: int) -> None:
+        absence = self._membership.absence(process_index)
+        if absence is not None and not self._leaving:
+            self._calls.fail_those_that_need(process_index, lambda: PjrtError.of(absence.code, absence.message))
+
+    def _lose(self, process_index: int, reason: str) -> None:
+        self._membership.end(process_index, reason)
+        if not self._begun:
+            return
+        if self._settings.recoverable and process_index not in (0, self.process_index):
+            self._give_up_on(process_index)
+            return
+        name = self._membership.name(process_index)
+        if process_index == self.process_index:
+            name, reason = f"this process, {name},", f"the other processes have given it up: {reason}"
+        self._fail(lost(name, reason))
+
+    def _fail(self, error: PjrtError) -> None:
+        with self._lock:
+            if self._failure is not None or self._ended:
+                return
+            self._failure = error
+        self._calls.fail(lambda: PjrtError.of(error.code, error.message))
+        self._membership.wake()
+        threading.Thread(target=self._tear_down, name="pjrt-job-end", daemon=True).start()
+
+    # Use.
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the job has neither failed nor ended in this process."""
+        return self._failure is None and not self._ended
+
+    @property
+    def failure(self) -> PjrtError | None:
+        """The error that ended the job, such as the loss of a process; ``None`` while there is none."""
+        return self._failure
+
+    @property
+    def runtime_client(self) -> Any:
+        """jaxlib's ``DistributedRuntimeClient``, for devices whose engine takes one.
+
+        It must not be connected, shut down or used for barriers.
+        """
+        self._check()
+        assert self._agent is not None
+        return self._agent.runtime_client
+
+    def on_end(self, callback: Callable[[], object]) -> None:
+        """Have a function called when the job ends, before the agent stops."""
+        self._callbacks.append(callback)
+
+    def barrier(self, name: str, timeout: float = LONGEST_SECONDS, processes: Collection[int] | None = None) -> None:
+        """Wait until processes have called this with the same name.
+
+        A name can be used again when its last barrier has passed.
+
+        Args:
+            name: the barrier's name.
+            timeout: the longest time to wait, in seconds; that of the first process counts.
+            processes: the processes that take part, of which this is one; all by default.
+
+        Raises:
+            DeadlineExceededError: not all processes came in time; the message names those that are missing.
+            UnavailableError: a process was lost, or has left.
+            InvalidArgumentError: the name or the processes are not valid.
+        """
+        self._check()
+        self._barrier(name, timeout, self._participants(processes))
+
+    def _participants(self, processes: Collection[int] | None) -> tuple[int, ...]:
+        if processes is None:
+            return tuple(range(self.process_count))
+        chosen = tuple(sorted(set(processes)))
+        if self.process_index not in chosen or chosen[0] < 0 or chosen[-1] >= self.process_count:
+            raise InvalidArgumentError(
+                f"expected processes from 0 to {self.process_count - 1}, with this process {self.process_index} among "
+                f"them; found {sorted(processes)}"
+            )
+        return chosen
+
+    def _barrier(self, name: str, timeout: float, processes: tuple[int, ...]) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidArgumentError(f"expected a name of at least one character for a barrier, found {name!r}")
+        agent = self._agent
+        assert agent is not None
+        timeout = min(max(timeout, 0.0), LONGEST_SECONDS)
+        deadline = time.monotonic() + timeout
+        for index in processes:
+            absence = self._membership.absence(index)
+            if absence is not None:
+                raise absence
+        milliseconds = max(1, int(timeout * 1000))
+        whole = len(processes) == self.process_count
+        try:
+            self._calls.run(
+                agent.barrier, name, milliseconds, None if whole else processes, needs=processes, deadline=deadline + 5
+            )
+        except TimeoutError:
+            raise DeadlineExceededError(f"the barrier {name!r} did not pass within {timeout:g} s") from None
+        except RuntimeError as error:
+            raise converted(error) from None
+
+    def live_processes(self) -> Mapping[int, int]:
+        """Return the processes that are there, and how often each had been there before."""
+        self._check()
+        return {index: member.launch for index, member in self._membership.live().items()}
+
+    def _check(self) -> None:
+        self._raise_failure()
+        if self._ended:
+            raise _over()
+
+    # The end.
+
+    def shutdown(self) -> None:
+        """Leave the job, when all processes want to.
+
+        It waits until all processes that are there have called it, or have left. Nothing happens if the job has ended.
+
+        Raises:
+            DeadlineExceededError: not all processes came within the shutdown timeout. The job has ended here.
+            UnavailableError: a process was lost. The job has ended here.
+        """
+        with self._lock:
+            if self._leaving or self._ended:
+                wait = True
+            else:
+                wait, self._leaving = False, True
+        if wait:
+            self._torn_down.wait()
+            return
+        try:
+            self._take_leave()
+        finally:
+            self._announce("left")
+            self._tear_down()
+
+    def _take_leave(self) -> None:
+        """Wait until all want to leave; the leader then waits until all have left."""
+        if self._failure is not None:
+            return
+        self._announce("leaving")
+        membership, timeout = self._membership, self._settings.shutdown_timeout
+        if not membership.wait_until(lambda: self._failure is not None or not membership.staying(), timeout):
+            missing = "; ".join(membership.name(index) for index in membership.staying())
+            raise DeadlineExceededError(
+                f"not all processes have called shutdown() within {timeout:g} s; missing: {missing}; this process has "
+                "left the job"
+            )
+        self._raise_failure()
+        if self.process_index == 0:
+            membership.wait_until(lambda: len(membership.live()) == 1, _FAREWELL_SECONDS)
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise PjrtError.of(self._failure.code, self._failure.message)
+
+    def _announce(self, kind: str, **fields: object) -> None:
+        event = {"type": kind, "process_index": self.process_index, **fields}
+        if self._link is not None:
+            self._loop.call(self._link.report, event)
+        elif self._hub is not None:
+            self._loop.call(self._hub.report, event)
+
+    def abandon(self, reason: str) -> None:
+        """Leave the job at once, because of an error; the other processes report the reason."""
+        self._announce("lost", reason=reason)
+        self._tear_down()
+
+    def _tear_down(self) -> None:
+        with self._lock:
+            first, self._ended = not self._ended, True
+        if not first:
+            self._torn_down.wait()
+            return
+        try:
+            for callback in reversed(self._callbacks):
+                callback()
+        finally:
+            self._end_engine()
+            self._torn_down.set()
+
+    def _end_engine(self) -> None:
+        failure = self._failure or _over()
+        self._calls.fail(lambda: PjrtError.of(failure.code, failure.message))
+        if self._agent is not None and self._connected:
+            self._agent.stop()
+        if self._link is not None:
+            # An agent that did not connect tries again and again, and must not see that its connection ends.
+            self._loop.run(self._link.close(keep_agent_connection=not self._connected))
+        if self._hub is not None:
+            self._loop.run(self._hub.close())
+        if self._service is not None:
+            self._service.stop()
+        if self._connected:
+            self._calls.join(_FAREWELL_SECONDS)
+        self._loop.stop()
+        with _running_lock, contextlib.suppress(ValueError):
+            _running.remove(self)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _over() -> FailedPreconditionError:
+    return FailedPreconditionError("the job has ended in this process: shutdown() was called")
+
+
+_running_lock = threading.Lock()
+_running: list[Job] = []
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Leave all jobs at the end of the process."""
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    for job in reversed(_running[:]):
+        if error is not None:
+            job.abandon(f"it ended with {type(error).__name__}: {error}")
+            continue
+        try:
+            job.shutdown()
+        except PjrtError as failure:
+            print(f"pjrt: at the end of process {job.process_index} of the job: {failure.message}", file=sys.stderr)

@@ -1,0 +1,198 @@
+"""The link of a process to the leader of its job: the control connection, and the relay of the agent's channel."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from pjrt.api.errors import DeadlineExceededError, PjrtError, StatusCode, UnavailableError
+from pjrt.distributed import messages
+from pjrt.distributed.member import Member
+from pjrt.distributed.messages import Message
+
+_FIRST_PAUSE = 0.01
+_LONGEST_PAUSE = 0.5
+_CONNECT_SECONDS = 10.0
+
+
+class Link:
+    """The link of one process to the leader.
+
+    All methods run in the thread of the event loop.
+
+    Args:
+        addresses: the leader's addresses, of which the first one that answers is taken.
+        token: the name that the leader gave to the job.
+        member: this process.
+        process_count: the number of the job's processes.
+        silence: the seconds of silence after which the leader is lost.
+        notice: is called with each event.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[tuple[str, int]],
+        token: str,
+        member: Member,
+        process_count: int,
+        silence: float,
+        notice: Callable[[Message], None],
+    ) -> None:
+        self._addresses = addresses
+        self._address = addresses[0]
+        self._token = token
+        self._member = member
+        self._process_count = process_count
+        self._silence = silence
+        self._notice = notice
+        self._writer: asyncio.StreamWriter | None = None
+        self._relay: asyncio.Server | None = None
+        self._relayed: list[asyncio.StreamWriter] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._missing: asyncio.Future[str] | None = None
+        self._last_heard = 0.0
+        self._closed = False
+
+    async def join(self, deadline: float) -> Message:
+        """Connect to the leader, and wait until the job begins; return the message about its members.
+
+        Raises:
+            DeadlineExceededError: the leader, or another process, was not there in time.
+            PjrtError: the leader refused this process.
+            UnavailableError: the leader was lost while this process waited.
+        """
+        reader, writer = await self._connect(deadline)
+        self._writer = writer
+        hello = {
+            "token": self._token,
+            "version": messages.VERSION,
+            "process_count": self._process_count,
+            **self._member.fields(),
+        }
+        messages.send(writer, type="control", **hello)
+        self._last_heard = time.monotonic()
+        self._tasks.append(asyncio.create_task(self._watch_silence()))
+        ready: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._tasks.append(asyncio.create_task(self._listen(reader, ready)))
+        done, _ = await asyncio.wait((ready,), timeout=deadline - time.monotonic())
+        if done:
+            return ready.result()
+        self._missing = asyncio.get_running_loop().create_future()
+        messages.send(writer, type="who")
+        done, _ = await asyncio.wait((self._missing, ready), timeout=1, return_when=asyncio.FIRST_COMPLETED)
+        if ready in done:
+            return ready.result()
+        who = self._missing.result() if done else "unknown processes, because the leader does not answer"
+        raise DeadlineExceededError(
+            f"the job of {self._process_count} processes has not begun in time; missing: {who}; see why they were not "
+            "started or have ended, or give initialize() a longer initialization_timeout"
+        )
+
+    async def _connect(self, deadline: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        pause, why = _FIRST_PAUSE, "no answer"
+        while (left := deadline - time.monotonic()) > 0:
+            for address in self._addresses:
+                try:
+                    async with asyncio.timeout(min(left, _CONNECT_SECONDS)):
+                        streams = await asyncio.open_connection(*address, limit=messages.MAX_BYTES)
+                    self._address = address
+                    return streams
+                except OSError as error:  # TimeoutError, too
+                    why = error.strerror or str(error) or "no answer"
+            await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        raise DeadlineExceededError(
+            f"process 0, which leads the job, did not answer in time at {self._spelled()} ({why}); see whether it was "
+            "started, and whether this address is its own"
+        )
+
+    @property
+    def address(self) -> str:
+        """The leader's address: ``HOST:PORT``."""
+        host, port = self._address
+        return f"{host}:{port}"
+
+    def _spelled(self) -> str:
+        return " or ".join(f"{host}:{port}" for host, port in self._addresses)
+
+    async def _listen(self, reader: asyncio.StreamReader, ready: asyncio.Future[Message]) -> None:
+        while (message := await messages.receive(reader)) is not None:
+            self._last_heard = time.monotonic()
+            match message["type"]:
+                case "ready":
+                    if not ready.done():
+                        ready.set_result(message)
+                case "refused":
+                    if not ready.done():
+                        ready.set_exception(PjrtError.of(StatusCode[message["code"]], message["message"]))
+                case "missing":
+                    if self._missing is not None and not self._missing.done():
+                        self._missing.set_result(message["text"])
+                case "ping":
+                    pass
+                case _:
+                    self._notice(message)
+        self._lose("its process ended, or its connection was lost", ready)
+
+    def _lose(self, reason: str, ready: asyncio.Future[Message] | None = None) -> None:
+        if self._closed:
+            return
+        if ready is not None and not ready.done():
+            ready.set_exception(
+                UnavailableError(
+                    f"process 0, which leads the job, was lost before the job began, at {self._spelled()}: {reason}"
+                )
+            )
+            ready.exception()  # it need not be asked for
+        self._notice({"type": "lost", "process_index": 0, "reason": reason})
+
+    async def _watch_silence(self) -> None:
+        """Send signs of life, and report a leader that sends none."""
+        interval = self._silence / 4
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(interval)
+            now = time.monotonic()
+            self.report({"type": "ping"})
+            if now - before > 2 * interval:  # this process itself stood still
+                self._last_heard = now
+            elif now - self._last_heard > self._silence:
+                self._lose(f"it gave no sign of life for {self._silence:g} s")
+                return
+
+    def report(self, event: Message) -> None:
+        """Report an event of this process to the leader."""
+        if self._writer is not None:
+            messages.send(self._writer, **event)
+
+    async def open_relay(self, path: str) -> None:
+        """Listen on a local socket for the agent, whose bytes go to the leader."""
+        self._relay = await asyncio.start_unix_server(self._pass_on, path)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._relayed.append(writer)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._address)
+        except OSError:
+            return  # the local connection stays open: the agent must not notice
+        self._relayed.append(far_writer)
+        messages.send(far_writer, type="channel")
+        back = asyncio.create_task(messages.pump(far_reader, writer))
+        self._tasks.append(back)
+        await messages.pump(reader, far_writer)
+        far_writer.close()  # the agent has ended
+
+    async def close(self, *, keep_agent_connection: bool = False) -> None:
+        """Close all connections; that of the agent only when it has stopped."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._relay is not None:
+            self._relay.close()
+        if self._writer is not None:
+            self._writer.close()
+        if not keep_agent_connection:
+            for writer in self._relayed:
+                writer.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,0 +1,45 @@
+"""Messages between the leader of a job and its other processes: one JSON object a line.
+
+Each process has a control connection to the leader, which carries messages, and a channel, whose first line is a
+message and whose other bytes are those of XLA's coordination service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+VERSION = 1
+"""The version of the messages; all processes of a job must have the same one."""
+
+MAX_BYTES = 1 << 20
+"""The longest line."""
+
+Message = dict[str, Any]
+
+
+async def receive(reader: asyncio.StreamReader) -> Message | None:
+    """Return the next message; ``None`` at the end of the connection, and for a line that is no message."""
+    try:
+        line = await reader.readline()
+        message = json.loads(line) if line.endswith(b"\n") else None
+    except (OSError, ValueError):
+        return None
+    return message if isinstance(message, dict) else None
+
+
+def send(writer: asyncio.StreamWriter, **message: Any) -> None:
+    """Send a message, without waiting."""
+    if not writer.is_closing():
+        writer.write(json.dumps(message).encode() + b"\n")
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copy bytes from a connection to another one until either ends."""
+    try:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass

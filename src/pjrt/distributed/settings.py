@@ -1,0 +1,53 @@
+"""The settings of a job: who leads it, who this process is, and how long to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pjrt.api.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a job in one process.
+
+    Attributes:
+        addresses: the leader's addresses; its port may be 0 in the leader, for any free one.
+        token: the name of the job, if it has one.
+        process_count: the number of processes.
+        process_index: the number of this process.
+        bind_host: the host or address on which the leader listens; ``None`` for all of its addresses.
+        initialization_timeout: the seconds to wait for the other processes.
+        heartbeat_timeout: the seconds of silence after which a process is lost.
+        shutdown_timeout: the seconds to wait for the other processes at the end.
+        recoverable: whether the job goes on when a process is lost, which may then join again.
+    """
+
+    addresses: Sequence[tuple[str, int]]
+    process_count: int
+    process_index: int
+    token: str = ""
+    bind_host: str | None = None
+    initialization_timeout: float = 300
+    heartbeat_timeout: float = 100
+    shutdown_timeout: float = 300
+    recoverable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.process_count < 1 or not 0 <= self.process_index < self.process_count:
+            raise InvalidArgumentError(
+                "expected a number of processes from 1 on, and a process number from 0 on and below it; found process "
+                f"{self.process_index} of {self.process_count}"
+            )
+        for name in ("initialization_timeout", "heartbeat_timeout", "shutdown_timeout"):
+            if getattr(self, name) <= 0:
+                raise InvalidArgumentError(f"expected a {name} above 0 s, found {getattr(self, name)}")
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return the host and the port of an address such as ``10.0.0.1:1234`` or ``[::1]:1234``."""
+    host, separator, port = address.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535 or not host:
+        raise InvalidArgumentError(f"expected an address HOST:PORT, such as 10.0.0.1:1234, found {address!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)

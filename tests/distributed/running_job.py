@@ -1,0 +1,192 @@
+"""A job of real processes on this machine, for tests: its output by rank, its end, and how to kill its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+LIMIT = 60.0
+"""The longest time that a job, and a wait for its output, may take."""
+
+PRELUDE = """
+import os, signal, sys
+rank, count, address = int(os.environ["RANK_OF_TEST"]), int(os.environ["COUNT_OF_TEST"]), os.environ["ADDRESS_OF_TEST"]
+import pjrt
+from pjrt import distributed
+
+def initialize(**options):
+    times = dict(initialization_timeout=30, heartbeat_timeout_seconds=10, shutdown_timeout_seconds=10)
+    return distributed.initialize(address, count, rank, **times | options)
+
+def say(*words):
+    print(*words, flush=True)
+
+def hear():
+    return sys.stdin.readline().strip()
+
+def attempt(function, *arguments, **named):
+    try:
+        result = function(*arguments, **named)
+    except BaseException as error:
+        say(type(error).__name__, str(error).replace("\\\\n", " "))
+    else:
+        say("result", result)
+"""
+
+
+@dataclass
+class Process:
+    """One process of a job.
+
+    Attributes:
+        popen: the process.
+        lines: the lines of its standard output so far, and of its standard error.
+        errors: the lines of its standard error so far.
+    """
+
+    popen: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    news: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
+    readers: list[threading.Thread] = field(default_factory=list)
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def status(self) -> int | None:
+        return self.popen.poll()
+
+    def hear(self, text: str, timeout: float = LIMIT) -> str:
+        """Wait for a line of its standard output that contains a text, and return the line."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                line = self.news.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no line with {text!r} within {timeout} s: {self}") from None
+            if line is None:
+                raise AssertionError(f"it ended without a line with {text!r}: {self}")
+            if text in line:
+                return line
+
+    def say(self, text: str = "go") -> None:
+        """Write a line to its standard input."""
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(text + "\n")
+        self.popen.stdin.flush()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send it a signal."""
+        self.popen.send_signal(number)
+
+    def wait(self, timeout: float = LIMIT) -> int:
+        """Wait for its end, and return its status."""
+        try:
+            status = self.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not ended after {timeout} s: {self}") from None
+        for reader in self.readers:
+            reader.join(5)
+        return status
+
+    def __str__(self) -> str:
+        return f"status {self.status}, output {self.lines}, errors {self.errors}"
+
+
+class RunningJob:
+    """A job of real processes.
+
+    Args:
+        sources: the program of each process; ``PRELUDE`` comes before it.
+        environment: further environment variables.
+    """
+
+    def __init__(self, sources: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self.count = len(sources)
+        self.sources = list(sources)
+        self._environment = dict(environment or {})
+        self.processes: list[Process] = []
+
+    def start(self, rank: int) -> Process:
+        """Start one process, in place of one that has ended if there was one."""
+        own = {"RANK_OF_TEST": str(rank), "COUNT_OF_TEST": str(self.count), "ADDRESS_OF_TEST": self.address}
+        popen = subprocess.Popen(
+            [sys.executable, "-u", "-c", PRELUDE + self.sources[rank]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | own | self._environment,
+        )
+        process = Process(popen)
+        for stream, lines, news in ((popen.stdout, process.lines, process.news), (popen.stderr, process.errors, None)):
+            reader = threading.Thread(target=_read, args=(stream, lines, news), daemon=True)
+            reader.start()
+            process.readers.append(reader)
+        if rank < len(self.processes):
+            self.processes[rank].popen.wait(LIMIT)
+            self.processes[rank] = process
+        else:
+            self.processes.append(process)
+        return process
+
+    def start_all(self) -> RunningJob:
+        for rank in range(self.count):
+            self.start(rank)
+        return self
+
+    def __getitem__(self, rank: int) -> Process:
+        return self.processes[rank]
+
+    def wait(self, timeout: float = LIMIT) -> list[int]:
+        """Wait for the end of all processes, and return their statuses."""
+        deadline = time.monotonic() + timeout
+        return [process.wait(max(0.1, deadline - time.monotonic())) for process in self.processes]
+
+    def succeed(self, timeout: float = LIMIT) -> list[list[str]]:
+        """Wait for the end of all processes, check that they succeeded, and return their output by rank."""
+        statuses = self.wait(timeout)
+        assert not any(statuses), "\n".join(map(str, self.processes))
+        return [process.lines for process in self.processes]
+
+    def end(self) -> None:
+        """End all processes that still run."""
+        for process in self.processes:
+            if process.status is None:
+                process.popen.kill()
+        for process in self.processes:
+            process.popen.wait(LIMIT)
+            for reader in process.readers:
+                reader.join(5)
+            for stream in (process.popen.stdin, process.popen.stdout, process.popen.stderr):
+                if stream is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        stream.close()
+
+
+def _read(stream: object, lines: list[str], news: queue.SimpleQueue[str | None] | None) -> None:
+    for line in stream:  # type: ignore[attr-defined]
+        lines.append(line.rstrip("\n"))
+        if news is not None:
+            news.put(lines[-1])
+    if news is not None:
+        news.put(None)
+
+
+def free_port() -> int:
+    """Return a port of this machine that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
