@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from recorded import record_sums
 
 from pjrt import DataLossError, InvalidArgumentError, NotFoundError
-from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Reader, Struct, Writer
+from pjrt.capi.raw.struct import Struct
+from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Reader, Writer
 from pjrt.layers.recording.recording import MAGIC, Recording
 from pjrt.layers.recording.recording_text import lines_of
 from pjrt.layers.recording.recording_writer import write_recording

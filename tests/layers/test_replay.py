@@ -16,10 +16,11 @@ from wrong_plugin import WrongPlugin
 import pjrt
 from pjrt.capi.layer.schema import STRUCTS
 from pjrt.capi.layer.stack import library_path
+from pjrt.capi.raw.struct import Struct
 from pjrt.host_memory.aligned import aligned_empty
 from pjrt.host_memory.tolerance import Tolerance
 from pjrt.layers import wrap
-from pjrt.layers.recording.recorded_value import Handle, Pointer, Struct
+from pjrt.layers.recording.recorded_value import Handle, Pointer
 from pjrt.layers.recording.recording import Call, Recording
 from pjrt.layers.recording.recording_writer import write_recording
 from pjrt.layers.replay.counterparts import Counterparts
@@ -27,7 +28,7 @@ from pjrt.layers.replay.replay_arguments import ReplayArguments
 from pjrt.layers.replay.replay_callbacks import ReplayCallbacks
 from pjrt.layers.replay.replay_process import ReplayResult, Settings, replay
 from pjrt.layers.replay.struct_builder import StructBuilder
-from pjrt.layers.replay.struct_reader import Raw, StructReader
+from pjrt.layers.replay.struct_reader import Raw, RecordedStructReader
 
 LIMIT = 30.0
 ZERO_COPY = pjrt.HostBufferSemantics.IMMUTABLE_ZERO_COPY
@@ -176,7 +177,7 @@ def test_a_device_is_looked_up_by_the_identifier_of_this_plugin(sums: Path) -> N
     fields = {"struct_size": 40, "client": Handle("PJRT_Client", 1), "id": 1}
     call = Call(1, 1, 0, "PJRT_Client_LookupDevice", Struct("PJRT_Client_LookupDevice_Args", fields))
     address, _ = ReplayArguments(recording, counterparts, Settings()).build(call, 0)
-    arguments = StructReader().read("PJRT_Client_LookupDevice_Args", address)
+    arguments = RecordedStructReader().read("PJRT_Client_LookupDevice_Args", address)
     assert (arguments.fields["id"], arguments.fields["client"]) == (8, Raw("PJRT_Client", 4096))
 
 
@@ -223,7 +224,7 @@ def test_a_text_that_the_plugin_fills_needs_no_memory() -> None:
     """A framework leaves any value in such a field, and in that of its size."""
     builder = StructBuilder(Counterparts(Recording(), ReplayCallbacks(None)))  # type: ignore[arg-type]
     fields = {"code": None, "code_size": 1 << 61, "format": Pointer(0x123), "format_size": 1 << 61}
-    address = builder.build(Struct("PJRT_Program", fields))
+    address = builder.build_recorded(Struct("PJRT_Program", fields))
     assert ctypes.c_void_p.from_address(address + STRUCTS["PJRT_Program"].fields["format"].offset).value is None
 
 

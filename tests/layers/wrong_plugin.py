@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
-from pjrt.layers.replay.plugin_table import PluginTable, Slot
+from pjrt.capi.raw.table import Slot, Table
 from pjrt.layers.replay.replay_process import PluginOpener
 
 
@@ -38,7 +38,7 @@ class WrongPlugin:
         begin = ctypes.addressof(copy)
         place = ctypes.c_void_p.from_address(begin + 40 + 8 * FUNCTIONS[self.function].index)
         right = Slot(place.value or 0)
-        table = PluginTable(address)
+        table = Table(address)
         left = self.calls
 
         def wrong(args: int) -> int | None:
@@ -64,7 +64,7 @@ class WrongPlugin:
         return begin, (library, copy, replacement, right)
 
 
-def _error(table: PluginTable) -> int | None:
+def _error(table: Table) -> int | None:
     """Return an error of the plugin's own: of a device that it does not have."""
     spec = STRUCTS["PJRT_Client_Compile_Args"]
     args = ctypes.create_string_buffer(spec.size)
@@ -75,7 +75,7 @@ def _error(table: PluginTable) -> int | None:
     return table.function("PJRT_Client_Compile")(ctypes.addressof(args))
 
 
-def _change(table: PluginTable, function: str, args: int, place: int, bit: int) -> None:
+def _change(table: Table, function: str, args: int, place: int, bit: int) -> None:
     fields = STRUCTS[FUNCTIONS[function].args].fields
     event = ctypes.c_size_t.from_address(args + fields["event"].offset).value
     target = ctypes.c_size_t.from_address(args + fields["dst"].offset).value

@@ -49,3 +49,26 @@ def _parameter(field: Field) -> Any:
     if field.kind in ("COUNT", "UNSIGNED"):
         return ctypes.c_size_t if field.size == 8 else ctypes.c_uint32
     return _P
+
+
+def address_of(function: Any) -> int:
+    """Return the address of a C function that ``callback`` made."""
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+def callback_error(maker: int, code: int, message: str) -> int:
+    """Return the address of an error for a callback to return, made by the function that the plugin gave it.
+
+    Args:
+        maker: the callback's argument ``callback_error``: the address of a pointer to the function.
+        code: the status code.
+        message: the text.
+    """
+    text = message.encode()
+    make = ctypes.CFUNCTYPE(_P, ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t).from_address(maker)
+    return int(make(int(code), text, len(text)) or 0)
+
+
+def call_function(address: int, *arguments: int) -> int:
+    """Call a function that the plugin gave, such as a deleter, with addresses as arguments; return what it returns."""
+    return int(ctypes.CFUNCTYPE(_P, *[_P] * len(arguments))(address)(*arguments) or 0)

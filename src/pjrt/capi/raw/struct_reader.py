@@ -141,3 +141,8 @@ class StructReader:
                 "tile_dims": [load(dims + 8 * i) for i in range(sum(sizes))] if dims else None,
             },
         )
+
+
+def read_struct(kind: str, address: int) -> Struct:
+    """Return a struct of the C API at an address, such as one that a callback is given."""
+    return StructReader().read(kind, address)

@@ -11,7 +11,7 @@ import numpy as np
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.capi.layer.schema import ENUMS, STRUCTS, Field
 from pjrt.capi.layer.schema import Struct as StructSpec
-from pjrt.capi.raw.callback import callback
+from pjrt.capi.raw.callback import address_of, callback
 from pjrt.capi.raw.memory import Memory
 from pjrt.capi.raw.numbers import FLOATS, NUMBERS, store, store_number
 from pjrt.capi.raw.struct import Struct, named_value_type
@@ -58,7 +58,7 @@ class StructWriter:
             store_number(address + spec.fields[name].offset, spec.fields[name].size, number)
         for name, value in fields.items():
             try:
-                self._field(address + spec.fields[name].offset, spec.fields[name], value)
+                self.write_field(address + spec.fields[name].offset, spec.fields[name], value, fields)
             except InvalidArgumentError:
                 raise
             except (TypeError, KeyError, ValueError, ctypes.ArgumentError) as error:
@@ -66,33 +66,34 @@ class StructWriter:
                     f"{kind}.{name}: expected a value for a field of kind {spec.fields[name].kind}, found {value!r}"
                 ) from error
 
-    def _field(self, at: int, field: Field, value: Any) -> None:
+    def write_field(self, at: int, field: Field, value: Any, fields: Mapping[str, Any]) -> None:
+        """Write one field of a struct, of which these are all values."""
         if field.kind == "ARRAY" and "INLINE" in field.marks:
-            self._elements(at, field, value)
+            self._elements(at, field, value, fields)
         elif field.kind == "ARRAY" and _is_list(value):
             begin = self.memory.allocate(len(value) * field.element_size)
-            self._elements(begin, field, value)
+            self._elements(begin, field, value, fields)
             store(at, begin)
         elif field.kind == "LISTS" and _is_list(value):
             lists = self.memory.allocate(8 * len(value))
             for i, each in enumerate(value):
                 if _is_list(each):
                     begin = self.memory.allocate(len(each) * field.element_size)
-                    self._elements(begin, field, each)
+                    self._elements(begin, field, each, fields)
                     store(lists + 8 * i, begin)
                 else:
-                    store(lists + 8 * i, self._address(each))
+                    store(lists + 8 * i, self.address_of(each, field, fields))
             store(at, lists)
         elif field.kind in ("ARRAY", "LISTS"):
-            store(at, self._address(value))
+            store(at, self.address_of(value, field, fields))
         else:
-            self._element(at, field.kind, field.size, value, field)
+            self._element(at, field.kind, field.size, value, field, fields)
 
-    def _elements(self, begin: int, field: Field, values: Sequence[Any]) -> None:
+    def _elements(self, begin: int, field: Field, values: Sequence[Any], fields: Mapping[str, Any]) -> None:
         for i, each in enumerate(values):
-            self._element(begin + i * field.element_size, field.element, field.element_size, each, field)
+            self._element(begin + i * field.element_size, field.element, field.element_size, each, field, fields)
 
-    def _element(self, at: int, kind: str, size: int, value: Any, field: Field) -> None:
+    def _element(self, at: int, kind: str, size: int, value: Any, field: Field, fields: Mapping[str, Any]) -> None:
         if kind in NUMBERS:
             store_number(at, size, _number(value, field))
         elif kind == "BOOL":
@@ -107,14 +108,20 @@ class StructWriter:
         elif kind == "CALLBACK" and callable(value):
             function = callback(field.type, value)
             self.memory.keep_object(function)
-            store(at, ctypes.cast(function, ctypes.c_void_p).value or 0)
+            store(at, address_of(function))
         elif kind in _POINTERS:
-            store(at, self._address(value))
+            store(at, self.address_of(value, field, fields))
         else:
             raise TypeError(kind)
 
-    def _address(self, value: Any) -> int:
-        """Return the address of a value that a pointer points to."""
+    def address_of(self, value: Any, field: Field, fields: Mapping[str, Any]) -> int:
+        """Return the address for a pointer: of a value that it points to, or a number that is one.
+
+        Args:
+            value: the value.
+            field: the field with the pointer.
+            fields: all values of its struct.
+        """
         if value is None:
             return 0
         if isinstance(value, str):
@@ -163,7 +170,6 @@ def _counts(spec: StructSpec, fields: Mapping[str, Any]) -> dict[str, int]:
             longest = max((len(each) for each in value if _is_list(each)), default=None) if _is_list(value) else None
             if longest is not None:
                 counts[field.inner_count] = longest
-    # Without a list of arguments a program still runs on as many devices as it has lists of results.
     return counts
 
 

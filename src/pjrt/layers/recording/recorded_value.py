@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
+
+from pjrt.capi.raw.struct import Struct
 
 NULL, FALSE, TRUE, NUMBER, NEGATIVE, REAL, TEXT, BLOB, LEFT_OUT, LIST, STRUCT, HANDLE, POINTER, FUNCTION = range(14)
 """The first byte of a value."""
@@ -54,14 +56,6 @@ class Function:
 
     kind: str
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """A struct of the C API with the fields that were recorded, in their order."""
-
-    kind: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Reader:

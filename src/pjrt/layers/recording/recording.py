@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
-from pjrt.layers.recording.recorded_value import Blob, Handle, Reader, Struct
+from pjrt.capi.raw.struct import Struct
+from pjrt.layers.recording.recorded_value import Blob, Handle, Reader
 
 MAGIC = b"PJRTREC\n"
 FORMAT = 1

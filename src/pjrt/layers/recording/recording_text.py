@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pjrt.api.errors import StatusCode
 from pjrt.capi.layer.schema import ENUMS, STRUCTS, Field
-from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Struct
+from pjrt.capi.raw.struct import Struct
+from pjrt.capi.raw.table import code_name
+from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer
 from pjrt.layers.recording.recording import Call, Recording
 from pjrt.layers.trace.trace_values import Address, Elements, Fields, Memory, Name, Text, value_text
 
@@ -36,14 +37,6 @@ def call_text(recording: Recording, call: Call) -> str:
     results = _listed(recording, call.results) if call.results else ""
     read = f" {value_text(_shown(recording, call.read, None))}" if call.read is not None else ""
     return f"{text} -> {results}{read}" if results or read else text
-
-
-def code_name(code: int) -> str:
-    """Return the name of a status code; the number of an unknown one."""
-    try:
-        return StatusCode(code).name
-    except ValueError:
-        return f"code {code}"
 
 
 def _listed(recording: Recording, struct: Struct) -> str:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pjrt.api.errors import InvalidArgumentError
-from pjrt.layers.recording.recorded_value import Blob, LeftOut, Struct, Writer, functions_in
+from pjrt.capi.raw.struct import Struct
+from pjrt.layers.recording.recorded_value import Blob, LeftOut, Writer, functions_in
 from pjrt.layers.recording.recording import (
     BLOB,
     CALL,

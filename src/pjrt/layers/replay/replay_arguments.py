@@ -11,11 +11,13 @@ import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.capi.layer.schema import STRUCTS
+from pjrt.capi.raw.memory import Memory
+from pjrt.capi.raw.struct import Struct
 from pjrt.host_memory.tolerance import Tolerance
-from pjrt.layers.recording.recorded_value import LeftOut, Pointer, Struct
+from pjrt.layers.recording.recorded_value import LeftOut, Pointer
 from pjrt.layers.recording.recording import Call, Recording
 from pjrt.layers.replay.counterparts import Counterparts
-from pjrt.layers.replay.struct_builder import Memory, StructBuilder, element_size, host_array
+from pjrt.layers.replay.struct_builder import StructBuilder, element_size, host_array
 
 FROM_HOST = "PJRT_Client_BufferFromHostBuffer"
 LITERAL = "PJRT_AsyncHostToDeviceTransferManager_TransferLiteral"
@@ -67,9 +69,9 @@ class ReplayArguments:
         elif call.function == "PJRT_Executable_OptimizedProgram" and call.error is None:
             arguments = self._program_arguments(arguments)
         if call.function not in (FROM_HOST, LITERAL):
-            return builder.build(arguments), builder
+            return builder.build_recorded(arguments), builder
         arguments = Struct(arguments.kind, {k: v for k, v in arguments.fields.items() if k != "data"})
-        address = builder.build(arguments)
+        address = builder.build_recorded(arguments)
         if call.data is not None:
             data = self._host_data(call)
             of_array = call.function == FROM_HOST

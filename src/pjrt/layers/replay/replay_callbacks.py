@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pjrt.capi.layer.schema import CALLBACKS, STRUCTS
+from pjrt.capi.raw import KeyValueStore, call_function, read_struct
+from pjrt.capi.raw.callback import address_of, callback
+from pjrt.capi.raw.numbers import load
+from pjrt.capi.raw.table import Error, Table
 from pjrt.layers.recording.recorded_value import Function
-from pjrt.layers.replay.plugin_table import PluginError, PluginTable
 from pjrt.layers.replay.struct_builder import element_size
 from pjrt.layers.replay.struct_reader import Raw
-
-_P, _I64, _SIZE, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_size_t, ctypes.c_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Invocation:
         data: the host data that it was given.
     """
 
-    error: PluginError | None = None
+    error: Error | None = None
     handle: Raw | None = None
     data: bytes | None = None
 
@@ -37,22 +40,29 @@ class ReplayCallbacks:
 
     Attributes:
         table: the plugin, whose errors they read.
-        key_values: the key-value store that they offer to the plugin.
+        key_values: the values of the key-value store that they offer to the plugin.
+        store: the key-value store.
     """
 
-    table: PluginTable
+    table: Table
     key_values: dict[bytes, bytes] = field(default_factory=dict)
+    store: KeyValueStore = field(init=False)
     _functions: dict[int, Any] = field(default_factory=dict)
     _invocations: dict[int, list[Invocation]] = field(default_factory=dict)
     _condition: threading.Condition = field(default_factory=threading.Condition)
-    _kept: list[Any] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        # The recorded processes wrote all values before; a key without one has none in the whole replay.
+        self.store = KeyValueStore(self.key_values, waits=False)
 
     def address(self, function: Function) -> int:
         """Return the address of the function that stands for a recorded one."""
         if function.number not in self._functions:
-            make = _KINDS.get(function.kind, _ignore)
-            self._functions[function.number] = make(self, function.number)
-        return int(ctypes.cast(self._functions[function.number], _P).value or 0)
+            answer = functools.partial(_KINDS.get(function.kind, _ignore), self, function.number)
+            # A callback that a later version added does nothing, and gets at most two arguments, as most do.
+            kind = function.kind if function.kind in CALLBACKS else "PJRT_Chunk_deleter"
+            self._functions[function.number] = callback(kind, answer)
+        return address_of(self._functions[function.number])
 
     def knows(self, number: int) -> bool:
         """Whether the plugin was given the function."""
@@ -76,121 +86,51 @@ class ReplayCallbacks:
             self._invocations.setdefault(number, []).append(invocation)
             self._condition.notify_all()
 
-    def keep(self, value: Any) -> None:
-        """Keep an object as long as the replay lasts."""
-        self._kept.append(value)
+
+def _on_ready(callbacks: ReplayCallbacks, number: int, error: int, _: int) -> None:
+    callbacks.add(number, Invocation(callbacks.table.take_error(error) if error else None))
 
 
-def _on_ready(callbacks: ReplayCallbacks, number: int) -> Any:
-    def on_ready(error: int | None, _: int | None) -> None:
-        callbacks.add(number, Invocation(callbacks.table.take_error(error) if error else None))
-
-    return ctypes.CFUNCTYPE(None, _P, _P)(on_ready)
-
-
-class _Chunk(ctypes.Structure):
-    _fields_ = (("data", _P), ("size", _SIZE), ("deleter", _P), ("deleter_arg", _P))
+def _send(callbacks: ReplayCallbacks, number: int, chunk: int, *_: int) -> None:
+    fields = read_struct("PJRT_Chunk", chunk).fields
+    if fields["deleter"]:
+        data = load(chunk + STRUCTS["PJRT_Chunk"].fields["data"].offset)
+        call_function(fields["deleter"], data, fields["deleter_arg"] or 0)
+    callbacks.add(number, Invocation(data=fields["data"] or b""))
 
 
-def _send(callbacks: ReplayCallbacks, number: int) -> Any:
-    def send(chunk: Any, _: int, __: int, ___: bool, ____: int) -> None:
-        each = chunk.contents
-        data = ctypes.string_at(each.data, each.size) if each.data else b""
-        if each.deleter:
-            ctypes.CFUNCTYPE(None, _P, _P)(each.deleter)(each.data, each.deleter_arg)
-        callbacks.add(number, Invocation(data=data))
-
-    prototype = ctypes.CFUNCTYPE(_P, ctypes.POINTER(_Chunk), _P, _SIZE, ctypes.c_bool, _P)
-    return prototype(send)
+def _receive(callbacks: ReplayCallbacks, number: int, stream: int, _: int) -> None:
+    callbacks.add(number, Invocation(handle=Raw("PJRT_CopyToDeviceStream", stream)))
 
 
-def _receive(callbacks: ReplayCallbacks, number: int) -> Any:
-    def receive(stream: int, _: int) -> None:
-        callbacks.add(number, Invocation(handle=Raw("PJRT_CopyToDeviceStream", stream)))
-
-    return ctypes.CFUNCTYPE(None, _P, _P)(receive)
-
-
-def _output(callbacks: ReplayCallbacks, number: int) -> Any:
-    def output(_: int, __: int, data: int, dims: Any, rank: int, kind: int, ___: int, ____: int) -> None:
-        size = element_size(kind)
-        for i in range(rank):
-            size *= dims[i]
-        callbacks.add(number, Invocation(data=ctypes.string_at(data, size) if data else b""))
-
-    prototype = ctypes.CFUNCTYPE(None, _I64, _I64, _P, ctypes.POINTER(_I64), _SIZE, _INT, _I64, _P)
-    return prototype(output)
+def _output(callbacks: ReplayCallbacks, number: int, _: int, __: int, data: int, *shape: int) -> None:
+    dims, rank, kind = shape[:3]
+    size = element_size(kind)
+    for i in range(rank):
+        size *= load(dims + 8 * i)
+    callbacks.add(number, Invocation(data=ctypes.string_at(data, size) if data else b""))
 
 
-class _GetArgs(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", _SIZE), ("extension_start", _P), ("key", _P), ("key_size", _SIZE), ("timeout_in_ms", _INT),
-        ("callback_error", _P), ("user_arg", _P), ("value", _P), ("value_size", _SIZE), ("deleter", _P),
-    )  # fmt: skip
+def _ignore(callbacks: ReplayCallbacks, number: int, *_: int) -> None:
+    """Do nothing, as for deleters: the replay owns the memory that it gave."""
+    callbacks.add(number, Invocation())
 
 
-class _TryGetArgs(ctypes.Structure):
-    _fields_ = tuple(each for each in _GetArgs._fields_ if each[0] != "timeout_in_ms")
-
-
-class _PutArgs(ctypes.Structure):
-    _fields_ = (
-        ("struct_size", _SIZE), ("extension_start", _P), ("key", _P), ("key_size", _SIZE), ("value", _P),
-        ("value_size", _SIZE), ("callback_error", _P), ("user_arg", _P),
-    )  # fmt: skip
-
-
-_Maker = ctypes.CFUNCTYPE(_P, _INT, ctypes.c_char_p, _SIZE)
-
-
-def _getter(struct: type[ctypes.Structure]) -> Callable[[ReplayCallbacks, int], Any]:
-    def make(callbacks: ReplayCallbacks, number: int) -> Any:
-        delete = ctypes.CFUNCTYPE(None, _P)(lambda _: None)
-        callbacks.keep(delete)
-
-        def get(args: Any) -> int | None:
-            each = args.contents
-            key = ctypes.string_at(each.key, each.key_size)
-            callbacks.add(number, Invocation())
-            if key not in callbacks.key_values:
-                message = b"the recording has no value for the key " + key
-                maker = _Maker.from_address(each.callback_error)
-                return int(maker(5, message, len(message)) or 0)
-            value = ctypes.create_string_buffer(callbacks.key_values[key], len(callbacks.key_values[key]) + 1)
-            callbacks.keep(value)
-            each.value, each.value_size = ctypes.addressof(value), len(value) - 1
-            each.deleter = ctypes.cast(delete, _P).value
-            return None
-
-        return ctypes.CFUNCTYPE(_P, ctypes.POINTER(struct))(get)
-
-    return make
-
-
-def _put(callbacks: ReplayCallbacks, number: int) -> Any:
-    def put(args: Any) -> None:
-        each = args.contents
-        callbacks.key_values[ctypes.string_at(each.key, each.key_size)] = ctypes.string_at(each.value, each.value_size)
+def _key_values(method: str) -> Callable[..., int | None]:
+    def answer(callbacks: ReplayCallbacks, number: int, args: int) -> int | None:
         callbacks.add(number, Invocation())
+        error: int | None = getattr(callbacks.store, method)(args)
+        return error
 
-    return ctypes.CFUNCTYPE(_P, ctypes.POINTER(_PutArgs))(put)
-
-
-def _ignore(callbacks: ReplayCallbacks, number: int) -> Any:
-    """Return a function that does nothing, as for deleters: the replay owns the memory that it gave."""
-
-    def ignore(*_: int) -> None:
-        callbacks.add(number, Invocation())
-
-    return ctypes.CFUNCTYPE(_P, _P, _P)(ignore)
+    return answer
 
 
-_KINDS: Mapping[str, Callable[[ReplayCallbacks, int], Any]] = {
+_KINDS: Mapping[str, Callable[..., Any]] = {
     "PJRT_Event_OnReadyCallback": _on_ready,
     "PJRT_SendCallback": _send,
     "PJRT_RecvCallback": _receive,
     "PJRT_HloOutputCallback": _output,
-    "PJRT_KeyValueGetCallback": _getter(_GetArgs),
-    "PJRT_KeyValueTryGetCallback": _getter(_TryGetArgs),
-    "PJRT_KeyValuePutCallback": _put,
+    "PJRT_KeyValueGetCallback": _key_values("get"),
+    "PJRT_KeyValueTryGetCallback": _key_values("try_get"),
+    "PJRT_KeyValuePutCallback": _key_values("put"),
 }

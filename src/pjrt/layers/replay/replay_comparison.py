@@ -10,13 +10,13 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError
 from pjrt.capi.layer.schema import STRUCTS
+from pjrt.capi.raw.struct import Struct
+from pjrt.capi.raw.table import Error, code_name
 from pjrt.host_memory.difference import Difference
 from pjrt.host_memory.tolerance import Tolerance
-from pjrt.layers.recording.recorded_value import Blob, Function, Handle, Pointer, Struct
+from pjrt.layers.recording.recorded_value import Blob, Function, Handle, Pointer
 from pjrt.layers.recording.recording import Call, RecordedError, Recording
-from pjrt.layers.recording.recording_text import code_name
 from pjrt.layers.replay.counterparts import Counterparts
-from pjrt.layers.replay.plugin_table import PluginError
 from pjrt.layers.replay.replay_finding import ReplayFinding, is_specific
 from pjrt.layers.replay.struct_reader import Raw
 
@@ -47,12 +47,12 @@ class ReplayComparison:
         self.findings.append(finding)
         self._report(finding)
 
-    def errors(self, call: Call, found: PluginError | None) -> None:
+    def errors(self, call: Call, found: Error | None) -> None:
         """Compare the error that a call returned with the recorded one."""
         if call.duration is not None:  # a call that never returned has no outcome to compare with
             self._errors(call, call.error, found, "")
 
-    def event_errors(self, call: Call, recorded: RecordedError | None, found: PluginError | None) -> None:
+    def event_errors(self, call: Call, recorded: RecordedError | None, found: Error | None) -> None:
         """Compare the error that an event ended with, as a callback was given it."""
         self._errors(call, recorded, found, "callback")
 
@@ -93,7 +93,7 @@ class ReplayComparison:
         if not difference.agrees:
             self.find("data", call, place, str(difference))
 
-    def _errors(self, call: Call, recorded: RecordedError | None, found: PluginError | None, place: str) -> None:
+    def _errors(self, call: Call, recorded: RecordedError | None, found: Error | None, place: str) -> None:
         if recorded is None and found is not None:
             self.find("error", call, place, f"succeeded in the recording, failed here with {spelled_error(found)}")
         elif recorded is not None and found is None:
@@ -155,7 +155,7 @@ class ReplayComparison:
             self.find("value", call, place, text)
 
 
-def spelled_error(error: RecordedError | PluginError | None) -> str:
+def spelled_error(error: RecordedError | Error | None) -> str:
     """Return an error as text: the name of its code, and its message."""
     return "no error" if error is None else f"{code_name(error.code)}: {error.message.strip()[:300]}"
 

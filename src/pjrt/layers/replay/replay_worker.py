@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import PjrtError
+from pjrt.capi.raw.table import Table
 from pjrt.layers.recording.recording import Recording
-from pjrt.layers.replay.plugin_table import PluginTable
 from pjrt.layers.replay.replay_arguments import Settings
 from pjrt.layers.replay.replay_finding import ReplayFinding
 from pjrt.layers.replay.replayer import Replayer
@@ -71,7 +71,7 @@ def main() -> None:
     except Exception as error:
         say(event="failed", text=PjrtError.wrap(error).message)
         return
-    replayer = Replayer(recording, PluginTable(address), task.settings, move, report)
+    replayer = Replayer(recording, Table(address), task.settings, move, report)
     replayer.run()
     say(event="end", calls=replayer.calls, skipped=replayer.skipped, notes=replayer.comparison.notes)
 

@@ -13,16 +13,18 @@ import numpy as np
 from pjrt.api.errors import PjrtError, StatusCode
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.capi.layer.schema import CALLBACKS, FUNCTIONS, STRUCTS
-from pjrt.layers.recording.recorded_value import Blob, Handle, Pointer, Struct, functions_in, handles_in
+from pjrt.capi.raw.memory import Memory
+from pjrt.capi.raw.struct import Struct
+from pjrt.capi.raw.table import Table
+from pjrt.layers.recording.recorded_value import Blob, Handle, Pointer, functions_in, handles_in
 from pjrt.layers.recording.recording import Call, Callback, Recording
 from pjrt.layers.replay.counterparts import Counterparts, LostError, UnusableError
-from pjrt.layers.replay.plugin_table import PluginTable
 from pjrt.layers.replay.replay_arguments import FROM_HOST, ReplayArguments, Settings
 from pjrt.layers.replay.replay_callbacks import ReplayCallbacks
 from pjrt.layers.replay.replay_comparison import ReplayComparison, spelled_error
 from pjrt.layers.replay.replay_finding import ReplayFinding
-from pjrt.layers.replay.struct_builder import Memory, StructBuilder
-from pjrt.layers.replay.struct_reader import StructReader
+from pjrt.layers.replay.struct_builder import StructBuilder
+from pjrt.layers.replay.struct_reader import RecordedStructReader
 
 _ADDRESS = "PJRT_Buffer_OpaqueDeviceMemoryDataPointer"
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
@@ -61,7 +63,7 @@ class Replayer:
     def __init__(
         self,
         recording: Recording,
-        table: PluginTable,
+        table: Table,
         settings: Settings,
         progress: Callable[[int, str], None] = lambda *_: None,
         report: Callable[[ReplayFinding], None] = lambda _: None,
@@ -193,7 +195,7 @@ class Replayer:
             self._kept[-call.number] = builder.memory
             return
         names = [name for name in call.results.fields if name != "struct_size"]
-        self.comparison.results(call, StructReader(outputs).read(FUNCTIONS[call.function].args, address, names))
+        self.comparison.results(call, RecordedStructReader(outputs).read(FUNCTIONS[call.function].args, address, names))
         self._keep(call, builder, kind)
 
     def _num_outputs(self, call: Call) -> int:
@@ -286,7 +288,7 @@ class Replayer:
             if isinstance(arguments.get("dst"), Pointer):
                 size = maker.arguments.fields.get("transfer_size", 0)
                 self._counterparts.learn_memory(arguments["dst"], builder.memory.allocate(size))
-            address = builder.build(Struct(spec.name, arguments))
+            address = builder.build_recorded(Struct(spec.name, arguments))
             self._kept[-len(self._kept) - 1 - (1 << 62)] = builder.memory
             _Function(function)(address)
             return

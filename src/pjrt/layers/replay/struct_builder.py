@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,15 +10,14 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.api.errors import UnimplementedError
 from pjrt.capi.layer.schema import STRUCTS, Field
-from pjrt.host_memory.aligned import aligned_empty
-from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer, Struct
+from pjrt.capi.raw.memory import Memory
+from pjrt.capi.raw.numbers import store
+from pjrt.capi.raw.struct import Struct
+from pjrt.capi.raw.struct_writer import StructWriter
+from pjrt.layers.recording.recorded_value import Blob, Function, Handle, LeftOut, Pointer
 
-_FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
-_SIGNED = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32, 8: ctypes.c_int64}
 _SPARE = 64
 """Room for further results, in elements: the program of another plugin may have more of them."""
-
-_NUMBERS = frozenset({"STRUCT_SIZE", "COUNT", "SIGNED", "UNSIGNED", "ENUM"})
 
 
 class Context(Protocol):
@@ -41,91 +39,62 @@ class Context(Protocol):
         """Return the bytes of a text or of a blob."""
 
 
-class Memory:
-    """Memory that a call is given; it lives as long as this object."""
-
-    def __init__(self) -> None:
-        self._kept: list[Any] = []
-
-    def allocate(self, size: int) -> int:
-        """Return the address of new memory of zeros, aligned as host arrays are."""
-        array = aligned_empty((max(size, 1),), np.dtype(np.uint8))
-        array.fill(0)
-        self._kept.append(array)
-        return int(array.ctypes.data)
-
-    def copy(self, data: bytes | memoryview) -> int:
-        """Return the address of a copy of some bytes, with a zero behind them."""
-        address = self.allocate(len(data) + 1)
-        if len(data):
-            ctypes.memmove(address, np.frombuffer(data, np.uint8).ctypes.data, len(data))
-        return address
-
-    def keep(self, array: np.ndarray[Any, Any]) -> int:
-        """Keep an array, and return its address."""
-        self._kept.append(array)
-        return int(array.ctypes.data)
-
-
-class StructBuilder:
+class StructBuilder(StructWriter):
     """A maker of the argument structs of one call.
 
     Attributes:
-        memory: the memory of the structs and of everything that they point to.
         filled: the address and the size of the memory that the plugin fills, by the name of the field.
         num_outputs: the number of results of the program that runs.
     """
 
     def __init__(self, context: Context, num_outputs: int = 0) -> None:
-        self.memory = Memory()
+        super().__init__()
         self.filled: dict[str, tuple[int, int]] = {}
         self.num_outputs = num_outputs
         self._context = context
 
-    def build(self, struct: Struct) -> int:
-        """Return the address of a struct in new memory."""
-        address = self.memory.allocate(STRUCTS[struct.kind].size)
-        self.write(address, struct)
-        return address
+    def build_recorded(self, struct: Struct) -> int:
+        """Return the address of a recorded struct in new memory."""
+        return self.build(struct.kind, struct.fields)
 
-    def write(self, address: int, struct: Struct) -> None:
-        """Write a struct into memory of its size."""
-        if struct.kind in _UNIONS:
-            _UNIONS[struct.kind](self, address, struct.fields)
-            return
-        spec = STRUCTS[struct.kind]
-        for name, value in struct.fields.items():
-            field = spec.fields.get(name)
-            if field is not None:
-                self._field(address + field.offset, field, value, struct.fields)
+    def write(self, address: int, kind: str, fields: Mapping[str, Any]) -> None:
+        """Write a recorded struct; fields that this version of the C API does not have are left out."""
+        if kind == "PJRT_NamedValue":
+            fields = {name: self._data(value) for name, value in fields.items()}
+        elif kind != "PJRT_Buffer_MemoryLayout":
+            fields = {name: value for name, value in fields.items() if name in STRUCTS[kind].fields}
+        super().write(address, kind, fields)
 
-    def _field(self, at: int, field: Field, value: Any, fields: Mapping[str, Any]) -> None:
+    def write_field(self, at: int, field: Field, value: Any, fields: Mapping[str, Any]) -> None:
+        """Write one field; for memory that the plugin fills, the address of new memory."""
         if "FILLS" in field.marks and isinstance(value, Pointer):
-            _store(at, self._to_fill(field, fields))
-        elif field.kind == "ARRAY":
-            if isinstance(value, list):
-                inline = "INLINE" in field.marks
-                begin = at if inline else self.memory.allocate(len(value) * field.element_size)
-                for i, each in enumerate(value):
-                    self._element(
-                        begin + i * field.element_size, field.element, field.element_size, each, fields, field
-                    )
-                if not inline:
-                    _store(at, begin)
-        elif field.kind == "LISTS":
-            if isinstance(value, list):
-                lists = self.memory.allocate(8 * len(value))
-                for i, each in enumerate(value):
-                    if each is None:
-                        continue
-                    begin = self.memory.allocate(len(each) * field.element_size)
-                    _store(lists + 8 * i, begin)
-                    for j, element in enumerate(each):
-                        place = begin + j * field.element_size
-                        self._element(place, field.element, field.element_size, element, fields, field)
-                _store(at, lists)
+            store(at, self._to_fill(field, fields))
         else:
-            self._element(at, field.kind, field.size, value, fields, field)
+            super().write_field(at, field, value, fields)
+
+    def address_of(self, value: Any, field: Field, fields: Mapping[str, Any]) -> int:
+        """Return the address for a recorded value."""
+        if isinstance(value, (bytes, Blob)):
+            return self.memory.copy(self._context.data(value) or b"")
+        if isinstance(value, LeftOut):
+            return self.memory.allocate(value.size)
+        if isinstance(value, Handle):
+            return self._context.address(value)
+        if isinstance(value, Function):
+            return self._context.function(value)
+        if not isinstance(value, Pointer):
+            return super().address_of(value, field, fields)
+        if field.kind == "BYTES":
+            size = int(fields.get(field.count) or 0)
+            return self._context.known_memory(value) or self.memory.allocate(size)
+        if field.kind in ("USER_DATA", "TEXT"):
+            # Such a text is in a struct that the plugin fills: it points to one of its own there. The recorded pointer,
+            # and its size, may be what was in the framework's memory before.
+            return self._context.known_memory(value)
+        return self._context.memory(value) if field.kind == "POINTER" else 0
+
+    def _data(self, value: Any) -> Any:
+        return bytes(self._context.data(value) or b"") if isinstance(value, (bytes, Blob)) else value
 
     def _to_fill(self, field: Field, fields: Mapping[str, Any]) -> int:
         """Return the address of memory for what the plugin writes."""
@@ -133,97 +102,12 @@ class StructBuilder:
         if field.kind == "LISTS":
             lists = self.memory.allocate(8 * count)
             for i in range(count):
-                _store(lists + 8 * i, self.memory.allocate(8 * (self.num_outputs + _SPARE)))
+                store(lists + 8 * i, self.memory.allocate(8 * (self.num_outputs + _SPARE)))
             return lists
         size = count * (field.element_size or 1)
         address = self.memory.allocate(size)
         self.filled[field.name] = address, size
         return address
-
-    def _element(self, at: int, kind: str, size: int, value: Any, fields: Mapping[str, Any], field: Field) -> None:
-        if value is None or kind == "EXTENSIONS":
-            return
-        if kind in _NUMBERS:
-            _SIGNED[size].from_address(at).value = value if value < 1 << (8 * size - 1) else value - (1 << 8 * size)
-        elif kind == "BOOL":
-            ctypes.c_uint8.from_address(at).value = bool(value)
-        elif kind == "FLOAT":
-            _FLOATS[size].from_address(at).value = value
-        elif isinstance(value, Struct):
-            if kind == "STRUCT_VALUE":
-                self.write(at, value)
-            else:
-                _store(at, self.build(value))
-        elif isinstance(value, (bytes, Blob)):
-            _store(at, self.memory.copy(self._context.data(value) or b""))
-        elif isinstance(value, LeftOut):
-            _store(at, self.memory.allocate(value.size))
-        elif isinstance(value, Handle):
-            _store(at, self._context.address(value))
-        elif isinstance(value, Function):
-            _store(at, self._context.function(value))
-        elif isinstance(value, Pointer) and kind == "BYTES":
-            size = int(fields.get(field.count) or 0)
-            _store(at, self._context.known_memory(value) or self.memory.allocate(size))
-        elif isinstance(value, Pointer) and kind in ("USER_DATA", "TEXT"):
-            # Such a text is in a struct that the plugin fills: it points to one of its own there. The recorded pointer,
-            # and its size, may be what was in the framework's memory before.
-            _store(at, self._context.known_memory(value))
-        elif isinstance(value, Pointer) and kind == "POINTER":
-            _store(at, self._context.memory(value))
-
-    def _int64s(self, at: int, values: Any) -> None:
-        if values is not None:
-            _store(at, self.memory.keep(np.array([*values, 0], np.int64)))
-
-    def _named_value(self, at: int, fields: Mapping[str, Any]) -> None:
-        spec = STRUCTS["PJRT_NamedValue"]
-        place = {name: at + field.offset for name, field in spec.fields.items()}
-        _store(place["struct_size"], spec.size)
-        name, value = self._context.data(fields["name"]) or b"", fields["value"]
-        _store(place["name"], self.memory.copy(name))
-        _store(place["name_size"], len(name))
-        _SIGNED[4].from_address(place["type"]).value = fields["type"]
-        size = 1
-        if isinstance(value, (bytes, Blob)):
-            text = self._context.data(value) or b""
-            _store(place["string_value"], self.memory.copy(text))
-            size = len(text)
-        elif isinstance(value, list):
-            self._int64s(place["int64_array_value"], value)
-            size = len(value)
-        elif isinstance(value, bool):
-            ctypes.c_uint8.from_address(place["bool_value"]).value = value
-        elif isinstance(value, float):
-            ctypes.c_float.from_address(place["float_value"]).value = value
-        elif isinstance(value, int):
-            _SIGNED[8].from_address(place["int64_value"]).value = value
-        _store(place["value_size"], size)
-
-    def _layout(self, at: int, fields: Mapping[str, Any]) -> None:
-        spec = STRUCTS["PJRT_Buffer_MemoryLayout"]
-        _store(at, spec.size)
-        _SIGNED[4].from_address(at + spec.fields["type"].offset).value = fields["type"]
-        tiled = fields["type"] == 0
-        kind = "PJRT_Buffer_MemoryLayout_Tiled" if tiled else "PJRT_Buffer_MemoryLayout_Strides"
-        begin = at + spec.fields["tiled"].offset
-        place = {name: begin + field.offset for name, field in STRUCTS[kind].fields.items()}
-        _store(begin, STRUCTS[kind].size)
-        if not tiled:
-            self._int64s(place["byte_strides"], fields["byte_strides"])
-            _store(place["num_byte_strides"], len(fields["byte_strides"] or ()))
-            return
-        self._int64s(place["minor_to_major"], fields["minor_to_major"])
-        _store(place["minor_to_major_size"], len(fields["minor_to_major"] or ()))
-        self._int64s(place["tile_dim_sizes"], fields["tile_dim_sizes"])
-        self._int64s(place["tile_dims"], fields["tile_dims"])
-        _store(place["num_tiles"], len(fields["tile_dim_sizes"] or ()))
-
-
-_UNIONS: Mapping[str, Callable[[StructBuilder, int, Mapping[str, Any]], None]] = {
-    "PJRT_NamedValue": StructBuilder._named_value,
-    "PJRT_Buffer_MemoryLayout": StructBuilder._layout,
-}
 
 
 def host_array(data: bytes | memoryview, struct: Struct, memory: Memory) -> int:
@@ -256,7 +140,3 @@ def element_size(number: int) -> int:
         return max(1, ElementType(number).dtype.itemsize)
     except (ValueError, TypeError) as error:
         raise UnimplementedError(f"elements of type {number} of PJRT_Buffer_Type cannot be laid out") from error
-
-
-def _store(at: int, value: int) -> None:
-    ctypes.c_uint64.from_address(at).value = value

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
-from typing import Any
 
-from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS, Field
-from pjrt.layers.recording.recorded_value import Pointer, Struct
-
-_FLOATS = {4: ctypes.c_float, 8: ctypes.c_double}
-_SIGNED = {1: ctypes.c_int8, 2: ctypes.c_int16, 4: ctypes.c_int32, 8: ctypes.c_int64}
-_UNSIGNED = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}
-_NUMBERS = frozenset({"STRUCT_SIZE", "COUNT", "SIGNED", "UNSIGNED", "ENUM"})
-_MAX_COUNT = 1 << 32
-"""The number of elements that a count is cut to: a plugin may have left the field unset."""
+from pjrt.capi.raw.struct_reader import StructReader
+from pjrt.layers.recording.recorded_value import Pointer
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,122 +16,13 @@ class Raw:
     address: int
 
 
-class StructReader:
-    """A reader of structs that the plugin has written, into values as a recording has them.
+class RecordedStructReader(StructReader):
+    """A reader of structs in which handles are ``Raw``, and functions and pointers are ``Pointer``."""
 
-    Handles are ``Raw``; functions and pointers are ``Pointer``.
-    """
+    def handle(self, kind: str, address: int) -> Raw:
+        """Return a handle with its kind."""
+        return Raw(kind, address)
 
-    def __init__(self, num_outputs: int = 0) -> None:
-        self._num_outputs = num_outputs
-
-    def read(self, kind: str, address: int, names: Any = None) -> Struct:
-        """Read the named fields of a struct, or all."""
-        if kind == "PJRT_NamedValue":
-            return self._named_value(address)
-        if kind == "PJRT_Buffer_MemoryLayout":
-            return self._layout(address)
-        spec = STRUCTS[kind]
-        chosen = spec.fields if names is None else [name for name in names if name in spec.fields]
-        values = {name: self._field(address, kind, spec.fields[name]) for name in chosen}
-        return Struct(kind, values)
-
-    def _number(self, base: int, kind: str, name: str) -> int:
-        field = STRUCTS[kind].fields[name]
-        return int(_UNSIGNED[field.size].from_address(base + field.offset).value)
-
-    def _field(self, base: int, kind: str, field: Field) -> Any:
-        at = base + field.offset
-        if field.kind == "ARRAY":
-            begin = at if "INLINE" in field.marks else _load(at)
-            count = self._count(base, kind, field)
-            if not begin:
-                return None
-            if count is None:
-                return Pointer(begin)
-            sizes = _load(base + STRUCTS[kind].fields[field.inner_count].offset) if field.inner_count else 0
-            return [
-                self._element(
-                    begin + i * field.element_size, field.element, field.element_size, field,
-                    _load(sizes + 8 * i) if sizes else None,
-                )
-                for i in range(count)
-            ]  # fmt: skip
-        if field.kind == "LISTS":
-            begin = _load(at)
-            if not begin:
-                return None
-            count, inner = self._number(base, kind, field.count), self._num_outputs
-            return [
-                [self._element(_load(begin + 8 * i) + 8 * j, field.element, 8, field, None) for j in range(inner)]
-                for i in range(count)
-            ]
-        size = self._number(base, kind, field.count) if field.count else None
-        return self._element(at, field.kind, field.size, field, size)
-
-    def _count(self, base: int, kind: str, field: Field) -> int | None:
-        if "INLINE" in field.marks:
-            return field.size // field.element_size
-        if field.count:
-            return min(self._number(base, kind, field.count), _MAX_COUNT)
-        if kind == FUNCTIONS["PJRT_Executable_OutputDimensions"].args:
-            ranks = self._field(base, kind, STRUCTS[kind].fields["dim_sizes"])
-            return int(sum(ranks or []))
-        return None
-
-    def _element(self, at: int, kind: str, size: int, field: Field, count: int | None) -> Any:
-        if kind in _NUMBERS:
-            return int((_UNSIGNED if kind == "UNSIGNED" else _SIGNED)[size].from_address(at).value)
-        if kind == "BOOL":
-            return bool(ctypes.c_uint8.from_address(at).value)
-        if kind == "FLOAT":
-            return float(_FLOATS[size].from_address(at).value)
-        if kind == "STRUCT_VALUE":
-            return self.read(field.type, at)
-        address = _load(at)
-        if not address:
-            return None
-        if kind == "HANDLE":
-            return Raw(field.type, address)
-        if kind in ("TEXT", "BYTES"):
-            if count is None:
-                return ctypes.string_at(address) if kind == "TEXT" else Pointer(address)
-            return ctypes.string_at(address, min(count, _MAX_COUNT))
-        if kind == "STRUCT":
-            return self.read(field.type, address)
+    def pointer(self, address: int) -> Pointer:
+        """Return an address as a recording has it."""
         return Pointer(address)
-
-    def _named_value(self, at: int) -> Struct:
-        spec = STRUCTS["PJRT_NamedValue"]
-        by_number = {field.variant: field for field in spec.fields.values() if field.variant >= 0}
-        number = self._number(at, spec.name, "type")
-        field = by_number.get(number)
-        value = None if field is None else self._field(at, spec.name, field)
-        return Struct(
-            spec.name, {"name": self._field(at, spec.name, spec.fields["name"]), "type": number, "value": value}
-        )
-
-    def _layout(self, at: int) -> Struct:
-        spec = STRUCTS["PJRT_Buffer_MemoryLayout"]
-        number = self._number(at, spec.name, "type")
-        begin = at + spec.fields["tiled"].offset
-        if number != 0:
-            strides = STRUCTS["PJRT_Buffer_MemoryLayout_Strides"]
-            values = self._field(begin, strides.name, strides.fields["byte_strides"])
-            return Struct(spec.name, {"type": number, "byte_strides": values})
-        tiles = STRUCTS["PJRT_Buffer_MemoryLayout_Tiled"]
-        sizes = self._field(begin, tiles.name, tiles.fields["tile_dim_sizes"]) or []
-        dims = _load(begin + tiles.fields["tile_dims"].offset)
-        return Struct(
-            spec.name,
-            {
-                "type": number,
-                "minor_to_major": self._field(begin, tiles.name, tiles.fields["minor_to_major"]),
-                "tile_dim_sizes": sizes,
-                "tile_dims": [_load(dims + 8 * i) for i in range(sum(sizes))] if dims else None,
-            },
-        )
-
-
-def _load(at: int) -> int:
-    return int(ctypes.c_uint64.from_address(at).value)
