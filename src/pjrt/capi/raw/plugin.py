@@ -27,7 +27,7 @@ class Result:
         function: the name of the function.
         error: the error of the plugin, which is read and destroyed already; ``None`` on success.
         fields: the fields that the function set, and the arrays that it filled; empty after an error.
-        memory: the bytes of the argument struct after the call.
+        struct_bytes: the bytes of the argument struct after the call.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Result:
         self._address, self._memory = address, memory
 
     @property
-    def memory(self) -> bytes:
+    def struct_bytes(self) -> bytes:
         """The bytes of the argument struct after the call."""
         return ctypes.string_at(self._address, STRUCTS[FUNCTIONS[self.function].args].size)
 
