@@ -89,6 +89,17 @@ def test_a_life_with_every_function(tiny_library: Path, tmp_path: Path) -> None:
     assert result.calls > 400
 
 
+def test_what_the_plugin_serialized_may_have_another_size(tmp_path: Path) -> None:
+    program = pjrt.Program(b"func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }")
+    plugin = wrap("cpu", ["record"], record={"file": tmp_path / "load.rec"})
+    client = plugin.client()
+    serialized = client.compile(program).executable.serialize()
+    np.testing.assert_array_equal(client.deserialize(serialized)(X)[0], X)
+    client.close()
+    result = replay(tmp_path / "load.rec", "reference", time_limit=LIMIT)
+    assert result.agrees, result.findings
+
+
 def wrong(
     recording: Path, library: Path, function: str, fault: str, calls: int = 0, limit: float = LIMIT
 ) -> ReplayResult:

@@ -63,6 +63,7 @@ class StructBuilder(StructWriter):
             fields = {name: self._data(value) for name, value in fields.items()}
         elif kind != "PJRT_Buffer_MemoryLayout":
             fields = {name: value for name, value in fields.items() if name in STRUCTS[kind].fields}
+            fields = {**fields, **self._sizes(kind, fields)}
         super().write(address, kind, fields)
 
     def write_field(self, at: int, field: Field, value: Any, fields: Mapping[str, Any]) -> None:
@@ -92,6 +93,15 @@ class StructBuilder(StructWriter):
             # and its size, may be what was in the framework's memory before.
             return self._context.known_memory(value)
         return self._context.memory(value) if field.kind == "POINTER" else 0
+
+    def _sizes(self, kind: str, fields: Mapping[str, Any]) -> dict[str, int]:
+        """Return the sizes of texts and bytes: what this plugin serialized may be longer or shorter than recorded."""
+        specs = STRUCTS[kind].fields
+        return {
+            specs[name].count: len(self._context.data(value) or b"")
+            for name, value in fields.items()
+            if specs[name].count and isinstance(value, (bytes, Blob))
+        }
 
     def _data(self, value: Any) -> Any:
         return bytes(self._context.data(value) or b"") if isinstance(value, (bytes, Blob)) else value
