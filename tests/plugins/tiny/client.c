@@ -334,12 +334,12 @@ PJRT_Error *tiny_Client_UpdateGlobalProcessInfo(PJRT_Client_UpdateGlobalProcessI
 
 PJRT_Error *tiny_Client_DefaultDeviceAssignment(PJRT_Client_DefaultDeviceAssignment_Args *args) {
   int64_t wanted = (int64_t)args->num_replicas * args->num_partitions;
-  if (args->num_replicas < 1 || args->num_partitions < 1 || wanted > (int64_t)args->client->num_devices)
-    return error_make(INVALID, "%d replicas and %d partitions do not fit on %zu devices", args->num_replicas,
-                      args->num_partitions, args->client->num_devices);
+  if (args->num_replicas < 1 || args->num_partitions < 1)
+    return error_make(INVALID, "%d replicas and %d partitions need no devices", args->num_replicas,
+                      args->num_partitions);
   if (args->default_assignment_size < (size_t)wanted)
-    return error_make(INVALID, "The assignment needs room for %lld devices, got %zu", (long long)wanted,
-                      args->default_assignment_size);
+    return error_make(PJRT_Error_Code_FAILED_PRECONDITION, "The assignment needs room for %lld devices, got %zu",
+                      (long long)wanted, args->default_assignment_size);
   for (int64_t i = 0; i < wanted; ++i) args->default_assignment[i] = (int)i;
   return NULL;
 }

@@ -183,7 +183,7 @@ PJRT_Error *tiny_Memory_Kind(PJRT_Memory_Kind_Args *args) {
 }
 
 PJRT_Error *tiny_Memory_Kind_Id(PJRT_Memory_Kind_Id_Args *args) {
-  args->kind_id = ((tiny_memory *)args->memory)->kind_id;
+  args->kind_id = TINY_PUBLIC_KIND(((tiny_memory *)args->memory)->kind_id);
   return NULL;
 }
 

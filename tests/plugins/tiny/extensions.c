@@ -69,8 +69,8 @@ static PJRT_Error *describe_memories(PJRT_DeviceDescription_MemoryDescriptions_A
 
 static PJRT_Error *describe_kind(PJRT_MemoryDescription_Kind_Args *args) {
   TINY_SIZED(PJRT_MemoryDescription_Kind_Args, args);
-  args->kind_id = args->memory_description->kind_id;
-  args->kind = tiny_memory_kinds[args->kind_id];
+  args->kind_id = TINY_PUBLIC_KIND(args->memory_description->kind_id);
+  args->kind = tiny_memory_kinds[args->memory_description->kind_id];
   args->kind_size = strlen(args->kind);
   return NULL;
 }

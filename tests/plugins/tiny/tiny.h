@@ -29,6 +29,8 @@
 #define TINY_MAX_RANK 16
 #define TINY_MAX_DEVICES 64
 #define TINY_NUM_MEMORY_KINDS 3
+/* The number by which a caller knows the kind of a memory: XLA's tests want one other than 0. */
+#define TINY_PUBLIC_KIND(kind) ((kind) + 1)
 #define TINY_PLATFORM_NAME "tiny"
 #ifndef TINY_PLATFORM_VERSION
 #define TINY_PLATFORM_VERSION "tiny 1.0"

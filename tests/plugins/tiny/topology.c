@@ -2,7 +2,7 @@
 #include "tiny.h"
 
 const char *const tiny_memory_kinds[TINY_NUM_MEMORY_KINDS] = {"device", "pinned_host", "unpinned_host"};
-static const int kind_ids[TINY_NUM_MEMORY_KINDS] = {0, 1, 2};
+static const int kind_ids[TINY_NUM_MEMORY_KINDS] = {TINY_PUBLIC_KIND(0), TINY_PUBLIC_KIND(1), TINY_PUBLIC_KIND(2)};
 
 static void describe(const PJRT_TopologyDescription *topology, PJRT_DeviceDescription *each, size_t id) {
   int64_t per_process = (int64_t)topology->num_descriptions / topology->num_processes;
@@ -178,7 +178,8 @@ static void free_shape(const char *shape) {
 /* A ShapeProto: 2 element type, 3 dimensions, 5 layout {1 minor to major}, 6 whether each dimension is dynamic. */
 PJRT_Error *tiny_TopologyDescription_MakeCanonicalShapeForMemorySpace(
     PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args *args) {
-  if (args->memory_space_kind_id < 0 || args->memory_space_kind_id >= TINY_NUM_MEMORY_KINDS)
+  int kind = args->memory_space_kind_id - TINY_PUBLIC_KIND(0);
+  if (kind < 0 || kind >= TINY_NUM_MEMORY_KINDS)
     return error_make(INVALID, "Unknown kind of memory space: %d", args->memory_space_kind_id);
   tiny_shape shape;
   tiny_status *status = shape_init(&shape, args->element_type, args->dims, args->num_dims, args->layout);
@@ -189,7 +190,7 @@ PJRT_Error *tiny_TopologyDescription_MakeCanonicalShapeForMemorySpace(
     proto_varint(&out, 3, (uint64_t)shape.dims[i]);
     proto_varint(&layout, 1, (uint64_t)shape.minor_to_major[i]);
   }
-  if (args->memory_space_kind_id) proto_varint(&layout, 8, (uint64_t)args->memory_space_kind_id);
+  if (kind) proto_varint(&layout, 8, (uint64_t)kind);
   proto_bytes(&out, 5, layout.data, layout.size);
   for (size_t i = 0; i < shape.rank; ++i) proto_varint(&out, 6, 0);
   free(layout.data);
