@@ -12,7 +12,7 @@ from pjrt.capi.export._trampolines cimport drop, keep, put, python_error, trampo
 
 import math
 
-from pjrt.api.errors import InvalidArgumentError, UnimplementedError
+from pjrt.api.errors import InvalidArgumentError, OutOfRangeError, UnimplementedError
 from pjrt.api.future import Promise
 from pjrt.api.layout import StridedLayout
 
@@ -54,7 +54,11 @@ cdef object _strides(layout, shape, itemsize):
 cdef int _copy_raw_to_host(void *raw) except -1:
     args = <PJRT_Buffer_CopyRawToHost_Args *>raw
     memory = host_memory(args.dst, args.transfer_size, True)
-    args.event = event_of(buffer_record(args.buffer).buffer.copy_raw_to_host(memory, args.offset, args.transfer_size))
+    try:
+        done = buffer_record(args.buffer).buffer.copy_raw_to_host(memory, args.offset, args.transfer_size)
+    except OutOfRangeError as error:
+        raise InvalidArgumentError(error.message) from error  # XLA's code for a range outside the buffer
+    args.event = event_of(done)
 
 
 cdef class _Destination:
@@ -69,9 +73,12 @@ cdef int _copy_raw_to_host_future(void *raw) except -1:
     cdef _Destination destination = _Destination()
     destination.promise = Promise()
     destination.size = args.transfer_size
-    done = buffer_record(args.buffer).buffer.copy_raw_to_host_future(
-        destination.promise.future, args.offset, args.transfer_size
-    )
+    try:
+        done = buffer_record(args.buffer).buffer.copy_raw_to_host_future(
+            destination.promise.future, args.offset, args.transfer_size
+        )
+    except OutOfRangeError as error:
+        raise InvalidArgumentError(error.message) from error  # XLA's code for a range outside the buffer
     args.event = event_of(done)
     args.callback_data = keep(destination)
     args.future_ready_callback = _destination_ready

@@ -178,7 +178,8 @@ def _device_local_hardware_id(subject: Subject) -> None:
 @check(
     "official.device_description_and_memory_descriptions",
     calls=("PJRT_DeviceDescription_MemoryDescriptions", "PJRT_MemoryDescription_Kind"),
-    rule="A device's description has a default memory, and each memory has a kind with a name and a number other than 0.",
+    rule="A device's description has a default memory, and each memory has a kind with a name and a number other than "
+    "0.",
 )
 def _memory_descriptions(subject: Subject) -> None:
     subject.require_extension("MemoryDescriptions")

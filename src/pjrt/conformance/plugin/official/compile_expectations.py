@@ -52,8 +52,8 @@ def _refuse_own_programs(subject: Subject, dialect: str) -> None:
 @check(
     "official.compile",
     calls=(_COMPILE, _DESTROY),
-    rule="A program in MHLO, as MLIR text, is compiled. A plugin may leave out the dialect, with the code UNIMPLEMENTED: "
-    "frameworks send StableHLO.",
+    rule="A program in MHLO, as MLIR text, is compiled. A plugin may leave out the dialect, with the code "
+    "UNIMPLEMENTED: frameworks send StableHLO.",
 )
 def _compile(subject: Subject) -> None:
     _refuse_own_programs(subject, "MHLO")
@@ -82,8 +82,8 @@ def _compile_hlo(subject: Subject) -> None:
 @check(
     "official.compile_invalid_option",
     calls=(_COMPILE, _DESTROY),
-    rule="Compile options that are no CompileOptionsProto are an error with the code INVALID_ARGUMENT, and the executable "
-    "stays a null pointer, which can be destroyed.",
+    rule="Compile options that are no CompileOptionsProto are an error with the code INVALID_ARGUMENT, and the "
+    "executable stays a null pointer, which can be destroyed.",
 )
 def _compile_invalid_option(subject: Subject) -> None:
     result = subject.attempt(

@@ -82,7 +82,8 @@ def _copy_raw_to_host(subject: Subject) -> None:
 @check(
     "official.gpu.copy_raw_to_host_with_invalid_offset",
     calls=(_RAW_COPY,),
-    rule="A copy from an offset behind the end of a buffer fails: its event, or the call, has the code INVALID_ARGUMENT.",
+    rule="A copy from an offset behind the end of a buffer fails: its event, or the call, has the code "
+    "INVALID_ARGUMENT.",
 )
 def _copy_raw_with_invalid_offset(subject: Subject) -> None:
     subject.require(_RAW_COPY)

@@ -14,8 +14,9 @@ _REQUIRED_ATTRIBUTES = ("xla_version", "stablehlo_current_version", "stablehlo_m
 @check(
     "official.api_version",
     calls=(),
-    rule="The plugin states the version of the C API that it was compiled with: its major version is 0. XLA's test wants "
-    "the minor version of the header of the caller, too, which is advice here: an older or newer plugin is not wrong.",
+    rule="The plugin states the version of the C API that it was compiled with: its major version is 0. XLA's test "
+    "wants the minor version of the header of the caller, too, which is advice here: an older or newer plugin is not "
+    "wrong.",
 )
 def _api_version(subject: Subject) -> None:
     major, minor = subject.plugin.api_version
@@ -27,8 +28,8 @@ def _api_version(subject: Subject) -> None:
 @check(
     "official.field_offsets_and_sizes",
     calls=(),
-    rule="The table of each minor version ends behind the last function of that version: its struct_size follows from the "
-    "version.",
+    rule="The table of each minor version ends behind the last function of that version: its struct_size follows from "
+    "the version.",
 )
 def _field_offsets_and_sizes(subject: Subject) -> None:
     _, minor = subject.plugin.api_version
@@ -43,8 +44,8 @@ def _field_offsets_and_sizes(subject: Subject) -> None:
 @check(
     "official.plugin_attributes",
     calls=("PJRT_Plugin_Attributes",),
-    rule="Each attribute of the plugin has a name of its own. XLA's test wants xla_version, stablehlo_current_version and "
-    "stablehlo_minimum_version among them, which is advice for plugins that are not built on XLA.",
+    rule="Each attribute of the plugin has a name of its own. XLA's test wants xla_version, stablehlo_current_version "
+    "and stablehlo_minimum_version among them, which is advice for plugins that are not built on XLA.",
 )
 def _plugin_attributes(subject: Subject) -> None:
     attributes = subject.call("PJRT_Plugin_Attributes").attributes or []

@@ -18,9 +18,7 @@ _ERROR = f"{_MANAGER}SetBufferError"
 def _manager(subject: Subject, element_type: ElementType) -> int:
     subject.require(_CREATE, f"{_MANAGER}RetrieveBuffer", f"{_MANAGER}Destroy")
     spec = raw.Struct("PJRT_ShapeSpec", dims=[8], element_type=int(element_type))
-    return int(
-        subject.call(_CREATE, client=subject.client, shape_specs=[spec], memory=subject.memory).transfer_manager
-    )
+    return int(subject.call(_CREATE, client=subject.client, shape_specs=[spec], memory=subject.memory).transfer_manager)
 
 
 @check(
