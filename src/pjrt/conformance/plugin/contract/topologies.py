@@ -1,0 +1,358 @@
+"""Checks of topologies: of a client, made by name, and read from bytes."""
+
+from __future__ import annotations
+
+import ctypes
+
+from pjrt.capi import raw
+from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.named_values import expect_named_values
+from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.subject import Subject
+
+_OF_CLIENT = "PJRT_Client_TopologyDescription"
+_TOPOLOGY = "PJRT_TopologyDescription_"
+_CREATE = f"{_TOPOLOGY}Create"
+_DESTROY = f"{_TOPOLOGY}Destroy"
+_DESCRIPTIONS = f"{_TOPOLOGY}GetDeviceDescriptions"
+_SERIALIZE = f"{_TOPOLOGY}Serialize"
+_DESERIALIZE = f"{_TOPOLOGY}Deserialize"
+_FINGERPRINT = f"{_TOPOLOGY}Fingerprint"
+_KIND_IDS = f"{_TOPOLOGY}GetMemorySpaceKindIds"
+_SHAPE = f"{_TOPOLOGY}MakeCanonicalShapeForMemorySpace"
+_GETTERS = ("PlatformName", "PlatformVersion", "GetDeviceDescriptions", "Attributes", "Fingerprint")
+_NAMES = ("", "1", "1x1", "1x1x1", "v4:2x2x1", "v5e:2x2", "2x2")
+
+
+def _of_client(subject: Subject) -> int:
+    subject.require(_OF_CLIENT)
+    topology = subject.call(_OF_CLIENT, client=subject.client).topology
+    subject.expect(topology, "a topology", "a null pointer")
+    return int(topology)
+
+
+def _created(subject: Subject) -> int:
+    """Return a topology that is the caller's: by a name that the plugin takes, or from the bytes of the client's."""
+    subject.require(_CREATE)
+    refusals = []
+    for name in _NAMES:
+        result = subject.attempt(_CREATE, topology_name=name)
+        if result.error is None:
+            return int(result.topology)
+        refusals.append(result.error)
+    if not subject.plugin.has(_DESERIALIZE):
+        raise Unsupported(f"a topology by name: {refusals[0]}")
+    return _read(subject, _bytes(subject, _of_client(subject)))
+
+
+def _bytes(subject: Subject, topology: int) -> bytes:
+    subject.require(_SERIALIZE)
+    result = subject.call(_SERIALIZE, topology=topology)
+    subject.expect(result.serialized_topology_deleter, "a deleter", "a null pointer")
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(result.serialized_topology_deleter)(result.serialized_topology)
+    return bytes(result.serialized_bytes or b"")
+
+
+def _read(subject: Subject, data: bytes) -> int:
+    subject.require(_DESERIALIZE)
+    topology = subject.call(_DESERIALIZE, serialized_topology=data).topology
+    subject.expect(topology, "a topology", "a null pointer")
+    return int(topology)
+
+
+def _ids(subject: Subject, topology: int) -> list[int]:
+    descriptions = subject.call(_DESCRIPTIONS, topology=topology).descriptions or []
+    return [subject.call("PJRT_DeviceDescription_Id", device_description=each).id for each in descriptions]
+
+
+@check(
+    "topology.getters.stable",
+    calls=[f"{_TOPOLOGY}{name}" for name in _GETTERS],
+    rule="What a getter of a topology returns lives as long as the topology: the same comes each time, in the same "
+    "order.",
+    over=_GETTERS,
+)
+def _stable(subject: Subject, name: str) -> None:
+    topology = _of_client(subject)
+    function = f"{_TOPOLOGY}{name}"
+    subject.require(function)
+    answers = {subject.call(function, topology=topology).struct_bytes for _ in range(2)}
+    subject.expect(len(answers) == 1, "the same answer as before", "another one")
+
+
+@check(
+    "topology.of_client.platform",
+    calls=(_OF_CLIENT, f"{_TOPOLOGY}PlatformName", "PJRT_Client_PlatformName"),
+    rule="The topology of a client has the client's platform.",
+)
+def _platform(subject: Subject) -> None:
+    name = subject.call(f"{_TOPOLOGY}PlatformName", topology=_of_client(subject)).platform_name
+    own = subject.call("PJRT_Client_PlatformName", client=subject.client).platform_name
+    subject.expect(name == own, f"the platform {own!r}", repr(name))
+
+
+@check(
+    "topology.of_client.platform_version",
+    calls=(_OF_CLIENT, f"{_TOPOLOGY}PlatformVersion"),
+    rule="The version of a topology's platform is text.",
+)
+def _platform_version(subject: Subject) -> None:
+    subject.require(f"{_TOPOLOGY}PlatformVersion")
+    version = subject.call(f"{_TOPOLOGY}PlatformVersion", topology=_of_client(subject)).platform_version
+    subject.expect(version is not None, "a text", "a null pointer")
+    subject.expect(version.decode("utf-8", "replace").encode() == version, "a text in UTF-8", repr(version))
+
+
+@check(
+    "topology.of_client.devices",
+    calls=(_OF_CLIENT, _DESCRIPTIONS, "PJRT_DeviceDescription_Id", "PJRT_DeviceDescription_Kind"),
+    rule="The topology of a client describes the client's devices: the same ids, and the same kinds.",
+)
+def _devices(subject: Subject) -> None:
+    topology = _of_client(subject)
+    subject.require(_DESCRIPTIONS)
+    described = {
+        subject.call("PJRT_DeviceDescription_Id", device_description=each).id: subject.call(
+            "PJRT_DeviceDescription_Kind", device_description=each
+        ).device_kind
+        for each in subject.call(_DESCRIPTIONS, topology=topology).descriptions or ()
+    }
+    devices = {}
+    for device in subject.call("PJRT_Client_Devices", client=subject.client).devices:
+        description = subject.description(device)
+        number = subject.call("PJRT_DeviceDescription_Id", device_description=description).id
+        devices[number] = subject.call("PJRT_DeviceDescription_Kind", device_description=description).device_kind
+    subject.expect(described == devices, f"the devices {devices}", described)
+
+
+@check(
+    "topology.of_client.descriptions",
+    calls=(_OF_CLIENT, _DESCRIPTIONS),
+    rule="The descriptions of a topology answer all questions of device descriptions.",
+)
+def _descriptions(subject: Subject) -> None:
+    topology = _of_client(subject)
+    subject.require(_DESCRIPTIONS)
+    for each in subject.call(_DESCRIPTIONS, topology=topology).descriptions or ():
+        for name in ("Id", "ProcessIndex", "Kind", "DebugString", "ToString"):
+            subject.call(f"PJRT_DeviceDescription_{name}", device_description=each)
+        expect_named_values(
+            subject, subject.call("PJRT_DeviceDescription_Attributes", device_description=each), "attributes"
+        )
+
+
+@check(
+    "topology.of_client.same",
+    calls=(_OF_CLIENT,),
+    rule="The topology of a client is owned by it: the same comes each time, and the caller does not destroy it.",
+)
+def _same(subject: Subject) -> None:
+    subject.expect(_of_client(subject) == _of_client(subject), "the same topology", "another one")
+
+
+@check(
+    "topology.of_client.goes_with_it",
+    calls=(_OF_CLIENT, "PJRT_Client_Destroy"),
+    rule="The topology of a client is freed with it: destroying the client is enough.",
+)
+def _goes_with_client(subject: Subject) -> None:
+    subject.require(_OF_CLIENT)
+    client = subject.new_client()
+    topology = subject.call(_OF_CLIENT, client=client).topology
+    subject.call(f"{_TOPOLOGY}PlatformName", topology=topology)
+    subject.call("PJRT_Client_Destroy", client=client)
+
+
+@check(
+    "topology.attributes.types",
+    calls=(f"{_TOPOLOGY}Attributes",),
+    rule="The attributes of a topology have names of their own, known types, and values of these types.",
+)
+def _attributes(subject: Subject) -> None:
+    topology = _of_client(subject)
+    subject.require(f"{_TOPOLOGY}Attributes")
+    expect_named_values(subject, subject.call(f"{_TOPOLOGY}Attributes", topology=topology), "attributes")
+
+
+@check("topology.destroy.null", calls=(_DESTROY,), rule="A topology to destroy can be a null pointer.")
+def _destroy_null(subject: Subject) -> None:
+    subject.call(_DESTROY, topology=0)
+
+
+@check(
+    "topology.create.by_name",
+    calls=(_CREATE, _DESTROY, _DESCRIPTIONS),
+    rule="A topology that the caller makes describes devices with different ids, and is the caller's to destroy.",
+)
+def _by_name(subject: Subject) -> None:
+    topology = _created(subject)
+    ids = _ids(subject, topology)
+    subject.expect(ids, "descriptions of devices", "none")
+    subject.expect(len(set(ids)) == len(ids), "different ids", ids)
+    subject.call(_DESTROY, topology=topology)
+
+
+@check(
+    "topology.create.several",
+    calls=(_CREATE, _DESTROY),
+    rule="Topologies are independent: those that are left answer when others are destroyed.",
+)
+def _several(subject: Subject) -> None:
+    topologies = [_created(subject) for _ in range(3)]
+    subject.expect(len(set(topologies)) == 3, "three topologies", "the same one")
+    ids = _ids(subject, topologies[2])
+    subject.call(_DESTROY, topology=topologies[0])
+    subject.call(_DESTROY, topology=topologies[1])
+    subject.expect(_ids(subject, topologies[2]) == ids, f"the ids {ids}", "others")
+    subject.call(_DESTROY, topology=topologies[2])
+
+
+@check(
+    "topology.create.without_client",
+    calls=(_CREATE, "PJRT_Client_Destroy"),
+    rule="A topology that the caller makes outlives any client.",
+)
+def _without_client(subject: Subject) -> None:
+    client = subject.new_client()
+    topology = _created(subject)
+    ids = _ids(subject, topology)
+    subject.call("PJRT_Client_Destroy", client=client)
+    subject.expect(_ids(subject, topology) == ids, f"the ids {ids}", "others")
+    subject.call(_DESTROY, topology=topology)
+
+
+@check(
+    "topology.create.unknown_name",
+    calls=(_CREATE,),
+    rule="A name that is no topology is an error with a message, or is ignored by plugins with one topology.",
+)
+def _unknown_name(subject: Subject) -> None:
+    subject.require(_CREATE)
+    result = subject.attempt(_CREATE, topology_name="no such topology: ?!")
+    if result.error is not None:
+        subject.expect(result.error.message, "an error with a message", "none")
+    else:
+        subject.call(_DESTROY, topology=result.topology)
+
+
+@check(
+    "topology.create.unknown_option",
+    calls=(_CREATE,),
+    rule="An option that the plugin does not know is an error with a message, or is ignored.",
+)
+def _unknown_option(subject: Subject) -> None:
+    subject.require(_CREATE)
+    option = raw.named_value("no_such_option_of_any_plugin", 7)
+    result = subject.attempt(_CREATE, topology_name="", create_options=[option])
+    if result.error is not None:
+        subject.expect(result.error.message, "an error with a message", "none")
+    else:
+        subject.call(_DESTROY, topology=result.topology)
+
+
+@check(
+    "topology.serialize.bytes",
+    calls=(_SERIALIZE,),
+    rule="The bytes of a topology can be keys of a cache: they are not empty, and the same each time.",
+)
+def _same_bytes(subject: Subject) -> None:
+    topology = _of_client(subject)
+    first, second = _bytes(subject, topology), _bytes(subject, topology)
+    subject.expect(first, "bytes", "none")
+    subject.expect(first == second, "the same bytes each time", "others")
+
+
+@check(
+    "topology.serialize.independent",
+    calls=(_SERIALIZE,),
+    rule="Each serialized topology lives until its own deleter is called.",
+)
+def _independent_bytes(subject: Subject) -> None:
+    topology = _of_client(subject)
+    subject.require(_SERIALIZE)
+    first, second = (subject.call(_SERIALIZE, topology=topology) for _ in range(2))
+    delete = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    delete(first.serialized_topology_deleter)(first.serialized_topology)
+    begin = int.from_bytes(second.struct_bytes[24:32], "little")
+    data = ctypes.string_at(begin, second.serialized_bytes_size)
+    subject.expect(data == second.serialized_bytes, "the bytes of the second one", "others")
+    delete(second.serialized_topology_deleter)(second.serialized_topology)
+
+
+@check(
+    "topology.deserialize.round_trip",
+    calls=(_SERIALIZE, _DESERIALIZE, _DESTROY),
+    rule="A topology that was read from the bytes of another one describes the same devices.",
+)
+def _round_trip(subject: Subject) -> None:
+    topology = _of_client(subject)
+    again = _read(subject, _bytes(subject, topology))
+    ids, expected = sorted(_ids(subject, again)), sorted(_ids(subject, topology))
+    subject.expect(ids == expected, f"the device ids {expected}", ids)
+    name = subject.call(f"{_TOPOLOGY}PlatformName", topology=again).platform_name
+    own = subject.call(f"{_TOPOLOGY}PlatformName", topology=topology).platform_name
+    subject.expect(name == own, f"the platform {own!r}", repr(name))
+    subject.call(_DESTROY, topology=again)
+
+
+@check(
+    "topology.deserialize.damaged",
+    calls=(_DESERIALIZE,),
+    rule="Bytes that are no topology are an error.",
+    over={"noise": b"\xff\xfe no topology \x00\x01", "cut off": b"\x0a\x50abc"},
+)
+def _damaged(subject: Subject, data: bytes) -> None:
+    subject.require(_DESERIALIZE)
+    result = subject.attempt(_DESERIALIZE, serialized_topology=data)
+    subject.expect(result.error, f"{_DESERIALIZE} to fail", "that it succeeded")
+
+
+@check(
+    "topology.fingerprint.same",
+    calls=(_FINGERPRINT, _SERIALIZE, _DESERIALIZE),
+    rule="Equal topologies have equal fingerprints: that of a client's, and that of the one read from its bytes.",
+)
+def _fingerprint(subject: Subject) -> None:
+    topology = _of_client(subject)
+    subject.require(_FINGERPRINT)
+    first = subject.call(_FINGERPRINT, topology=topology).fingerprint
+    again = _read(subject, _bytes(subject, topology))
+    second = subject.call(_FINGERPRINT, topology=again).fingerprint
+    subject.expect(first == second, f"the fingerprint {first}", second)
+    subject.call(_DESTROY, topology=again)
+
+
+@check(
+    "topology.memory_space_kind_ids.agree",
+    calls=(_KIND_IDS, "PJRT_Memory_Kind_Id"),
+    rule="The ids of kinds of memory that the topology of a client states are those of the client's memories.",
+)
+def _kind_ids(subject: Subject) -> None:
+    topology = _of_client(subject)
+    subject.require(_KIND_IDS, "PJRT_Memory_Kind_Id", "PJRT_Client_AddressableMemories")
+    stated = sorted(subject.call(_KIND_IDS, topology=topology).memory_space_kind_ids or ())
+    memories = subject.call("PJRT_Client_AddressableMemories", client=subject.client).addressable_memories or ()
+    own = sorted({subject.call("PJRT_Memory_Kind_Id", memory=each).kind_id for each in memories})
+    subject.expect(stated == own, f"the kind ids {own}", stated)
+
+
+@check(
+    "topology.canonical_shape.each_kind",
+    calls=(_SHAPE, _KIND_IDS),
+    rule="A topology has a canonical shape of an array for each kind of memory that it states.",
+)
+def _canonical_shape(subject: Subject) -> None:
+    topology = _of_client(subject)
+    subject.require(_SHAPE, _KIND_IDS)
+    for kind in subject.call(_KIND_IDS, topology=topology).memory_space_kind_ids or ():
+        result = subject.call(_SHAPE, topology=topology, memory_space_kind_id=kind, dims=[2, 3], element_type="F32")
+        subject.expect(result.serialized_shape, "a serialized shape", "no bytes")
+        begin = int.from_bytes(_pointer(result, "serialized_shape"), "little")
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(result.serialized_shape_deleter)(begin)
+
+
+def _pointer(result: raw.Result, field: str) -> bytes:
+    from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS
+
+    offset = STRUCTS[FUNCTIONS[result.function].args].fields[field].offset
+    return result.struct_bytes[offset : offset + 8]
