@@ -148,11 +148,11 @@ PJRT_Error *tiny_Executable_Destroy(PJRT_Executable_Destroy_Args *args) {
 
 /* ---- serializing --------------------------------------------------------------------------------------------------*/
 void executable_serialize(const tiny_executable *executable, tiny_bytes *out) {
-  uint64_t size = executable->options_size;
+  uint64_t sizes[2] = {executable->options_size, strlen(executable->program->source)};
   bytes_add(out, SERIAL_MARK, strlen(SERIAL_MARK));
-  bytes_add(out, &size, sizeof size);
+  bytes_add(out, sizes, sizeof sizes);
   bytes_add(out, executable->options_bytes, executable->options_size);
-  bytes_add(out, executable->program->source, strlen(executable->program->source));
+  bytes_add(out, executable->program->source, (size_t)sizes[1]);
 }
 
 static void free_serialized_executable(PJRT_SerializedExecutable *serialized) {
@@ -189,21 +189,22 @@ PJRT_Error *tiny_Executable_GetCompileOptions(PJRT_Executable_GetCompileOptions_
 
 PJRT_Error *tiny_Executable_DeserializeAndLoad(PJRT_Executable_DeserializeAndLoad_Args *args) {
   const char *bytes = args->serialized_executable;
-  size_t head = strlen(SERIAL_MARK) + sizeof(uint64_t), size = args->serialized_executable_size;
-  uint64_t options_size = 0;
+  uint64_t sizes[2];
+  size_t head = strlen(SERIAL_MARK) + sizeof sizes, size = args->serialized_executable_size;
   if (size < head || memcmp(bytes, SERIAL_MARK, strlen(SERIAL_MARK)) != 0)
     return error_make(INVALID, "These %zu bytes are no serialized tiny executable", size);
-  memcpy(&options_size, bytes + strlen(SERIAL_MARK), sizeof options_size);
-  if (options_size > size - head) return error_make(PJRT_Error_Code_DATA_LOSS, "The serialized executable is cut short");
+  memcpy(sizes, bytes + strlen(SERIAL_MARK), sizeof sizes);
+  if (sizes[0] > size - head || sizes[1] != size - head - sizes[0])
+    return error_make(PJRT_Error_Code_DATA_LOSS, "The serialized executable of %zu bytes is cut short or too long", size);
   const char *options = bytes + head;
-  PJRT_Program program = {.code = (char *)options + options_size, .code_size = size - head - options_size,
+  PJRT_Program program = {.code = (char *)options + sizes[0], .code_size = (size_t)sizes[1],
                           .format = "tiny", .format_size = 4};
   bool overridden = TINY_HAS(args, PJRT_Executable_DeserializeAndLoad_Args, overridden_serialized_compile_options_size) &&
                     args->overridden_serialized_compile_options_size;
   tiny_executable *executable;
   tiny_status *status = executable_make(
       &program, overridden ? args->overridden_serialized_compile_options : options,
-      overridden ? args->overridden_serialized_compile_options_size : (size_t)options_size, &executable);
+      overridden ? args->overridden_serialized_compile_options_size : (size_t)sizes[0], &executable);
   return error_from(status ? status : executable_load(args->client, executable, &args->loaded_executable));
 }
 

@@ -346,6 +346,8 @@ tiny_status *program_parse(const char *code, size_t size, tiny_program **out) {
     if (!status) status = parse_line(&p);
   }
   free(text);
+  if (!status && strncmp(p.program->source, "tiny 1", 6) != 0)
+    status = status_make(INVALID, "A tiny program starts with the line \"tiny 1\", got %zu bytes without it", size);
   if (status) {
     program_free(p.program);
     return status;

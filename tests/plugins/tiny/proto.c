@@ -12,7 +12,7 @@ static bool read_varint(const char **cursor, const char *end, uint64_t *value) {
   return false;
 }
 
-bool proto_next(const char **cursor, const char *end, tiny_field *field) {
+static bool read_field(const char **cursor, const char *end, tiny_field *field) {
   uint64_t tag;
   if (*cursor >= end || !read_varint(cursor, end, &tag)) return false;
   memset(field, 0, sizeof *field);
@@ -39,6 +39,14 @@ bool proto_next(const char **cursor, const char *end, tiny_field *field) {
   field->size = (size_t)size;
   *cursor += size;
   return true;
+}
+
+/* The cursor stays before a field that is none, so that the caller sees that the end was not reached. */
+bool proto_next(const char **cursor, const char *end, tiny_field *field) {
+  const char *begin = *cursor;
+  if (read_field(cursor, end, field)) return true;
+  *cursor = begin;
+  return false;
 }
 
 static void write_varint(tiny_bytes *out, uint64_t value) {

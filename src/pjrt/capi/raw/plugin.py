@@ -12,6 +12,7 @@ from pjrt.api.errors import InvalidArgumentError, StatusCode, UnimplementedError
 from pjrt.capi import open_table
 from pjrt.capi.layer.schema import FUNCTIONS, STRUCTS, Field, Function
 from pjrt.capi.raw.memory import Memory
+from pjrt.capi.raw.struct import Struct
 from pjrt.capi.raw.struct_reader import StructReader
 from pjrt.capi.raw.struct_writer import StructWriter
 from pjrt.capi.raw.table import Error, Table
@@ -204,5 +205,5 @@ def _results(function: Function, address: int, given: Mapping[str, Any]) -> dict
 def _is_result(field: Field, value: Any) -> bool:
     if field.direction != "IN":
         return True
-    # Memory of the caller that the plugin fills is read where it was given as a list, whose length is known.
-    return "FILLS" in field.marks and isinstance(value, (list, tuple))
+    # Memory of the caller that the plugin fills is read where its size is known: it was given as a list or a struct.
+    return "FILLS" in field.marks and isinstance(value, (list, tuple, Struct, Mapping))

@@ -73,7 +73,7 @@ def _run(task: Task, name: str, transcript: Transcript) -> None:
     except PjrtError as error:
         transcript.note("unloadable", error.message)
         return
-    subject = Subject(plugin, task.options, Samples(task.programs))
+    subject = Subject(plugin, task.options, Samples(task.programs), task.plugin)
     if name == LOADING:
         transcript.note("facts", facts_of(subject))
         transcript.note("modules", sorted(sys.modules))

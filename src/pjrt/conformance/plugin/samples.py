@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.program import Program
+from pjrt.conformance.plugin.execution_samples import EXECUTION_SAMPLES
 from pjrt.conformance.plugin.outcome import Unsupported
 
 SAMPLES = {
@@ -33,16 +34,6 @@ SAMPLES = {
   %0 = stablehlo.add %x, %y : tensor<$T>
   return %0 : tensor<$T>
 }""",
-    "all_reduce": """func.func public @main(%x: tensor<$T>) -> tensor<$T> {
-  %0 = "stablehlo.all_reduce"(%x) <{
-    replica_groups = dense<[[0, 1]]> : tensor<1x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1, type = 0>
-  }> ({
-  ^bb0(%a: tensor<f32>, %b: tensor<f32>):
-    %s = stablehlo.add %a, %b : tensor<f32>
-    stablehlo.return %s : tensor<f32>
-  }) : (tensor<$T>) -> tensor<$T>
-  return %0 : tensor<$T>
-}""",
     "long_loop": """func.func public @main(%x: tensor<$T>) -> tensor<$T> {
   %zero = stablehlo.constant dense<0> : tensor<i32>
   %one = stablehlo.constant dense<1> : tensor<i32>
@@ -58,6 +49,7 @@ SAMPLES = {
   }
   return %r#1 : tensor<$T>
 }""",
+    **EXECUTION_SAMPLES,
 }
 """The text of each program."""
 
