@@ -35,6 +35,7 @@ def launch(name: str, queues: list[Any], failures: list[Any] | None = None) -> l
             name=name,
             inputs=[],
             outputs=[],
+            spans_processes=False,
             fail=noted.append,
             definition=pjrt.Future(),
             device=SimpleNamespace(compute=queue),

@@ -9,9 +9,13 @@ a complete, asynchronous client of many devices of it. This package must not kno
   the results of a program whose work goes on.
 - ``RunContext``: what such a function may ask about its run: device, replica, partition, and a rendezvous with the
   other devices of the launch.
+- ``Collectives``: the exchange of values between the processes of a job, among ``ProcessGroup``s; ``Collective``: one
+  collective of a launch, as a running function sees it.
 """
 
 from pjrt.host.client import HostClient
+from pjrt.host.collective import Collective
+from pjrt.host.collectives import Collectives, ProcessGroup
 from pjrt.host.compiled import Compiled
 from pjrt.host.device_memory.allocation import Allocation
 from pjrt.host.device_memory.fences import Enqueued
@@ -19,4 +23,15 @@ from pjrt.host.device_memory.memory import Memory
 from pjrt.host.platform_spec import MEMORY_KINDS
 from pjrt.host.run_context import RunContext
 
-__all__ = ["MEMORY_KINDS", "Allocation", "Compiled", "Enqueued", "HostClient", "Memory", "RunContext"]
+__all__ = [
+    "MEMORY_KINDS",
+    "Allocation",
+    "Collective",
+    "Collectives",
+    "Compiled",
+    "Enqueued",
+    "HostClient",
+    "Memory",
+    "ProcessGroup",
+    "RunContext",
+]

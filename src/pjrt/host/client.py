@@ -18,6 +18,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, PjrtError
 from pjrt.api.executable import Executable
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
+from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.layout import Layout
 from pjrt.api.memory_space import MemorySpace
 from pjrt.api.placement import choose_place
@@ -28,6 +29,7 @@ from pjrt.host import from_host
 from pjrt.host.abi_version import HostRuntimeAbiVersion
 from pjrt.host.alias_buffer import HostAliasFulfillment, alias_buffer
 from pjrt.host.buffer import HostBuffer
+from pjrt.host.collectives import CollectivesFactory
 from pjrt.host.compiled import CompileFunction
 from pjrt.host.compiler import HostCompiler, PartitioningFunction, RefineFunction, StaticCheckFunction
 from pjrt.host.device import HostDevice
@@ -41,11 +43,17 @@ from pjrt.host.execute_context import HostExecuteContext
 from pjrt.host.ffi_handlers import FfiHandlers
 from pjrt.host.fork_safety import forked_error, generation
 from pjrt.host.loaded_executable import HostLoadedExecutable
+from pjrt.host.membership import membership
 from pjrt.host.memory_space import HostMemorySpace
 from pjrt.host.platform_spec import MEMORY_KINDS, PlatformSpec
+from pjrt.host.process_exchange import ProcessExchange
 from pjrt.host.topology import HostTopology
 from pjrt.host.transfer import HostTransferManager
 from pjrt.host_memory.dlpack import from_source
+
+_TIMEOUT = 60.0
+_PROCESS_TIMEOUT = 1800.0
+"""Seconds, as XLA has them. A lost process is noticed at once; one that comes late may be compiling or saving."""
 
 
 class HostClient(Client):
@@ -65,14 +73,20 @@ class HostClient(Client):
         memory_kinds: the kinds of memory of each device, its default one first; by default those of ``memory``, or
             ``MEMORY_KINDS``.
         memory_limit: the most bytes in use on each device: of its default memory, or by kind.
-        process_index: the number of this process among those of the job.
-        process_count: the number of processes of the job, each with ``num_devices`` devices; the devices of the other
-            processes are listed but cannot be used from here.
+        process_index: the number of this process among those of the job; by default that of the job of
+            ``pjrt.distributed.initialize``, or of the framework that makes the client.
+        process_count: the number of processes of the job. The devices of the other processes are listed, and programs
+            run on all devices of the job if there is a store; without one, each process has ``num_devices`` devices,
+            and programs run on those of one process. 1 makes a client of the devices of this process alone.
+        key_value_store: the store of the job, which all processes share; by default that of the job.
+        collectives: a function that makes the exchange of values between the processes (``pjrt.host.Collectives``),
+            such as ``pjrt.XlaCollectives``; without it, collectives among devices of several processes are refused.
         formats: the program formats that ``compile`` accepts; ``None`` for all.
         deserialize: ``deserialize(payload, program, options)`` returns what ``compile`` does, from the bytes of
             ``Compiled.serialize``.
         alignment: the alignment in bytes that the device needs to use a host array in place; other arrays are copied.
-        collective_timeout: how long the devices of a launch wait for each other, in seconds.
+        collective_timeout: how long the devices of a launch wait for each other, in seconds; by default 60 in one
+            process, and 1800 for another process.
         capabilities: the abilities of the devices in addition to the runtime's, or a function that returns them.
         static_check: a function that looks into a program for ``supports`` before it is compiled, such as
             ``pjrt.stablehlo.static_check``; none by default.
@@ -99,6 +113,7 @@ class HostClient(Client):
         "dispatcher",
         "memory",
         "memory_spaces",
+        "processes",
         "topology",
     )
 
@@ -120,12 +135,14 @@ class HostClient(Client):
         memory: Memory | None = None,
         memory_kinds: Sequence[str] | None = None,
         memory_limit: int | Mapping[str, int] | None = None,
-        process_index: int = 0,
+        process_index: int | None = None,
         process_count: int | None = None,
+        key_value_store: KeyValueStore | None = None,
+        collectives: CollectivesFactory | None = None,
         formats: Sequence[str] | None = None,
         deserialize: Callable[[bytes, Program, CompileOptions], Any] | None = None,
         alignment: int = 1,
-        collective_timeout: float = 60.0,
+        collective_timeout: float | None = None,
         capabilities: Capabilities | Callable[[], Capabilities] | None = None,
         static_check: StaticCheckFunction | None = None,
         partitioning: PartitioningFunction | None = None,
@@ -146,13 +163,16 @@ class HostClient(Client):
             attributes=dict(attributes or {}),
             memory_kinds=tuple(memory_kinds),
             memory_limit=memory_limit,
-            process_index=process_index,
-            process_count=process_index + 1 if process_count is None else process_count,
+            membership=membership(name, num_devices, process_index, process_count, key_value_store),
             alignment=alignment,
-            collective_timeout=collective_timeout,
         )
         self.alignment = alignment
-        self.collective_timeout = collective_timeout
+        self.collective_timeout = _TIMEOUT if collective_timeout is None else collective_timeout
+        self.processes = ProcessExchange(
+            self._platform.membership,
+            collectives,
+            _PROCESS_TIMEOUT if collective_timeout is None else collective_timeout,
+        )
         self._compiler = HostCompiler(
             platform_name=name,
             platform_version=platform_version,
@@ -189,7 +209,7 @@ class HostClient(Client):
 
     @property
     def process_index(self) -> int:
-        return self._platform.process_index
+        return self._platform.membership.process_index
 
     @property
     def attributes(self) -> Attributes:
@@ -371,6 +391,7 @@ class HostClient(Client):
         self._closed = True
         if self._generation == generation():
             self.dispatcher.finish(self._end_waiting)
+            self.processes.close()
         self._notify_closed()
 
     def give_up_work(self, error: PjrtError, *, only_ask: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,8 @@ from pjrt.api.executable import CompiledMemoryStats
 from pjrt.api.program import Program
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host_memory.layout import order_of_spec
+
+ParticipantsFunction = Callable[[tuple[int, int], int, int], Iterable[Sequence[tuple[int, int]]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class Compiled:
             partition of the run, and lets the devices of one launch meet.
         takes_allocations: on a device with memory of its own, ``run`` takes ``pjrt.host.Allocation``s instead of bare
             handles: the handle with its type, which can be read and copied.
+        participants: a function that returns the participants of each collective of a replica and partition, given
+            its ``(replica, partition)`` and the numbers of both. A program is refused where they are in processes that
+            cannot exchange values; without the function, it fails when they are about to meet.
         runs_on_caller: whether ``run`` may be called on the thread that executes the program, where the arguments are
             ready and the device is idle, and then by several threads at a time. It is for functions that return at
             once: handing one over to the device's thread takes 20 µs.
@@ -64,6 +69,7 @@ class Compiled:
     name: str = "main"
     takes_context: bool = False
     takes_allocations: bool = False
+    participants: ParticipantsFunction | None = None
     runs_on_caller: bool = False
     aliases: Mapping[int, int] = field(default_factory=dict)
     donated: Collection[int] = ()

@@ -84,14 +84,16 @@ class HostDevice(Device):
     def __init__(self, client: HostClient, description: HostDeviceDescription, platform: PlatformSpec) -> None:
         self.client = client
         self.description = description
-        self.is_addressable = description.process_index == platform.process_index
+        member = platform.membership
+        self.is_addressable = description.process_index == member.process_index
         memories = description.memory_space_descriptions if self.is_addressable else ()
         first = description.id * len(memories)
         limits = platform.memory_limits
         self.memory_spaces = tuple(
             HostMemorySpace(self, first + m.kind_id, m.kind, m.kind_id, limits.get(m.kind)) for m in memories
         )
-        self.local_hardware_id = description.id % platform.num_devices if self.is_addressable else -1
+        first_here = member.first_device_ids[member.process_index]
+        self.local_hardware_id = description.id - first_here if self.is_addressable else -1
         self.launches: set[Execution] = set()
         self.infeed = Feed(f"infeed of {description}")
         self.outfeed = Feed(f"outfeed of {description}")

@@ -12,6 +12,7 @@ from pjrt.api.future import Future, when_all_done
 from pjrt.api.interpreter_end import time_left
 from pjrt.host.device_memory.fence_waiter import FenceWaiter
 from pjrt.host.execution import Execution
+from pjrt.host.fork_safety import runtime_lock
 from pjrt.host.shutdown import is_exiting
 from pjrt.host.work_queue import WorkQueue
 
@@ -31,16 +32,22 @@ class Dispatcher:
     their queues at one moment, when the inputs of all are ready. So any two launches are in the same order on all
     devices that they share, and their collectives cannot wait for each other in a circle.
 
+    Launches on devices of several processes are put in the order of the calls, even where the inputs of a later one are
+    ready first: the calls come in one order in all processes, the inputs need not.
+
     Args:
         devices: the devices of the client that belong to this process.
     """
 
-    __slots__ = ("_fences", "_putting", "_queues", "_ready", "_waiting")
+    __slots__ = ("_fences", "_gates", "_last_gate", "_putting", "_queues", "_ready", "_waiting")
 
     def __init__(self, devices: Sequence[HostDevice]) -> None:
         self._queues = tuple(queue for device in devices for queue in (device.compute, device.transfers))
         self._fences = tuple(device.fences for device in devices)
         self._waiting: set[_PendingLaunch] = set()
+        # For each waiting launch on devices of several processes: done when it is put. The next one waits for that.
+        self._gates: dict[_PendingLaunch, Future[None]] = {}
+        self._last_gate: Future[None] | None = None
         # Launches that are ready to be put, in one order for all queues, and the lock of the caller that puts them.
         self._ready: deque[_PendingLaunch] = deque()
         self._putting = threading.Lock()
@@ -55,7 +62,8 @@ class Dispatcher:
                 for storage in execution.inputs
                 if not storage.definition._done and storage.queue is not compute
             ]
-        if not missing and len(executions) == 1:
+        across = executions[0].spans_processes if executions else False
+        if not missing and len(executions) == 1 and not across:
             execution = executions[0]
             if execution.runs_on_caller and _run_here(execution):
                 return
@@ -66,6 +74,8 @@ class Dispatcher:
                 raise
             return
         launch = tuple(executions)
+        if across:
+            self._wait_for_turn(launch, missing)
         if missing:
             for execution in launch:
                 execution.definition.need(*missing)
@@ -85,7 +95,9 @@ class Dispatcher:
         self._drain()
         while self._waiting:
             error = CancelledError("the client was closed while the execution waited for its arguments")
-            _fail(self._waiting.pop(), error)
+            launch = self._waiting.pop()
+            _fail(launch, error)
+            self._end_turn(launch)
             self._drain()
         for queue in self._queues:
             queue.close()
@@ -106,6 +118,7 @@ class Dispatcher:
         for launch in list(self._waiting):
             self._waiting.discard(launch)
             _fail(launch, error)
+            self._end_turn(launch)
         for queue in self._queues:
             for task in queue.tasks():
                 if isinstance(task, Execution):
@@ -135,6 +148,22 @@ class Dispatcher:
             return  # It was cancelled.
         self._release(launch)
 
+    def _wait_for_turn(self, launch: _PendingLaunch, missing: list[Future[None]]) -> None:
+        """Have a launch on devices of several processes wait for the one before it, and the next one for this one."""
+        with runtime_lock:
+            last = self._last_gate
+            if last is not None and not last._done:
+                missing.append(last)
+            if missing:
+                gate: Future[None] = Future()
+                gate.need(*missing)
+                self._last_gate = self._gates[launch] = gate
+
+    def _end_turn(self, launch: _PendingLaunch) -> None:
+        gate = self._gates.pop(launch, None) if self._gates else None
+        if gate is not None:
+            gate._complete(None)
+
     def _release(self, launch: _PendingLaunch) -> None:
         """Put the executions of a launch on their queues.
 
@@ -148,7 +177,9 @@ class Dispatcher:
                 return
             try:
                 while self._ready:
-                    _put_all(self._ready.popleft())
+                    launch = self._ready.popleft()
+                    _put_all(launch)
+                    self._end_turn(launch)
             finally:
                 self._putting.release()
 

@@ -71,6 +71,11 @@ class Execution:
         return self._compiled.runs_on_caller
 
     @property
+    def spans_processes(self) -> bool:
+        """Whether devices of other processes take part in the launch."""
+        return self._launch is not None and self._launch.processes is not None
+
+    @property
     def launch_id(self) -> int:
         """The launch id that the caller gave, 0 for none."""
         return 0 if self._launch is None else self._launch.launch_id

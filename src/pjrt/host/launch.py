@@ -7,12 +7,16 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Hashable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pjrt.api import interruption
 from pjrt.api.errors import AbortedError, CancelledError, DeadlineExceededError, InvalidArgumentError, PjrtError
+from pjrt.host.device_errors import without_traceback
 from pjrt.host.fork_safety import runtime_lock
+
+if TYPE_CHECKING:
+    from pjrt.host.process_exchange import ProcessExchange
 
 _run_ids = itertools.count(1)
 
@@ -25,15 +29,18 @@ class Launch:
     Attributes:
         run_id: a number that is different for each run in this process.
         launch_id: the number that the caller gave, 0 for none.
+        processes: the way to the other processes, if devices of several processes take part; otherwise ``None``.
     """
 
     __slots__ = (
-        "_changed", "_error", "_given_up", "_interruptions", "_mail", "_meetings", "_under_way", "launch_id", "run_id",
+        "_changed", "_error", "_given_up", "_interruptions", "_mail", "_meetings", "_under_way", "launch_id",
+        "processes", "run_id",
     )  # fmt: skip
 
-    def __init__(self, launch_id: int = 0) -> None:
+    def __init__(self, launch_id: int = 0, processes: ProcessExchange | None = None) -> None:
         self.run_id = next(_run_ids)
         self.launch_id = launch_id
+        self.processes = processes
         self._changed = threading.Condition(runtime_lock)
         self._meetings: dict[Hashable, _Meeting] = {}
         self._mail: dict[Hashable, deque[Any]] = {}
@@ -41,7 +48,7 @@ class Launch:
         self._given_up = False
         self._interruptions = interruption.count()
         # The executions that are not done. They hold the launch, too, until then.
-        self._under_way: list[_Wanted] = []
+        self._under_way: list[_UnderWay] = []
 
     def rendezvous(
         self, key: Hashable, who: Hashable, participants: Sequence[Hashable], value: Any, timeout: float
@@ -72,6 +79,59 @@ class Launch:
                 self._wait_for(meeting, key, timeout)
             return [meeting.values[participant] for participant in expected]
 
+    def work_together(
+        self,
+        key: Hashable,
+        who: Hashable,
+        participants: Sequence[Hashable],
+        value: Any,
+        timeout: float,
+        work: Callable[[list[Any]], Sequence[Any]],
+    ) -> Any:
+        """Meet the other participants under a key, and let the last one that comes do some work for all.
+
+        Args:
+            key, who, participants, value, timeout: as ``rendezvous`` has them. The time to wait ends when all are
+                there: the work may take longer.
+            work: called with the values of all, in the order of ``participants``; returns a result for each of them.
+
+        Returns:
+            The caller's own result.
+
+        Raises:
+            PjrtError: the work failed; or as ``rendezvous``.
+        """
+        expected = tuple(participants)
+        if expected == (who,):
+            self.check()
+            return work([value])[0]
+        with self._changed:
+            meeting = self._join(key, who, expected, value)
+            if not meeting.is_complete:
+                self._wait_for(meeting, key, timeout)
+                while meeting.outcome is None:
+                    self.check()
+                    self._changed.wait(_WAIT_SLICE_SECONDS)
+                return self._result(meeting, expected.index(who))
+            del self._meetings[key, expected]
+            self._changed.notify_all()
+        outcome: Sequence[Any] | PjrtError
+        try:
+            outcome = work([meeting.values[participant] for participant in expected])
+        except BaseException as error:
+            outcome = without_traceback(error)
+        with self._changed:
+            meeting.outcome = outcome
+            self._changed.notify_all()
+        return self._result(meeting, expected.index(who))
+
+    @staticmethod
+    def _result(meeting: _Meeting, place: int) -> Any:
+        if isinstance(meeting.outcome, PjrtError):
+            raise meeting.outcome
+        assert meeting.outcome is not None
+        return meeting.outcome[place]
+
     def post(self, key: Hashable, value: Any) -> None:
         """Leave a value under a key for ``take``; do not wait."""
         with self._changed:
@@ -98,9 +158,12 @@ class Launch:
     def abort(self, error: PjrtError) -> None:
         """Make all present and future waits of the launch fail because of this error."""
         with self._changed:
-            if self._error is None:
+            first = self._error is None
+            if first:
                 self._error = error
                 self._changed.notify_all()
+        if first and self.processes is not None:
+            self.processes.fail(error)
 
     def give_up(self, error: PjrtError) -> None:
         """Abort the launch although no device failed, because nobody waits for it any more."""
@@ -109,16 +172,21 @@ class Launch:
                 self._given_up = True
             self.abort(error)
 
+    def poison(self, error: PjrtError) -> None:
+        """Fail the results of all executions at once, whatever their functions are doing."""
+        for execution in list(self._under_way):
+            execution.poison(error)
+
     @property
     def is_given_up(self) -> bool:
         """Whether nobody waits for it any more."""
         return self._given_up
 
-    def begin(self, execution: _Wanted) -> None:
+    def begin(self, execution: _UnderWay) -> None:
         """Add an execution that begins."""
         self._under_way.append(execution)
 
-    def end(self, execution: _Wanted) -> None:
+    def end(self, execution: _UnderWay) -> None:
         """Remove an execution that is done or has failed; does nothing the second time."""
         with contextlib.suppress(ValueError):
             self._under_way.remove(execution)
@@ -170,20 +238,24 @@ class Launch:
         return error
 
 
-class _Wanted(Protocol):
+class _UnderWay(Protocol):
     """The part of an execution that a launch knows."""
 
     @property
     def is_wanted(self) -> bool:
         """Whether an owner of its results is left."""
 
+    def poison(self, error: PjrtError) -> bool:
+        """Fail the results at once."""
+
 
 class _Meeting:
-    __slots__ = ("expected", "values")
+    __slots__ = ("expected", "outcome", "values")
 
     def __init__(self, expected: int) -> None:
         self.expected = expected
         self.values: dict[Hashable, Any] = {}
+        self.outcome: Sequence[Any] | PjrtError | None = None
 
     @property
     def is_complete(self) -> bool:

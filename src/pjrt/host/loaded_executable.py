@@ -39,6 +39,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
     __slots__ = (
         "_arguments",
         "_launches",
+        "_processes",
         "_runs",
         "_short_path",
         "_started",
@@ -63,6 +64,8 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         portable = executable.origin.options.compile_portable_executable
         devices = () if portable else client.addressable_devices
         self._runs = device_runs(executable.compiled, assignment, devices)
+        self._processes = client.processes if client.processes.spans(assignment) else None
+        self._check_participants()
         self._short_path = ShortPath.of(executable.compiled, tuple(self._runs.values()), client.memory)
         # For execute_sharded: how many runs each device has started, and the launches that lack devices.
         self._started: dict[Device, int] = dict.fromkeys(self._runs, 0)
@@ -106,7 +109,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             expect(returned_futures, list, "a list, or None, as returned_futures")
         donated = self._arguments.donated(options.non_donatable_input_indices)
         inputs = self._arguments.take(arguments, [run.device for run in runs], donated)
-        launch = Launch(options.launch_id)
+        launch = Launch(options.launch_id, self._processes)
         executions = [
             self._execution(run, row, donated, options, launch, place)
             for place, (run, row) in enumerate(zip(runs, inputs, strict=True))
@@ -179,7 +182,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
         if len(self._runs) > 1:
             launch = self._join_launch(device, options.launch_id)
         elif self.compiled.takes_context or options.launch_id:
-            launch = Launch(options.launch_id)
+            launch = Launch(options.launch_id, self._processes)
         execution = self._execution(run, inputs, donated, options, launch, 0)
         if outcome is not None and isinstance(execution, DeviceExecution):
             execution.outcome = outcome
@@ -202,7 +205,7 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
     ) -> Execution:
         context = None
         if self.compiled.takes_context and launch is not None:
-            context = RunContext(run, self.device_assignment, options, launch, place)
+            context = RunContext(run, self.device_assignment, options, launch, place, self.name)
         execution = Execution if self.client.memory is None else DeviceExecution
         return execution(self.compiled, run, inputs, donated, launch, context)
 
@@ -213,13 +216,28 @@ class HostLoadedExecutable(HostExecutable, LoadedExecutable):
             self._started[device] = number + 1
             launch = self._launches.get(number)
             if launch is None:
-                launch = self._launches[number] = Launch(launch_id)
+                launch = self._launches[number] = Launch(launch_id, self._processes)
             if all(started > number for started in self._started.values()):
                 del self._launches[number]
             elif len(self._launches) > _MOST_OPEN_LAUNCHES:
                 # Forget the oldest: its other devices will hardly be started any more.
                 del self._launches[next(iter(self._launches))]
             return launch
+
+    def _check_participants(self) -> None:
+        """Check that the devices that take part in a collective can meet.
+
+        Raises:
+            UnimplementedError: they are in processes that cannot exchange values.
+        """
+        participants = self.compiled.participants
+        if self._processes is None or participants is None:
+            return
+        assignment = self.device_assignment
+        for run in self._runs.values():
+            place = (run.replica, run.partition)
+            for group in participants(place, assignment.num_replicas, assignment.num_partitions):
+                self._processes.roster(assignment, group, f"a collective of the program {self.name!r}")
 
     def _check_usable(self) -> None:
         if self.is_deleted:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pjrt.api.attributes import Attributes
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.host.device import HostDeviceDescription
+from pjrt.host.membership import Membership
 
 MEMORY_KINDS = ("device", "pinned_host", "unpinned_host")
 """The default kinds of memory of a host device, its default one first."""
@@ -25,20 +26,14 @@ class PlatformSpec:
     attributes: Attributes
     memory_kinds: Sequence[str]
     memory_limit: int | Mapping[str, int] | None
-    process_index: int
-    process_count: int
+    membership: Membership
     alignment: int
-    collective_timeout: float
 
     def __post_init__(self) -> None:
         if self.num_devices < 1:
             raise InvalidArgumentError(f"a client has one device or more, num_devices is {self.num_devices}")
         if not self.memory_kinds:
             raise InvalidArgumentError("a device has one kind of memory or more, memory_kinds is empty")
-        if not 0 <= self.process_index < self.process_count:
-            raise InvalidArgumentError(
-                f"process_index is {self.process_index}, expected one of the {self.process_count} processes from 0 on"
-            )
         if self.alignment < 1 or self.alignment & (self.alignment - 1):
             raise InvalidArgumentError(f"an alignment is a power of two, found {self.alignment}")
         for kind in self.memory_limits:
@@ -59,12 +54,9 @@ class PlatformSpec:
     def describe(self) -> list[HostDeviceDescription]:
         """Return the descriptions of the devices of all processes, in the order of their ids."""
         return [
-            HostDeviceDescription(
-                device_id,
-                device_id // self.num_devices,
-                self.device_kind,
-                self.device_attributes,
-                self.memory_kinds,
+            HostDeviceDescription(first + number, process, self.device_kind, self.device_attributes, self.memory_kinds)
+            for process, (first, count) in enumerate(
+                zip(self.membership.first_device_ids, self.membership.device_counts, strict=True)
             )
-            for device_id in range(self.num_devices * self.process_count)
+            for number in range(count)
         ]

@@ -6,12 +6,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pjrt.api.compile_options import DeviceAssignment
-from pjrt.api.errors import UnimplementedError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import host_callbacks
+from pjrt.host.collective import Collective, LaunchCollective
 from pjrt.host.execute_context import HostExecuteContext
 from pjrt.host.launch import Launch
+from pjrt.host.process_collective import ProcessCollective
 from pjrt.host_memory.aligned import HostArray
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ class RunContext:
         options: the caller's execute options.
         launch: what the devices of the launch have in common.
         place: the position of this run among those that the caller started, by which host callbacks are listed.
+        program: the name of the program.
     """
 
-    __slots__ = ("device", "device_assignment", "launch", "options", "partition_id", "place", "replica_id")
+    __slots__ = ("device", "device_assignment", "launch", "options", "partition_id", "place", "program", "replica_id")
 
     def __init__(
         self,
@@ -42,6 +44,7 @@ class RunContext:
         options: ExecuteOptions,
         launch: Launch,
         place: int,
+        program: str = "main",
     ) -> None:
         self.device = run.device
         self.replica_id = run.replica
@@ -50,6 +53,7 @@ class RunContext:
         self.options = options
         self.launch = launch
         self.place = place
+        self.program = program
 
     @property
     def run_id(self) -> int:
@@ -78,7 +82,9 @@ class RunContext:
 
         Args:
             key: the name of the meeting, such as the operation's number in the program; the same for all participants.
-            value: this device's value; not copied, so the other devices must not write to it.
+                If they are in several processes, the same in its ``repr``.
+            value: this device's value; not copied, so the other devices must not write to it. For devices of other
+                processes it consists of arrays, numbers, strings, bytes, lists, tuples and dictionaries.
             participants: the replica and partition of each participant, in an order that all agree on; by default the
                 whole launch, replica by replica.
             timeout: the longest time to wait for the others, in seconds; the client's ``collective_timeout`` by
@@ -90,31 +96,47 @@ class RunContext:
         Raises:
             DeadlineExceededError: a participant did not come in time.
             AbortedError: another device of the launch failed, so that it will never come.
-            UnimplementedError: a participant runs in another process.
+            UnavailableError: another process is lost.
+            FailedPreconditionError: another process runs another program.
+            UnimplementedError: a participant runs in another process, and the processes do not compute together.
         """
-        if participants is None:
-            rows = self.device_assignment
-            participants = [(r, p) for r in range(rows.num_replicas) for p in range(rows.num_partitions)]
-        self._check_in_process(key, participants)
-        if timeout is None:
-            timeout = self.device.client.collective_timeout
-        return self.launch.rendezvous(key, self.logical_id, participants, value, timeout)
+        return self.collective(key, participants=participants, timeout=timeout).rendezvous(value)
 
-    def _check_in_process(self, key: Hashable, participants: Sequence[tuple[int, int]]) -> None:
-        """Refuse at once a meeting with another process, which has launches of its own and would never come."""
-        client = self.device.client
-        if len(client.devices) == len(client.addressable_devices):
-            return
+    def collective(
+        self,
+        key: Hashable,
+        *,
+        participants: Sequence[tuple[int, int]] | None = None,
+        timeout: float | None = None,
+    ) -> Collective:
+        """Return a collective of devices of the launch, for one call of one of its methods.
+
+        Where devices of several processes take part, its methods move fewer bytes than a ``rendezvous``.
+
+        Args:
+            key, participants, timeout: as ``rendezvous`` has them.
+
+        Raises:
+            UnimplementedError: a participant runs in another process, and the processes do not compute together.
+        """
         ids = self.device_assignment.device_ids
-        here = {device.id for device in client.addressable_devices}
-        inside = [(r, p) for r, p in participants if 0 <= r < len(ids) and 0 <= p < len(ids[0])]
-        others = sorted({ids[r][p] for r, p in inside} - here)
-        if others:
-            raise UnimplementedError(
-                f"a collective ({key!r}) needs the devices {others} of other processes: processes of "
-                f"{client.platform_name!r} see each other's devices, but do not compute together; run the program on "
-                f"the devices of one process, {sorted(here)}"
-            )
+        if participants is None:
+            participants = [(r, p) for r in range(len(ids)) for p in range(len(ids[0]))]
+        client = self.device.client
+        processes = client.processes
+        roster = (
+            None
+            if processes.is_alone
+            else processes.roster(self.device_assignment, participants, f"the collective {key!r}")
+        )
+        if roster is not None:
+            wait = processes.timeout if timeout is None else timeout
+            return ProcessCollective(self.launch, self.logical_id, key, self.program, roster, processes, wait)
+        wait = client.collective_timeout if timeout is None else timeout
+        launch, me, places = self.launch, self.logical_id, participants
+        return LaunchCollective(
+            lambda value: launch.rendezvous(key, me, places, value, wait), places.index(me) if me in places else -1
+        )
 
     def post(self, key: Hashable, value: Any) -> None:
         """Leave a value for another device of the launch under a key, without waiting: one half of a send between
