@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
     from pjrt.devices.author.declined import DeclinedError
+    from pjrt.devices.collectives import xla_collectives
     from pjrt.devices.stablehlo_client import StableHloClient
     from pjrt.models.benchmark.benchmark import bench
     from pjrt.models.comparison.comparison import Comparison, compare
@@ -172,6 +173,7 @@ __all__ = [
     "save_executable",
     "stablehlo",
     "topology",
+    "xla_collectives",
 ]
 
 # The modules of names that are imported at their first use, so that programs without them start faster.
@@ -180,6 +182,7 @@ _HOMES = {
     "pjrt.artifacts.saved_executable": "SavedExecutable load_executable save_executable",
     "pjrt.capi.export": "ExportedPlugin export",
     "pjrt.devices.author.declined": "DeclinedError",
+    "pjrt.devices.collectives": "xla_collectives",
     "pjrt.devices.stablehlo_client": "StableHloClient",
     "pjrt.models.benchmark.benchmark": "bench",
     "pjrt.models.comparison.comparison": "Comparison compare",

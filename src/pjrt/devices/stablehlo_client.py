@@ -25,7 +25,8 @@ from pjrt.devices.author.kernels import INTERPRETER, Kernel
 from pjrt.devices.author.payloads import CompilationRecord, CompilationReplay, CompileParsed, DeserializeParsed
 from pjrt.devices.author.share import shares
 from pjrt.devices.author.values import DeviceValues, HostValues
-from pjrt.devices.author.whole_program import on_gathered_arguments
+from pjrt.devices.author.whole_program import on_gathered_arguments, participants_of
+from pjrt.devices.collectives import xla_collectives
 from pjrt.devices.reference.capability import operations as interpreted_operations
 from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.cost_analysis import costs
@@ -210,7 +211,7 @@ class StableHloClient(HostClient):
             static_check=static_check,
             partitioning=partitioning_of,
             refine=refine,
-            **options,
+            **{"collectives": xla_collectives, **options},
         )
 
 
@@ -315,6 +316,7 @@ def _compile(
     return dataclasses.replace(
         compiled,
         cost=compiled.cost or (lambda: cost(source, trusted=True).as_dict()),
+        participants=compiled.participants or participants_of(parsed),
         name=(parsed.name or entry.name) if compiled.name in ("main", "run") else compiled.name,
         parameters=with_asked_layouts(
             _specs(entry.type.arguments, program) if compiled.parameters is None else compiled.parameters,

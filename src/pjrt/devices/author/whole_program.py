@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from pjrt.api.errors import PjrtError
 from pjrt.devices.reference.core.block import run_fast
 from pjrt.devices.reference.core.context import Context
+from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
+from pjrt.devices.reference.spmd.replica_groups import MEETINGS, all_partitions, finder_of, participants
 from pjrt.host import Compiled, RunContext
+from pjrt.host.compiled import ParticipantsFunction
 from pjrt.stablehlo.operation import ParsedProgram
 
 
@@ -48,6 +53,9 @@ def on_gathered_arguments(program: ParsedProgram, compiled: Compiled, num_partit
         compiled,
         run=run,
         takes_context=True,
+        participants=lambda place, replicas, partitions: participants(
+            [all_partitions], Context(run_fast, *place, replicas, partitions)
+        ),
         parameters=gathered.parameters,
         outputs=gathered.results,
         parameter_shardings=[sharding.to_proto() for sharding in gathered.argument_shardings],
@@ -55,3 +63,19 @@ def on_gathered_arguments(program: ParsedProgram, compiled: Compiled, num_partit
         aliases={},
         donated=(),
     )
+
+
+def participants_of(program: ParsedProgram) -> ParticipantsFunction | None:
+    """Return the function that tells who takes part in the collectives of a program; ``None`` if it has none.
+
+    Groups that are written as axes of a mesh are not looked at: they are known when the program runs.
+    """
+    finders = []
+    for operation in program.walk():
+        if operation.name in MEETINGS:
+            view = OpView(operation.name, (), (), operation.attributes)
+            with contextlib.suppress(PjrtError):
+                finders.append(finder_of(view))
+    if not finders:
+        return None
+    return lambda place, replicas, partitions: participants(finders, Context(run_fast, *place, replicas, partitions))

@@ -7,7 +7,9 @@ from typing import Any
 
 from pjrt import stablehlo
 from pjrt.api.compile_options import CompileOptions
+from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.program import Program, ProgramFormat
+from pjrt.devices.collectives import xla_collectives
 from pjrt.devices.reference.capability import capabilities
 from pjrt.devices.reference.compiler import compile_program
 from pjrt.devices.reference.evaluator import Evaluator
@@ -32,9 +34,8 @@ class ReferenceClient(HostClient):
         fold: let the optimizations change the steps of a program; off by default where steps are observed.
         vet: parse binary programs in a subprocess first, for programs that may be damaged.
         memory_limit: the most bytes of buffers on each device; no limit by default.
-        collective_timeout: how long the devices of a launch wait for each other, in seconds.
-        process_index: the number of this process among those of the job.
-        process_count: the number of processes of the job, each with as many devices; those of the others are listed.
+        collective_timeout, process_index, process_count, key_value_store: as ``pjrt.host.HostClient`` has them. The
+            devices of several processes compute together through XLA's collectives.
     """
 
     __slots__ = ("profile",)
@@ -51,9 +52,10 @@ class ReferenceClient(HostClient):
         fold: bool | None = None,
         vet: bool = False,
         memory_limit: int | None = None,
-        collective_timeout: float = 60.0,
-        process_index: int = 0,
+        collective_timeout: float | None = None,
+        process_index: int | None = None,
         process_count: int | None = None,
+        key_value_store: KeyValueStore | None = None,
     ) -> None:
         observation = Observation.of(trace=trace, profile=profile, break_at=break_at, debug_nans=debug_nans)
         self.profile = observation.profile
@@ -80,6 +82,8 @@ class ReferenceClient(HostClient):
             collective_timeout=collective_timeout,
             process_index=process_index,
             process_count=process_count,
+            key_value_store=key_value_store,
+            collectives=xla_collectives,
         )
 
 

@@ -18,6 +18,7 @@ from pjrt.devices.reference.cost_analysis import costs
 from pjrt.devices.reference.evaluator import Evaluator
 from pjrt.devices.reference.memory_stats import memory_stats
 from pjrt.devices.reference.spmd.by_gathering import GatheredProgram
+from pjrt.devices.reference.spmd.replica_groups import all_partitions, participants
 from pjrt.host import Compiled, RunContext
 from pjrt.stablehlo.entry import donations, shape_spec, with_asked_layouts
 from pjrt.stablehlo.outline import Outline
@@ -98,6 +99,10 @@ def compile_program(
         parameter_names=lambda: _parameter_names(program, parameters),
         name=name,
         takes_context=True,
+        participants=lambda place, replicas, partitions: participants(
+            [*evaluator.meetings, *([all_partitions] if gathered is not None else [])],
+            Context(loop, *place, replicas, partitions),
+        ),
         takes_allocations=allocations,
         parameter_shardings=None if shardings is None else shardings[0],
         output_shardings=None if shardings is None else shardings[1],

@@ -14,6 +14,7 @@ from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.lowering import ModuleLowering, function_attributes
 from pjrt.devices.reference.core.values import TOKEN
 from pjrt.devices.reference.fast.lowering import FastModuleLowering
+from pjrt.devices.reference.spmd.replica_groups import GroupFinder
 from pjrt.host import Allocation
 from pjrt.stablehlo.shardings.sharding_parser import shardings_of
 from pjrt.stablehlo.types import TensorType, TokenType, TupleType, ValueType
@@ -37,7 +38,8 @@ class Evaluator:
 
     ``arguments`` and ``results`` are the types; ``argument_attributes`` and ``result_attributes`` the program's
     attributes of each (names, aliases), ``argument_shardings`` and ``result_shardings`` how each is cut for the
-    partitions (None where the program does not state it), ``ops`` the names of all ops and custom calls in it.
+    partitions (None where the program does not state it), ``ops`` the names of all ops and custom calls in it,
+    ``meetings`` the group finders of those by which devices meet.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Evaluator:
         self.argument_attributes = function_attributes(operation, "arg_attrs")
         self.result_attributes = function_attributes(operation, "res_attrs")
         self.ops = frozenset(lowering.ops)
+        self.meetings: Sequence[GroupFinder] = lowering.meetings
         self.argument_shardings = shardings_of(self.argument_attributes, self.arguments, lowering.symbol)
         self.result_shardings = shardings_of(self.result_attributes, self.results, lowering.symbol)
 

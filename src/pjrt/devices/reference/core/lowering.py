@@ -43,6 +43,7 @@ class ModuleLowering:
         importlib.import_module("pjrt.devices.reference.ops")  # registers the ops; not at the top: they need the core
         self.handlers = handlers
         self.author = author
+        self.meetings: list[Any] = []
         self.parser = OperationParser()
         self._root = mlir.decompose(module, lambda name: registry.find(name) is not None)
         self.ops: set[str] = set()

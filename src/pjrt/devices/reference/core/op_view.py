@@ -21,10 +21,11 @@ _REQUIRED = object()
 
 class Module(Protocol):
     """The part of the module that an op may use. ``handlers`` are the names of the host's functions that custom calls
-    may call.
+    may call, ``meetings`` the group finders of the ops by which devices meet.
     """
 
     handlers: Collection[str]
+    meetings: list[Any]
 
     def compile(self, view: OpView) -> Kernel:
         """Return the kernel of an op."""
@@ -106,6 +107,17 @@ class OpView:
     def symbol(self, name: str) -> Mapping[str, Any]:
         """Return the attributes of another named op of the module, such as a mesh."""
         return self._whole_module().symbol(name)
+
+    def meeting(self, find: Any) -> int:
+        """Note that devices meet at this op; return its number among such ops: the same in each process.
+
+        Args:
+            find: finds the group of a process.
+        """
+        if self._module is None:
+            return 0
+        self._module.meetings.append(find)
+        return len(self._module.meetings)
 
     def has_handler(self, name: str) -> bool:
         """Whether the client has a function of the host for custom calls of a name."""

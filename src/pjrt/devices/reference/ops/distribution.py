@@ -16,14 +16,8 @@ from pjrt.devices.reference.core.reducers import Reducer
 from pjrt.devices.reference.core.registry import op
 from pjrt.devices.reference.core.values import TOKEN
 from pjrt.devices.reference.numerics.element_types import BOOLEAN, compute_dtype
-from pjrt.devices.reference.spmd.replica_groups import (
-    GroupFinder,
-    Rendezvous,
-    channel_group_finder,
-    channel_of,
-    group_finder,
-    group_table,
-)
+from pjrt.devices.reference.spmd.replica_groups import Group, Rendezvous, channel_of, finder_of, group_table
+from pjrt.host.collective import Collective
 from pjrt.stablehlo.types import TensorType
 
 Array = Any
@@ -41,26 +35,42 @@ def partition_id(view: OpView) -> Kernel:
     return lambda environment: np.uint32(context_of(environment).partition_id)
 
 
-class _Collective:
-    """The exchange of values in the groups of a collective."""
+class _Meeting:
+    """The groups of a collective, and the place where each of them meets."""
 
-    def __init__(self, view: OpView, find: GroupFinder) -> None:
-        self._view, self._find, self._rendezvous = view, find, Rendezvous(view.name)
+    def __init__(self, view: OpView) -> None:
+        self._view, self._find = view, finder_of(view)
+        self._rendezvous = Rendezvous(view.name, view.meeting(self._find))
 
-    def exchange(self, environment: Environment, value: Any) -> tuple[list[Any], int]:
-        """Return the values of this process's group, in the group's order, and the process's index in it."""
+    def group(self, environment: Environment) -> Group | None:
+        """Return this process's group; ``None`` if it is in none."""
+        return self._find(context_of(environment))
+
+    def collective(self, environment: Environment, group: Group | None = None) -> Collective:
+        """Return the collective of this process's group.
+
+        Raises:
+            InvalidArgumentError: the process is in no group.
+        """
         context = context_of(environment)
-        group = self._find(context)
+        group = group or self._find(context)
         if group is None:
             raise InvalidArgumentError(
                 f"expected replica {context.replica_id}, partition {context.partition_id} in one of the groups of "
                 f"{self._view.name}, found it in none"
             )
-        return self._rendezvous.exchange(context, group, value), group.index((context.replica_id, context.partition_id))
+        return self._rendezvous.collective(context, group)
 
 
-def _reducer(view: OpView) -> Callable[[Environment, Sequence[Sequence[Array]]], list[Array]]:
-    """Return the function that combines the values of a group, in the group's order, for each operand."""
+_REDUCTIONS = {"add": "add", "multiply": "multiply", "minimum": "minimum", "maximum": "maximum"}
+
+
+def _reducer(view: OpView) -> tuple[Callable[[Environment, Sequence[Sequence[Array]]], list[Array]], str | None]:
+    """Return the function that combines the values of a group, in the group's order, for each operand.
+
+    Also return the one operation that it applies to each operand; ``None`` if it does another thing, or if the order of
+    the values matters much.
+    """
     reducers = [Reducer(view.regions[0], [view.results[i]]) for i in range(len(view.results))]
 
     def run(environment: Environment, contributions: Sequence[Sequence[Array]]) -> list[Array]:
@@ -72,17 +82,20 @@ def _reducer(view: OpView) -> Callable[[Environment, Sequence[Sequence[Array]]],
             results += reducer.close(total)
         return results
 
-    return run
+    pattern = view.regions[0].pattern
+    plain = all(reducer.ufunc is not None for reducer in reducers) and view.operands == view.results
+    logical = any(isinstance(t, TensorType) and t.element in BOOLEAN for t in view.operands)
+    return run, _REDUCTIONS.get(pattern or "") if plain and not logical else None
 
 
 @op("stablehlo.all_reduce")
 def all_reduce(view: OpView) -> Kernel:
     """Combine the values of a group's processes; all get the result."""
-    collective, reduced = _Collective(view, group_finder(view)), _reducer(view)
+    meeting, (combine, reduction) = _Meeting(view), _reducer(view)
 
     def run(environment: Environment, *values: Array) -> Any:
-        contributions, _ = collective.exchange(environment, values)
-        return one_or_all(reduced(environment, contributions))
+        collective = meeting.collective(environment)
+        return one_or_all(collective.all_reduce(values, lambda rows: combine(environment, rows), reduction))
 
     return run
 
@@ -90,16 +103,18 @@ def all_reduce(view: OpView) -> Kernel:
 @op("stablehlo.cross-replica-sum", environment=True, foldable=False)
 def cross_replica_sum(view: OpView) -> Kernel:
     """Add up the values of a group of replicas."""
-    collective = _Collective(view, channel_group_finder(group_table(view), 0))
+    meeting = _Meeting(view)
     element = view.operand().element
     add, wide = np.logical_or if element in BOOLEAN else np.add, compute_dtype(element)
 
+    def combine(rows: Sequence[Sequence[Array]]) -> list[Array]:
+        total = rows[0][0].astype(wide)
+        for row in rows[1:]:
+            total = add(total, row[0].astype(wide))
+        return [total.astype(element.dtype)]
+
     def run(environment: Environment, value: Array) -> Array:
-        contributions, _ = collective.exchange(environment, value)
-        total = contributions[0].astype(wide)
-        for other in contributions[1:]:
-            total = add(total, other.astype(wide))
-        return total.astype(element.dtype)
+        return meeting.collective(environment).all_reduce([value], combine, None if element in BOOLEAN else "add")[0]
 
     return run
 
@@ -107,13 +122,19 @@ def cross_replica_sum(view: OpView) -> Kernel:
 @op("stablehlo.reduce_scatter")
 def reduce_scatter(view: OpView) -> Kernel:
     """Combine the values of a group's processes; each gets its part of the result."""
-    collective, reduced = _Collective(view, group_finder(view)), _reducer(view)
+    meeting, (combine, reduction) = _Meeting(view), _reducer(view)
     dimension = view.attr("scatter_dimension")
+    reduction = reduction if view.operand().element == view.result().element else None
 
     def run(environment: Environment, value: Array) -> Array:
-        contributions, me = collective.exchange(environment, value)
-        parts = [np.split(whole, len(contributions), dimension)[me] for whole in contributions]
-        return reduced(environment, [[part] for part in parts])[0]
+        group = meeting.group(environment)
+        parts = np.split(value, len(group or (0,)), dimension)
+        collective = meeting.collective(environment, group)
+
+        def combined(rows: Sequence[Sequence[Array]]) -> list[Array]:
+            return [combine(environment, [[part] for part in column])[0] for column in zip(*rows, strict=True)]
+
+        return collective.reduce_scatter(parts, combined, reduction)
 
     return run
 
@@ -121,10 +142,10 @@ def reduce_scatter(view: OpView) -> Kernel:
 @op("stablehlo.all_gather", environment=True, foldable=False)
 def all_gather(view: OpView) -> Kernel:
     """Put the values of a group's processes side by side; all get the result."""
-    collective, dimension = _Collective(view, group_finder(view)), view.attr("all_gather_dim")
+    meeting, dimension = _Meeting(view), view.attr("all_gather_dim")
 
     def run(environment: Environment, *values: Array) -> Any:
-        contributions, _ = collective.exchange(environment, values)
+        contributions = meeting.collective(environment).rendezvous(values)
         return one_or_all([np.concatenate(parts, dimension) for parts in zip(*contributions, strict=True)])
 
     return run
@@ -133,16 +154,18 @@ def all_gather(view: OpView) -> Kernel:
 @op("stablehlo.all_to_all", environment=True, foldable=False)
 def all_to_all(view: OpView) -> Kernel:
     """Cut each process's value into as many parts as there are processes; each gets its part of all values."""
-    collective = _Collective(view, channel_group_finder(group_table(view), channel_of(view)))
+    meeting = _Meeting(view)
     split, concat = view.attr("split_dimension"), view.attr("concat_dimension")
 
     def run(environment: Environment, *values: Array) -> Any:
-        contributions, me = collective.exchange(environment, values)
-        count = len(contributions)
+        group = meeting.group(environment)
         return one_or_all(
             [
-                np.concatenate([np.split(whole, count, split)[me] for whole in operand], concat)
-                for operand in zip(*contributions, strict=True)
+                np.concatenate(
+                    meeting.collective(environment, group).all_to_all(np.split(value, len(group or (0,)), split)),
+                    concat,
+                )
+                for value in values
             ]
         )
 
@@ -152,12 +175,11 @@ def all_to_all(view: OpView) -> Kernel:
 @op("stablehlo.collective_broadcast", environment=True, foldable=False)
 def collective_broadcast(view: OpView) -> Kernel:
     """Give all processes of a group the first one's value; processes in no group get zeros."""
-    find, rendezvous = channel_group_finder(group_table(view), channel_of(view)), Rendezvous(view.name)
+    meeting = _Meeting(view)
 
     def run(environment: Environment, value: Array) -> Array:
-        context = context_of(environment)
-        group = find(context)
-        return np.zeros_like(value) if group is None else rendezvous.exchange(context, group, value)[0]
+        group = meeting.group(environment)
+        return np.zeros_like(value) if group is None else meeting.collective(environment, group).broadcast(value)
 
     return run
 
@@ -165,12 +187,13 @@ def collective_broadcast(view: OpView) -> Kernel:
 @op("stablehlo.collective_permute", environment=True, foldable=False)
 def collective_permute(view: OpView) -> Kernel:
     """Send values along pairs of source and target; processes that are no target get zeros."""
-    sources = {target: source for source, target in group_table(view, "source_target_pairs")}
-    collective = _Collective(view, channel_group_finder([], channel_of(view)))
+    pairs = [(source, target) for source, target in group_table(view, "source_target_pairs")]
+    meeting = _Meeting(view)
 
     def run(environment: Environment, value: Array) -> Array:
-        contributions, me = collective.exchange(environment, value)  # all replicas, or all partitions, in order
-        return contributions[sources[me]] if me in sources else np.zeros_like(value)
+        # Among all replicas, or all partitions, in order.
+        received = meeting.collective(environment).permute(value, pairs)
+        return np.zeros_like(value) if received is None else received
 
     return run
 

@@ -13,7 +13,7 @@ from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.custom_calls import custom_call
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.devices.reference.core.registry import op
-from pjrt.devices.reference.spmd.replica_groups import Rendezvous
+from pjrt.devices.reference.spmd.replica_groups import Rendezvous, all_partitions
 from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
 from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_gspmd, parse_mesh, parse_sdy
@@ -67,7 +67,7 @@ def manual_computation(view: OpView) -> Kernel:
         return parse_sdy(_text(view, name), lambda mesh: mesh_of(view, mesh), axes) if count else []
 
     inwards, outwards = shardings("in_shardings", len(view.operands)), shardings("out_shardings", len(view.results))
-    region, rendezvous = view.regions[0], Rendezvous(view.name)
+    region, rendezvous = view.regions[0], Rendezvous(view.name, view.meeting(all_partitions))
     shapes = [view.result(i).sizes for i in range(len(view.results))]
 
     def run(environment: Environment, *values: Array) -> Any:
@@ -100,7 +100,7 @@ def _put_together(
     """Return the whole values, from all partitions of this replica; replicated ones are not exchanged."""
     if all(sharding.is_replicated for sharding in shardings):
         return values
-    group = tuple((context.replica_id, partition) for partition in range(context.num_partitions))
+    group = all_partitions(context)
     contributions = rendezvous.exchange(context, group, values)
     return [
         value if sharding.is_replicated else sharding.put_together([shards[i] for shards in contributions], shape)
@@ -127,7 +127,7 @@ def shard_to_full(view: OpView) -> Kernel:
     """Return the whole value from each device's shard."""
     shape = view.result().sizes
     sharding = _restricted(view, _gspmd(view.attributes, len(shape)), shape, view.operand().sizes)
-    rendezvous = Rendezvous(view.name)
+    rendezvous = Rendezvous(view.name, view.meeting(all_partitions))
 
     def run(environment: Environment, value: Array) -> Array:
         context = context_of(environment)

@@ -13,7 +13,7 @@ import numpy as np
 
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.devices.reference.core.context import Context
-from pjrt.devices.reference.spmd.replica_groups import Rendezvous
+from pjrt.devices.reference.spmd.replica_groups import MEETINGS, Rendezvous, all_partitions
 from pjrt.host.device_memory.allocation import on_host
 from pjrt.stablehlo.shardings.sharding import REPLICATED, Sharding
 from pjrt.stablehlo.types import TensorType, ValueType
@@ -21,26 +21,15 @@ from pjrt.stablehlo.types import TensorType, ValueType
 _FOREVER = 1e9
 """Seconds to wait for the device that runs the program for all: if it fails, the launch ends."""
 
-_PER_DEVICE = frozenset(
-    {
-        "sdy.manual_computation",
-        "SPMDFullToShardShape",
-        "SPMDShardToFullShape",
-        "stablehlo.partition_id",
-        "stablehlo.replica_id",
-        "stablehlo.all_reduce",
-        "stablehlo.all_gather",
-        "stablehlo.all_to_all",
-        "stablehlo.reduce_scatter",
-        "stablehlo.collective_broadcast",
-        "stablehlo.collective_permute",
-        "stablehlo.cross-replica-sum",
-        "stablehlo.infeed",
-        "stablehlo.outfeed",
-        "stablehlo.send",
-        "stablehlo.recv",
-    }
-)
+_PER_DEVICE = MEETINGS | {
+    "SPMDFullToShardShape",
+    "stablehlo.partition_id",
+    "stablehlo.replica_id",
+    "stablehlo.infeed",
+    "stablehlo.outfeed",
+    "stablehlo.send",
+    "stablehlo.recv",
+}
 """Ops and custom calls that each device must run itself."""
 
 
@@ -90,7 +79,7 @@ class GatheredProgram:
 
     def run(self, args: Sequence[Any], context: Context) -> list[Any]:
         """Return this device's shards of the results, from its shards of the arguments."""
-        group = tuple((context.replica_id, partition) for partition in range(context.num_partitions))
+        group = all_partitions(context)
         whole = self._gather([on_host(arg) for arg in args], context, group)
         if self._one_for_all:
             own = self._evaluator.run(whole, context) if context.partition_id == 0 else None

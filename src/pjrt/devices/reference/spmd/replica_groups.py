@@ -5,9 +5,8 @@ A process is a pair of replica and partition.
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from pjrt.api.errors import FailedPreconditionError
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.op_view import OpView
+from pjrt.host.collective import Collective, LaunchCollective
 from pjrt.stablehlo.attributes import Opaque
 from pjrt.stablehlo.shardings.sharding_parser import Mesh, parse_mesh
 
@@ -22,8 +22,6 @@ Process = tuple[int, int]
 Group = tuple[Process, ...]
 GroupFinder = Callable[[Context], Group | None]
 """A function that returns the group of the running process, or None if it is in no group."""
-
-_numbers = itertools.count()
 
 
 def group_table(view: OpView, name: str = "replica_groups") -> list[list[int]]:
@@ -85,6 +83,40 @@ def channel_group_finder(rows: list[list[int]], channel: int) -> GroupFinder:
     return _finder(rows, _cross_replica, lambda c: c.num_replicas)
 
 
+_BY_CHANNEL = ("stablehlo.all_to_all", "stablehlo.collective_broadcast")
+_BY_GROUP = ("stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.reduce_scatter")
+_OF_PARTITIONS = ("sdy.manual_computation", "SPMDShardToFullShape")
+
+MEETINGS = frozenset(
+    {"stablehlo.collective_permute", "stablehlo.cross-replica-sum", *_BY_CHANNEL, *_BY_GROUP, *_OF_PARTITIONS}
+)
+"""The ops and custom calls by which devices meet."""
+
+
+def finder_of(view: OpView) -> GroupFinder:
+    """Return the finder of the groups of one of ``MEETINGS``."""
+    if view.name in _BY_GROUP:
+        return group_finder(view)
+    if view.name in _BY_CHANNEL:
+        return channel_group_finder(group_table(view), channel_of(view))
+    if view.name == "stablehlo.collective_permute":
+        return channel_group_finder([], channel_of(view))
+    if view.name == "stablehlo.cross-replica-sum":
+        return channel_group_finder(group_table(view), 0)
+    return all_partitions
+
+
+def all_partitions(context: Context) -> Group:
+    """Return the partitions of the running process's replica."""
+    return tuple((context.replica_id, partition) for partition in range(context.num_partitions))
+
+
+def participants(finders: Iterable[GroupFinder], context: Context) -> list[Group]:
+    """Return the groups of a process in all collectives of a program."""
+    groups = (find(context) for find in finders)
+    return [group for group in groups if group is not None]
+
+
 def _finder(
     rows: list[list[int]],
     expand: Callable[[Sequence[int], Context], list[Group]],
@@ -120,13 +152,17 @@ def _flattened(row: Sequence[int], context: Context) -> list[Group]:
 
 
 class Rendezvous:
-    """The place where the processes of a group exchange values each time that they come to an op.
+    """The place where the processes of a group meet each time that they come to an op.
 
     Every process comes to its ops in the same order, so each process numbers the rounds of one op by itself.
+
+    Args:
+        name: the name of the op.
+        number: the op's number in the program.
     """
 
-    def __init__(self, name: str) -> None:
-        self._place = (name, next(_numbers))
+    def __init__(self, name: str, number: int = 0) -> None:
+        self._place = (name, number)
 
     def exchange(self, context: Context, group: Group, value: Any, *, timeout: float | None = None) -> list[Any]:
         """Return the values of all processes of a group, in the group's order; they must not be written to.
@@ -136,13 +172,21 @@ class Rendezvous:
             AbortedError: a process failed.
             FailedPreconditionError: the program runs without a client, or its client has too few devices.
         """
+        return self.collective(context, group, timeout=timeout).rendezvous(value)
+
+    def collective(self, context: Context, group: Group, *, timeout: float | None = None) -> Collective:
+        """Return the collective of the processes of a group, for one call of one of its methods.
+
+        Raises:
+            FailedPreconditionError: the program runs without a client, or its client has too few devices.
+        """
         if group == ((context.replica_id, context.partition_id),):
-            return [value]
+            return LaunchCollective(lambda value: [value], 0)
         if context.host is None:
             raise FailedPreconditionError(
                 f"{self._place[0]} needs {len(group)} processes: run the program on a client with as many devices"
             )
         rounds: dict[Any, int] = context.values.setdefault("rendezvous", {})
         number = rounds[self._place] = rounds.get(self._place, 0) + 1
-        values: list[Any] = context.host.rendezvous((*self._place, number), value, participants=group, timeout=timeout)
-        return values
+        collective: Collective = context.host.collective((*self._place, number), participants=group, timeout=timeout)
+        return collective

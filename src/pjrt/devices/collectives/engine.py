@@ -1,0 +1,337 @@
+"""Collectives between processes by XLA: its CPU device's own, over gloo, on the bytes of any device.
+
+Each process has a client of XLA's CPU device in a job of its own, with as many devices as the client that it serves.
+Small programs of one collective run on one device of each process. XLA runs a program of one device on the thread that
+calls it, so programs for different groups do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+from pjrt.api.element_type import ElementType
+from pjrt.api.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    PjrtError,
+    UnavailableError,
+)
+from pjrt.api.key_value_store import KeyValueStore
+from pjrt.api.partitioning import Partitioning
+from pjrt.devices.collectives import programs
+from pjrt.devices.xla import _jaxlib
+from pjrt.distributed import Job, join
+from pjrt.host.collectives import Bytes, Collectives, ProcessGroup
+from pjrt.host_memory.aligned import HostArray
+
+_BLOCK = 1024
+_LENGTH = 8
+"""Each gather begins with a block of one size, so that members with different messages meet: the message's length, and
+the message itself if there is room."""
+
+_HEARTBEAT_SECONDS = 100.0
+"""XLA's own default. A process that ends is noticed at once, and one whose machine is lost after this time."""
+
+_PAUSE_SECONDS = 0.02
+_LONGEST_SECONDS = 1e6
+
+_REDUCED = frozenset(
+    {
+        *(ElementType.S8, ElementType.S16, ElementType.S32, ElementType.S64),
+        *(ElementType.U8, ElementType.U16, ElementType.U32, ElementType.U64),
+        *(ElementType.F16, ElementType.BF16, ElementType.F32, ElementType.F64, ElementType.C64, ElementType.C128),
+    }
+)
+
+
+def _make_client(num_devices: int, job: Job) -> Any:
+    runtime_client = job.runtime_client
+    return _jaxlib.jax.get_tfrt_cpu_client(
+        asynchronous=False,
+        distributed_client=runtime_client,
+        node_id=job.process_index,
+        num_nodes=job.process_count,
+        collectives=_jaxlib.jax.make_gloo_tcp_collectives(distributed_client=runtime_client),
+        num_devices=num_devices,
+    )
+
+
+class XlaCollectives(Collectives):
+    """The collectives of XLA's CPU device, for the devices of a client that are in several processes.
+
+    Args:
+        name: the client's name, the same in all processes.
+        key_value_store: the store of this client and its counterparts, alone.
+        process_index: the number of this process.
+        device_counts: the number of devices of each process.
+    """
+
+    def __init__(
+        self, name: str, key_value_store: KeyValueStore, process_index: int, device_counts: Sequence[int]
+    ) -> None:
+        self._lock = threading.Lock()
+        self._error: PjrtError | None = None
+        self._programs: dict[Any, _Program] = {}
+        self._job = join(
+            key_value_store, process_index, len(device_counts), name=name, heartbeat_timeout=_HEARTBEAT_SECONDS
+        )
+        self._client = _make_client(device_counts[process_index], self._job)
+        self._devices: dict[tuple[int, int], Any] = {}
+        for device in sorted(self._client.devices(), key=lambda device: device.id):
+            number = sum(process == device.process_index for process, _ in self._devices)
+            self._devices[device.process_index, number] = device
+        # XLA's client must be gone before the agent through which its processes meet.
+        leave = weakref.WeakMethod(self._leave)
+        self._job.on_end(lambda: (method := leave()) and method())
+        watch = threading.Thread(
+            target=_watch,
+            args=(self._job, weakref.WeakMethod(self._drop)),
+            name=f"pjrt failures of {name}",
+            daemon=True,
+        )
+        watch.start()
+
+    def gather(self, group: ProcessGroup, message: Bytes) -> list[Bytes]:
+        count = len(group.members)
+        room = _BLOCK - _LENGTH
+        block = np.zeros(_BLOCK, np.uint8)
+        block[:_LENGTH] = np.frombuffer(len(message).to_bytes(_LENGTH, "little"), np.uint8)
+        if len(message) <= room:
+            block[_LENGTH : _LENGTH + len(message)] = message
+        blocks = self._all_gather(group, block)
+        lengths = [int.from_bytes(each[:_LENGTH].tobytes(), "little") for each in blocks]
+        if max(lengths) > room:
+            padded = np.zeros(_rounded(max(lengths)), np.uint8)
+            padded[: len(message)] = message
+            blocks = self._all_gather(group, padded)
+            return [blocks[n][: lengths[n]] for n in range(count)]
+        return [blocks[n][_LENGTH : _LENGTH + lengths[n]] for n in range(count)]
+
+    def can_reduce(self, reduction: str, dtype: np.dtype[Any]) -> bool:
+        element = ElementType.of(dtype)
+        # Gloo's minimum and maximum drop NaN.
+        return element in _REDUCED and (reduction in ("add", "multiply") or element.is_integer)
+
+    def all_reduce(self, group: ProcessGroup, array: HostArray, reduction: str) -> HostArray:
+        count, size = len(group.members), array.size
+        element = ElementType.of(array.dtype).mlir
+        result = self._run(
+            group,
+            ("all_reduce", size, element, reduction),
+            lambda: programs.all_reduce(count, size, element, reduction),
+            array.reshape(-1),
+            size,
+        )
+        return result.reshape(array.shape)
+
+    def reduce_scatter(self, group: ProcessGroup, array: HostArray, reduction: str) -> HostArray:
+        count, size = array.shape
+        element = ElementType.of(array.dtype).mlir
+        return self._run(
+            group,
+            ("reduce_scatter", size, element, reduction),
+            lambda: programs.reduce_scatter(count, size, element, reduction),
+            array.reshape(-1),
+            size,
+        )
+
+    can_exchange = True
+
+    def all_to_all(self, group: ProcessGroup, rows: Bytes) -> Bytes:
+        count, size = rows.shape
+        result = self._run(
+            group,
+            ("all_to_all", size),
+            lambda: programs.all_to_all(count, size),
+            rows.reshape(-1),
+            rows.size,
+        )
+        return result.reshape(count, size)
+
+    def permute(self, group: ProcessGroup, message: Bytes, pairs: Sequence[tuple[int, int]]) -> Bytes:
+        size = len(message)
+        return self._run(
+            group,
+            ("permute", size, tuple(pairs)),
+            lambda: programs.permute(pairs, size),
+            message,
+            size,
+        )
+
+    @property
+    def failure(self) -> PjrtError | None:
+        return self._error
+
+    def fail(self, error: PjrtError) -> None:
+        if self._is_first(error):
+            report = json.dumps({"process": self._job.process_index, "message": error.message}).encode()
+            # Before connections are closed: the others look for it then. The first report stays. The job may be gone.
+            with contextlib.suppress(PjrtError):
+                self._job.store.put(_FAILED, report, overwrite=False)
+            self._release()
+
+    def close(self) -> None:
+        """End all exchanges, and leave the job."""
+        self._leave()
+        # It waits for the others, which may use their clients for long.
+        threading.Thread(target=_shut_down, args=(self._job,), name="pjrt end of collectives", daemon=True).start()
+
+    def _all_gather(self, group: ProcessGroup, block: Bytes) -> Bytes:
+        count, size = len(group.members), len(block)
+        result = self._run(group, ("all_gather", size), lambda: programs.all_gather(count, size), block, count * size)
+        return result.reshape(count, size)
+
+    def _run(
+        self,
+        group: ProcessGroup,
+        signature: tuple[Any, ...],
+        code: Callable[[], str],
+        array: HostArray,
+        result_size: int,
+    ) -> HostArray:
+        """Run the program of a collective on this process's device of a group.
+
+        Raises:
+            PjrtError: the program fails here or elsewhere.
+        """
+        key = (group.members, *signature)
+        try:
+            program = self._programs.get(key) or self._compile(key, group, code(), array, result_size)
+            return program(array)
+        except Exception as error:
+            raise self._explained(error, group) from None
+
+    def _compile(self, key: Any, group: ProcessGroup, code: str, array: HostArray, result_size: int) -> _Program:
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            devices = [self._devices[member] for member in group.members]
+            program = _Program(self._client, code, devices, group.index, array, result_size)
+            self._programs[key] = program
+            return program
+
+    # The end.
+
+    def _leave(self) -> None:
+        self._drop(self._job.failure or FailedPreconditionError("the client or its job has ended in this process"))
+
+    def _drop(self, error: PjrtError) -> None:
+        """End all exchanges because of an error that is not of this process."""
+        if self._is_first(error):
+            self._release()
+
+    def _is_first(self, error: PjrtError) -> bool:
+        """Keep the first error, and return whether it is this one."""
+        with self._lock:
+            if self._error is not None:
+                return False
+            self._error = error
+            return True
+
+    def _release(self) -> None:
+        """Release XLA's client. The connections close when nothing uses it any more."""
+        with self._lock:
+            released = self._programs, self._devices, self._client
+            self._programs, self._devices, self._client = {}, {}, None
+        del released
+        gc.collect()  # jaxlib's devices and client hold each other
+        _jaxlib.collect_released()
+
+    def _explained(self, error: Exception, group: ProcessGroup) -> PjrtError:
+        """Return the error for a collective that failed, with the process that is the reason; end all exchanges."""
+        if self._error is None:
+            converted = _jaxlib.converted(error).with_traceback(None)
+            converted.__cause__ = None
+            if "Gloo" in converted.message:
+                self._drop(self._reason(converted, group))
+            else:
+                self.fail(converted)
+        assert self._error is not None
+        return self._error
+
+    def _reason(self, error: PjrtError, group: ProcessGroup) -> PjrtError:
+        """Return why a connection was closed, with the process that is the reason; wait until it is known."""
+        others = set(group.process_indices) - {self._job.process_index}
+        deadline = time.monotonic() + _HEARTBEAT_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(PjrtError):
+                return _reported(self._job.store.try_get(_FAILED))
+            if self._job.failure is not None:
+                return self._job.failure
+            with contextlib.suppress(PjrtError):
+                gone = sorted(others - set(self._job.live_processes()))
+                if gone:
+                    return UnavailableError(f"process {gone[0]} has left, and does not come to the collective")
+            time.sleep(_PAUSE_SECONDS)
+        return UnavailableError(f"one of the processes {sorted(others)} closed its connection: {error.message}")
+
+
+_FAILED = "failed"
+
+
+def _reported(report: bytes) -> PjrtError:
+    fields = json.loads(report)
+    return AbortedError(f"process {fields['process']} failed: {fields['message']}")
+
+
+def _shut_down(job: Job) -> None:
+    with contextlib.suppress(PjrtError):  # another process has ended without a farewell
+        job.shutdown()
+
+
+def _watch(job: Job, drop: weakref.WeakMethod[Callable[[PjrtError], None]]) -> None:
+    """Wait until a process reports that it failed, and end all exchanges here, too."""
+    with contextlib.suppress(PjrtError):  # the job has ended
+        report = job.store.get(_FAILED, _LONGEST_SECONDS)
+        method = drop()
+        if method is not None:
+            method(_reported(report))
+
+
+class _Program:
+    """The program of one collective, on this process's device of a group."""
+
+    def __init__(
+        self,
+        client: Any,
+        code: str,
+        devices: Sequence[Any],
+        index: int,
+        argument: HostArray,
+        result_size: int,
+    ) -> None:
+        ids = tuple((device.id,) for device in devices)
+        options = CompileOptions(
+            device_assignment=DeviceAssignment(ids),
+        ).completed(Partitioning(num_replicas=len(ids)))
+        self._executable = client.compile_and_load(
+            code, _jaxlib.device_list(devices), _jaxlib.jax.CompileOptions.ParseFromString(options.to_proto())
+        )
+        self._place = _jaxlib.Placement(devices[index], "device")
+        self._sharding = _jaxlib.whole_on_each(devices, "device")
+        self._argument = _jaxlib.Aval(argument.shape, argument.dtype)
+        self._handler = _jaxlib.result_handler(_jaxlib.Aval((result_size,), argument.dtype), self._sharding)
+
+    def __call__(self, array: HostArray) -> HostArray:
+        """Return the result for an array, which may be used until then."""
+        put = _jaxlib.put(array, self._argument, self._place, _jaxlib.ZERO_COPY)
+        argument = _jaxlib.assembled([put], self._argument, self._sharding)
+        results = _jaxlib.start(self._executable.execute_sharded, [argument], False, 0)
+        (result,) = results.consume_with_handlers([self._handler])
+        return _jaxlib.view(_jaxlib.shards(result)[0])
+
+
+def _rounded(size: int) -> int:
+    """Return a size that is not smaller, and one of few: a program is compiled for each."""
+    step = max(64, 1 << max(size.bit_length() - 5, 0))
+    return -(-size // step) * step
