@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pjrt.api.attributes import Attributes, NamedValue
+from pjrt.api.checks import expect_int
 from pjrt.api.client import Client
 from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError, unimplemented
 from pjrt.api.key_value_store import KeyValueStore
@@ -22,6 +23,7 @@ from pjrt.capi.export._interrupt import watch_for_interrupts
 from pjrt.capi.export._table import Table, capsule_of
 from pjrt.capi.export.shared_library import write_library
 from pjrt.capi.layer.environment import no_layers, with_layers
+from pjrt.host.membership import job_of_framework
 
 ClientFactory = Callable[..., Client]
 """A function that makes a client from create options, given by keyword.
@@ -197,7 +199,10 @@ class ExportedPlugin:
         }
         if "key_value_store" in parameters:
             arguments["key_value_store"] = store
-        with no_layers():  # they stand before the exported plugin: the client behind it has none of its own
+        place = [options.get(name) for name in ("node_id", "num_nodes")]
+        index, count = (None if number is None else expect_int(number, "the place in the job") for number in place)
+        # The layers stand before the exported plugin: the client behind it has none of its own.
+        with no_layers(), job_of_framework(store, index, count):
             client = self._factory(**arguments)
         if not isinstance(client, Client):
             raise InternalError(
