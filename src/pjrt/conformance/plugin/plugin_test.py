@@ -42,6 +42,7 @@ def check_plugin(
     programs: str | os.PathLike[str] = "",
     jobs: int = 1,
     time_limit: float = 30.0,
+    load_limit: float = 120.0,
     progress: Callable[[Outcome], None] = lambda _: None,
 ) -> PluginReport:
     """Check whether a plugin does what the C API requires, and return a report.
@@ -59,6 +60,7 @@ def check_plugin(
         programs: a folder with programs for a plugin that reads no StableHLO; see ``samples``.
         jobs: how many checks may run at once.
         time_limit: the seconds that a check may take.
+        load_limit: the seconds that loading the plugin and making a client may take.
         progress: is called with each outcome.
 
     Raises:
@@ -74,7 +76,7 @@ def check_plugin(
     checks = chosen_checks(tiers, filters, leave_out)
     task = Task(
         name, dict(options or {}), os.fspath(programs), tuple(each.name for each in checks), jobs, time_limit,
-        max(time_limit, 120.0),
+        load_limit,
     )  # fmt: skip
     begin = time.monotonic()
     facts: dict[str, Any] = {}

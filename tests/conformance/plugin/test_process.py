@@ -1,0 +1,86 @@
+"""Plugins that crash, hang, or do something else to the process of a check: the run goes on, and says what was called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pjrt.conformance import UnloadableError, check_plugin
+from pjrt.conformance.plugin.outcome import Outcome, Verdict
+from pjrt.conformance.plugin.plugin_report import PluginReport
+
+FILTERS = ("client.lookup_device.negative_id", "there_and_back[f32]")
+
+
+def run(library: Path, fault: str, monkeypatch: pytest.MonkeyPatch, **settings: float) -> PluginReport:
+    monkeypatch.setenv("UNRULY", fault)
+    return check_plugin(library, filters=FILTERS, **settings)  # type: ignore[arg-type]
+
+
+def outcomes(report: PluginReport) -> tuple[Outcome, Outcome]:
+    """Return the outcome of the lookup, and that of the check that has nothing to do with it."""
+    by_name = {each.check: each for each in report.outcomes}
+    return by_name["client.lookup_device.negative_id"], by_name["buffer.contents.there_and_back[f32]"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "found"),
+    [
+        ("crash", "SIGSEGV"),
+        ("abort", "SIGABRT; it printed 'Check failed: the device table is broken'"),
+        ("exit", "exit code 0"),
+    ],
+)
+def test_the_end_of_the_process_is_a_finding_with_its_call(
+    unruly_library: Path, monkeypatch: pytest.MonkeyPatch, fault: str, found: str
+) -> None:
+    lookup, other = outcomes(run(unruly_library, fault, monkeypatch))
+    assert lookup.verdict is Verdict.CRASHED
+    assert found in lookup.found
+    assert "PJRT_Client_LookupDevice" in lookup.found
+    assert lookup.call.startswith("PJRT_Client_LookupDevice(client=0x")
+    assert "id=-1" in lookup.call
+    assert other.verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize("fault", ["hang", "stop"])
+def test_a_hang_is_a_finding_with_its_call(unruly_library: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    lookup, other = outcomes(run(unruly_library, fault, monkeypatch, time_limit=1.0))
+    assert lookup.verdict is Verdict.HUNG
+    assert lookup.found == "no end of PJRT_Client_LookupDevice within 1 seconds"
+    assert other.verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize("fault", ["print", "signals", "threads", "children", "files"])
+def test_what_a_plugin_does_to_its_process_changes_no_outcome(
+    unruly_library: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], fault: str
+) -> None:
+    report = run(unruly_library, fault, monkeypatch, time_limit=20.0, jobs=2)
+    assert report.passes, str(report)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("load crash", "the process that loaded it ended: SIGSEGV"),
+        ("load exit", "the process that loaded it ended: exit code 3"),
+        ("load hang", "it was not loaded within 1 seconds"),
+        ("initialize hang", r"it was not loaded within 1 seconds in PJRT_Plugin_Initialize\(\)"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded(
+    unruly_library: Path, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
+) -> None:
+    with pytest.raises(UnloadableError, match=message):
+        run(unruly_library, fault, monkeypatch, load_limit=1.0 if "hang" in fault else 60.0)
+
+
+def test_a_library_that_is_no_plugin(no_symbol_library: Path, tmp_path: Path) -> None:
+    with pytest.raises(UnloadableError, match="no function GetPjrtApi"):
+        check_plugin(no_symbol_library)
+    text = tmp_path / "libtext.so"
+    text.write_text("not a library")
+    with pytest.raises(UnloadableError, match="no shared library"):
+        check_plugin(text)
