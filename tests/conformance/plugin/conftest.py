@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tiny import build
 
 HERE = Path(__file__).parent
@@ -15,4 +14,4 @@ HERE = Path(__file__).parent
 def unruly_library(tiny_library: Path, tiny_cache: Path) -> Path:
     """The tiny plugin with a function that does to its process what the variable UNRULY names."""
     source = HERE / "unruly_process.c"
-    return build.build([source], tiny_cache, "libunruly.so", [f'-DTINY_LIBRARY="{tiny_library}"'])
+    return build.build([source], tiny_cache, "libunruly_process.so", [f'-DTINY_LIBRARY="{tiny_library}"'])

@@ -1,4 +1,4 @@
-"""Plugins that crash, hang, or do something else to the process of a check: the run goes on, and says what was called."""
+"""Plugins that crash or hang, or do something else to the process of a check."""
 
 from __future__ import annotations
 

@@ -46,16 +46,7 @@ class StructWriter:
     def write(self, address: int, kind: str, fields: Mapping[str, Any]) -> None:
         """Write a struct into memory of its size, which is zero."""
         spec = STRUCTS[kind]
-        fields = _long_form(kind, fields)
-        for name in fields:
-            if name not in spec.fields:
-                raise InvalidArgumentError(
-                    f"expected a field of {kind} ({', '.join(spec.fields)}), found {name!r}; correct the name"
-                )
-        if "struct_size" in spec.fields and "struct_size" not in fields:
-            store(address, spec.size)
-        for name, number in _counts(spec, fields).items():
-            store_number(address + spec.fields[name].offset, spec.fields[name].size, number)
+        fields = completed(kind, fields)
         for name, value in fields.items():
             try:
                 self.write_field(address + spec.fields[name].offset, spec.fields[name], value, fields)
@@ -181,6 +172,23 @@ def _length(value: Any, field: Field) -> int | None:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return len(bytes(value))
     return len(value) if _is_list(value) else None
+
+
+def completed(kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of a struct with those that follow from them: its size, and the numbers of elements and bytes.
+
+    Raises:
+        InvalidArgumentError: the struct has no such field.
+    """
+    spec = STRUCTS[kind]
+    fields = _long_form(kind, fields)
+    for name in fields:
+        if name not in spec.fields:
+            raise InvalidArgumentError(
+                f"expected a field of {kind} ({', '.join(spec.fields)}), found {name!r}; correct the name"
+            )
+    size = {"struct_size": spec.size} if "struct_size" in spec.fields else {}
+    return {**size, **_counts(spec, fields), **fields}
 
 
 def _long_form(kind: str, fields: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -120,7 +120,7 @@ class Table:
             begin = self.extensions.get(function.extension, 0)
             if not begin or function.extension in _NOT_CALLED:
                 return None
-            offset = _FIRST_SLOT_OF_EXTENSION + 8 * _place(function)
+            offset = extension_offset(function)
             size = load(begin)
         if offset + 8 > size:
             return None
@@ -138,7 +138,7 @@ class Table:
         return places
 
 
-def _place(function: Function) -> int:
-    """Return the place of a function among those of its extension."""
+def extension_offset(function: Function) -> int:
+    """Return the offset of a function's pointer in the struct of its extension."""
     same = [each.name for each in FUNCTIONS.values() if each.extension == function.extension]
-    return same.index(function.name)
+    return _FIRST_SLOT_OF_EXTENSION + 8 * same.index(function.name)

@@ -81,8 +81,8 @@ class Transcript:
 def plain(value: Any) -> Any:
     """Return an argument or a result as values that another process can read.
 
-    A struct is ``{"struct": KIND, "fields": …}``, an array of numpy ``{"array": DTYPE, "shape": …, "data": …}``, a
-    function ``{"function": NAME}``, and bytes that are too long ``{"bytes": SIZE}``.
+    A struct is ``{"struct": KIND, "fields": …}``, an array of numpy ``{"array": DTYPE, …}`` with its memory, a function
+    ``{"function": NAME}``, and bytes that are too long ``{"bytes": SIZE}``.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -101,8 +101,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {"struct": "", "fields": {str(name): plain(each) for name, each in value.items()}}
     if isinstance(value, np.ndarray):
-        data = value.tobytes() if value.nbytes <= _MAX_DATA else None
-        return {"array": value.dtype.name, "shape": list(value.shape), "data": data, "address": int(value.ctypes.data)}
+        return _plain_array(value)
     if callable(value):
         return {"function": getattr(value, "__name__", "function")}
     if isinstance(value, (ctypes.Array, ctypes.Structure)):
@@ -113,6 +112,17 @@ def plain(value: Any) -> Any:
             "address": ctypes.addressof(value),
         }
     return {"object": repr(value)[:200]}
+
+
+def _plain_array(array: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return an array with the memory that it is a view of, from its lowest to its highest byte."""
+    address = int(array.ctypes.data)
+    low, high = np.lib.array_utils.byte_bounds(array) if array.size else (address, address)
+    data = ctypes.string_at(low, high - low) if high - low <= _MAX_DATA else None
+    return {
+        "array": array.dtype.name, "shape": list(array.shape), "address": address,
+        "size": high - low, "offset": address - low, "data": data,
+    }  # fmt: skip
 
 
 def records(memory: mmap.mmap | bytes) -> list[tuple[Any, ...]]:

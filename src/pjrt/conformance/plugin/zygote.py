@@ -8,6 +8,7 @@ zygote starts one for each check, which imports everything anew.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import os
 import pickle
@@ -20,6 +21,7 @@ from typing import Any, BinaryIO
 from pjrt.conformance.plugin.check import all_checks
 from pjrt.conformance.plugin.child import Child, ForkedChild, SpawnedChild, wait_for_any
 from pjrt.conformance.plugin.process import LOADING, Task
+from pjrt.plugins import registry
 
 _PREPARED = ("pjrt", "jaxlib", "numpy", "ml_dtypes", "google")
 """The packages whose modules are imported before processes are forked, if a process of the plugin imports them."""
@@ -31,6 +33,7 @@ def main() -> None:
     events = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     all_checks()
+    registry.declaration(task.plugin)  # reads files that describe plugins, which each process would read for itself
     kind = ForkedChild if hasattr(os, "fork") else SpawnedChild
     with contextlib.suppress(BrokenPipeError), tempfile.TemporaryDirectory(prefix="pjrt-conform-") as folder:
         slots = [kind(folder, number) for number in range(task.jobs)]
@@ -59,6 +62,8 @@ def _prepare(modules: Iterable[str]) -> None:
 
 
 def _run(task: Task, slots: list[Child], events: BinaryIO) -> None:
+    gc.collect()
+    gc.freeze()  # a collection in a process that was forked would copy the memory that it looks at
     waiting, free, busy = deque(task.names), list(slots), []
     while waiting or busy:
         while waiting and free:
