@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from pjrt.cli._completion import complete_device
+from pjrt.cli._completion import complete_device, complete_file
 from pjrt.cli._console import print_json, progress
 from pjrt.cli._options import client_options, json_option, time_limit_option
-
-if TYPE_CHECKING:
-    from pjrt.conformance.plugin.outcome import Outcome
+from pjrt.models.output_path import check_output_path
 
 _EXAMPLES = """
 \b
@@ -20,11 +18,15 @@ Examples:
   pjrt conform build/libmine.so
   pjrt conform build/libmine.so --tier official --json
   pjrt conform build/libmine.so --filter lookup_device -O num_devices=2
-  pjrt conform mychip --leave-out large --jobs 4
+  pjrt conform build/libmine.so -o report.json --html report.html
+  pjrt conform build/libmine.so --baseline report.json
 """
 
 FAILED = 1
-"""The exit code where a check failed."""
+"""The exit code where a check failed, or is worse than in the baseline."""
+
+NO_CLIENT = 2
+"""The exit code where the plugin makes no client, as where it cannot be loaded."""
 
 
 @click.command(epilog=_EXAMPLES)
@@ -62,6 +64,21 @@ FAILED = 1
     "--jobs", "-j", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Checks at once."
 )
 @time_limit_option(30.0, "a check may")
+@click.option(
+    "--output", "-o", metavar="PATH", shell_complete=complete_file, help="Write the report to a JSON file, too."
+)
+@click.option("--html", metavar="PATH", shell_complete=complete_file, help="Write the report to an HTML page, too.")
+@click.option(
+    "--baseline",
+    metavar="PATH",
+    shell_complete=complete_file,
+    help="Compare with an earlier report: the exit code is 1 only if a check is worse than in that one.",
+)
+@click.option(
+    "--without-client",
+    is_flag=True,
+    help="Accept that no client can be made, as where the plugin's hardware is missing: check what needs none.",
+)
 @json_option
 def conform(
     plugin: str,
@@ -72,21 +89,30 @@ def conform(
     programs: str,
     jobs: int,
     time_limit: float,
+    output: str | None,
+    html: str | None,
+    baseline: str | None,
+    without_client: bool,
     as_json: bool,
 ) -> None:
     """Check whether PLUGIN does what the C API of PJRT requires.
 
     PLUGIN is the path of a plugin's library, a plugin's name, or FILE.py:FUNCTION for a function that makes clients.
     Each check runs in a process of its own: a crash and a hang of the plugin are findings. The exit code is 0 if no
-    check failed, 1 if one did, 2 if the plugin cannot be loaded.
+    check failed, 1 if one did, 2 if the plugin cannot be loaded or makes no client. With --baseline it is 1 only if a
+    check fails that did not fail before, or is unsupported though it passed.
     """
     from pjrt.conformance.plugin.check import Tier
+    from pjrt.conformance.plugin.plugin_report import PluginReport
     from pjrt.conformance.plugin.plugin_test import check_plugin
+    from pjrt.conformance.plugin.report_comparison import ReportComparison
+    from pjrt.conformance.plugin.report_page import report_page
+    from pjrt.models.report.page import write_page
 
-    def report_outcome(outcome: Outcome) -> None:
-        if outcome.verdict.is_failure and not as_json:
-            click.echo(f"{outcome.verdict}: {outcome.check}", err=True)
-
+    earlier = PluginReport.read(baseline) if baseline is not None else None
+    for path, suffix, option in ((output, ".json", "--output"), (html, ".html", "--html")):
+        if path is not None:
+            check_output_path(path, (suffix,), option=option)
     with progress(f"checking {plugin}"):
         report = check_plugin(
             plugin,
@@ -97,10 +123,24 @@ def conform(
             programs=programs,
             jobs=jobs,
             time_limit=time_limit,
-            progress=report_outcome,
         )
+    comparison = ReportComparison.of(report, earlier) if earlier is not None else None
+    if output is not None:
+        report.write(output)
+    if html is not None:
+        write_page(html, report_page(report, earlier))
     if as_json:
-        print_json(report.as_dict())
+        print_json(report.as_dict() | ({"baseline": comparison.as_dict()} if comparison is not None else {}))
     else:
         click.echo(str(report))
-    sys.exit(0 if report.passes else FAILED)
+        if comparison is not None:
+            click.echo(str(comparison))
+    if report.facts["problem"] and not without_client:
+        click.echo(
+            f"pjrt: error: {plugin} makes no client, so that only a part was checked: {report.facts['problem']}; give "
+            "its options with --option, or accept it with --without-client",
+            err=True,
+        )
+        sys.exit(NO_CLIENT)
+    is_worse = not report.passes if comparison is None else comparison.is_worse
+    sys.exit(FAILED if is_worse else 0)

@@ -8,8 +8,9 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from mutants.mutant import Mutant
 from tiny import build
+
+from mutants.mutant import Mutant
 
 # Warnings are off: a fault may leave a function or an argument without a use.
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-g0", "-w", "-pthread", "-fPIC", "-fvisibility=hidden")

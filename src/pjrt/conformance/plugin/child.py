@@ -12,10 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pjrt.conformance.plugin import transcript
+from pjrt.conformance.plugin.check import all_checks
 from pjrt.conformance.plugin.outcome import Outcome, Verdict
 from pjrt.conformance.plugin.process import Task, run_in_this_process
 from pjrt.conformance.plugin.transcript import TRANSCRIPT_BYTES, Transcript
@@ -90,25 +92,26 @@ class Child:
         records = transcript.records(self._memory)
         notes = {kind: rest[0] for kind, *rest in records if kind not in ("call", "return")}
         calls = transcript.calls(records)[-_MAX_CALLS:]
-        seconds = time.monotonic() - self._begin
-        call, last = _at(calls)
+        place, call = _at(calls)
+        check = all_checks()[self._name]
+        outcome = Outcome(
+            check.name, Verdict.FAILED, str(check.tier), check.calls, check.rule,
+            call=call, printed=self._text(), seconds=time.monotonic() - self._begin, transcript=calls,
+        )  # fmt: skip
         if "outcome" in notes:
             text, expected, found, advice, seconds = notes["outcome"]
             verdict = Verdict(text)
-            failed = verdict is Verdict.FAILED
-            return Outcome(
-                self._name, verdict, expected, found, last if failed else "", tuple(advice),
-                self._text() if failed else "", seconds, calls if failed else (),
-            )  # fmt: skip
-        if "unloadable" in notes or "broken" in notes:
-            verdict, expected = Verdict.FAILED, "a plugin that can be loaded" if "unloadable" in notes else ""
-            text = notes.get("unloadable") or "an error in the check: " + notes["broken"].strip()
-            return Outcome(self._name, verdict, expected, text, last, (), self._text(), seconds, calls)
+            outcome = replace(
+                outcome, verdict=verdict, expected=expected, found=found, advice=tuple(advice), seconds=seconds
+            )
+            return outcome if verdict.is_failure else replace(outcome, call="", printed="", transcript=())
+        if "unloadable" in notes:
+            return replace(outcome, expected="a plugin that can be loaded", found=notes["unloadable"])
+        if "broken" in notes:
+            return replace(outcome, found="an error in the check: " + notes["broken"].strip())
         if self._hung:
-            verdict, found = Verdict.HUNG, f"no end of {call} within {self._limit:g} seconds"
-        else:
-            verdict, found = Verdict.CRASHED, f"the end of the process in {call}: {self._how()}"
-        return Outcome(self._name, verdict, "", found, last, (), self._text(), seconds, calls)
+            return replace(outcome, verdict=Verdict.HUNG, found=f"no end of {place} within {self._limit:g} seconds")
+        return replace(outcome, verdict=Verdict.CRASHED, found=f"the end of the process in {place}: {self._how()}")
 
     def _new_memory(self) -> mmap.mmap:
         return mmap.mmap(-1, TRANSCRIPT_BYTES)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from pjrt.api.errors import DataLossError, InvalidArgumentError, NotFoundError
 from pjrt.conformance.plugin.outcome import Outcome, Verdict
+from pjrt.models.output_path import writing
 
-FORMAT = "pjrt conformance report"
-VERSION = 1
+_FORMAT = "pjrt conformance report"
+_VERSION = 1
+"""The version of the file format; a later one has fields that this version of the package does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +61,8 @@ class PluginReport:
     def as_dict(self) -> dict[str, Any]:
         """Return the report in machine-readable form."""
         return {
-            "format": FORMAT,
-            "version": VERSION,
+            "format": _FORMAT,
+            "version": _VERSION,
             "plugin": self.plugin,
             "passes": self.passes,
             "counts": {str(verdict): number for verdict, number in self.counts.items()},
@@ -66,14 +72,62 @@ class PluginReport:
             "seconds": self.seconds,
         }
 
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the report to a JSON file, which ``read`` reads.
+
+        Raises:
+            InvalidArgumentError: the file cannot be written.
+        """
+        with writing(path):
+            Path(path).write_text(json.dumps(self.as_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(path: str | os.PathLike[str]) -> PluginReport:
+        """Return the report of a JSON file.
+
+        Raises:
+            NotFoundError: there is no such file.
+            InvalidArgumentError: the file is no report, or one of a later version.
+            DataLossError: the file is damaged.
+        """
+        name = os.fspath(path)
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise NotFoundError(f"{name}: there is no such file; give a report of pjrt conform --json") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidArgumentError(f"{name}: expected a report of pjrt conform --json: {error}") from error
+        try:
+            plain = json.loads(text)
+        except ValueError as error:
+            if _FORMAT in text:
+                raise DataLossError(f"{name}: the report is damaged ({error}); make it again") from error
+            plain = None
+        if not isinstance(plain, dict) or plain.get("format") != _FORMAT:
+            raise InvalidArgumentError(f"{name}: expected a report of pjrt conform --json, found another file")
+        if plain.get("version") != _VERSION:
+            raise InvalidArgumentError(
+                f"{name}: expected a report of version {_VERSION}, found version {plain.get('version')!r}; "
+                "make it again with this version of pjrt"
+            )
+        try:
+            outcomes = tuple(Outcome.from_dict(each) for each in plain["outcomes"])
+            return PluginReport(str(plain["plugin"]), dict(plain["facts"]), outcomes, float(plain["seconds"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataLossError(f"{name}: the report is damaged ({error!r}); make it again") from error
+
     def __str__(self) -> str:
         lines = []
         for each in self.failures:
             lines.append(f"{each.verdict}: {each.check}: {each.message}")
+            lines.append(f"    rule: {each.rule}")
             if each.call:
                 lines.append(f"    in {each.call}")
+        if self.facts.get("problem"):
+            lines.append(f"without a client: {self.facts['problem']}")
         for reason, count in self.unsupported.items():
             lines.append(f"unsupported: {reason} ({count} {'check' if count == 1 else 'checks'})")
+        lines += [f"advice: {each.check}: {text}" for each in self.outcomes for text in each.advice]
         counts = ", ".join(f"{number} {verdict}" for verdict, number in self.counts.items() if number)
         lines.append(f"{self.plugin}: {counts or 'no checks'}, in {self.seconds:.1f} s")
         return "\n".join(lines)

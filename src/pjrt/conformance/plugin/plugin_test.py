@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError
@@ -20,6 +21,9 @@ from pjrt.conformance.plugin.check import Check, Tier, all_checks
 from pjrt.conformance.plugin.outcome import Outcome
 from pjrt.conformance.plugin.plugin_report import PluginReport
 from pjrt.conformance.plugin.process import Task
+from pjrt.conformance.plugin.reproduction import Reproduction
+from pjrt.conformance.plugin.reproduction_c import c_program
+from pjrt.conformance.plugin.reproduction_python import python_program
 from pjrt.conformance.plugin.samples import Samples
 from pjrt.plugins import registry
 from pjrt.system.python_process import Ended
@@ -87,7 +91,7 @@ def check_plugin(
         if event["kind"] == "loaded":
             facts = event["facts"]
         else:
-            outcome: Outcome = event["outcome"]
+            outcome = _with_programs(event["outcome"], name)
             outcomes[outcome.check] = outcome
             progress(outcome)
     return PluginReport(name, facts, tuple(outcomes[each.name] for each in checks), time.monotonic() - begin)
@@ -118,6 +122,15 @@ def chosen_checks(tiers: Iterable[str], filters: Sequence[str], leave_out: Seque
             f"check for {wanted} in the tiers {', '.join(names)}{without}"
         )
     return chosen
+
+
+def _with_programs(outcome: Outcome, plugin: str) -> Outcome:
+    """Return an outcome with the programs that show it, if it has a transcript."""
+    if not outcome.transcript:
+        return outcome
+    reproduction = Reproduction.of(outcome)
+    c, python = c_program(reproduction), python_program(reproduction, plugin)
+    return replace(outcome, c_program=c, python_program=python, transcript=())
 
 
 def _matches(name: str, text: str) -> bool:

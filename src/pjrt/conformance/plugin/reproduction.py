@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,7 +82,6 @@ class Reproduction:
 
     Attributes:
         outcome: the outcome of the check.
-        rule: the rule that the plugin breaks.
         steps: the calls.
         memories: the memory of the host that they use.
         results: the handles that calls use, by the numbers of the calls that return them.
@@ -91,7 +90,6 @@ class Reproduction:
     """
 
     outcome: Outcome
-    rule: str
     steps: list[Step] = field(default_factory=list)
     memories: list[HostMemory] = field(default_factory=list)
     results: dict[int, list[Result]] = field(default_factory=dict)
@@ -101,20 +99,20 @@ class Reproduction:
     _counts: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(outcome: Outcome, rule: str) -> Reproduction:
-        """Return the reproduction of a failed check."""
-        made = Reproduction(outcome, rule)
-        made.threads = len({call["thread"] for call in outcome.transcript}) or 1
-        made.left_out = max(0, len(outcome.transcript) - _MAX_STEPS)
+    def of(outcome: Outcome) -> Reproduction:
+        """Return the reproduction of a failed check, which still has its transcript."""
+        reproduction = Reproduction(outcome)
+        reproduction.threads = len({call["thread"] for call in outcome.transcript}) or 1
+        reproduction.left_out = max(0, len(outcome.transcript) - _MAX_STEPS)
         for call in outcome.transcript[:_MAX_STEPS]:
-            made._add(call)
-        return made
+            reproduction._add(call)
+        return reproduction
 
     @property
     def remarks(self) -> Iterator[str]:
         """The lines at the head of a program: which check it is of, the rule, and what came of it."""
         yield f"The check {self.outcome.check} of pjrt conform, as a program."
-        yield f"Rule: {self.rule}"
+        yield f"Rule: {self.outcome.rule}"
         yield f"Outcome: {self.outcome.verdict}, {self.outcome.message}"
         if self.threads > 1:
             yield f"The check made these calls in {self.threads} threads; here they come one after the other."
@@ -189,15 +187,10 @@ class Reproduction:
         return self.memories[-1]
 
 
-def reproductions(outcomes: Sequence[Outcome], rules: Mapping[str, str]) -> dict[str, Reproduction]:
-    """Return the reproductions of the failed checks that made a call, by the names of the checks."""
-    return {each.check: Reproduction.of(each, rules.get(each.check, "")) for each in outcomes if each.transcript}
-
-
 def _came_back(call: Mapping[str, Any]) -> str:
     if not call["returned"]:
         return "it did not return"
     if call["error"] is not None:
         code, message = call["error"]
         return f"{code_name(code)}: {message}"
-    return "it succeeded"
+    return "success"

@@ -21,15 +21,16 @@ Even if a text of a program were not escaped, a browser would not run it.
 """
 
 
-def page(title: str, data: Any, scripts: Sequence[str]) -> str:
+def page(title: str, data: Any, scripts: Sequence[str], styles: Sequence[str] = ()) -> str:
     """Return a page whose scripts draw some data.
 
     Args:
         title: the title.
         data: values for JSON, for the scripts; they find them in the element ``data``.
-        scripts: names of files of this package; they share one scope.
+        scripts: names of files of this package, or ``PACKAGE:FILE`` of another one; they share one scope.
+        styles: such names of styles, besides those of all pages.
     """
-    style = _resource("page.css")
+    style = "".join(map(_resource, ("page.css", *styles)))
     script = "(() => {\n'use strict';\n" + "\n".join(map(_resource, scripts)) + "\n})();\n"
     policy = _POLICY.format(style=_hash(style), script=_hash(script))
     return (
@@ -54,7 +55,8 @@ def write_page(path: str | os.PathLike[str], text: str) -> None:
 
 
 def _resource(name: str) -> str:
-    return (importlib.resources.files("pjrt.models.report") / name).read_text(encoding="utf-8")
+    package, _, file = name.rpartition(":")
+    return (importlib.resources.files(package or "pjrt.models.report") / file).read_text(encoding="utf-8")
 
 
 def _json(data: Any) -> str:
