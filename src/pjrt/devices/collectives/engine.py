@@ -42,6 +42,7 @@ the message itself if there is room."""
 _HEARTBEAT_SECONDS = 100.0
 """XLA's own default. A process that ends is noticed at once, and one whose machine is lost after this time."""
 
+_GRACE_SECONDS = 0.5
 _PAUSE_SECONDS = 0.02
 _LONGEST_SECONDS = 1e6
 
@@ -179,12 +180,12 @@ class XlaCollectives(Collectives):
             with contextlib.suppress(PjrtError):
                 self._job.store.put(_FAILED, report, overwrite=False)
             self._release()
+            _in_thread(_abandon, self._job, error.message)
 
     def close(self) -> None:
-        """End all exchanges, and leave the job."""
-        self._leave()
-        # It waits for the others, which may use their clients for long.
-        threading.Thread(target=_shut_down, args=(self._job,), name="pjrt end of collectives", daemon=True).start()
+        if self._is_first(FailedPreconditionError("the client was closed; make a new one")):
+            self._release()
+            _in_thread(_shut_down, self._job)  # it waits for the others, which may use their clients for long
 
     def _all_gather(self, group: ProcessGroup, block: Bytes) -> Bytes:
         count, size = len(group.members), len(block)
@@ -223,12 +224,15 @@ class XlaCollectives(Collectives):
     # The end.
 
     def _leave(self) -> None:
-        self._drop(self._job.failure or FailedPreconditionError("the client or its job has ended in this process"))
+        error = self._job.failure or FailedPreconditionError("the job of the client has ended in this process")
+        if self._is_first(error):
+            self._release()
 
     def _drop(self, error: PjrtError) -> None:
         """End all exchanges because of an error that is not of this process."""
         if self._is_first(error):
             self._release()
+            _in_thread(_abandon, self._job, error.message)
 
     def _is_first(self, error: PjrtError) -> bool:
         """Keep the first error, and return whether it is this one."""
@@ -252,7 +256,7 @@ class XlaCollectives(Collectives):
         if self._error is None:
             converted = _jaxlib.converted(error).with_traceback(None)
             converted.__cause__ = None
-            if "Gloo" in converted.message:
+            if "Gloo" in converted.message:  # or the agent, while gloo connects
                 self._drop(self._reason(converted, group))
             else:
                 self.fail(converted)
@@ -284,9 +288,22 @@ def _reported(report: bytes) -> PjrtError:
     return AbortedError(f"process {fields['process']} failed: {fields['message']}")
 
 
+def _in_thread(function: Callable[..., object], *arguments: Any) -> None:
+    threading.Thread(target=function, args=arguments, name="pjrt job of collectives", daemon=True).start()
+
+
 def _shut_down(job: Job) -> None:
     with contextlib.suppress(PjrtError):  # another process has ended without a farewell
         job.shutdown()
+
+
+def _abandon(job: Job, reason: str) -> None:
+    """End a job in which a process has failed: calls that wait for the others to connect end with it.
+
+    The others have a moment to read the report, which says more than a lost connection.
+    """
+    threading.Event().wait(_GRACE_SECONDS)
+    job.abandon(reason)
 
 
 def _watch(job: Job, drop: weakref.WeakMethod[Callable[[PjrtError], None]]) -> None:
