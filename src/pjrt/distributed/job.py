@@ -64,6 +64,8 @@ class Job:
         self._torn_down = threading.Event()
         self._failure: PjrtError | None = None
         self._callbacks: list[Callable[[], object]] = []
+        self._absence_callbacks: list[Callable[[PjrtError], object]] = []
+        self._work: list[Callable[[float], object]] = []
         self._barriers: dict[tuple[str, tuple[int, ...] | None], int] = {}
         self._service: Service | None = None
         self._hub: Hub | None = None
@@ -175,6 +177,12 @@ class Job:
         absence = self._membership.absence(process_index)
         if absence is not None and not self._leaving:
             self._calls.fail_those_that_need(process_index, lambda: PjrtError.of(absence.code, absence.message))
+            if self._absence_callbacks:  # not in the thread of the event loop, which a callback may need
+                threading.Thread(target=self._report_absence, args=(absence,), name="pjrt-job-absence").start()
+
+    def _report_absence(self, absence: PjrtError) -> None:
+        for callback in self._absence_callbacks:
+            callback(PjrtError.of(absence.code, absence.message))
 
     def _lose(self, process_index: int, reason: str) -> None:
         self._membership.end(process_index, reason)
@@ -222,6 +230,19 @@ class Job:
     def on_end(self, callback: Callable[[], object]) -> None:
         """Have a function called when the job ends, before the agent stops."""
         self._callbacks.append(callback)
+
+    def on_absence(self, callback: Callable[[PjrtError], object]) -> None:
+        """Have a function called with the error of what needs a process that leaves, or is lost while the job goes on.
+
+        A process that leaves gets a moment first, because its last work may have reached this process only in part.
+        """
+        self._absence_callbacks.append(callback)
+
+    def before_leaving(self, finish: Callable[[float], object]) -> None:
+        """Have a function called with a number of seconds, in which it finishes work with the other processes, before
+        this process leaves the job.
+        """
+        self._work.append(finish)
 
     def barrier(self, name: str, timeout: float = LONGEST_SECONDS, processes: Collection[int] | None = None) -> None:
         """Wait until processes have called this with the same name.
@@ -313,8 +334,10 @@ class Job:
         """Wait until all want to leave; the leader then waits until all have left."""
         if self._failure is not None:
             return
-        self._announce("leaving")
         membership, timeout = self._membership, self._settings.shutdown_timeout
+        for finish in self._work:
+            finish(timeout)
+        self._announce("leaving")
         if not membership.wait_until(lambda: self._failure is not None or not membership.staying(), timeout):
             missing = "; ".join(membership.name(index) for index in membership.staying())
             raise DeadlineExceededError(

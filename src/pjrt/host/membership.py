@@ -138,6 +138,13 @@ _of_framework: contextvars.ContextVar[tuple[KeyValueStore, int, int] | None] = c
 )
 
 
+def job_of_caller() -> tuple[KeyValueStore, int, int] | None:
+    """Return the framework's job for which a client is being made: its store, the number of this process, and how many
+    processes there are; ``None`` if no framework has asked for the client, or it has no job.
+    """
+    return _of_framework.get()
+
+
 def _current() -> tuple[KeyValueStore, int, int] | None:
     """Return the store of this process's job, the number of the process, and that of all processes."""
     framework = _of_framework.get()
