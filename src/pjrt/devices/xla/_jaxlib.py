@@ -16,6 +16,8 @@ import importlib
 import itertools
 import math
 import operator
+import re
+import socket
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -25,6 +27,7 @@ import numpy as np
 
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, PjrtError, StatusCode
+from pjrt.devices.xla.lost_processes import explained
 from pjrt.stablehlo.jaxlib import load
 
 T = TypeVar("T")
@@ -36,6 +39,9 @@ hlo: Any = jax if hasattr(jax, "HloSharding") else load("_hlo", _PURPOSE)
 FFI_PLATFORM = "cpu"
 HAS_SIX_BITS = hasattr(jax.PrimitiveType if hasattr(jax, "PrimitiveType") else hlo.PrimitiveType, "F6E2M3FN")
 """Whether arrays can have elements of six bits."""
+
+HAS_MPI = hasattr(jax, "make_mpi_collectives")
+"""Whether jaxlib has collectives over MPI."""
 
 PLATFORM_VERSION = f"XLA of jaxlib {load('version', _PURPOSE).__version__}"
 """The human-readable version of the platform."""
@@ -132,6 +138,9 @@ def _without_jax(function: Callable[..., T], *arguments: Any) -> T:
 
 # Errors.
 
+_BETWEEN_PROCESSES = re.compile(r"Gloo|SocketServer|errno: |InjectFailure")
+"""Words in the errors of collectives and transfers between processes."""
+
 _TRACE = "=== Source Location Trace"  # the place in XLA's source, which jaxlib 0.12 appends
 
 
@@ -145,6 +154,8 @@ def converted(error: BaseException) -> PjrtError:
     code, message = status_of(error)
     if code is not None:
         converted_error = PjrtError.of(code, message)
+        if _BETWEEN_PROCESSES.search(message):
+            converted_error = explained(converted_error)
     elif isinstance(error, RuntimeError):
         converted_error = InternalError(message)
     else:
@@ -165,9 +176,30 @@ def status_of(error: BaseException) -> tuple[StatusCode | None, str]:
 # Clients and places.
 
 
-def make_client(num_devices: int, asynchronous: bool) -> Any:
-    """Return a new client of XLA's CPU runtime."""
-    return jax.get_tfrt_cpu_client(asynchronous=asynchronous, num_devices=num_devices)
+def make_client(num_devices: int, asynchronous: bool, **job: Any) -> Any:
+    """Return a new client of XLA's CPU runtime.
+
+    Args:
+        num_devices: the number of devices of this process.
+        asynchronous: whether executions return before they are finished.
+        job: for one of several processes: ``distributed_client``, ``node_id``, ``num_nodes`` and ``collectives``.
+    """
+    return jax.get_tfrt_cpu_client(asynchronous=asynchronous, num_devices=num_devices, **job)
+
+
+def make_collectives(kind: str, runtime_client: Any, hostname: str | None) -> Any:
+    """Return the collectives between the processes of a job.
+
+    Args:
+        kind: ``gloo`` or ``mpi``.
+        runtime_client: jaxlib's ``DistributedRuntimeClient``, through which gloo's processes find one another.
+        hostname: the name or address of this host at which gloo listens; ``None`` for the host's own name.
+    """
+    if kind == "gloo":
+        return jax.make_gloo_tcp_collectives(distributed_client=runtime_client, hostname=hostname)
+    collectives = jax.make_mpi_collectives()
+    collectives.Init()
+    return collectives
 
 
 def device_list(devices: Sequence[Any]) -> Any:
@@ -292,6 +324,25 @@ def size_on_device(array: Array) -> int:
     except AttributeError:  # jaxlib 0.9 asks jax's shardings, and these are none; it packs no elements
         size = array.aval.dtype.itemsize * math.prod(array.aval.shape)
     return size
+
+
+# Other processes.
+
+
+def start_transfer_server(jaxlib_client: Any, host: str | None) -> Any:
+    """Return a server from which other processes can pull arrays, at an address of this host."""
+    # Without an address for the data, jaxlib takes one that others cannot always reach.
+    place = f"[{host}]:0" if host and ":" in host else f"{host or socket.gethostname()}:0"
+    return jax.start_transfer_server(jaxlib_client, place, [place])
+
+
+def pull(connection: Any, number: int, jaxlib_client: Any, aval: Aval, place: Placement) -> Array:
+    """Return the array that another process offers under a number, in a place; its value comes later."""
+    spec = types.SimpleNamespace(
+        shape=aval.shape, dtype=aval.dtype, sharding=place.sharding, ndim=aval.ndim, weak_type=aval.weak_type
+    )
+    (array,) = _without_jax(connection._pull_flat, number, jaxlib_client, [spec])
+    return array
 
 
 # Several devices.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt import stablehlo
 from pjrt.api.alias_fulfillment import AliasFulfillment
 from pjrt.api.attributes import Attributes
+from pjrt.api.buffer import Buffer
 from pjrt.api.capability import Capabilities
 from pjrt.api.checks import expect, expect_all
 from pjrt.api.client import Client
@@ -17,8 +19,9 @@ from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.device import Device
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError, PjrtError
+from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
 from pjrt.api.executable import Executable
+from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.loaded_executable import LoadedExecutable
@@ -35,6 +38,7 @@ from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.loaded_executable import XlaLoadedExecutable
 from pjrt.devices.xla.memory_space import XlaMemorySpace
 from pjrt.devices.xla.portable_executable import XlaPortableExecutable
+from pjrt.devices.xla.remote_device import XlaRemoteDevice
 from pjrt.devices.xla.rendezvous import Rendezvous
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.devices.xla.topology import XlaTopology
@@ -42,17 +46,33 @@ from pjrt.devices.xla.transfer import XlaTransferManager, type_of_spec
 from pjrt.devices.xla.trial_compilation import compile_safely
 from pjrt.host_memory.dlpack import from_source
 
+if TYPE_CHECKING:
+    from pjrt.devices.xla.cross_host_transfers import CrossHostTransfers
+    from pjrt.devices.xla.process_group import ProcessGroup
+
 
 class XlaClient(Client):
-    """XLA's CPU runtime with a number of virtual devices."""
+    """XLA's CPU runtime with a number of virtual devices.
 
-    __slots__ = ("_devices", "_rendezvous", "_rendezvous_lock", "_runtime")
+    Args:
+        num_devices: the number of devices of this process.
+        asynchronous: whether executions return before they are finished.
+        group: the processes of a job that make such a client together, each with devices of its own; ``None`` for a
+            process alone.
+    """
 
-    def __init__(self, num_devices: int = 1, asynchronous: bool = True) -> None:
-        self._runtime = Runtime(num_devices, asynchronous)
-        self._devices = tuple(XlaDevice(self, self._runtime, device) for device in self._runtime.jaxlib_devices)
+    __slots__ = ("_all_devices", "_devices", "_local", "_lock", "_rendezvous", "_runtime", "_transfers")
+
+    def __init__(self, num_devices: int = 1, asynchronous: bool = True, group: ProcessGroup | None = None) -> None:
+        self._runtime = runtime = Runtime(num_devices, asynchronous, group)
+        self._local = {device.id: XlaDevice(self, runtime, device) for device in runtime.jaxlib_devices}
+        self._devices = tuple(self._local.values())
+        self._all_devices: tuple[XlaDevice | XlaRemoteDevice, ...] = tuple(
+            self._local.get(number) or XlaRemoteDevice(self, device) for number, device in runtime.all_devices.items()
+        )
         self._rendezvous: weakref.WeakValueDictionary[bytes, Rendezvous] = weakref.WeakValueDictionary()
-        self._rendezvous_lock = threading.Lock()
+        self._lock = threading.Lock()
+        self._transfers: CrossHostTransfers | None = None
 
     @property
     def platform_name(self) -> str:
@@ -67,8 +87,13 @@ class XlaClient(Client):
         return {"xla_version": 2}
 
     @property
-    def devices(self) -> Sequence[XlaDevice]:
-        return self._devices
+    def process_index(self) -> int:
+        group = self._runtime.group
+        return 0 if group is None else group.process_index
+
+    @property
+    def devices(self) -> Sequence[XlaDevice | XlaRemoteDevice]:
+        return self._all_devices
 
     @property
     def addressable_devices(self) -> Sequence[XlaDevice]:
@@ -80,7 +105,8 @@ class XlaClient(Client):
 
     @property
     def topology(self) -> XlaTopology:
-        return XlaTopology(len(self._devices), self._runtime)
+        counts = Counter(device.process_index for device in self._all_devices)
+        return XlaTopology([counts[index] for index in sorted(counts)], self._runtime)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -132,15 +158,18 @@ class XlaClient(Client):
     def _loaded(self, executable: XlaExecutable, options: CompileOptions, code: bytes) -> LoadedExecutable:
         if options.compile_portable_executable:
             return XlaPortableExecutable(self, self._runtime, executable)
-        devices = [self._devices[number] for row in executable.assignment.device_ids for number in row]
-        if len(devices) == 1:
+        ids = [number for row in executable.assignment.device_ids for number in row]
+        devices = [self._local[number] for number in ids if number in self._local]
+        if len(ids) == 1:
             return XlaLoadedExecutable(executable, devices)
+        if self._runtime.group is not None and len(devices) < len(ids):
+            self._runtime.group.check()  # a process may have been lost while the program was compiled
         import hashlib
 
         # Executables of the same program have one rendezvous, so that threads that each compile it meet in a launch.
         key = hashlib.sha256(repr((options.to_proto(), executable.assignment)).encode() + code).digest()
         new_rendezvous = Rendezvous(len(devices))
-        with self._rendezvous_lock:
+        with self._lock:
             rendezvous = self._rendezvous.setdefault(key, new_rendezvous)
         return XlaLoadedExecutable(executable, devices, rendezvous)
 
@@ -200,6 +229,35 @@ class XlaClient(Client):
     ) -> XlaTransferManager:
         return XlaTransferManager(expect_all(specs, ShapeSpec, "a pjrt.ShapeSpec"), self._space(None, memory_space))
 
+    # Other processes.
+
+    def cross_host_send_buffers(
+        self, buffers: Sequence[Buffer], destination_device_ids: Sequence[int], transfer_keys: Sequence[int]
+    ) -> Sequence[Future[None]]:
+        """Send buffers to devices of other processes, each under a key.
+
+        Returns:
+            A future for each buffer that is done when the receiver can fetch it. The buffer may be deleted then; its
+            memory stays until it was fetched.
+        """
+        return self._cross_host_transfers().send(buffers, destination_device_ids, transfer_keys)
+
+    def cross_host_receive_buffers(
+        self, specs: Sequence[ShapeSpec], device: Device, source_device_ids: Sequence[int], transfer_keys: Sequence[int]
+    ) -> Sequence[XlaBuffer]:
+        space = self._space(device, None)
+        return self._cross_host_transfers().receive(specs, space, source_device_ids, transfer_keys)
+
+    def _cross_host_transfers(self) -> CrossHostTransfers:
+        if self._transfers is None:
+            if self._runtime.group is None:
+                raise unimplemented(PLATFORM, "cross-host transfers of a client of one process", "use buffer.copy_to")
+            from pjrt.devices.xla.cross_host_transfers import CrossHostTransfers  # here: only jobs need it
+
+            with self._lock:
+                self._transfers = self._transfers or CrossHostTransfers(self._runtime, self._runtime.group)
+        return self._transfers
+
     def _space(self, device: Device | None, memory_space: MemorySpace | None) -> XlaMemorySpace:
         """Return the memory space that the caller has named, or the default one; the client must be open."""
         self._runtime.check_open()
@@ -218,4 +276,5 @@ class XlaClient(Client):
 
     def close(self) -> None:
         if self._runtime.close("the client was closed; make a new one with pjrt.client('cpu')"):
+            self._transfers = None
             self._notify_closed()

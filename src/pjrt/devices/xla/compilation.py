@@ -140,7 +140,12 @@ def _module(program: Program) -> Any:
 
 
 def _assigned(runtime: Runtime, options: CompileOptions) -> tuple[DeviceAssignment, Any]:
-    """Return the assignment of devices, and the devices as jaxlib takes them."""
+    """Return the assignment of devices, and the devices as jaxlib takes them.
+
+    Raises:
+        InvalidArgumentError: there is no such device, or none of them is of this process.
+        UnavailableError: a process of the devices was lost.
+    """
     assignment = options.device_assignment
     if assignment is None:
         counts = options.partitioning
@@ -148,6 +153,8 @@ def _assigned(runtime: Runtime, options: CompileOptions) -> tuple[DeviceAssignme
         if assignment.device_ids == ((0,),) and options.device_ordinal > 0:
             assignment = DeviceAssignment(((options.device_ordinal,),))
     devices = [runtime.jaxlib_device(number) for row in assignment.device_ids for number in row]
+    if runtime.group is not None:
+        runtime.group.check_takes_part([device.process_index for device in devices])
     return assignment, _jaxlib.device_list(devices)
 
 

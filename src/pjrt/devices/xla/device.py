@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.client import Client
 from pjrt.api.device import AllocatorStats, Device, DeviceDescription
-from pjrt.api.errors import InvalidArgumentError, PjrtError, unimplemented
+from pjrt.api.errors import InvalidArgumentError, PjrtError, UnimplementedError, unimplemented
 from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.memory_space import KINDS, XlaMemorySpace
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from pjrt.devices.xla.runtime import Runtime
 
 
+IDS_OF_A_PROCESS = 2048
+"""The distance between the ids of the first devices of two processes: XLA's own, so an id is no index."""
+
+
 class XlaDeviceDescription(DeviceDescription):
     """The description of one virtual CPU device."""
 
-    __slots__ = ("_id",)
+    __slots__ = ("_id", "_process_index")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, process_index: int = 0) -> None:
         self._id = number
+        self._process_index = process_index
 
     @property
     def id(self) -> int:
@@ -31,7 +36,7 @@ class XlaDeviceDescription(DeviceDescription):
 
     @property
     def process_index(self) -> int:
-        return 0
+        return self._process_index
 
     @property
     def kind(self) -> str:
@@ -63,7 +68,7 @@ class XlaDevice(Device):
         self._client = client
         self.runtime = runtime
         self.jaxlib_device = jaxlib_device
-        self._description = XlaDeviceDescription(jaxlib_device.id)
+        self._description = XlaDeviceDescription(jaxlib_device.id, jaxlib_device.process_index)
         memories = {memory.kind: memory for memory in jaxlib_device.addressable_memories()}
         first = jaxlib_device.id * len(KINDS)
         self._spaces = tuple(XlaMemorySpace(self, memories[kind], first + number) for number, kind in enumerate(KINDS))
@@ -123,6 +128,12 @@ def memory_space_of(place: Device | MemorySpace, runtime: Runtime) -> XlaMemoryS
         return place.default_memory_space
     if isinstance(place, XlaMemorySpace) and place.device.runtime is runtime:
         return place
+    if isinstance(place, Device) and not place.is_addressable:
+        raise UnimplementedError(
+            f"{place} belongs to process {place.process_index}, which has to take part in a copy to its memory: use "
+            "client.cross_host_send_buffers here and client.cross_host_receive_buffers there, or "
+            "pjrt.ifrt.Client.copy_arrays in both"
+        )
     expect(place, (Device, MemorySpace), "a device or memory space of this client")
     raise InvalidArgumentError(
         f"{place!r} belongs to another client; use one of client.addressable_devices or client.memory_spaces, or "

@@ -43,6 +43,11 @@ class Results(NamedTuple):
 class Executor:
     """Executes one program on its devices.
 
+    Args:
+        executable: the program.
+        devices: those of its devices that are of this process.
+        rendezvous: the place where the devices' contributions to a launch meet.
+
     Attributes:
         donated: the numbers of the parameters whose memory the program takes.
         parameter_types: for each device the types of the parameters.
@@ -50,6 +55,8 @@ class Executor:
     """
 
     __slots__ = (
+        "_device_ids",
+        "_group",
         "_handlers",
         "_parameter_shardings",
         "_rendezvous",
@@ -62,14 +69,19 @@ class Executor:
 
     def __init__(self, executable: XlaExecutable, devices: Sequence[XlaDevice], rendezvous: Rendezvous) -> None:
         shape = executable.program_shape
-        self._watcher = devices[0].runtime.watcher
+        runtime = devices[0].runtime
+        self._watcher = runtime.watcher
         self._rendezvous = rendezvous
+        # The devices of all processes: the arrays of a launch are spread over them, and only their shards are here.
+        self._device_ids = tuple(number for row in executable.assignment.device_ids for number in row)
+        self._group = runtime.group if len(self._device_ids) > len(devices) else None
         self._start = executable.jaxlib_executable.execute_sharded
         self.donated = shape.donated
         self.parameter_types = [[_array_type(p, device) for p in shape.parameters] for device in devices]
         self.result_types = [[_array_type(r, device) for r in shape.results] for device in devices]
-        self._parameter_shardings = _shardings(self.parameter_types[0], devices)
-        result_shardings = _shardings(self.result_types[0], devices)
+        all_devices = [runtime.jaxlib_device(number) for number in self._device_ids]
+        self._parameter_shardings = _shardings(self.parameter_types[0], all_devices)
+        result_shardings = _shardings(self.result_types[0], all_devices)
         self._handlers = [
             _jaxlib.result_handler(result.aval, sharding)
             for result, sharding in zip(self.result_types[0], result_shardings, strict=True)
@@ -82,7 +94,7 @@ class Executor:
         the long path: an argument is no buffer of this package, has the wrong type or no array yet, or is donated while
         a future waits for it.
         """
-        if len(self.result_types) > 1:
+        if len(self._device_ids) > 1:
             return no_short_path
         # Every execution passes here, so the function adds as little as possible to jaxlib's own work. It reads local
         # variables, which are faster than attributes, and compares types by identity, because each type is one object.
@@ -243,6 +255,8 @@ class Executor:
             raise converted(error) from error
 
     def _launch(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
+        if self._group is not None:
+            self._group.check()
         if next(TURNS):
             collect_released()
         launch = _jaxlib.start(self._start, arrays, not self._handlers, launch_id)
@@ -264,15 +278,16 @@ class Executor:
         return [self._argument(number, column) for number, column in enumerate(columns)]
 
     def _argument(self, number: int, column: Sequence[Source]) -> _jaxlib.Array:
-        if len(column) == 1:
+        if len(self._device_ids) == 1:
             return array_of(column[0])
-        return gathered(column, self.parameter_types[0][number].aval, self._parameter_shardings[number])
+        aval, sharding = self.parameter_types[0][number].aval, self._parameter_shardings[number]
+        return gathered(column, self._device_ids, aval, sharding)
 
     def _buffers(self, results: Results) -> list[list[XlaBuffer]]:
         """Return the results as buffers, one list a device."""
-        if len(self.result_types) == 1:
+        if len(self._device_ids) == 1:
             return [list(map(XlaBuffer, results.arrays, self.result_types[0]))]
-        shards = [Shards(array) for array in results.arrays]
+        shards = [Shards(array, self._device_ids) for array in results.arrays]
         return [
             [ShardBuffer(Part(whole, place), type_) for whole, type_ in zip(shards, types, strict=True)]
             for place, types in enumerate(self.result_types)
@@ -305,8 +320,7 @@ def _array_type(value: ValueShape, device: XlaDevice) -> ArrayType:
     )
 
 
-def _shardings(types: Sequence[ArrayType], devices: Sequence[XlaDevice]) -> list[Any]:
-    jaxlib_devices = [device.jaxlib_device for device in devices]
+def _shardings(types: Sequence[ArrayType], jaxlib_devices: Sequence[Any]) -> list[Any]:
     kinds = {type_.memory_space.kind for type_ in types}
     by_kind = {kind: _jaxlib.whole_on_each(jaxlib_devices, kind) for kind in kinds}
     return [by_kind[type_.memory_space.kind] for type_ in types]

@@ -175,14 +175,13 @@ def pass_on(source: Future[T], promise: Promise[T]) -> None:
     source.add_done_callback(keep)
 
 
-def in_thread(wait: Callable[[], object]) -> Future[None]:
-    """Return a future of the return of a function that blocks and cannot be polled; it runs in a thread of its own."""
-    promise: Promise[None] = Promise()
+def in_thread(wait: Callable[[], T]) -> Future[T]:
+    """Return a future of the result of a function that blocks and cannot be polled; it runs in a thread of its own."""
+    promise: Promise[T] = Promise()
 
     def run() -> None:
         try:
-            wait()
-            promise.set_result(None)
+            promise.set_result(wait())
         except Exception as error:
             promise.set_error(converted(error))
 

@@ -10,6 +10,7 @@ from pjrt.api.attributes import Attributes
 from pjrt.api.device_options import check_num_devices, check_option_names, topology_options
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
+from pjrt.devices.xla.process_options import PROCESS_OPTIONS, process_group
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -45,22 +46,30 @@ class XlaPlugin(Plugin):
         """Return a new client.
 
         Args:
-            options: ``num_devices``, the number of virtual devices (1 by default); ``asynchronous``, whether executions
-                return before they are finished (true by default).
+            options: ``num_devices``, the number of virtual devices of this process (1 by default); ``asynchronous``,
+                whether executions return before they are finished (true by default); for a process of a job
+                ``process_count`` (1 for a client of this process alone), ``process_index``, ``key_value_store`` (the
+                store of a framework's job) and ``collectives`` (``gloo`` or ``mpi``).
+
+        In a job, after ``pjrt.distributed.initialize``, all processes call this, and the client has the devices of all.
 
         Raises:
             InvalidArgumentError: an option is unknown or has a wrong value.
-            FailedPreconditionError: jaxlib is missing, or its version is not supported.
+            FailedPreconditionError: jaxlib is missing, or its version is not supported; or several processes are asked
+                for and there is no job.
+            DeadlineExceededError: not all processes of the job called this in time.
+            UnavailableError: a process of the job was lost.
         """
-        check_option_names(self.name, options, ("num_devices", "asynchronous"))
+        check_option_names(self.name, options, ("num_devices", "asynchronous", *PROCESS_OPTIONS))
         asynchronous = options.get("asynchronous", True)
         if not isinstance(asynchronous, bool):
             raise InvalidArgumentError(
                 f"the option asynchronous of the device 'cpu' is True or False, found {asynchronous!r}"
             )
+        num_devices = check_num_devices(self.name, options)
         from pjrt.devices.xla.client import XlaClient
 
-        return XlaClient(check_num_devices(self.name, options), asynchronous)
+        return XlaClient(num_devices, asynchronous, process_group(options))
 
     def topology(self, name: str = "", /, **options: Any) -> XlaTopology:
         """Return a number of virtual devices.
@@ -73,12 +82,12 @@ class XlaPlugin(Plugin):
         options = topology_options(self.name, name, options)
         from pjrt.devices.xla.topology import XlaTopology
 
-        return XlaTopology(check_num_devices(self.name, options))
+        return XlaTopology([check_num_devices(self.name, options)])
 
     def deserialize_topology(self, serialized: bytes) -> XlaTopology:
         from pjrt.devices.xla.topology import XlaTopology
 
-        return XlaTopology(1).deserialize(serialized)
+        return XlaTopology([1]).deserialize(serialized)
 
     def profiler(self, options: bytes = b"") -> XlaProfiler:
         from pjrt.devices.xla.profiler import XlaProfiler

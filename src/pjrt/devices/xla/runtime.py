@@ -9,7 +9,7 @@ import contextlib
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pjrt.api.checks import expect_int
@@ -23,6 +23,7 @@ from pjrt.devices.xla.completion_watcher import CompletionWatcher
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.memory_space import XlaMemorySpace
+    from pjrt.devices.xla.process_group import ProcessGroup
 
 _POLL_SECONDS = 0.001
 
@@ -40,9 +41,16 @@ class Unloadable(Protocol):
 class Runtime:
     """XLA's CPU runtime with a number of virtual devices.
 
+    Args:
+        num_devices: the number of devices of this process.
+        asynchronous: whether executions return before they are finished.
+        group: the processes of a job that make a client of all their devices together; ``None`` for a process alone.
+
     Attributes:
         ended: the reason why the runtime cannot be used any more; empty as long as it can.
-        jaxlib_devices: jaxlib's devices; the index of each is its id.
+        group: the processes of the devices; ``None`` if all devices are of this process.
+        all_devices: jaxlib's devices of all processes, by their ids, which are no indices.
+        jaxlib_devices: jaxlib's devices of this process.
         relayouts: the programs that copy a buffer of a type into another layout.
         watcher: notices that arrays have their values.
     """
@@ -54,24 +62,34 @@ class Runtime:
         "_lock",
         "_row_major",
         "_types",
+        "all_devices",
         "ended",
+        "group",
         "jaxlib_devices",
         "relayouts",
         "watcher",
     )
 
-    def __init__(self, num_devices: int = 1, asynchronous: bool = True) -> None:
+    def __init__(self, num_devices: int = 1, asynchronous: bool = True, group: ProcessGroup | None = None) -> None:
         shutdown.check_not_forked()
         self.ended = ""
+        self.group = group
         self._lock = threading.Lock()
-        self._jaxlib_client = _jaxlib.make_client(num_devices, asynchronous)
+        self._jaxlib_client = (
+            _jaxlib.make_client(num_devices, asynchronous)
+            if group is None
+            else group.make_client(num_devices, asynchronous)
+        )
         self.jaxlib_devices: Sequence[Any] = tuple(self._jaxlib_client.local_devices())
+        self.all_devices: Mapping[int, Any] = {device.id: device for device in self._jaxlib_client.devices()}
         self._row_major: dict[tuple[object, ...], ArrayType] = {}
         self._types: dict[tuple[object, ...], ArrayType] = {}
         self._executables: weakref.WeakSet[Unloadable] = weakref.WeakSet()
         self.relayouts: dict[tuple[ArrayType, TiledLayout], tuple[Any, Any]] = {}
         self.watcher = CompletionWatcher()
         shutdown.register(self)
+        if group is not None:
+            group.before_leaving(self.settle)
 
     @property
     def jaxlib_client(self) -> Any:
@@ -98,31 +116,39 @@ class Runtime:
     # Devices.
 
     def jaxlib_device(self, number: int) -> Any:
-        """Return jaxlib's device with an id.
+        """Return jaxlib's device with an id, of this process or another.
 
         Raises:
             InvalidArgumentError: no device has this id.
         """
-        if not 0 <= number < len(self.jaxlib_devices):
+        device = self.all_devices.get(number)
+        if device is None:
+            ids = f", with the ids {', '.join(map(str, self.all_devices))}" if self.group else ""
             raise InvalidArgumentError(
-                f"the client has no device with id {number}: it has {len(self.jaxlib_devices)}; make it with "
+                f"the client has no device with id {number}: it has {len(self.all_devices)}{ids}; make it with "
                 f"pjrt.client('cpu', num_devices=...)"
             )
-        return self.jaxlib_devices[number]
+        return device
 
     def default_device_assignment(self, num_replicas: int, num_partitions: int) -> DeviceAssignment:
         """Return the assignment of replicas and partitions to the first devices.
+
+        In a job these are the first devices of this process if it has enough of them, as XLA has it, and otherwise the
+        first devices of the job.
 
         Raises:
             InvalidArgumentError: there are fewer devices.
         """
         count = expect_int(num_replicas, "a number of replicas") * expect_int(num_partitions, "a number of partitions")
-        if count > len(self.jaxlib_devices):
+        ids = [device.id for device in self.jaxlib_devices]
+        if count > len(ids):
+            ids = list(self.all_devices)
+        if count > len(ids):
             raise InvalidArgumentError(
                 f"{num_replicas} replicas × {num_partitions} partitions need {count} devices, the client has "
-                f"{len(self.jaxlib_devices)}; make it with pjrt.client('cpu', num_devices={count})"
+                f"{len(ids)}; make it with pjrt.client('cpu', num_devices={count})"
             )
-        return DeviceAssignment.in_order([*range(len(self.jaxlib_devices))], num_replicas, num_partitions)
+        return DeviceAssignment.in_order(ids, num_replicas, num_partitions)
 
     def bytes_in_use(self, jaxlib_device: Any) -> int:
         """Return the bytes of the live buffers of one of jaxlib's devices."""
@@ -232,10 +258,18 @@ class Runtime:
         Returns:
             Whether the work is finished.
         """
-        arrays = [] if self._jaxlib_client is None else self._jaxlib_client.live_arrays()
-        is_finished = all(_is_settled_by(array, deadline) for array in arrays)
+        is_finished = self._is_settled_by(deadline)
         self.watcher.stop(deadline)
         return is_finished
+
+    def settle(self, seconds: float) -> None:
+        """Wait for work under way, for a number of seconds at most, because this process leaves its job."""
+        self._is_settled_by(time.monotonic() + seconds)
+
+    def _is_settled_by(self, deadline: float) -> bool:
+        """Whether all work under way is finished by a time."""
+        arrays = [] if self._jaxlib_client is None else self._jaxlib_client.live_arrays()
+        return all(_is_settled_by(array, deadline) for array in arrays)
 
     def _release(self) -> list[Any]:
         """Release jaxlib's client and executables, and return the executables."""

@@ -18,16 +18,22 @@ class Shards:
 
     jaxlib takes some ten microseconds a shard to take it apart, and most results go whole into the next execution.
 
+    Args:
+        array: the array of all devices.
+        device_ids: the ids of the devices, also of those of other processes, in the array's order.
+
     Attributes:
         array: the array of all devices.
+        device_ids: the ids of the devices.
     """
 
-    __slots__ = ("_parts", "array")
+    __slots__ = ("_parts", "array", "device_ids")
 
     _lock = threading.Lock()
 
-    def __init__(self, array: _jaxlib.Array) -> None:
+    def __init__(self, array: _jaxlib.Array, device_ids: Sequence[int] = ()) -> None:
         self.array = array
+        self.device_ids = device_ids
         self._parts: list[_jaxlib.Array] | None = None
 
     def part(self, index: int) -> _jaxlib.Array:
@@ -47,7 +53,7 @@ class Shards:
 
 
 class Part:
-    """One device's place in ``Shards``."""
+    """One device's place in ``Shards``: its index among the devices of this process."""
 
     __slots__ = ("index", "shards")
 
@@ -75,11 +81,13 @@ def arrays_in_use(source: Source) -> list[_jaxlib.Array]:
     return [whole, array_of(source)] if source.shards.is_apart else [whole]
 
 
-def gathered(column: Sequence[Source], aval: _jaxlib.Aval, sharding: Any) -> _jaxlib.Array:
-    """Return the array of all devices from one available source for each."""
+def gathered(column: Sequence[Source], device_ids: Sequence[int], aval: _jaxlib.Aval, sharding: Any) -> _jaxlib.Array:
+    """Return the array of all devices from one available source for each device of this process."""
     column = [source.result() if isinstance(source, Future) else source for source in column]
     first = column[0]
-    if isinstance(first, Part) and all(
+    # The devices of this process can be those of both arrays, although one of them has shards in other processes, too.
+    same = isinstance(first, Part) and (first.shards.device_ids is device_ids or first.shards.device_ids == device_ids)
+    if same and all(
         isinstance(source, Part) and source.shards is first.shards and source.index == number
         for number, source in enumerate(column)
     ):

@@ -12,14 +12,14 @@ from pjrt.api.client import Client
 from pjrt.api.compatibility import Effort, Support, try_compiling
 from pjrt.api.compile_options import CompileOptions
 from pjrt.api.element_type import ElementType
-from pjrt.api.errors import InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError, UnimplementedError
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes, expect_shape
 from pjrt.api.topology import TopologyDescription
 from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
 from pjrt.devices.xla.capability import capabilities
-from pjrt.devices.xla.device import XlaDeviceDescription
+from pjrt.devices.xla.device import IDS_OF_A_PROCESS, XlaDeviceDescription
 from pjrt.devices.xla.executable import PLATFORM, XlaExecutable
 from pjrt.devices.xla.memory_space import KINDS
 from pjrt.devices.xla.runtime import Runtime
@@ -27,19 +27,24 @@ from pjrt.devices.xla.trial_compilation import compile_safely
 
 
 class XlaTopology(TopologyDescription):
-    """A number of virtual CPU devices.
+    """A number of virtual CPU devices, in one process or in each process of a job.
 
     XLA compiles for the CPU on which it runs, so compiling for a topology makes, once, a runtime of that many devices.
 
     Args:
-        num_devices: the number of devices.
-        runtime: a runtime of that many devices to compile with, if there is one already.
+        device_counts: the number of devices of each process.
+        runtime: a runtime of these devices to compile with, if there is one already.
     """
 
-    __slots__ = ("_descriptions", "_lock", "_runtime")
+    __slots__ = ("_counts", "_descriptions", "_lock", "_runtime")
 
-    def __init__(self, num_devices: int, runtime: Runtime | None = None) -> None:
-        self._descriptions = tuple(XlaDeviceDescription(number) for number in range(num_devices))
+    def __init__(self, device_counts: Sequence[int], runtime: Runtime | None = None) -> None:
+        self._counts = list(device_counts)
+        self._descriptions = tuple(
+            XlaDeviceDescription(process * IDS_OF_A_PROCESS + number, process)
+            for process, count in enumerate(device_counts)
+            for number in range(count)
+        )
         self._runtime = runtime
         self._lock = threading.Lock()
 
@@ -90,13 +95,21 @@ class XlaTopology(TopologyDescription):
     def _open_runtime(self) -> Runtime:
         with self._lock:
             if self._runtime is None or self._runtime.is_closed:
+                if len(self._counts) > 1:
+                    raise UnimplementedError(
+                        f"the device 'cpu' cannot compile for the devices of {len(self._counts)} processes outside of "
+                        "a job; use client.topology or client.compile in a process of the job"
+                    )
                 self._runtime = Runtime(len(self._descriptions))
             return self._runtime
 
     def serialize(self) -> bytes:
         import json
 
-        return json.dumps({"platform": PLATFORM, "num_devices": len(self._descriptions)}).encode()
+        fields: dict[str, object] = {"platform": PLATFORM, "num_devices": len(self._descriptions)}
+        if len(self._counts) > 1:
+            fields["device_counts"] = self._counts
+        return json.dumps(fields).encode()
 
     def deserialize(self, serialized: bytes) -> XlaTopology:
         import json
@@ -104,13 +117,18 @@ class XlaTopology(TopologyDescription):
         try:
             fields = json.loads(serialized)
             number = fields["num_devices"]
-            if fields["platform"] != PLATFORM or not isinstance(number, int) or number < 1:
+            counts = fields.get("device_counts", [number])
+            if (
+                fields["platform"] != PLATFORM
+                or not all(isinstance(count, int) and count > 0 for count in [number, *counts])
+                or sum(counts) != number
+            ):
                 raise ValueError("not a topology of the device 'cpu'")
         except (ValueError, KeyError, TypeError) as error:
             raise InvalidArgumentError(
                 f"expected a serialized topology of the device 'cpu', found {len(serialized)} bytes: {error}"
             ) from error
-        return XlaTopology(number)
+        return XlaTopology(counts)
 
     def fingerprint(self) -> int:
         import hashlib

@@ -65,7 +65,7 @@ def compile_safely(runtime: Runtime, program: Program, options: CompileOptions) 
     def inspect(module: Any) -> None:
         outline = Outline.of(module)
         outline.check()
-        num_devices = len(runtime.jaxlib_devices)
+        num_devices = len(runtime.all_devices)
         if min(options.partitioning.num_replicas, options.partitioning.num_partitions) > 1:
             _attempt_grid(program, options, num_devices)
         elif not is_ordinary(outline):

@@ -1,0 +1,221 @@
+"""Process groups: the processes of a job that make one client together, each with devices of its own.
+
+XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a process
+that is lost: the processes meet before XLA does, and the connections of a group that has lost a process are shut down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pjrt import distributed
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError, PjrtError, UnimplementedError
+from pjrt.devices.xla import _jaxlib, collective_sockets, lost_processes
+from pjrt.devices.xla._jaxlib import converted
+from pjrt.devices.xla.collective_sockets import Address
+from pjrt.devices.xla.device import IDS_OF_A_PROCESS
+
+_MEETING_SECONDS = 300.0
+"""The longest time to wait until all processes make the client."""
+
+_MPI_LIBRARY = "MPITRAMPOLINE_LIB"
+"""The environment variable with the path of MPIwrapper's library, through which jaxlib calls MPI."""
+
+_numbers: weakref.WeakKeyDictionary[distributed.Job, int] = weakref.WeakKeyDictionary()
+_numbers_lock = threading.Lock()
+
+
+class ProcessGroup:
+    """The processes of a job that make one client together.
+
+    A job may have several groups, one for each client. They are told apart by their number, so all processes make their
+    clients in the same order.
+
+    Args:
+        job: the job.
+        collectives: the library of the collectives between processes, ``gloo`` or ``mpi``.
+
+    Attributes:
+        process_index: the number of this process.
+        process_count: the number of processes.
+        host: the address of this host at which the other processes reach it; ``None`` if it is unknown.
+    """
+
+    def __init__(self, job: distributed.Job, collectives: str = "gloo") -> None:
+        self._job = job
+        self._kind = collectives
+        self._error: PjrtError | None = None
+        self._addresses: set[Address] = set()
+        self._at_loss: list[Callable[[PjrtError], object]] = []
+        self.process_index = job.process_index
+        self.process_count = job.process_count
+        self.host = _own_host(job.address)
+        with _numbers_lock:
+            number = _numbers[job] = _numbers.get(job, -1) + 1
+        self._name = f"pjrt/cpu/{number}"
+        if number:
+            # XLA's keys in the store are the same for each client, so each further client has a store of its own.
+            self._job = distributed.join(job.store, job.process_index, job.process_count, name=self._name)
+
+    def make_client(self, num_devices: int, asynchronous: bool) -> Any:
+        """Return jaxlib's client of the devices of all processes, when all of them call this.
+
+        Raises:
+            InvalidArgumentError: there are more devices than a process of a job can have, or the processes choose
+                different libraries for the collectives.
+            DeadlineExceededError: not all processes called it in time; the message names those that are missing.
+            UnavailableError: a process was lost.
+        """
+        if num_devices > IDS_OF_A_PROCESS:
+            raise InvalidArgumentError(
+                f"the device 'cpu' has at most {IDS_OF_A_PROCESS} devices in each process of a job, found "
+                f"num_devices={num_devices}"
+            )
+        before = collective_sockets.listening()
+        collectives = self._collectives()
+        self._meet(collective_sockets.listening() - before)
+        # The job must not keep the group alive, nor the client that has it.
+        end, lose = weakref.WeakMethod(self._end), weakref.WeakMethod(self._lose)
+        self._job.on_end(lambda: _call(end))
+        self._job.on_absence(lambda error: _call(lose, error))
+        try:
+            return _jaxlib.make_client(
+                num_devices,
+                asynchronous,
+                distributed_client=self._job.runtime_client,
+                node_id=self.process_index,
+                num_nodes=self.process_count,
+                collectives=collectives,
+            )
+        except Exception as error:
+            self.check()
+            raise converted(error) from error
+
+    def check(self) -> None:
+        """Return if all processes are there, as far as this one knows.
+
+        Raises:
+            UnavailableError: a process was lost.
+        """
+        if self._error is not None:
+            raise PjrtError.of(self._error.code, self._error.message)
+
+    def check_takes_part(self, processes: Sequence[int]) -> None:
+        """Return if this process has a device among those of a program, and all of its processes are there.
+
+        Args:
+            processes: the process of each device.
+
+        Raises:
+            InvalidArgumentError: this process has none of the devices.
+            UnavailableError: a process was lost.
+        """
+        if self.process_index not in processes:
+            others = ", ".join(map(str, sorted(set(processes))))
+            raise InvalidArgumentError(
+                f"the program is for devices of process {others} alone, and this is process {self.process_index}; "
+                "compile it only in the processes that have its devices"
+            )
+        if len(set(processes)) > 1:
+            self.check()
+
+    def publish(self, topic: str, value: bytes) -> None:
+        """Make a value of this process known to the others."""
+        self._job.store.put(f"{self._name}/{topic}/{self.process_index}", value)
+
+    def published(self, topic: str, process_index: int, timeout: float) -> bytes:
+        """Return the value of a process; wait for it.
+
+        Raises:
+            DeadlineExceededError: there is no value in time, in seconds.
+            UnavailableError: a process was lost.
+        """
+        return self._job.store.get(f"{self._name}/{topic}/{process_index}", timeout)
+
+    def before_leaving(self, finish: Callable[[float], object]) -> None:
+        """Have a method called with a number of seconds, in which it finishes work, before this process leaves the job.
+
+        The object of the method is not kept alive.
+        """
+        method = weakref.WeakMethod(finish)
+        self._job.before_leaving(lambda seconds: _call(method, seconds))
+
+    def at_loss(self, callback: Callable[[PjrtError], object]) -> None:
+        """Have a function called with the error when a process is lost."""
+        self._at_loss.append(callback)
+
+    def _collectives(self) -> Any:
+        if self._kind == "mpi":
+            _check_mpi()
+        try:
+            return _jaxlib.make_collectives(self._kind, self._job.runtime_client, self.host)
+        except Exception as error:
+            raise converted(error) from error
+
+    def _meet(self, own: set[Address]) -> None:
+        """Wait for the other processes, and learn the addresses at which their collectives listen."""
+        lost_processes.forget()
+        self.publish("collectives", json.dumps({"collectives": self._kind, "addresses": sorted(own)}).encode())
+        self._job.barrier(f"{self._name}/meeting", _MEETING_SECONDS)
+        for index in range(self.process_count):
+            fields = json.loads(self.published("collectives", index, _MEETING_SECONDS))
+            if fields["collectives"] != self._kind:
+                raise InvalidArgumentError(
+                    f"all processes of a job choose the same collectives of the device 'cpu': process "
+                    f"{self.process_index} has {self._kind!r}, process {index} has {fields['collectives']!r}"
+                )
+            self._addresses |= {(host, port) for host, port in fields["addresses"]}
+
+    def _end(self) -> None:
+        if self._job.failure is not None:
+            self._lose(self._job.failure)
+
+    def _lose(self, error: PjrtError) -> None:
+        """Fail what waits for the other processes, because one of them is not there any more."""
+        self._error = error
+        lost_processes.report(error)
+        collective_sockets.shut_down(self._addresses)
+        for callback in self._at_loss:
+            callback(error)
+
+
+def _call(method: weakref.WeakMethod[Callable[..., object]], *arguments: object) -> None:
+    """Call a method of an object that still exists."""
+    if (bound := method()) is not None:
+        bound(*arguments)
+
+
+def _own_host(address: str) -> str | None:
+    """Return the address of this host on the way to the leader of a job; ``None`` where the way ends in this host."""
+    host, _, port = address.rpartition(":")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as way:  # no data is sent: this only chooses the own address
+            way.connect(place)
+            return str(way.getsockname()[0])
+    except OSError:
+        return None
+
+
+def _check_mpi() -> None:
+    """Return if jaxlib can load MPI, whose absence would end the process.
+
+    Raises:
+        UnimplementedError: jaxlib has no MPI on this platform.
+        FailedPreconditionError: the MPI library is missing.
+    """
+    if not _jaxlib.HAS_MPI:
+        raise UnimplementedError("jaxlib has no MPI collectives on this platform; use collectives='gloo'")
+    library = os.environ.get(_MPI_LIBRARY, "")
+    if not library or not Path(library).is_file():
+        raise FailedPreconditionError(
+            f"expected the path of MPIwrapper's library (libmpiwrapper.so) in the environment variable {_MPI_LIBRARY}, "
+            f"found {library or 'nothing'!r}; build MPIwrapper for your MPI, or use collectives='gloo'"
+        )
