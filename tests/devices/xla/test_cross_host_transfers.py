@@ -1,0 +1,56 @@
+"""Transfers of buffers between the processes of a job."""
+
+from __future__ import annotations
+
+from job_fixtures import StartJob
+from job_programs import ALL_REDUCE
+
+
+def test_buffers_are_sent_and_received(start_job: StartJob) -> None:
+    lines = start_job(
+        2,
+        ALL_REDUCE
+        + """
+import ml_dtypes
+initialize()
+client = pjrt.client("cpu", num_devices=2)
+mine, spare = client.addressable_devices
+other = 2048 * (1 - rank)
+arrays = [np.arange(6, dtype="i4").reshape(2, 3) + rank, np.array(1.5, ml_dtypes.bfloat16), np.zeros((0, 3), "f4"),
+          np.arange(1 << 20, dtype="f8") * (rank + 1)]
+buffers = [client.buffer_from_host(array, device=mine) for array in arrays]
+keys = [7, 8, 9, -1]
+specs = [pjrt.ShapeSpec(buffer.shape, buffer.element_type) for buffer in buffers]
+received = client.cross_host_receive_buffers(specs, spare, [other] * 4, keys)   # before anything is sent
+futures = client.cross_host_send_buffers(buffers, [other + 1] * 4, keys)
+for future, buffer in zip(futures, buffers):
+    future.result()
+    buffer.delete()
+for buffer in received:
+    say(buffer.device, buffer.dtype, buffer.shape, float(np.asarray(buffer, "f8").sum()))
+double = client.compile(DOUBLE, pjrt.CompileOptions(device_assignment=pjrt.DeviceAssignment(((mine.id,),))))
+(result,) = double(np.full(4, rank, "f4"))
+client.cross_host_send_buffers([result], [other], [1])                          # a result that may not be there yet
+(buffer,) = client.cross_host_receive_buffers([pjrt.ShapeSpec((4,), pjrt.ElementType.F32)], mine, [other], [1])
+say(first([double(buffer)]))
+column = client.buffer_from_host(np.zeros((2, 3), "f4"), layout=pjrt.TiledLayout((0, 1)))
+for arguments in (([column], [other], [1]), (buffers, [other], [1]), ([result], [mine.id], [1]), ([result], [77], [1])):
+    attempt(client.cross_host_send_buffers, *arguments)
+distributed.shutdown()
+""",
+    ).succeed()
+    for rank, output in enumerate(lines):
+        other, mine = 1 - rank, 2048 * rank
+        device = f"cpu:{mine + 1}"
+        assert output[:5] == [
+            f"{device} int32 (2, 3) {15 + 6 * other}.0",
+            f"{device} bfloat16 () 1.5",
+            f"{device} float32 (0, 3) 0.0",
+            f"{device} float64 (1048576,) {(other + 1) * (1 << 20) * ((1 << 20) - 1) / 2}",
+            f"[{4.0 * other}]",
+        ]
+        layout, counts, own, unknown = output[5:]
+        assert layout.startswith("UnimplementedError UNIMPLEMENTED: 'cpu' does not") or "cross-host transfer" in layout
+        assert "a device id and a transfer key for each of 4 buffers, found 1 and 1" in counts
+        assert f"expected a device of another process, found cpu:{mine} of this one" in own
+        assert "the client has no device with id 77: it has 4, with the ids 0, 1, 2048, 2049" in unknown

@@ -1,0 +1,117 @@
+"""A process of a job that is lost is an error with its name in the others: never a hang, never their end."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from job_fixtures import StartJob
+from job_programs import ALL_REDUCE
+
+BEGIN = (
+    ALL_REDUCE
+    + """
+initialize(heartbeat_timeout_seconds=2)
+client = pjrt.client("cpu", num_devices=2)
+
+def run():
+    rows = put(client)
+    for _ in range(2):                     # the second launch waits for the first
+        rows = executable.execute(rows)
+    return first(rows)
+
+def compiled():
+    return client.compile(all_reduce(4), pjrt.CompileOptions(num_replicas=4))
+
+def go_on():
+    '''Do what needs no other process, and what needs one.'''
+    say("alone", first([client.compile(DOUBLE)(np.ones(4, "f4"))]))
+    attempt(compiled)
+"""
+)
+STAGES = {
+    "making the client": 'initialize(heartbeat_timeout_seconds=2); say("there"); hear(); attempt(pjrt.client, "cpu")',
+    "before the first collective": BEGIN + 'executable = compiled(); say("there"); hear(); attempt(run); go_on()',
+    "before a later collective": BEGIN + 'executable = compiled(); run(); say("there"); hear(); attempt(run); go_on()',
+    "waiting for a transfer": BEGIN
+    + """
+client.cross_host_send_buffers([put(client)[0][0]], [2048 * (1 - rank)], [1])   # starts the server
+spec = pjrt.ShapeSpec((4,), pjrt.ElementType.F32)
+def receive(key):
+    (buffer,) = client.cross_host_receive_buffers([spec], client.addressable_devices[0], [2048 * (1 - rank)], [key])
+    return float(np.asarray(buffer)[0])
+receive(1); say("there"); hear(); attempt(receive, 2); go_on()
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("stage", "victim", "number"),
+    [
+        ("making the client", 1, signal.SIGKILL),
+        ("before the first collective", 0, signal.SIGKILL),
+        ("before the first collective", 1, signal.SIGSTOP),
+        ("before a later collective", 1, signal.SIGKILL),
+        ("before a later collective", 0, signal.SIGSTOP),
+        ("waiting for a transfer", 1, signal.SIGKILL),
+        ("waiting for a transfer", 0, signal.SIGSTOP),
+    ],
+)
+def test_a_lost_process(start_job: StartJob, stage: str, victim: int, number: int) -> None:
+    job = start_job(2, STAGES[stage])
+    survivor = job[1 - victim]
+    for process in job.processes:
+        process.hear("there")
+    survivor.say()  # it waits for the other one by the time that the signal comes, or a moment later
+    job[victim].kill(number)
+    assert f"process {victim} (pid {job[victim].popen.pid}" in survivor.hear("UnavailableError", 20)
+    if stage != "making the client":
+        survivor.hear("alone [2.0]")
+        assert f"process {victim} (pid" in survivor.hear("UnavailableError")
+    assert survivor.wait(20) == 0
+
+
+def test_a_process_that_is_lost_while_all_compile(start_job: StartJob) -> None:
+    job = start_job(
+        2,
+        BEGIN
+        + """
+lines = "".join(f"%{n + 1} = stablehlo.cosine %{n} : tensor<4xf32>\\n" for n in range(2000))
+program = all_reduce(4).replace("return %0", lines + "return %2000")
+say("there")
+attempt(client.compile, program, pjrt.CompileOptions(num_replicas=4))
+""",
+    )
+    for process in job.processes:
+        process.hear("there")
+    job[1].kill()
+    assert "process 1 (pid" in job[0].hear("UnavailableError")
+    assert job[0].wait() == 0
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_a_process_that_leaves_while_others_compute(start_job: StartJob, leaver: int) -> None:
+    job = start_job(2, BEGIN + f"executable = compiled(); run()\nif rank != {leaver}: attempt(run); go_on()")
+    assert f"process {leaver} (pid" in (line := job[1 - leaver].hear("UnavailableError"))
+    assert "has called shutdown(), so it does not take part any more" in line
+    job.succeed()
+
+
+def test_work_of_a_process_that_leaves_is_finished_first(start_job: StartJob) -> None:
+    job = start_job(
+        2,
+        BEGIN
+        + """
+executable = compiled()
+if rank == 0:
+    hear()
+rows = executable.execute(put(client))
+say("there")
+if rank == 0:
+    say(first(rows))
+distributed.shutdown()
+""",
+    )
+    job[1].hear("there")  # its part is started, it leaves, and the other part is not even started
+    job[0].say()
+    assert job.succeed()[0][-1] == "[4098.0, 4098.0]"
