@@ -1,4 +1,4 @@
-"""Builds the C boundary: each ``.pyx`` below ``src/pjrt/capi`` becomes a module. The rest is in pyproject.toml.
+"""Builds the C boundary: each ``.pyx`` file becomes a module. The rest is in pyproject.toml.
 
 Needs Cython and a C compiler, nothing else; also builds offline with ``pip install --no-build-isolation``.
 After a change of a ``.pyx`` file in an editable install: ``python setup.py build_ext --inplace``.
@@ -12,7 +12,9 @@ from pathlib import Path
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-CAPI = Path("src/pjrt/capi")
+SOURCES = Path("src/pjrt")
+CAPI = SOURCES / "capi"
+POSIX = SOURCES / "distributed"  # jobs of many processes: not on Windows
 HEADERS = CAPI / "include"
 DEPENDS = [str(header) for header in sorted(HEADERS.rglob("*.h"))]
 # Microsoft's compiler hides what is not exported anyway, and has C11's atomics only where they are asked for.
@@ -31,7 +33,8 @@ extensions = [
         depends=DEPENDS,
         extra_compile_args=FLAGS,
     )
-    for source in sorted(CAPI.rglob("*.pyx"))
+    for source in sorted(SOURCES.rglob("*.pyx"))
+    if sys.platform != "win32" or not source.is_relative_to(POSIX)
 ]
 
 # Not a module: the shared library that is copied for each exported device.

@@ -9,6 +9,7 @@ from pjrt.distributed.initialization import (
     live_processes,
     process_count,
     process_index,
+    reached_preemption_step,
     shutdown,
 )
 from pjrt.distributed.job import Job
@@ -23,5 +24,6 @@ __all__ = [
     "live_processes",
     "process_count",
     "process_index",
+    "reached_preemption_step",
     "shutdown",
 ]

@@ -154,3 +154,8 @@ class Calls:
             threads = list(self._threads)
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
+
+    def forget(self, error: Callable[[], PjrtError]) -> None:
+        """End all later calls with an error, in the child of a fork, where the threads do not exist."""
+        self._lock = threading.Lock()
+        self._failure = error

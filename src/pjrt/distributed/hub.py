@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pjrt.api.errors import StatusCode
 from pjrt.distributed import messages
 from pjrt.distributed.member import Member
 from pjrt.distributed.messages import Message
+from pjrt.distributed.relay import Channels
 
 _HELLO_SECONDS = 30.0
 _BACKLOG = 4096  # all processes come at once
@@ -34,7 +36,7 @@ class _Guest:
 class Hub:
     """The hub of a job.
 
-    All methods run in the thread of the event loop.
+    Coroutines and ``report`` run in the thread of the event loop.
 
     Args:
         leader: this process.
@@ -59,7 +61,7 @@ class Hub:
         self._leader = leader
         self._token = token
         self._process_count = process_count
-        self._service_path = service_path
+        self._channels = Channels(service_path)
         self._silence = silence
         self._recoverable = recoverable
         self._notice = notice
@@ -70,6 +72,8 @@ class Hub:
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
         self._started = False
+        self._steps: dict[int, int] = {}
+        self._agreed = False
         self._complete = asyncio.Event()
         self.check_complete()
 
@@ -111,8 +115,18 @@ class Hub:
             messages.send(guest.writer, type="refused", code=code.name, message=message)
 
     def report(self, event: Message) -> None:
-        """Report an event of this process."""
+        """Report an event of this process, or one that goes to all."""
+        if event["type"] == "step":
+            self._steps[event["process_index"]] = event["step"]
+            self._agree()
+            return
         self._publish(event)
+
+    def _agree(self) -> None:
+        """Agree on a step when all processes that are there have reported theirs."""
+        if self._steps and not self._agreed and {0, *self._guests} <= self._steps.keys():
+            self._agreed = True
+            self._publish({"type": "agreed", "step": max(self._steps.values()) + 1})
 
     def _publish(self, event: Message) -> None:
         for guest in self._guests.values():
@@ -128,7 +142,7 @@ class Hub:
             if hello is None:
                 return
             if hello.get("type") == "channel":
-                await self._pass_on(reader, writer)
+                self._pass_on(writer)
             elif refusal := self._refusal(hello):
                 code, message = refusal
                 messages.send(writer, type="refused", code=code.name, message=message)
@@ -193,6 +207,8 @@ class Hub:
             elif message["type"] == "lost":
                 self._end(guest, str(message["reason"]))
                 return
+            elif message["type"] in ("preempted", "step"):
+                self.report(message)
             elif message["type"] == "who":
                 messages.send(writer, type="missing", text=self.missing_text())
         self._end(guest, "its process ended, or its connection was lost")
@@ -211,6 +227,7 @@ class Hub:
         event = {"type": "lost", "process_index": index, "reason": reason}
         messages.send(guest.writer, **event)
         self._publish(event)
+        self._agree()
 
     async def _watch_silence(self) -> None:
         """Send signs of life, and end the processes that send none."""
@@ -227,16 +244,12 @@ class Hub:
                 elif now - guest.last_heard > self._silence:
                     self._end(guest, f"it gave no sign of life for {self._silence:g} s")
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        service_reader, service_writer = await asyncio.open_unix_connection(self._service_path)
-        forth = asyncio.create_task(messages.pump(reader, service_writer))
-        back = asyncio.create_task(messages.pump(service_reader, writer))
-        try:
-            await asyncio.wait((forth, back), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            forth.cancel()
-            back.cancel()
-            service_writer.close()
+    def _pass_on(self, writer: asyncio.StreamWriter) -> None:
+        """Connect a channel with the service, outside of the event loop."""
+        transport = writer.transport
+        transport.pause_reading()  # type: ignore[attr-defined]
+        with contextlib.suppress(OSError):
+            self._channels.serve(socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())))
 
     async def close(self) -> None:
         """Close all connections, when what was sent has arrived or cannot arrive."""
@@ -251,6 +264,16 @@ class Hub:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def descriptors(self) -> list[int]:
+        """Return the file descriptors of the connections."""
+        own = [] if self._server is None else [end.fileno() for end in self._server.sockets]
+        guests = [guest.writer.get_extra_info("socket").fileno() for guest in self._guests.values()]
+        return [*own, *guests, *self._channels.descriptors()]
+
+    def close_channels(self) -> None:
+        """End the channels of other processes."""
+        self._channels.close()
 
 
 def _listener(host: str | None, port: int) -> socket.socket:

@@ -6,6 +6,7 @@ import ipaddress
 import threading
 from collections.abc import Collection, Mapping
 
+from pjrt import system
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.distributed.job import Job
 from pjrt.distributed.settings import Settings, split_address
@@ -102,3 +103,20 @@ def barrier(name: str, timeout: float = LONGEST_SECONDS, processes: Collection[i
 def live_processes() -> Mapping[int, int]:
     """Return the processes of the job that are there: ``Job.live_processes``; this one alone outside of a job."""
     return {0: 0} if _job is None else _job.live_processes()
+
+
+def reached_preemption_step(step: int) -> bool:
+    """Return whether all processes save their work and stop after this step: ``Job.reached_preemption_step``.
+
+    Outside of a job it is false.
+    """
+    return _job is not None and _job.reached_preemption_step(step)
+
+
+def _forget() -> None:
+    """Leave the job to the parent process, in the child of a fork."""
+    global _job, _lock
+    _job, _lock = None, threading.Lock()
+
+
+system.after_fork_in_child(_forget)

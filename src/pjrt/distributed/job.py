@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
+import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pjrt.api.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
-    InvalidArgumentError,
     PjrtError,
     StatusCode,
     UnavailableError,
 )
-from pjrt.distributed._jaxlib import Agent, Service, converted
+from pjrt.distributed import process_end
+from pjrt.distributed._jaxlib import Agent, Service
+from pjrt.distributed.barriers import Barriers
 from pjrt.distributed.calls import Calls
 from pjrt.distributed.event_loop import EventLoop
 from pjrt.distributed.hub import Hub
@@ -29,6 +28,7 @@ from pjrt.distributed.link import Link
 from pjrt.distributed.member import Member
 from pjrt.distributed.membership import Membership, lost
 from pjrt.distributed.messages import Message
+from pjrt.distributed.preemption import Preemption
 from pjrt.distributed.settings import Settings
 from pjrt.distributed.store import LONGEST_SECONDS, CoordinationStore
 
@@ -66,7 +66,8 @@ class Job:
         self._callbacks: list[Callable[[], object]] = []
         self._absence_callbacks: list[Callable[[PjrtError], object]] = []
         self._work: list[Callable[[float], object]] = []
-        self._barriers: dict[tuple[str, tuple[int, ...] | None], int] = {}
+        self._barriers: Barriers | None = None
+        self._preemption = Preemption(self._announce, lambda: self._failure)
         self._service: Service | None = None
         self._hub: Hub | None = None
         self._link: Link | None = None
@@ -85,8 +86,7 @@ class Job:
         """
         job = cls(settings)
         job._begin(listening)
-        with _running_lock:
-            _running.append(job)
+        process_end.add(job)
         return job
 
     def _begin(self, listening: Callable[[int], None] | None) -> None:
@@ -101,6 +101,9 @@ class Job:
             except TimeoutError:
                 raise DeadlineExceededError("the processes of the job did not connect to its leader in time") from None
             self._connected = True
+            self._barriers = Barriers(
+                agent, self._calls, self.store, self._membership, self.process_index, self.process_count
+            )
         except BaseException:
             self._tear_down()
             raise
@@ -149,7 +152,7 @@ class Job:
         ready = self._loop.run(link.join(deadline))
         self._notice(ready)
         self.address = link.address
-        self._loop.run(link.open_relay(str(path)))
+        link.open_relay(str(path))
         return path
 
     # Events.
@@ -172,6 +175,8 @@ class Job:
                 self._give_up_on(index)
             case "lost":
                 self._lose(index, event["reason"])
+            case "preempted" | "agreed":
+                self._preemption.notice(event)
 
     def _give_up_on(self, process_index: int) -> None:
         absence = self._membership.absence(process_index)
@@ -203,6 +208,7 @@ class Job:
             self._failure = error
         self._calls.fail(lambda: PjrtError.of(error.code, error.message))
         self._membership.wake()
+        self._preemption.wake()
         threading.Thread(target=self._tear_down, name="pjrt-job-end", daemon=True).start()
 
     # Use.
@@ -260,40 +266,28 @@ class Job:
             InvalidArgumentError: the name or the processes are not valid.
         """
         self._check()
-        self._barrier(name, timeout, self._participants(processes))
+        assert self._barriers is not None
+        self._barriers.wait(name, timeout, processes)
 
-    def _participants(self, processes: Collection[int] | None) -> tuple[int, ...]:
-        if processes is None:
-            return tuple(range(self.process_count))
-        chosen = tuple(sorted(set(processes)))
-        if self.process_index not in chosen or chosen[0] < 0 or chosen[-1] >= self.process_count:
-            raise InvalidArgumentError(
-                f"expected processes from 0 to {self.process_count - 1}, with this process {self.process_index} among "
-                f"them; found {sorted(processes)}"
-            )
-        return chosen
+    def reached_preemption_step(self, step: int) -> bool:
+        """Return whether all processes save their work and stop after this step, because one was asked to end.
 
-    def _barrier(self, name: str, timeout: float, processes: tuple[int, ...]) -> None:
-        if not isinstance(name, str) or not name:
-            raise InvalidArgumentError(f"expected a name of at least one character for a barrier, found {name!r}")
-        agent = self._agent
-        assert agent is not None
-        timeout = min(max(timeout, 0.0), LONGEST_SECONDS)
-        deadline = time.monotonic() + timeout
-        for index in processes:
-            absence = self._membership.absence(index)
-            if absence is not None:
-                raise absence
-        milliseconds = max(1, int(timeout * 1000))
-        whole = len(processes) == self.process_count
-        try:
-            self._calls.run(
-                agent.barrier, name, milliseconds, None if whole else processes, needs=processes, deadline=deadline + 5
-            )
-        except TimeoutError:
-            raise DeadlineExceededError(f"the barrier {name!r} did not pass within {timeout:g} s") from None
-        except RuntimeError as error:
-            raise converted(error) from None
+        Each process calls it once in each step, in the main thread. From the first call on, the first SIGTERM does
+        not end the process, but has all processes agree on one step that none of them has passed.
+
+        Args:
+            step: the number of the step; it grows.
+
+        Raises:
+            UnavailableError: a process was lost.
+        """
+        self._check()
+        return self._preemption.reached(step)
+
+    def announce_preemption(self) -> None:
+        """Have all processes agree on the step after which they stop, as SIGTERM does."""
+        self._check()
+        self._preemption.announce()
 
     def live_processes(self) -> Mapping[int, int]:
         """Return the processes that are there, and how often each had been there before."""
@@ -364,6 +358,17 @@ class Job:
         self._announce("lost", reason=reason)
         self._tear_down()
 
+    def forget(self) -> None:
+        """Leave the job to the parent process, in the child of a fork, where the job's threads do not exist."""
+        error = FailedPreconditionError("the job belongs to the parent of this process, which was forked from it")
+        self._failure, self._ended = error, True
+        self._torn_down.set()
+        self._calls.forget(lambda: PjrtError.of(error.code, error.message))
+        end = self._link or self._hub
+        if end is not None:
+            _hold_open(end.descriptors())
+        _of_the_parent.append((self._agent, self._service, self._loop))  # their ends would wait for the threads
+
     def _tear_down(self) -> None:
         with self._lock:
             first, self._ended = not self._ended, True
@@ -371,6 +376,7 @@ class Job:
             self._torn_down.wait()
             return
         try:
+            self._preemption.end()
             for callback in reversed(self._callbacks):
                 callback()
         finally:
@@ -383,17 +389,18 @@ class Job:
         if self._agent is not None and self._connected:
             self._agent.stop()
         if self._link is not None:
-            # An agent that did not connect tries again and again, and must not see that its connection ends.
-            self._loop.run(self._link.close(keep_agent_connection=not self._connected))
+            self._loop.run(self._link.close())
+            # An agent that did not connect would try again and again if it saw that its connection ends.
+            self._link.close_relay(keep_agent_connection=not self._connected)
         if self._hub is not None:
             self._loop.run(self._hub.close())
+            self._hub.close_channels()
         if self._service is not None:
             self._service.stop()
         if self._connected:
             self._calls.join(_FAREWELL_SECONDS)
         self._loop.stop()
-        with _running_lock, contextlib.suppress(ValueError):
-            _running.remove(self)
+        process_end.remove(self)
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -401,19 +408,12 @@ def _over() -> FailedPreconditionError:
     return FailedPreconditionError("the job has ended in this process: shutdown() was called")
 
 
-_running_lock = threading.Lock()
-_running: list[Job] = []
+_of_the_parent: list[Any] = []
 
 
-@atexit.register
-def _leave_all() -> None:
-    """Leave all jobs at the end of the process."""
-    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    for job in reversed(_running[:]):
-        if error is not None:
-            job.abandon(f"it ended with {type(error).__name__}: {error}")
-            continue
-        try:
-            job.shutdown()
-        except PjrtError as failure:
-            print(f"pjrt: at the end of process {job.process_index} of the job: {failure.message}", file=sys.stderr)
+def _hold_open(descriptors: Iterable[int]) -> None:
+    """Make file descriptors ones of no connection, so that the connections end with the parent process."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(nothing, descriptor)
+    os.close(nothing)

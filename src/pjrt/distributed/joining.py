@@ -7,6 +7,7 @@ import json
 import secrets
 import socket
 import threading
+from dataclasses import replace
 
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.distributed.job import Job
@@ -52,11 +53,14 @@ def join(
             return job
         generation = _generations[place] = _generations.get(place, -1) + 1
         key = f"{name}/leader/{generation}"
-        times = {
-            "initialization_timeout": initialization_timeout,
-            "heartbeat_timeout": heartbeat_timeout,
-            "shutdown_timeout": shutdown_timeout,
-        }
+        settings = Settings(
+            [],
+            process_count,
+            process_index,
+            initialization_timeout=initialization_timeout,
+            heartbeat_timeout=heartbeat_timeout,
+            shutdown_timeout=shutdown_timeout,
+        )
         if process_index == 0:
             hosts, token = _own_hosts(), secrets.token_hex(8)
 
@@ -64,12 +68,11 @@ def join(
                 addresses = [(host, port) for host in hosts]
                 key_value_store.put(key, json.dumps({"addresses": addresses, "token": token}).encode())
 
-            job = Job.begin(Settings([(hosts[0], 0)], process_count, 0, token, **times), publish)
+            job = Job.begin(replace(settings, addresses=[(hosts[0], 0)], token=token), publish)
         else:
             place_of_leader = json.loads(key_value_store.get(key, initialization_timeout))
             addresses = [(str(host), int(port)) for host, port in place_of_leader["addresses"]]
-            settings = Settings(addresses, process_count, process_index, place_of_leader["token"], **times)
-            job = Job.begin(settings)
+            job = Job.begin(replace(settings, addresses=addresses, token=place_of_leader["token"]))
         _jobs[place] = job
         return job
 

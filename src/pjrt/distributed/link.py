@@ -1,15 +1,17 @@
-"""The link of a process to the leader of its job: the control connection, and the relay of the agent's channel."""
+"""The link of a process to the leader of its job: the control connection, and the relay of the agent."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from pjrt.api.errors import DeadlineExceededError, PjrtError, StatusCode, UnavailableError
 from pjrt.distributed import messages
 from pjrt.distributed.member import Member
 from pjrt.distributed.messages import Message
+from pjrt.distributed.relay import Relay
 
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
@@ -19,7 +21,7 @@ _CONNECT_SECONDS = 10.0
 class Link:
     """The link of one process to the leader.
 
-    All methods run in the thread of the event loop.
+    Coroutines and ``report`` run in the thread of the event loop.
 
     Args:
         addresses: the leader's addresses, of which the first one that answers is taken.
@@ -47,8 +49,7 @@ class Link:
         self._silence = silence
         self._notice = notice
         self._writer: asyncio.StreamWriter | None = None
-        self._relay: asyncio.Server | None = None
-        self._relayed: list[asyncio.StreamWriter] = []
+        self._relay: Relay | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._missing: asyncio.Future[str] | None = None
         self._last_heard = 0.0
@@ -80,10 +81,11 @@ class Link:
             return ready.result()
         self._missing = asyncio.get_running_loop().create_future()
         messages.send(writer, type="who")
-        done, _ = await asyncio.wait((self._missing, ready), timeout=1, return_when=asyncio.FIRST_COMPLETED)
-        if ready in done:
+        awaited: list[asyncio.Future[Any]] = [self._missing, ready]
+        await asyncio.wait(awaited, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
             return ready.result()
-        who = self._missing.result() if done else "unknown processes, because the leader does not answer"
+        who = self._missing.result() if self._missing.done() else "unknown, because the leader does not answer"
         raise DeadlineExceededError(
             f"the job of {self._process_count} processes has not begun in time; missing: {who}; see why they were not "
             "started or have ended, or give initialize() a longer initialization_timeout"
@@ -166,33 +168,25 @@ class Link:
         if self._writer is not None:
             messages.send(self._writer, **event)
 
-    async def open_relay(self, path: str) -> None:
+    def open_relay(self, path: str) -> None:
         """Listen on a local socket for the agent, whose bytes go to the leader."""
-        self._relay = await asyncio.start_unix_server(self._pass_on, path)
+        self._relay = Relay(path, self._address)
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._relayed.append(writer)
-        try:
-            far_reader, far_writer = await asyncio.open_connection(*self._address)
-        except OSError:
-            return  # the local connection stays open: the agent must not notice
-        self._relayed.append(far_writer)
-        messages.send(far_writer, type="channel")
-        back = asyncio.create_task(messages.pump(far_reader, writer))
-        self._tasks.append(back)
-        await messages.pump(reader, far_writer)
-        far_writer.close()  # the agent has ended
-
-    async def close(self, *, keep_agent_connection: bool = False) -> None:
-        """Close all connections; that of the agent only when it has stopped."""
+    async def close(self) -> None:
+        """Close the control connection."""
         self._closed = True
         for task in self._tasks:
             task.cancel()
-        if self._relay is not None:
-            self._relay.close()
         if self._writer is not None:
             self._writer.close()
-        if not keep_agent_connection:
-            for writer in self._relayed:
-                writer.close()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def descriptors(self) -> list[int]:
+        """Return the file descriptors of the connections."""
+        own = [] if self._writer is None else [self._writer.get_extra_info("socket").fileno()]
+        return [*own, *([] if self._relay is None else self._relay.descriptors())]
+
+    def close_relay(self, *, keep_agent_connection: bool) -> None:
+        """End the relay; the agent's end stays open for ever if it has not stopped."""
+        if self._relay is not None:
+            self._relay.close(keep_agent_connection=keep_agent_connection)

@@ -16,6 +16,9 @@ VERSION = 1
 MAX_BYTES = 1 << 20
 """The longest line."""
 
+ACCEPTED = b"+"
+"""The leader's answer to a new channel."""
+
 Message = dict[str, Any]
 
 
@@ -29,17 +32,12 @@ async def receive(reader: asyncio.StreamReader) -> Message | None:
     return message if isinstance(message, dict) else None
 
 
+def line(**message: Any) -> bytes:
+    """Return a message as it is sent."""
+    return json.dumps(message).encode() + b"\n"
+
+
 def send(writer: asyncio.StreamWriter, **message: Any) -> None:
     """Send a message, without waiting."""
     if not writer.is_closing():
-        writer.write(json.dumps(message).encode() + b"\n")
-
-
-async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy bytes from a connection to another one until either ends."""
-    try:
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        pass
+        writer.write(line(**message))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from pjrt.api.errors import DeadlineExceededError, InvalidArgumentError
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.distributed._jaxlib import Agent, converted
 from pjrt.distributed.calls import Calls
+
+T = TypeVar("T")
 
 LONGEST_SECONDS = 1_000_000.0
 """The longest time that XLA's agent is asked to wait."""
@@ -85,7 +89,7 @@ class CoordinationStore(KeyValueStore):
         """
         return self._run(self._agent.increment, _check(key), amount)
 
-    def _run(self, function, *arguments, deadline=None):  # type: ignore[no-untyped-def]
+    def _run(self, function: Callable[..., T], *arguments: Any, deadline: float | None = None) -> T:
         try:
             return self._calls.run(function, *arguments, deadline=deadline)
         except RuntimeError as error:

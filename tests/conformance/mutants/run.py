@@ -27,7 +27,6 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "plugins")]
 from mutants.catalog import MUTANTS  # noqa: E402
 from mutants.library import MutantLibraries  # noqa: E402
 from mutants.mutant import Mutant  # noqa: E402
-
 from pjrt.conformance.plugin.check import all_checks  # noqa: E402
 from pjrt.conformance.plugin.child import ForkedChild, wait_for_any  # noqa: E402
 from pjrt.conformance.plugin.outcome import Outcome  # noqa: E402
