@@ -63,7 +63,7 @@ class Membership:
 
 
 _lock = threading.Lock()
-_counts: dict[str, int] = {}
+_counts: dict[tuple[str, int], int] = {}
 
 
 def membership(
@@ -97,7 +97,7 @@ def membership(
         )
     if store is None or count == 1:
         return Membership(index, (num_devices,) * count)
-    name = f"{platform}/{_number(platform)}"
+    name = f"{platform}/{_number(platform, index)}"
     own = PrefixedStore(expect(store, KeyValueStore, "a pjrt.KeyValueStore"), f"pjrt/{name}")
     own.put(f"devices/{index}", str(num_devices).encode())
     counts = []
@@ -156,9 +156,8 @@ def _current() -> tuple[KeyValueStore, int, int] | None:
     return None if job is None else (job.store, job.process_index, job.process_count)
 
 
-def _number(platform: str) -> int:
+def _number(platform: str, process_index: int) -> int:
     """Return the number of a new client among those of its platform: all processes make them in the same order."""
     with _lock:
-        number = _counts.get(platform, 0)
-        _counts[platform] = number + 1
+        number = _counts[platform, process_index] = _counts.get((platform, process_index), -1) + 1
         return number
