@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from browser import window
 from tiny import build
+
+__all__ = ["window"]
 
 HERE = Path(__file__).parent
 

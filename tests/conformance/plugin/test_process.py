@@ -10,7 +10,7 @@ from pjrt.conformance import UnloadableError, check_plugin
 from pjrt.conformance.plugin.outcome import Outcome, Verdict
 from pjrt.conformance.plugin.plugin_report import PluginReport
 
-FILTERS = ("client.lookup_device.negative_id", "there_and_back[f32]")
+FILTERS = ("client.lookup_device.absent_id[-1]", "there_and_back[f32]")
 
 
 def run(library: Path, fault: str, monkeypatch: pytest.MonkeyPatch, **settings: float) -> PluginReport:
@@ -21,7 +21,7 @@ def run(library: Path, fault: str, monkeypatch: pytest.MonkeyPatch, **settings: 
 def outcomes(report: PluginReport) -> tuple[Outcome, Outcome]:
     """Return the outcome of the lookup, and that of the check that has nothing to do with it."""
     by_name = {each.check: each for each in report.outcomes}
-    return by_name["client.lookup_device.negative_id"], by_name["buffer.contents.there_and_back[f32]"]
+    return by_name["client.lookup_device.absent_id[-1]"], by_name["buffer.contents.there_and_back[f32]"]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,20 @@ static PJRT_Error *unruly_lookup(PJRT_Client_LookupDevice_Args *args) {
   if (is("files"))
     for (int i = 0; i < 1024; ++i) close(i);
   if (is("stop")) raise(SIGSTOP);
+  if (is("wrong answer") && args->id < 0) args->id = 0;
   return lookup(args);
+}
+
+static PJRT_Error *(*to_host)(PJRT_Buffer_ToHostBuffer_Args *);
+
+static PJRT_Error *wrong_to_host(PJRT_Buffer_ToHostBuffer_Args *args) {
+  PJRT_Error *error = to_host(args);
+  if (error == NULL && args->dst != NULL) {
+    PJRT_Event_Await_Args await = {.struct_size = PJRT_Event_Await_Args_STRUCT_SIZE, .event = args->event};
+    table.PJRT_Event_Await(&await);
+    *(char *)args->dst ^= 1;
+  }
+  return error;
 }
 
 __attribute__((constructor)) static void loaded(void) {
@@ -78,6 +91,8 @@ __attribute__((visibility("default"))) const PJRT_Api *GetPjrtApi(void) {
   memcpy(&table, get(), sizeof table);
   lookup = table.PJRT_Client_LookupDevice;
   table.PJRT_Client_LookupDevice = unruly_lookup;
+  to_host = table.PJRT_Buffer_ToHostBuffer;
+  if (is("wrong data")) table.PJRT_Buffer_ToHostBuffer = wrong_to_host;
   if (is("initialize hang")) table.PJRT_Plugin_Initialize = never;
   return &table;
 }

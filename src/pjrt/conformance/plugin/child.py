@@ -74,7 +74,7 @@ class Child:
         """Return what came of loading the plugin: the facts about it, or the reason why it cannot be loaded."""
         notes = {kind: rest[0] for kind, *rest in transcript.records(self._memory) if kind not in ("call", "return")}
         if "facts" in notes:
-            return {"kind": "loaded", "facts": notes["facts"], "modules": notes["modules"]}
+            return {"kind": "loaded", "facts": notes["facts"], "modules": notes.get("modules", ())}
         calls = transcript.calls(transcript.records(self._memory))
         where = f" in {transcript.spelled_call(calls[-1])}" if calls else ""
         if "unloadable" in notes:

@@ -76,6 +76,9 @@ def _run(task: Task, name: str, transcript: Transcript) -> None:
     subject = Subject(plugin, task.options, Samples(task.programs), task.plugin)
     if name == LOADING:
         transcript.note("facts", facts_of(subject))
+        # What a compilation imports is imported before processes are forked, too; whether it succeeds is for checks.
+        with contextlib.suppress(Unsupported, Failed, PjrtError):
+            subject.compile("add")
         transcript.note("modules", sorted(sys.modules))
         return
     begin = time.monotonic()
