@@ -131,7 +131,9 @@ class Table:
         names = {number: name for name, number in ENUMS["PJRT_Extension_Type"]}
         places: dict[str, int] = {}
         at = load(self.address + 8)
-        while at and len(places) < _MAX_EXTENSIONS:
+        for _ in range(_MAX_EXTENSIONS):  # a chain may lead back to itself
+            if not at:
+                break
             number = load_number(at + 8, 4, signed=True)
             places.setdefault(names.get(number, str(number)), at)
             at = load(at + 16)

@@ -89,7 +89,7 @@ def _distinct(subject: Subject) -> None:
 
 
 @check(
-    "device_description.kind.one_platform",
+    "device_description.kind.size",
     calls=(f"{_DESCRIPTION}Kind",),
     rule="The kind is a text of its own, and the number of its bytes is stated.",
 )
