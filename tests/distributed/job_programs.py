@@ -1,11 +1,15 @@
 """Programs for the tests of several processes, as text that goes into the source of each process."""
 
-ALL_REDUCE = '''
-import numpy as np
-
+QUIET = """
 # gloo prints a line for each of its contexts, in pieces, which would tear the lines of the test apart.
 sys.stdout = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+"""
+
+ALL_REDUCE = (
+    QUIET
+    + '''
+import numpy as np
 
 def all_reduce(count, sizes="4", donated=False):
     """Return a program that sums its argument over a number of devices."""
@@ -36,3 +40,4 @@ def first(rows):
     """Return the first element of the first result on each device."""
     return [float(np.asarray(row[0])[0]) for row in rows]
 '''
+)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from job_fixtures import StartJob
+from job_programs import QUIET
 
 TRANSFORMER = Path(__file__).with_name("transformer_job.py")
 
@@ -28,6 +29,53 @@ jax.distributed.shutdown()
 """
 
 
+HELPERS = (
+    QUIET
+    + """
+import jax, numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding, PartitionSpec as P
+jax.config.update("jax_platforms", pjrt.frameworks.jax.register("cpu", num_devices=2))
+jax.distributed.initialize(address, count, rank)
+mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
+rows = NamedSharding(mesh, P("data"))
+array = jax.make_array_from_process_local_data(rows, np.arange(6, dtype="f4").reshape(2, 3) + 6 * rank, (4, 3))
+
+def body(x):
+    moved = jax.lax.ppermute(x, "data", [(0, 1), (1, 0)])
+    most = jax.lax.pmax(x.max(), ("data", "model"))
+    return moved, most[None], jax.lax.all_gather(x[:, 0], "data", tiled=True), jax.lax.axis_index("data")[None]
+
+out_specs = P("data"), P(), P("data"), P("data")
+results = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("data"), out_specs=out_specs, check_vma=False))(array)
+for value in (*results, jax.jit(lambda x: x @ x.T)(array)):
+    say("value", multihost_utils.process_allgather(value, tiled=True).tolist())
+multihost_utils.sync_global_devices("here")
+say("value", multihost_utils.process_allgather(np.array([rank, 10])).tolist())
+say("value", multihost_utils.broadcast_one_to_all(np.array([7.0 + rank])).tolist())
+replicated = jax.device_put(array, NamedSharding(mesh, P()))
+say("value", array.is_fully_addressable, replicated.is_fully_replicated, np.asarray(replicated).sum())
+jax.distributed.shutdown()
+"""
+)
+
+
+def test_helpers_of_jax_for_several_hosts(start_job: StartJob) -> None:
+    x = np.arange(12, dtype="f4").reshape(4, 3)
+    for lines in start_job(2, HELPERS).succeed():
+        values = [line.partition(" ")[2] for line in lines if line.startswith("value ")]
+        assert values == [
+            str(x[[2, 3, 0, 1]].tolist()),
+            "[11.0]",
+            str([0.0, 3.0, 6.0, 9.0] * 2),
+            "[0, 1]",
+            str((x @ x.T).tolist()),
+            "[[0, 10], [1, 10]]",
+            "[7.0]",
+            "False True 66.0",
+        ]
+
+
 @pytest.mark.parametrize("device", ["reference", "scaffold"])
 def test_psum_over_two_processes(start_job: StartJob, tmp_path: Path, device: str) -> None:
     if device == "scaffold":
@@ -42,11 +90,12 @@ def test_psum_over_two_processes(start_job: StartJob, tmp_path: Path, device: st
     job.succeed()
 
 
-def test_a_transformer_trains_on_four_processes_with_the_losses_of_one(start_job: StartJob) -> None:
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_a_transformer_trains_on_four_processes_with_the_losses_of_one(start_job: StartJob, device: str) -> None:
     alone = subprocess.run(
-        [sys.executable, TRANSFORMER, "reference", "8"], capture_output=True, text=True, check=True
+        [sys.executable, TRANSFORMER, device, "8"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    run = "import runpy; sys.argv[1:] = ['reference', '2', address, str(count), str(rank)]\n"
+    run = QUIET + f"import runpy; sys.argv[1:] = [{device!r}, '2', address, str(count), str(rank)]\n"
     run += f"runpy.run_path({str(TRANSFORMER)!r}, run_name='__main__')"
     outputs = start_job(4, run).succeed(110)
     expected = losses(alone)
