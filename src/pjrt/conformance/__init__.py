@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from pjrt.conformance.operation_case import OperationCase
     from pjrt.conformance.operation_table import cases_of, operations
     from pjrt.conformance.plugin.plugin_report import PluginReport
-    from pjrt.conformance.plugin.plugin_test import UnloadableError, check_plugin
+    from pjrt.conformance.plugin.plugin_test import check_plugin
+    from pjrt.conformance.plugin.zygote_process import UnloadableError
 
 __all__ = [
     "Choice",
@@ -46,7 +47,10 @@ _HOMES = {
     ".operation_case": "OperationCase",
     ".operation_table": "cases_of operations",
     ".plugin.plugin_report": "PluginReport",
-    ".plugin.plugin_test": "UnloadableError check_plugin",
+    ".plugin.plugin_test": "check_plugin",
+    ".plugin.zygote_process": "UnloadableError",
+    # pytest looks for its hooks in the module that -p names.
+    ".pytest_plugin": "pytest_addoption pytest_configure pytest_collection_modifyitems pytest_sessionfinish",
 }
 
 if not TYPE_CHECKING:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from pjrt.conformance import UnloadableError, check_plugin
+from pjrt.conformance.plugin.child import SpawnedChild, wait_for_any
 from pjrt.conformance.plugin.outcome import Outcome, Verdict
 from pjrt.conformance.plugin.plugin_report import PluginReport
+from pjrt.conformance.plugin.process import Task
 
 FILTERS = ("client.lookup_device.absent_id[-1]", "there_and_back[f32]")
 
@@ -84,3 +86,17 @@ def test_a_library_that_is_no_plugin(no_symbol_library: Path, tmp_path: Path) ->
     text.write_text("not a library")
     with pytest.raises(UnloadableError, match="no shared library"):
         check_plugin(text)
+
+
+def test_a_process_that_is_started_anew_does_the_same(
+    unruly_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """For systems that cannot fork."""
+    child = SpawnedChild(str(tmp_path), 0)
+    for fault, verdict in (("none", Verdict.PASSED), ("crash", Verdict.CRASHED), ("hang", Verdict.HUNG)):
+        monkeypatch.setenv("UNRULY", fault)
+        child.start(Task(str(unruly_library)), FILTERS[0], 5.0)
+        while not child.ended():
+            wait_for_any([child])
+        assert child.outcome().verdict is verdict
+    assert "PJRT_Client_LookupDevice" in child.outcome().call

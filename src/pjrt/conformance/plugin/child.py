@@ -70,6 +70,11 @@ class Child:
             self._hung = True
         return self._status is not None
 
+    def close(self) -> None:
+        """End the process, if one runs."""
+        if self._name and self._status is None:
+            self._kill()
+
     def loading(self) -> dict[str, Any]:
         """Return what came of loading the plugin: the facts about it, or the reason why it cannot be loaded."""
         notes = {kind: rest[0] for kind, *rest in transcript.records(self._memory) if kind not in ("call", "return")}
@@ -85,7 +90,7 @@ class Child:
             reason = f"it was not loaded within {self._limit:g} seconds{where}"
         else:
             reason = f"the process that loaded it ended{where}: {self._how()}"
-        return {"kind": "unloadable", "reason": reason, "printed": self._text()}
+        return {"kind": "unloadable", "reason": reason}
 
     def outcome(self) -> Outcome:
         """Return the outcome of the check."""
@@ -149,6 +154,7 @@ class ForkedChild(Child):
                 os.dup2(self._printed.fileno(), 2)
                 os.closerange(3, 1024)  # a process that the plugin starts must not keep the zygote's files
                 signal.signal(signal.SIGINT, signal.SIG_DFL)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 run_in_this_process(task, name, self._memory)
             finally:
                 os._exit(70)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import os
-import pickle
-import queue
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pjrt.api.errors import FailedPreconditionError, InternalError, InvalidArgumentError
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.conformance.plugin.check import Check, Tier, all_checks
 from pjrt.conformance.plugin.outcome import Outcome
 from pjrt.conformance.plugin.plugin_report import PluginReport
@@ -25,15 +18,8 @@ from pjrt.conformance.plugin.reproduction import Reproduction
 from pjrt.conformance.plugin.reproduction_c import c_program
 from pjrt.conformance.plugin.reproduction_python import python_program
 from pjrt.conformance.plugin.samples import Samples
+from pjrt.conformance.plugin.zygote_process import zygote_process
 from pjrt.plugins import registry
-from pjrt.system.python_process import Ended
-
-_SLACK = 60.0
-"""The seconds that the zygote may be silent beyond the time limit of a check."""
-
-
-class UnloadableError(FailedPreconditionError):
-    """The plugin cannot be loaded, so that no check can be made."""
 
 
 def check_plugin(
@@ -83,15 +69,11 @@ def check_plugin(
         load_limit,
     )  # fmt: skip
     begin = time.monotonic()
-    facts: dict[str, Any] = {}
     outcomes: dict[str, Outcome] = {}
-    for event in _events(task):
-        if event["kind"] == "unloadable":
-            raise UnloadableError(f"{name}: {event['reason']}")
-        if event["kind"] == "loaded":
-            facts = event["facts"]
-        else:
-            outcome = _with_programs(event["outcome"], name)
+    with zygote_process(task) as zygote:
+        facts = zygote.facts()
+        for _ in checks:
+            outcome = with_programs(zygote.next_event()["outcome"], name)
             outcomes[outcome.check] = outcome
             progress(outcome)
     return PluginReport(name, facts, tuple(outcomes[each.name] for each in checks), time.monotonic() - begin)
@@ -124,7 +106,7 @@ def chosen_checks(tiers: Iterable[str], filters: Sequence[str], leave_out: Seque
     return chosen
 
 
-def _with_programs(outcome: Outcome, plugin: str) -> Outcome:
+def with_programs(outcome: Outcome, plugin: str) -> Outcome:
     """Return an outcome with the programs that show it, if it has a transcript."""
     if not outcome.transcript:
         return outcome
@@ -136,51 +118,3 @@ def _with_programs(outcome: Outcome, plugin: str) -> Outcome:
 def _matches(name: str, text: str) -> bool:
     # The names of checks have brackets, which must stand for themselves.
     return fnmatch.fnmatchcase(name, f"*{text.replace('[', '[[]')}*")
-
-
-def _events(task: Task) -> Iterator[dict[str, Any]]:
-    """Run the zygote, and give its events as they come."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
-    with tempfile.TemporaryFile() as printed:
-        zygote = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pjrt.conformance.plugin.zygote"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=printed,
-            env=environment,
-            start_new_session=True,
-        )
-        events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        reader = threading.Thread(target=_read, args=(zygote, events), name="pjrt conform", daemon=True)
-        try:
-            assert zygote.stdin is not None
-            with contextlib.suppress(OSError), zygote.stdin as file:
-                pickle.dump(task, file)
-            reader.start()
-            while True:
-                try:
-                    event = events.get(timeout=max(task.time_limit, task.load_limit) + _SLACK)
-                except queue.Empty:
-                    raise InternalError("the process that starts the checks made no progress, and was ended") from None
-                if event is None:
-                    break
-                yield event
-            if zygote.wait():
-                printed.seek(0)
-                end = Ended(zygote.returncode, b"", printed.read()[-20000:].decode("utf-8", "replace"))
-                raise InternalError(f"the process that starts the checks ended: {end}")
-        finally:
-            zygote.kill()
-            zygote.wait()
-            if reader.is_alive():
-                reader.join()
-            assert zygote.stdout is not None
-            zygote.stdout.close()
-
-
-def _read(zygote: subprocess.Popen[bytes], events: queue.Queue[dict[str, Any] | None]) -> None:
-    assert zygote.stdout is not None
-    with contextlib.suppress(EOFError, pickle.UnpicklingError, OSError, ValueError):
-        while True:
-            events.put(pickle.load(zygote.stdout))
-    events.put(None)

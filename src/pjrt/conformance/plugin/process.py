@@ -34,7 +34,7 @@ class Task:
         plugin: the plugin's name, the path of its library, or ``FILE.py:FUNCTION``.
         options: the options of clients.
         programs: the folder of the user's programs; empty for those of this package.
-        names: the names of the checks.
+        names: the names of the checks; none if the parent names them one by one.
         jobs: how many processes may run at once.
         time_limit: the seconds that a check may take.
         load_limit: the seconds that loading the plugin may take.

@@ -1,7 +1,8 @@
 """The zygote: a process that has imported what checks need, and forks a process for each check.
 
 It never loads the plugin, so each check begins with a plugin that nothing has used. The task comes pickled on the
-standard input; an event for each outcome goes, pickled, to the standard output. Where processes cannot be forked, the
+standard input, and the names of checks behind it, if it has none; an event for each outcome goes, pickled, to the
+standard output. Where processes cannot be forked, the
 zygote starts one for each check, which imports everything anew.
 """
 
@@ -12,6 +13,7 @@ import gc
 import importlib
 import os
 import pickle
+import signal
 import sys
 import tempfile
 from collections import deque
@@ -32,17 +34,24 @@ def main() -> None:
     task: Task = pickle.load(sys.stdin.buffer)
     events = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     all_checks()
     registry.declaration(task.plugin)  # reads files that describe plugins, which each process would read for itself
     kind = ForkedChild if hasattr(os, "fork") else SpawnedChild
-    with contextlib.suppress(BrokenPipeError), tempfile.TemporaryDirectory(prefix="pjrt-conform-") as folder:
-        slots = [kind(folder, number) for number in range(task.jobs)]
+    with contextlib.ExitStack() as stack, contextlib.suppress(BrokenPipeError):
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pjrt-conform-"))
+        slots = [stack.enter_context(contextlib.closing(kind(folder, number))) for number in range(task.jobs)]
         loaded = _load(task, slots[0])
         _send(events, loaded)
         if loaded["kind"] == "loaded":
             if kind is ForkedChild:
                 _prepare(loaded.pop("modules"))
-            _run(task, slots, events)
+            gc.collect()
+            gc.freeze()  # a collection in a process that was forked would copy the memory that it looks at
+            if task.names:
+                _run(task, slots, events)
+            else:
+                _answer(task, slots[0], events)
 
 
 def _load(task: Task, child: Child) -> dict[str, Any]:
@@ -62,8 +71,6 @@ def _prepare(modules: Iterable[str]) -> None:
 
 
 def _run(task: Task, slots: list[Child], events: BinaryIO) -> None:
-    gc.collect()
-    gc.freeze()  # a collection in a process that was forked would copy the memory that it looks at
     waiting, free, busy = deque(task.names), list(slots), []
     while waiting or busy:
         while waiting and free:
@@ -75,6 +82,16 @@ def _run(task: Task, slots: list[Child], events: BinaryIO) -> None:
             _send(events, {"kind": "outcome", "outcome": child.outcome()})
             busy.remove(child)
             free.append(child)
+
+
+def _answer(task: Task, child: Child, events: BinaryIO) -> None:
+    """Run the checks that the parent names one by one, until it closes the standard input."""
+    with contextlib.suppress(EOFError):
+        while True:
+            child.start(task, pickle.load(sys.stdin.buffer), task.time_limit)
+            while not child.ended():
+                wait_for_any([child])
+            _send(events, {"kind": "outcome", "outcome": child.outcome()})
 
 
 def _send(events: BinaryIO, event: dict[str, Any]) -> None:
