@@ -397,3 +397,20 @@ def test_two_threads_share_one_client() -> None:
         for thread in threads:
             thread.join(toys.TIMEOUT)
     assert not failures
+
+
+def test_the_earliest_execution_with_a_launch_id_is_poisoned() -> None:
+    client, gate = toys.gated()
+    (device,) = client.devices
+    exe = client.compile("program")
+    x = client.buffer_from_host(toys.floats())
+    first, second, third = (exe.execute_sharded([x], device, pjrt.ExecuteOptions(launch_id=7))[0] for _ in range(3))
+    gate.wait_entered()
+    for poisoned in (first, second):
+        assert device.poison_execution(7, pjrt.AbortedError("stop it"))
+        with pytest.raises(pjrt.AbortedError, match="stop it"):
+            poisoned.ready().result(toys.TIMEOUT)
+    gate.open()  # for the first, which runs on
+    gate.open()
+    assert third.ready().result(toys.TIMEOUT) is None
+    client.close()

@@ -54,7 +54,7 @@ class HostDevice(Device):
     Attributes:
         compute: the queue on which programs run, one after the other.
         transfers: the queue on which large copies run, so that they do not wait for programs.
-        launches: the executions under way that have a launch id.
+        launches: the executions under way that have a launch id, in the order in which they came.
         fences: the work that programs have enqueued on hardware of the device.
         infeed: values from the host for running programs.
         outfeed: values from running programs for the host.
@@ -94,7 +94,7 @@ class HostDevice(Device):
         )
         first_here = member.first_device_ids[member.process_index]
         self.local_hardware_id = description.id - first_here if self.is_addressable else -1
-        self.launches: set[Execution] = set()
+        self.launches: dict[Execution, None] = {}
         self.infeed = Feed(f"infeed of {description}")
         self.outfeed = Feed(f"outfeed of {description}")
         self._tracked: set[HostAsyncTrackingEvent] = set()
@@ -131,8 +131,11 @@ class HostDevice(Device):
     def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
         expect_int(launch_id, "a launch id as a whole number")
         expect(error, PjrtError, "an error as pjrt.PjrtError")
+        # What the device's own queue has begun came before what still waits for its inputs.
+        if self.fences.poison_first(error, launch_id):
+            return True
         running = [execution for execution in list(self.launches) if execution.launch_id == launch_id]
-        return sum(execution.poison(error) for execution in running) + self.fences.poison(error, launch_id) > 0
+        return any(execution.poison(error) for execution in running)
 
     def create_async_tracking_event(self, description: str) -> HostAsyncTrackingEvent:
         expect(description, str, "a description as a str")

@@ -63,7 +63,7 @@ class Execution:
         if launch is not None:
             launch.begin(self)
             if launch.launch_id:
-                self.device.launches.add(self)
+                self.device.launches[self] = None
 
     @property
     def runs_on_caller(self) -> bool:
@@ -139,7 +139,7 @@ class Execution:
     def _leave_launch(self) -> None:
         if self._launch is not None:
             self._launch.end(self)
-            self.device.launches.discard(self)
+            self.device.launches.pop(self, None)
 
     def _input_error(self) -> PjrtError | None:
         for storage in self.inputs:

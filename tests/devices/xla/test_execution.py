@@ -224,3 +224,35 @@ def test_a_deleted_executable(client: pjrt.Client, programs: Any) -> None:
     for use in (lambda: executable(x, x), lambda: executable.execute([[x, x]])):
         with pytest.raises(pjrt.FailedPreconditionError, match="was deleted; compile it again"):
             use()
+
+
+def test_a_launch_that_waits_keeps_the_values_of_its_arguments(client: pjrt.Client, programs: Any) -> None:
+    """The caller may donate an argument before the last one of an earlier launch has come."""
+    spec = pjrt.ShapeSpec(X.shape, pjrt.ElementType.F32)
+    donates = client.compile(programs.add_in_place)
+    with client.create_buffers_for_async_host_to_device([spec]) as manager:
+        x, later = client.buffer_from_host(X), manager.retrieve_buffer(0)
+        (waits,) = client.compile(programs.add)(later, x)
+        (donated,) = donates(x, client.buffer_from_host(X))
+        assert x.is_deleted
+        assert np.asarray(donated).tolist() == [0, 2, 4, 6]
+        manager.transfer_data(0, X + 10).result(60)
+        assert np.asarray(waits).tolist() == [10, 12, 14, 16]
+
+
+def test_a_launch_that_waits_outlives_its_executable(client: pjrt.Client, programs: Any) -> None:
+    spec = pjrt.ShapeSpec(X.shape, pjrt.ElementType.F32)
+    executable = client.compile(programs.add)
+    with client.create_buffers_for_async_host_to_device([spec]) as manager:
+        (waits,) = executable(manager.retrieve_buffer(0), client.buffer_from_host(X))
+        executable.delete()
+        manager.transfer_data(0, X).result(60)
+        assert np.asarray(waits).tolist() == [0, 2, 4, 6]
+
+
+def test_a_loaded_executable_is_serialized_again(client: pjrt.Client, programs: Any) -> None:
+    serialized = client.compile(programs.add).serialize()
+    for _ in range(2):
+        loaded = client.deserialize(serialized)
+        serialized = loaded.serialize()
+    assert np.asarray(loaded(X, X)[0]).tolist() == [0, 2, 4, 6]

@@ -106,12 +106,15 @@ PJRT_Error *tiny_Device_PoisonExecution(PJRT_Device_PoisonExecution_Args *args) 
   PJRT_Device *device = args->device;
   args->poisoned = false;
   pthread_mutex_lock(&device->mutex);
+  tiny_launch *earliest = NULL; /* the list begins with the latest */
   for (tiny_launch *each = device->launches; each; each = each->next) {
-    if (each->launch_id != args->launch_id || each->poison) continue;
-    each->poison = status_from_bytes(args->error_code, args->error_message, args->error_message_size);
+    if (each->launch_id == args->launch_id && !each->poison) earliest = each;
+  }
+  if (earliest) {
+    earliest->poison = status_from_bytes(args->error_code, args->error_message, args->error_message_size);
     if (TINY_HAS(args, PJRT_Device_PoisonExecution_Args, num_payload))
-      status_add_named_payloads(each->poison, args->payload, args->num_payload);
-    args->poisoned = each->poison != NULL;
+      status_add_named_payloads(earliest->poison, args->payload, args->num_payload);
+    args->poisoned = earliest->poison != NULL;
   }
   pthread_mutex_unlock(&device->mutex);
   return NULL;

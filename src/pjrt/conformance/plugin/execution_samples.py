@@ -25,10 +25,9 @@ def _many_results() -> str:
 
 
 def _collective(operation: str, attributes: str, result: str = "$T", region: str = "") -> str:
-    channel = "channel_handle = #stablehlo.channel_handle<handle = 1, type = 0>"
     return (
         f"func.func public @main(%x: tensor<$T>) -> tensor<{result}> {{\n"
-        f'  %0 = "stablehlo.{operation}"(%x) <{{{attributes}, {channel}}}>{region}'
+        f'  %0 = "stablehlo.{operation}"(%x) <{{{attributes}}}>{region}'
         f" : (tensor<$T>) -> tensor<{result}>\n  return %0 : tensor<{result}>\n}}"
     )
 

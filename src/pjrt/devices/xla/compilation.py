@@ -92,7 +92,7 @@ def deserialize(runtime: Runtime, serialized: bytes, options: CompileOptions | N
             "expected an executable that was serialized by this version of XLA for the CPU, found "
             f"{len(serialized)} bytes that it cannot load: {message}" + ("" if status is None else f" ({status.name})")
         ) from error
-    return _executable(compiled, assignment, options)
+    return _executable(compiled, assignment, options, code=code)
 
 
 def _unwrapped(serialized: bytes) -> tuple[bytes, CompileOptions]:
@@ -113,9 +113,10 @@ def _executable(
     assignment: DeviceAssignment,
     options: CompileOptions,
     result_shapes: Sequence[tuple[int, ...]] | None = None,
+    code: bytes | None = None,
 ) -> XlaExecutable:
     custom_calls.prepare(compiled.hlo_modules()[0].as_serialized_hlo_module_proto())
-    return XlaExecutable(compiled, assignment, options, result_shapes)
+    return XlaExecutable(compiled, assignment, options, result_shapes, code)
 
 
 def _explained(error: Exception) -> PjrtError:

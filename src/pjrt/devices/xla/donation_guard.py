@@ -1,9 +1,10 @@
-"""The guard of donations: the futures that wait for an array whose memory an execution takes."""
+"""The guard of donations: the futures and launches that wait, and use an array whose memory an execution takes."""
 
 from __future__ import annotations
 
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,9 @@ class DonationGuard:
     array is ready waits for the execution's results instead: they come later, and fail with the array. A future that
     reads the array does so before the execution starts.
 
+    A launch that waits for one of its arguments uses the values that the others have now. It may wait for what the
+    caller does after the donation, so the donation cannot wait for it: the execution that donates takes a copy.
+
     Attributes:
         lock: held while an execution donates, until all waiting futures know.
     """
@@ -29,6 +33,22 @@ class DonationGuard:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._waiting: weakref.WeakSet[ArrayFuture[Any]] = weakref.WeakSet()
+        self._held: Counter[int] = Counter()
+
+    def hold(self, arrays: Sequence[_jaxlib.Array]) -> None:
+        """Keep the values of arrays for a launch that waits; the launch keeps the arrays alive."""
+        with self.lock:
+            self._held.update(map(id, arrays))
+
+    def release(self, arrays: Sequence[_jaxlib.Array]) -> None:
+        """End a hold."""
+        with self.lock:
+            self._held.subtract(map(id, arrays))
+            self._held = +self._held
+
+    def holds(self, arrays: Sequence[_jaxlib.Array]) -> bool:
+        """Whether a launch that waits uses one of the arrays."""
+        return bool(self._held) and any(id(array) in self._held for array in arrays)
 
     def add(self, future: ArrayFuture[Any]) -> None:
         """Guard a future that waits for an array that is not ready."""
@@ -37,8 +57,8 @@ class DonationGuard:
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there may be any such future."""
-        return len(self._waiting) > 0
+        """Whether there may be any such future, or launch."""
+        return len(self._waiting) > 0 or bool(self._held)
 
     def donate(self, donated: Sequence[_jaxlib.Array], execute: Callable[[], tuple[_jaxlib.Array, T]]) -> T:
         """Donate arrays to an execution.

@@ -46,12 +46,24 @@ class XlaExecutable(Executable):
         options: the compile options.
         result_shapes: the shapes of the whole results of a program for several partitions; ``None`` for other programs,
             and for one that was serialized.
+        code: the serialized form that it was loaded from; ``None`` if it was compiled here.
 
     Attributes:
         assignment: the devices it was compiled for.
+        code: the serialized form that it was loaded from, which is kept because XLA leaves the functions out when it
+            serializes such an executable once more.
     """
 
-    __slots__ = ("__dict__", "_jaxlib_executable", "_name", "_options", "_result_shapes", "_unloaded", "assignment")
+    __slots__ = (
+        "__dict__",
+        "_jaxlib_executable",
+        "_name",
+        "_options",
+        "_result_shapes",
+        "_unloaded",
+        "assignment",
+        "code",
+    )
 
     def __init__(
         self,
@@ -59,6 +71,7 @@ class XlaExecutable(Executable):
         assignment: DeviceAssignment,
         options: CompileOptions,
         result_shapes: Sequence[tuple[int, ...]] | None = None,
+        code: bytes | None = None,
     ) -> None:
         self._jaxlib_executable = jaxlib_executable
         self._unloaded = ""
@@ -66,6 +79,7 @@ class XlaExecutable(Executable):
         self._options = options
         self._result_shapes = result_shapes
         self.assignment = assignment
+        self.code = code
 
     @property
     def jaxlib_executable(self) -> Any:
@@ -188,7 +202,7 @@ class XlaExecutable(Executable):
 
     def serialize(self) -> bytes:
         self._check_even()
-        code: bytes = _answer(self.jaxlib_executable.serialize)
+        code: bytes = _answer(self.jaxlib_executable.serialize) if self.code is None else self.code
         options = self._options.to_proto()
         return SERIALIZED + len(options).to_bytes(8, "little") + options + code
 

@@ -181,9 +181,12 @@ class Executor:
         return [[PendingBuffer.failed(error, type_) for type_ in types] for types in self.result_types]
 
     def stop(self, reason: str) -> None:
-        """Start nothing any more, and fail the launches that have not started because a device lacks its arguments."""
-        self._start = _unloaded
+        """Fail the launches that lack the arguments of a device. Those that have all of them start when they come."""
         self._rendezvous.cancel(self, reason)
+
+    def unload(self) -> None:
+        """Start nothing any more."""
+        self._start = _unloaded
 
     def start_when_there(
         self, contributions: Sequence[Contribution], non_donatable: frozenset[int], launch_id: int
@@ -211,9 +214,20 @@ class Executor:
         self, row: Sequence[XlaBuffer], sources: list[Source], non_donatable: frozenset[int]
     ) -> Contribution:
         """Return a device's part of a launch that starts later; the arguments that it donates are gone from now on."""
-        for number in self.donated - non_donatable:
+        donated, donations = self.donated - non_donatable, self._watcher.donations
+        used = [
+            array
+            for number, source in enumerate(sources)
+            if number not in donated and not isinstance(source, Future)
+            for array in arrays_in_use(source)
+        ]
+        contribution = Contribution(sources)
+        if used:
+            donations.hold(used)
+            contribution.start.future.add_done_callback(lambda _: donations.release(used))
+        for number in donated:
             row[number].consume()
-        return Contribution(sources)
+        return contribution
 
     def _pending(self, contribution: Contribution, place: int, futures: Futures) -> list[Buffer]:
         started = contribution.start.future
@@ -232,10 +246,7 @@ class Executor:
         """
         columns = [list(column) for column in zip(*rows, strict=True)]
         for number in non_donatable & self.donated:  # a copy is donated instead
-            columns[number] = [
-                _jaxlib.copy(array_of(source), types[number].memory_space.placement)
-                for source, types in zip(columns[number], self.parameter_types, strict=True)
-            ]
+            columns[number] = self._copies(number, columns[number])
         donated = self.donated - non_donatable
         try:
             if not donated:
@@ -246,13 +257,24 @@ class Executor:
                 # shards are gone.
                 if any(array.is_deleted() for array in in_use):
                     raise FailedPreconditionError("an argument was deleted or donated in another thread")
+                for number in donated:
+                    if donations.holds([array for source in columns[number] for array in arrays_in_use(source)]):
+                        columns[number] = self._copies(number, columns[number])
                 results = self._launch(self._arguments(columns), launch_id)
                 return results.arrays[0], results
 
+            donations = self._watcher.donations
             in_use = [array for number in donated for source in columns[number] for array in arrays_in_use(source)]
-            return self._watcher.donations.donate(in_use, execute)
+            return donations.donate(in_use, execute)
         except Exception as error:
             raise converted(error) from error
+
+    def _copies(self, number: int, column: Sequence[Source]) -> list[Source]:
+        """Return copies of an argument on all devices, to donate in its place."""
+        return [
+            _jaxlib.copy(array_of(source), types[number].memory_space.placement)
+            for source, types in zip(column, self.parameter_types, strict=True)
+        ]
 
     def _launch(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
         if self._group is not None:

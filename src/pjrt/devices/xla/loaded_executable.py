@@ -38,7 +38,8 @@ class XlaLoaded(XlaExecutable, LoadedExecutable):
     __slots__ = ("_client", "_deleted", "_executable", "_runtime")
 
     def __init__(self, client: Client, runtime: Runtime, executable: XlaExecutable) -> None:
-        super().__init__(executable.jaxlib_executable, executable.assignment, executable.compile_options())
+        options = executable.compile_options()
+        super().__init__(executable.jaxlib_executable, executable.assignment, options, code=executable.code)
         self._client = client
         self._runtime = runtime
         self._deleted = False
@@ -98,6 +99,10 @@ class XlaLoadedExecutable(XlaLoaded):
         self._has_results = bool(executable.program_shape.results)
         self._short_path: ShortPath = self._executor.short_path()
         self._runtime.adopt(self)
+
+    def unload(self, reason: str) -> Any:
+        self._executor.unload()
+        return super().unload(reason)
 
     @property
     def addressable_devices(self) -> Sequence[XlaDevice]:

@@ -84,7 +84,7 @@ class FenceWaiter:
 
     def __init__(self, name: str) -> None:
         self._queue = WorkQueue(name)
-        self._completions: set[Completion] = set()
+        self._completions: dict[Completion, None] = {}
         shutdown.register(self)
 
     @property
@@ -99,7 +99,7 @@ class FenceWaiter:
 
     def add(self, fence: Any, completion: Completion) -> None:
         """End a completion when its fence is reached."""
-        self._completions.add(completion)
+        self._completions[completion] = None
         if isinstance(fence, (Future, concurrent.futures.Future)):
             if isinstance(fence, Future):
                 completion.definition.need(fence)
@@ -115,16 +115,15 @@ class FenceWaiter:
     def end(self, completion: Completion, error: PjrtError | None) -> None:
         """End a completion."""
         completion.end(error)
-        self._completions.discard(completion)
+        self._completions.pop(completion, None)
 
-    def poison(self, error: PjrtError, launch_id: int | None = None) -> int:
-        """Fail the outputs of enqueued work now, and return of how many executions.
+    def poison(self, error: PjrtError) -> int:
+        """Fail the outputs of enqueued work now, and return of how many executions."""
+        return sum(completion.poison(error) for completion in list(self._completions))
 
-        Args:
-            error: the reason.
-            launch_id: the executions; all by default.
-        """
-        return sum(c.poison(error) for c in list(self._completions) if launch_id is None or c.launch_id == launch_id)
+    def poison_first(self, error: PjrtError, launch_id: int) -> bool:
+        """Fail the outputs of the earliest enqueued execution with a launch id; return whether there was one."""
+        return any(each.poison(error) for each in list(self._completions) if each.launch_id == launch_id)
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait for all fences; return whether they were reached in time."""

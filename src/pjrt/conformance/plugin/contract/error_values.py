@@ -10,6 +10,7 @@ from pjrt.api.errors import StatusCode
 from pjrt.conformance.plugin.check import check
 from pjrt.conformance.plugin.contract.compilation import expect_sum
 from pjrt.conformance.plugin.contract.event_callbacks import CallbackRecord
+from pjrt.conformance.plugin.contract.ffi_handlers import compiled_with_handler
 from pjrt.conformance.plugin.contract.launch import Launch, buffer_error
 from pjrt.conformance.plugin.contract.pending_buffer import PendingBuffer, error_buffer
 from pjrt.conformance.plugin.execution_samples import MANY
@@ -223,7 +224,7 @@ def _many_waiting(subject: Subject) -> None:
     rule="A program that fails while it runs gives its error to each result and to the event; the client goes on.",
 )
 def _of_program(subject: Subject) -> None:
-    launch = Launch(subject, subject.compile("fails"), [[subject.buffer(_X)]], with_events=True)
+    launch = Launch(subject, compiled_with_handler(subject, "fails"), [[subject.buffer(_X)]], with_events=True)
     launch.expect_error()
     if launch.error is None:
         error = subject.event_error(launch.events[0])

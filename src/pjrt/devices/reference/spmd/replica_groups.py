@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pjrt.api.errors import FailedPreconditionError
+from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.devices.reference.core.context import Context
 from pjrt.devices.reference.core.op_view import OpView
 from pjrt.host.collective import Collective, LaunchCollective
@@ -129,10 +129,26 @@ def _finder(
         for row in rows or [list(range(count(context)))]:
             for group in expand(row, context):
                 if me in group:
+                    _check(group, context)
                     return group
         return None
 
     return find
+
+
+def _check(group: Group, context: Context) -> None:
+    """Refuse a group with a process that there is not: the others would wait for it.
+
+    Raises:
+        InvalidArgumentError: a number of the group is too large.
+    """
+    for replica, partition in group:
+        if replica >= context.num_replicas or partition >= context.num_partitions:
+            raise InvalidArgumentError(
+                f"a collective names replica {replica}, partition {partition}; the program has {context.num_replicas} "
+                f"replicas × {context.num_partitions} partitions. Groups of an op with a channel are partitions; give "
+                "it no channel for groups of replicas"
+            )
 
 
 def _cross_replica(row: Sequence[int], context: Context) -> list[Group]:
