@@ -410,7 +410,6 @@ def test_the_earliest_execution_with_a_launch_id_is_poisoned() -> None:
         assert device.poison_execution(7, pjrt.AbortedError("stop it"))
         with pytest.raises(pjrt.AbortedError, match="stop it"):
             poisoned.ready().result(toys.TIMEOUT)
-    gate.open()  # for the first, which runs on
-    gate.open()
+    gate.open(2)  # the first runs on
     assert third.ready().result(toys.TIMEOUT) is None
     client.close()
