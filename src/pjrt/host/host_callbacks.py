@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from pjrt.api.errors import InvalidArgumentError, NotFoundError
+from pjrt.api.errors import AbortedError, InvalidArgumentError, NotFoundError
 from pjrt.api.execute_options import RecvCallback, SendCallback
 from pjrt.api.future import Future
 from pjrt.api.shape_spec import ShapeSpec
@@ -44,9 +45,9 @@ def receive(
     """
     for entry in callbacks:
         if entry.channel_id == channel_id:
-            stream = HostCopyToDeviceStream(spec)
-            entry.callback(stream)
-            return stream.wait(check)
+            incoming = _Incoming(spec)
+            entry.callback(HostCopyToDeviceStream(incoming))
+            return incoming.wait(check)
     raise _no_callback("recv", channel_id, [entry.channel_id for entry in callbacks])
 
 
@@ -57,28 +58,60 @@ def _no_callback(what: str, channel_id: int, known: list[int]) -> NotFoundError:
     )
 
 
+class _Incoming:
+    """The array that a stream fills.
+
+    Attributes:
+        array: the array.
+        is_complete: set when all bytes are there.
+        is_abandoned: whether the stream is gone, so that no more bytes come. The garbage collector may set it, anywhere
+            in the program, so it is no event, which has a lock.
+    """
+
+    def __init__(self, spec: ShapeSpec) -> None:
+        self.array = aligned_empty(spec.shape, array_dtype(spec.element_type))
+        self.is_complete = threading.Event()
+        self.is_abandoned = False
+        if not self.array.nbytes:
+            self.is_complete.set()
+
+    def abandon(self) -> None:
+        """Note that no more bytes come."""
+        self.is_abandoned = True
+
+    def wait(self, check: Callable[[], object]) -> HostArray:
+        """Return the array, when all of its bytes are there.
+
+        Raises:
+            AbortedError: the stream was released before.
+        """
+        while not self.is_complete.wait(_WAIT_SLICE_SECONDS):
+            check()
+            if self.is_abandoned and not self.is_complete.is_set():
+                raise AbortedError(
+                    "the program waits for a value of the host, whose receive callback has released the stream before "
+                    f"all of its {self.array.nbytes} bytes were added; add the rest before it is released"
+                )
+        return self.array
+
+
 class HostCopyToDeviceStream(CopyToDeviceStream):
     """Collects the bytes of one array, chunk by chunk, from any thread."""
 
-    __slots__ = ("_array", "_bytes", "_complete", "_copied", "current_bytes", "granule_size")
+    __slots__ = ("_bytes", "_copied", "_incoming", "current_bytes", "granule_size", "total_bytes")
 
     current_bytes: int
     granule_size: int
+    total_bytes: int
 
-    def __init__(self, spec: ShapeSpec) -> None:
-        dtype = array_dtype(spec.element_type)
-        self._array = aligned_empty(spec.shape, dtype)
-        self._bytes: Any = self._array.reshape(-1).view(np.uint8)
-        self.granule_size = dtype.itemsize
+    def __init__(self, incoming: _Incoming) -> None:
+        self._incoming = incoming
+        self._bytes: Any = incoming.array.reshape(-1).view(np.uint8)
+        self.granule_size = incoming.array.itemsize
+        self.total_bytes = incoming.array.nbytes
         self.current_bytes = 0
         self._copied = 0
-        self._complete = threading.Event()
-        if not self._bytes.nbytes:
-            self._complete.set()
-
-    @property
-    def total_bytes(self) -> int:
-        return self._array.nbytes
+        weakref.finalize(self, incoming.abandon).atexit = False
 
     def add_chunk(self, data: Any) -> Future[None]:
         chunk = bytes_of(data)
@@ -97,11 +130,5 @@ class HostCopyToDeviceStream(CopyToDeviceStream):
             is_complete = self._copied == self.total_bytes
         if is_complete:
             self._bytes = None
-            self._complete.set()
+            self._incoming.is_complete.set()
         return Future.completed(None)
-
-    def wait(self, check: Callable[[], object]) -> HostArray:
-        """Return the array, when all of its bytes are there."""
-        while not self._complete.wait(_WAIT_SLICE_SECONDS):
-            check()
-        return self._array
