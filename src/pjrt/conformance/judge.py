@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pjrt.api.element_type import ElementType
 from pjrt.conformance.accuracy import Accuracy
-from pjrt.conformance.operation_case import Array
+from pjrt.conformance.operation_case import Array, OperationCase
 from pjrt.devices.reference import Evaluator
 from pjrt.host_memory.difference import Difference
 from pjrt.stablehlo import read, to_module
+
+
+@dataclass(frozen=True, slots=True)
+class WrongResult:
+    """What is wrong with the results of a case.
+
+    Attributes:
+        message: the problem in one sentence.
+        difference: the difference of the first result that is wrong; None where the results cannot be compared.
+        result: that result.
+        expected: what it should be.
+    """
+
+    message: str
+    difference: Difference | None = None
+    result: Array | None = None
+    expected: Array | None = None
 
 
 class Judge:
@@ -33,6 +51,25 @@ class Judge:
     def results(self, inputs: Sequence[Any]) -> list[Array]:
         """Return the expected results for these arguments."""
         return [np.asarray(each) for each in self._evaluator.run(inputs)]
+
+    def wrong_result(self, case: OperationCase, results: Sequence[Array]) -> WrongResult | None:
+        """Return what is wrong with the results of a case; None if they are right."""
+        if case.verify is not None:
+            problem = case.verify(results)
+            return WrongResult(problem) if problem else None
+        expected = self.results(case.inputs)
+        if len(results) != len(expected):
+            return WrongResult(f"expected {len(expected)} results, found {len(results)}")
+        wrong = first_difference(results, expected, case.accuracy)
+        if wrong is None:
+            return None
+        if case.alternatives is not None:
+            other = first_difference(results, self.results(case.alternatives), case.accuracy)
+            if other is None:
+                return None
+        number, difference = wrong
+        where = f"result {number}: " if len(results) > 1 else ""
+        return WrongResult(where + str(difference), difference, results[number], expected[number])
 
 
 def first_difference(

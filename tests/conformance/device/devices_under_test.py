@@ -42,6 +42,10 @@ def wrong_for_bf16(**options: Any) -> pjrt.Client:
     return _client({"stablehlo.tanh": tanh}, options)
 
 
+def wrong_sum(**options: Any) -> pjrt.Client:
+    return _client({ADD: lambda _, x, y: x + y + x.dtype.type(1)}, options)
+
+
 def wrong_sign_of_zero(**options: Any) -> pjrt.Client:
     return _client({"stablehlo.negate": lambda _, x: np.asarray(0 - x, x.dtype)}, options)
 

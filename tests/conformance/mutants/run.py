@@ -5,8 +5,8 @@
     python tests/conformance/mutants/run.py --record             # and keep what caught each, for --known
     python tests/conformance/mutants/run.py --known              # on each only the checks that are known to catch it
 
-A mutant is caught if a check fails on it that the right plugin passes. The script is a zygote itself: it forks a process
-for each check, as ``pjrt conform`` does.
+A mutant is caught if a check fails on it that the right plugin passes. The script is a zygote itself: it forks a
+process for each check, as ``pjrt conform`` does.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pjrt.api.client import Client
 from pjrt.api.errors import PjrtError, StatusCode
 from pjrt.conformance.device.checks import Outcome, Session, Skipped
 from pjrt.conformance.device.finding import Finding, Kind
-from pjrt.conformance.judge import Judge, first_difference
+from pjrt.conformance.judge import Judge, WrongResult
 from pjrt.conformance.operation_case import Array, OperationCase
 from pjrt.host_memory.difference import Difference, spelled
 
@@ -65,46 +65,27 @@ class OperationCheck:
             if error.code is StatusCode.UNIMPLEMENTED and not self.declared:
                 return Skipped(f"the device does not run it: {error.message}")
             return self._finding_of(case, Kind.ERROR, error.message)
-        if case.verify is not None:
-            problem = case.verify(results)
-            return self._finding_of(case, Kind.WRONG, problem) if problem else None
-        expected = judge.results(case.inputs)
-        if len(results) != len(expected):
-            return self._finding_of(case, Kind.WRONG, f"expected {len(expected)} results, found {len(results)}")
-        wrong = first_difference(results, expected, case.accuracy)
+        wrong = judge.wrong_result(case, results)
         if wrong is None:
             return None
-        if case.alternatives is not None:
-            other = first_difference(results, judge.results(case.alternatives), case.accuracy)
-            if other is None:
-                return None
-        return _Wrong(self._wrong(case, *wrong, len(results), results, expected), wrong[1].worst)
+        if wrong.difference is None:
+            return self._finding_of(case, Kind.WRONG, wrong.message)
+        return _Wrong(self._wrong(case, wrong, wrong.difference), wrong.difference.worst)
 
     def _finding_of(self, case: OperationCase, kind: Kind, message: str) -> Finding:
         return Finding(case.label, kind, message, case.program, shown_inputs(case.inputs))
 
-    def _wrong(
-        self,
-        case: OperationCase,
-        number: int,
-        difference: Difference,
-        count: int,
-        results: Sequence[Array],
-        expected: Sequence[Array],
-    ) -> Finding:
-        where = f"result {number}: " if count > 1 else ""
+    def _wrong(self, case: OperationCase, wrong: WrongResult, difference: Difference) -> Finding:
         right, value = "", ""
         if difference.worst is not None and difference.shape:
             place = f"[{', '.join(map(str, difference.worst))}]"
             right = f"{spelled(difference.expected)} at {place}"
             value = spelled(difference.value)
-            if expected[number].size <= _SHOWN:
-                right, value = shown(expected[number]), shown(results[number])
+            if wrong.expected is not None and wrong.result is not None and wrong.expected.size <= _SHOWN:
+                right, value = shown(wrong.expected), shown(wrong.result)
         elif difference.worst is not None:
             right, value = spelled(difference.expected), spelled(difference.value)
-        return Finding(
-            case.label, Kind.WRONG, where + str(difference), case.program, shown_inputs(case.inputs), right, value
-        )
+        return Finding(case.label, Kind.WRONG, wrong.message, case.program, shown_inputs(case.inputs), right, value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,11 @@ class Transcript:
         with self._lock:
             self._write(("return", token, error, {name: plain(value) for name, value in result.fields.items()}))
 
+    def forget(self) -> None:
+        """Forget all calls so far."""
+        with self._lock:
+            self.clear(self._memory)
+
     def note(self, kind: str, value: Any) -> None:
         """Note something else, such as the outcome of the check."""
         with self._lock:

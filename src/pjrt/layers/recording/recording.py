@@ -143,16 +143,28 @@ class Recording:
             raise NotFoundError(f"there is no recording {os.fspath(path)}") from error
         except OSError as error:
             raise InvalidArgumentError(f"cannot read {os.fspath(path)}: {error}") from error
+        return Recording.parse(data, os.fspath(path))
+
+    @staticmethod
+    def parse(data: Any, source: str) -> Recording:
+        """Read the bytes of a file, which are kept.
+
+        Args:
+            data: the bytes.
+            source: their origin, for messages.
+
+        Raises:
+            InvalidArgumentError: they are no recording, or one of a newer format.
+            DataLossError: they hold not even one call.
+        """
         if data[: len(MAGIC)] != MAGIC:
             raise InvalidArgumentError(
-                f"{os.fspath(path)}: expected a recording of the layer record, found a file that begins with "
+                f"{source}: expected a recording of the layer record, found a file that begins with "
                 f"{bytes(data[:16])!r}"
             )
-        recording = _Parser(data, os.fspath(path)).parse()
+        recording = _Parser(data, source).parse()
         if not recording.calls:
-            raise DataLossError(
-                f"{os.fspath(path)}: the recording has no calls{recording.problem and ': '}{recording.problem}"
-            )
+            raise DataLossError(f"{source}: the recording has no calls{recording.problem and ': '}{recording.problem}")
         return recording
 
     def data(self, value: Any) -> bytes | memoryview | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -57,6 +58,7 @@ class Replayer:
     Attributes:
         comparison: its findings.
         calls: how many calls were made.
+        made: how many of them were to each function.
         skipped: how many were not made, since a call before them failed.
     """
 
@@ -82,6 +84,7 @@ class Replayer:
         self._arguments = ReplayArguments(recording, self._counterparts, settings)
         self.comparison = ReplayComparison(recording, self._counterparts, settings.tolerance, report)
         self.calls = self.skipped = 0
+        self.made: Counter[str] = Counter()
         self._recording, self._table, self._settings, self._progress = recording, table, settings, progress
         self._reads: dict[int, _Read] = {}  # by the event's number
         self._kept: dict[int, Memory] = {}  # the memory of calls, by the event that ends its use; or minus the call
@@ -186,6 +189,7 @@ class Replayer:
             self._counterparts.lose_results(call)
             return
         self.calls += 1
+        self.made[call.function] += 1
         if call.number in self._settled:
             self._settled[call.number].set()
         error = self._table.call(call.function, address)

@@ -12,7 +12,8 @@ MUTANTS = (
         "copy.aliases_source",
         "buffer_copy.c",
         _COPY,
-        "  storage_unref(target);\n  *out = buffer_make(memory, &buffer->shape, source, promise_ref(buffer->defined));\n"
+        "  storage_unref(target);\n"
+        "  *out = buffer_make(memory, &buffer->shape, source, promise_ref(buffer->defined));\n"
         "  promise_set(done, NULL);\n  promise_unref(done);\n",
         "A copy shares the memory of its source, which a donation of the source overwrites.",
     ),

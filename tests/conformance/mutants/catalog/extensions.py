@@ -8,7 +8,8 @@ MUTANTS = (
         "ext_layouts.c",
         "  return default_layout(args->type, args->dims, args->num_dims, &args->layout);\n}\n\n"
         "static PJRT_Error *topology_default",
-        "  return default_layout(args->type, args->dims, args->num_dims ? args->num_dims - 1 : 0, &args->layout);\n}\n\n"
+        "  return default_layout(args->type, args->dims, args->num_dims ? args->num_dims - 1 : 0, &args->layout);\n"
+        "}\n\n"
         "static PJRT_Error *topology_default",
         "The default layout of the extension Layouts lacks a dimension.",
     ),
