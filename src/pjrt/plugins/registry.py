@@ -14,6 +14,7 @@ from pjrt.api.topology import TopologyDescription
 from pjrt.plugins import builtin, env_vars, visible_devices
 from pjrt.plugins.catalog import Catalog, at_path
 from pjrt.plugins.declaration import Declaration, Sharing, is_path, topology_lines
+from pjrt.plugins.job_options import job_options
 from pjrt.plugins.loader import Loader, Slot, import_place
 from pjrt.plugins.visible_devices import VisibleDevices
 
@@ -24,6 +25,9 @@ _layered: dict[Plugin, Plugin] = {}
 
 def client(name: str | os.PathLike[str] | None = None, /, **options: Any) -> Client:
     """Return a new client of a device (``PJRT_Client_Create``).
+
+    In a job (``pjrt.distributed``), a plugin in C gets the job's key-value store and the place of this process, if its
+    declaration names the options.
 
     Args:
         name: one of ``pjrt.plugins.names()``, the path of a plugin's library, or ``FILE.py:ATTRIBUTE`` for a function
@@ -48,6 +52,7 @@ def client_of(plugin: Declaration, /, **options: Any) -> Client:
     merged: dict[str, Any] = {}
     for layer in (plugin.options, env_vars.client_options(plugin.name), visible_devices.start(plugin), options):
         merged.update(_in_own_words(plugin, layer))  # each by itself: a later layer overrides an earlier one's memory
+    merged = {**job_options(plugin, merged), **merged}
     if plugin.sharing is Sharing.MANY:
         return loaded.client(**merged)
     from pjrt.plugins import device_lock
