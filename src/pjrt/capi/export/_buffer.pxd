@@ -22,7 +22,7 @@ cdef class BufferRecord:
     cdef BufferHandle handle
     cdef readonly object buffer
     cdef BufferTemplate template
-    cdef Block unpadded
+    cdef dict unpadded  # blocks by shape: what a call returned lives as long as the buffer
     cdef list references
 
     @staticmethod

@@ -8,7 +8,8 @@ from libc.stdint cimport int64_t, uintptr_t
 
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport Block, NativeLayout, element_type, int64_block, native_layout, read_int64s, read_layout
+from pjrt.capi._values cimport Block, NativeLayout, int64_block, native_layout
+from pjrt.capi.export._array_type cimport stated_element_type, stated_layout, stated_shape
 from pjrt.capi.export._client cimport ClientRecord
 from pjrt.capi.export._device cimport device_of, memory_space_of
 from pjrt.capi.export._event cimport event_of, failed_event
@@ -84,9 +85,17 @@ cdef BufferRecord buffer_record(PJRT_Buffer *buffer):
 cdef int _unpadded_dimensions(void *raw) except -1:
     args = <PJRT_Buffer_UnpaddedDimensions_Args *>raw
     cdef BufferRecord record = buffer_record(args.buffer)
-    record.unpadded = int64_block(record.buffer.unpadded_shape)
-    args.unpadded_dims = <int64_t *>record.unpadded.data
+    shape = record.buffer.unpadded_shape
     args.num_dims = record.handle.num_dims
+    if shape == record.template.shape:
+        args.unpadded_dims = record.handle.dims
+        return 0
+    if record.unpadded is None:
+        record.unpadded = {}
+    cdef Block block = record.unpadded.get(shape)
+    if block is None:
+        block = record.unpadded[shape] = int64_block(shape)
+    args.unpadded_dims = <int64_t *>block.data
 
 
 cdef int _delete(void *raw) except -1:
@@ -137,9 +146,9 @@ cdef int _bitcast(void *raw) except -1:
     args = <PJRT_Buffer_Bitcast_Args *>raw
     cdef BufferRecord record = buffer_record(args.buffer)
     cast = record.buffer.bitcast(
-        element_type(args.element_type),
-        read_int64s(args.dims, args.num_dims, "the dimensions of a buffer"),
-        None if args.device_layout == NULL else read_layout(args.device_layout),
+        stated_element_type(args.element_type),
+        stated_shape(args.dims, args.num_dims, "the dimensions of a buffer"),
+        stated_layout(args.device_layout),
     )
     args.out_buffer = give_buffer(record.template.client, cast)
     record.refresh()

@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport malloc
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport element_type, read_int64s
+from pjrt.capi.export._array_type cimport stated_element_type, stated_shape
 from pjrt.capi.export._buffer cimport buffer_record
 from pjrt.capi.export._client cimport client_record
 from pjrt.capi.export._executable cimport ExecutableRecord, executable_record, string_list
@@ -111,15 +111,15 @@ cdef int _layout_serialize(void *raw) except -1:
 
 cdef int _client_default_layout(void *raw) except -1:
     args = <PJRT_Layouts_PJRT_Client_GetDefaultLayout_Args *>raw
-    shape = read_int64s(args.dims, args.num_dims, "the dimensions of a shape")
-    args.layout = _give_layout(client_record(args.client).client.default_layout(element_type(args.type), shape))
+    shape = stated_shape(args.dims, args.num_dims, "the dimensions of a shape")
+    args.layout = _give_layout(client_record(args.client).client.default_layout(stated_element_type(args.type), shape))
 
 
 cdef int _topology_default_layout(void *raw) except -1:
     args = <PJRT_Layouts_PJRT_Topology_GetDefaultLayout_Args *>raw
-    shape = read_int64s(args.dims, args.num_dims, "the dimensions of a shape")
+    shape = stated_shape(args.dims, args.num_dims, "the dimensions of a shape")
     topology = topology_record(args.topology_description).topology
-    args.layout = _give_layout(topology.default_layout(element_type(args.type), shape))
+    args.layout = _give_layout(topology.default_layout(stated_element_type(args.type), shape))
 
 
 cdef int _buffer_layout(void *raw) except -1:

@@ -3,7 +3,8 @@
 from libc.stdint cimport int64_t, uintptr_t
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport element_type, read_int64s, read_layout
+from pjrt.capi._values cimport read_int64s
+from pjrt.capi.export._array_type cimport stated_element_type, stated_layout, stated_shape
 from pjrt.capi.export._buffer cimport buffer_record, give_buffer
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport device_of, memory_space_of
@@ -23,16 +24,24 @@ cdef tuple _LOANS = (HostBufferSemantics.IMMUTABLE_ZERO_COPY, HostBufferSemantic
 
 cdef object _spec(const int64_t *dims, size_t num_dims, PJRT_Buffer_Type type, PJRT_Buffer_MemoryLayout *layout):
     return ShapeSpec(
-        read_int64s(dims, num_dims, "the dimensions of a buffer"),
-        element_type(type),
-        None if layout == NULL else read_layout(layout),
+        stated_shape(dims, num_dims, "the dimensions of a buffer"),
+        stated_element_type(type),
+        stated_layout(layout),
     )
+
+
+cdef int _expect_place(const PJRT_Device *device, const PJRT_Memory *memory) except -1:
+    if device == NULL and memory == NULL:
+        raise InvalidArgumentError("expected a device or a memory for a new buffer, found two null pointers")
 
 
 cdef int _buffer_from_host_buffer(void *raw) except -1:
     args = <PJRT_Client_BufferFromHostBuffer_Args *>raw
     cdef ClientRecord record = client_record(args.client)
-    shape = read_int64s(args.dims, args.num_dims, "the dimensions of a buffer")
+    _expect_place(args.device, args.memory)
+    shape = stated_shape(args.dims, args.num_dims, "the dimensions of a buffer")
+    if args.data == NULL and 0 not in shape:
+        raise InvalidArgumentError(f"expected the host memory of an array of shape {shape}, found a null pointer")
     strides = None
     if args.byte_strides != NULL and args.num_byte_strides:
         strides = read_int64s(args.byte_strides, args.num_byte_strides, "the strides of a host buffer")
@@ -42,13 +51,13 @@ cdef int _buffer_from_host_buffer(void *raw) except -1:
         raise InvalidArgumentError(f"host buffer semantics are 0 to 3, found {<int>args.host_buffer_semantics}")
     semantics = _SEMANTICS[<int>args.host_buffer_semantics]
     mutable = semantics is HostBufferSemantics.MUTABLE_ZERO_COPY
-    array = host_array(<void *>args.data, shape, element_type(args.type).dtype, strides, mutable)
+    array = host_array(<void *>args.data, shape, stated_element_type(args.type).dtype, strides, mutable)
     done = Promise()
     buffer = record.client.buffer_from_host(
         array,
         device=None if args.memory != NULL else device_of(args.device),
         memory_space=memory_space_of(args.memory),
-        layout=None if args.device_layout == NULL else read_layout(args.device_layout),
+        layout=stated_layout(args.device_layout),
         semantics=semantics,
         on_done_with_host_buffer=lambda: done.set_result(None),
     )
@@ -59,6 +68,7 @@ cdef int _buffer_from_host_buffer(void *raw) except -1:
 cdef int _create_uninitialized_buffer(void *raw) except -1:
     args = <PJRT_Client_CreateUninitializedBuffer_Args *>raw
     cdef ClientRecord record = client_record(args.client)
+    _expect_place(args.device, args.memory)
     spec = _spec(args.shape_dims, args.shape_num_dims, args.shape_element_type, args.shape_layout)
     space = memory_space_of(args.memory)
     if space is None and args.device != NULL:
@@ -118,6 +128,7 @@ cdef int _create_view_of_device_buffer(void *raw) except -1:
     cdef ClientRecord record = client_record(args.client)
     cdef _OnDelete on_delete = None
     cdef PJRT_Memory *memory = args.memory if has_field(args, &args.memory, sizeof(PJRT_Memory *)) else NULL
+    _expect_place(args.device, memory)
     if args.on_delete_callback != NULL:
         on_delete = _OnDelete()
         on_delete.function = <void (*)(void *, void *) noexcept nogil>args.on_delete_callback

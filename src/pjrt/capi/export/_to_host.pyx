@@ -4,7 +4,7 @@ from libc.stdint cimport int64_t
 
 from pjrt.capi._gate cimport gate_enter, gate_leave
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport read_layout
+from pjrt.capi.export._array_type cimport dense_strides, stated_layout
 from pjrt.capi.export._buffer cimport buffer_record
 from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._host_memory cimport host_array, host_memory
@@ -21,34 +21,44 @@ cdef int _to_host_buffer(void *raw) except -1:
     args = <PJRT_Buffer_ToHostBuffer_Args *>raw
     buffer = buffer_record(args.src).buffer
     shape, dtype = buffer.unpadded_shape, buffer.dtype
-    cdef size_t size = dtype.itemsize * math.prod(shape)
-    if args.dst == NULL and (size or args.dst_size == 0):  # a framework asks for the size first
+    strides = _host_strides(args.host_layout, buffer, shape, dtype.itemsize)
+    cdef size_t size = _span(shape, strides, dtype.itemsize)
+    if args.dst == NULL:  # a framework asks for the size first, or has no memory for an array without elements
+        asks = size or args.dst_size == 0
         args.dst_size = size
-        args.event = NULL
-        return 0
+        if asks:
+            args.event = NULL
+            return 0
     if args.dst_size < size:
         raise InvalidArgumentError(f"the value needs {size} bytes of host memory, found {args.dst_size}")
-    strides = None
-    if args.host_layout != NULL:
-        strides = _strides(read_layout(args.host_layout), shape, dtype.itemsize)
     out = host_array(args.dst, shape, dtype, strides, True)
     args.event = event_of(buffer.to_host(out))
 
 
-cdef object _strides(layout, shape, itemsize):
-    """Return the byte strides of an array of the shape in a layout."""
+cdef object _host_strides(PJRT_Buffer_MemoryLayout *host_layout, buffer, shape, itemsize):
+    """Return the byte strides of the framework's array; ``None`` for an array in row-major order.
+
+    Without a layout of the framework the array has that of the buffer, except for its tiles.
+    """
+    if host_layout == NULL:
+        return None if len(shape) < 2 else dense_strides(buffer.layout, shape, itemsize)
+    layout = stated_layout(host_layout)
     if isinstance(layout, StridedLayout):
+        if len(layout.byte_strides) != len(shape):
+            raise InvalidArgumentError(f"expected a layout of {len(shape)} strides, found {layout}")
+        if min(layout.byte_strides, default=0) < 0:
+            raise UnimplementedError(f"expected a host layout of positive strides, found {layout}")
         return layout.byte_strides
     if layout.tiles:
         raise UnimplementedError(f"expected a host layout without tiles, found {layout}: tiles are unsupported")
-    if len(layout.minor_to_major) != len(shape):
-        raise InvalidArgumentError(f"expected a layout of {len(shape)} dimensions, found {layout}")
-    strides = [0] * len(shape)
-    step = itemsize
-    for dimension in layout.minor_to_major:
-        strides[dimension] = step
-        step *= max(shape[dimension], 1)
-    return tuple(strides)
+    return dense_strides(layout, shape, itemsize)
+
+
+cdef object _span(shape, strides, itemsize):
+    """Return the bytes from the first element of an array to the end of its last one."""
+    if strides is None or 0 in shape:
+        return itemsize * math.prod(shape)
+    return itemsize + sum((size - 1) * stride for size, stride in zip(shape, strides))
 
 
 cdef int _copy_raw_to_host(void *raw) except -1:

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t, uintptr_t
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport element_type, read_int64s, read_layout
+from pjrt.capi.export._array_type cimport stated_element_type, stated_layout, stated_shape
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport DeviceDescriptionRecord, own_kind_id, shown_kind_id
 from pjrt.capi.export._executable cimport ExecutableRecord
@@ -80,9 +80,9 @@ cdef int _make_canonical_shape(void *raw) except -1:
     args = <PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace_Args *>raw
     cdef OwnedBytes owned  # the struct has no holder: its deleter takes the bytes themselves
     cdef bytes shape = topology_record(args.topology).topology.make_canonical_shape(
-        element_type(args.element_type),
-        read_int64s(args.dims, args.num_dims, "the dimensions of a shape"),
-        None if args.layout == NULL else read_layout(args.layout),
+        stated_element_type(args.element_type),
+        stated_shape(args.dims, args.num_dims, "the dimensions of a shape"),
+        stated_layout(args.layout),
         memory_space_kind_id=own_kind_id(args.memory_space_kind_id),
     )
     give_bytes(shape, &owned.start)

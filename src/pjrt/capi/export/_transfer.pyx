@@ -3,7 +3,8 @@
 from libc.stdint cimport int64_t, uintptr_t
 
 from pjrt.capi._gen_abi cimport *
-from pjrt.capi._values cimport element_type, read_int64s, read_layout, read_named_values
+from pjrt.capi._values cimport read_named_values
+from pjrt.capi.export._array_type cimport dense_strides, stated_element_type, stated_layout, stated_shape
 from pjrt.capi.export._buffer cimport give_buffer
 from pjrt.capi.export._client cimport ClientRecord, client_record
 from pjrt.capi.export._device cimport memory_space_of
@@ -11,6 +12,7 @@ from pjrt.capi.export._event cimport event_of
 from pjrt.capi.export._host_memory cimport host_array, host_memory
 from pjrt.capi.export._trampolines cimport drop, keep, pjrt_check_size, put, python_error, quiet_trampoline, trampoline
 
+from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.shape_spec import ShapeSpec
 
 
@@ -33,9 +35,9 @@ cdef int _create_buffers(void *raw) except -1:
         shape = &args.shape_specs[index]
         layout = None
         if index < args.num_device_layouts and args.device_layouts != NULL and args.device_layouts[index] != NULL:
-            layout = read_layout(args.device_layouts[index])
-        dims = read_int64s(shape.dims, shape.num_dims, "the dimensions of a buffer")
-        specs.append(ShapeSpec(dims, element_type(shape.element_type), layout))
+            layout = stated_layout(args.device_layouts[index])
+        dims = stated_shape(shape.dims, shape.num_dims, "the dimensions of a buffer")
+        specs.append(ShapeSpec(dims, stated_element_type(shape.element_type), layout))
     record.client = client_record(args.client)
     record.manager = record.client.client.create_buffers_for_async_host_to_device(
         specs, memory_space=memory_space_of(args.memory)
@@ -65,8 +67,13 @@ cdef int _transfer_data(void *raw) except -1:
 
 cdef int _transfer_literal(void *raw) except -1:
     args = <PJRT_AsyncHostToDeviceTransferManager_TransferLiteral_Args *>raw
-    shape = read_int64s(args.shape_dims, args.shape_num_dims, "the dimensions of a literal")
-    array = host_array(<void *>args.data, shape, element_type(args.shape_element_type).dtype, None, False)
+    shape = stated_shape(args.shape_dims, args.shape_num_dims, "the dimensions of a literal")
+    dtype = stated_element_type(args.shape_element_type).dtype
+    layout = stated_layout(args.shape_layout)
+    strides = None if layout is None else dense_strides(layout, shape, dtype.itemsize)
+    if args.data == NULL and 0 not in shape:
+        raise InvalidArgumentError(f"expected a literal of shape {shape}, found a null pointer")
+    array = host_array(<void *>args.data, shape, dtype, strides, False)
     args.done_with_h2d_transfer = event_of(
         _record(args.transfer_manager).manager.transfer_literal(args.buffer_index, array)
     )
