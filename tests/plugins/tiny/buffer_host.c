@@ -65,6 +65,8 @@ PJRT_Error *tiny_Client_BufferFromHostBuffer(PJRT_Client_BufferFromHostBuffer_Ar
   if (!status) status = host_strides(args, &each->shape, each->source_strides);
   if (!status && args->data == NULL && shape_size(&each->shape)) status = status_make(INVALID, "The host data is null");
   PJRT_HostBufferSemantics semantics = args->host_buffer_semantics;
+  if (!status && (unsigned)semantics > PJRT_HostBufferSemantics_kMutableZeroCopy)
+    status = status_make(INVALID, "Unknown host buffer semantics %d", (int)semantics);
   bool zero_copy = (semantics == PJRT_HostBufferSemantics_kImmutableZeroCopy ||
                     semantics == PJRT_HostBufferSemantics_kMutableZeroCopy) &&
                    shape_size(&each->shape) && same_strides(&each->shape, each->source_strides);

@@ -83,6 +83,7 @@ static void follow(tiny_status *borrowed, void *arg) {
  * fails the alias too. */
 PJRT_Error *tiny_Client_FulfillAliasBuffer(PJRT_Client_FulfillAliasBuffer_Args *args) {
   PJRT_FulfillAliasBufferCallback *callback = args->fulfill_alias_buffer_cb;
+  if (callback == NULL) return error_make(INVALID, "The handle of the alias is null");
   tiny_status *error = status_from_bytes(args->status_code, args->error_message, args->error_message_size);
   tiny_status *refusal = NULL;
   tiny_storage *target = NULL;
