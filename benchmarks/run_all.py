@@ -29,6 +29,7 @@ BENCHMARKS = [
     "exits",
     "reference",
     "author",
+    "collectives",
     "compilers",
     "iree",
 ]
