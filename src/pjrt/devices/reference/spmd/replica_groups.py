@@ -137,12 +137,12 @@ def _finder(
 
 
 def _check(group: Group, context: Context) -> None:
-    """Refuse a group with a process that there is not: the others would wait for it.
+    """Refuse a group with a process that there is not: on a client the others would wait for it.
 
     Raises:
         InvalidArgumentError: a number of the group is too large.
     """
-    for replica, partition in group:
+    for replica, partition in group if context.host is not None else ():
         if replica >= context.num_replicas or partition >= context.num_partitions:
             raise InvalidArgumentError(
                 f"a collective names replica {replica}, partition {partition}; the program has {context.num_replicas} "
