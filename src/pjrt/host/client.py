@@ -51,9 +51,7 @@ from pjrt.host.topology import HostTopology
 from pjrt.host.transfer import HostTransferManager
 from pjrt.host_memory.dlpack import from_source
 
-_TIMEOUT = 60.0
-_PROCESS_TIMEOUT = 1800.0
-"""Seconds, as XLA has them. A lost process is noticed at once; one that comes late may be compiling or saving."""
+_TIMEOUT_SECONDS = 60.0
 
 
 class HostClient(Client):
@@ -80,7 +78,7 @@ class HostClient(Client):
             and programs run on those of one process. 1 makes a client of the devices of this process alone.
         key_value_store: the store of the job, which all processes share; by default that of the job.
         collectives: a function that makes the exchange of values between the processes (``pjrt.host.Collectives``),
-            such as ``pjrt.XlaCollectives``; without it, collectives among devices of several processes are refused.
+            such as ``pjrt.xla_collectives``; without it, collectives among devices of several processes are refused.
         formats: the program formats that ``compile`` accepts; ``None`` for all.
         deserialize: ``deserialize(payload, program, options)`` returns what ``compile`` does, from the bytes of
             ``Compiled.serialize``.
@@ -98,24 +96,10 @@ class HostClient(Client):
     """
 
     __slots__ = (
-        "_closed",
-        "_compiler",
-        "_generation",
-        "_handlers",
-        "_mapped",
-        "_platform",
-        "_unfulfilled",
-        "addressable_devices",
-        "alignment",
-        "buffer_type",
-        "collective_timeout",
-        "devices",
-        "dispatcher",
-        "memory",
-        "memory_spaces",
-        "processes",
-        "topology",
-    )
+        "_closed", "_compiler", "_generation", "_handlers", "_mapped", "_platform", "_unfulfilled",
+        "addressable_devices", "alignment", "buffer_type", "collective_timeout", "devices", "dispatcher", "memory",
+        "memory_spaces", "processes", "topology",
+    )  # fmt: skip
 
     addressable_devices: Sequence[HostDevice]
     devices: Sequence[HostDevice]
@@ -167,12 +151,8 @@ class HostClient(Client):
             alignment=alignment,
         )
         self.alignment = alignment
-        self.collective_timeout = _TIMEOUT if collective_timeout is None else collective_timeout
-        self.processes = ProcessExchange(
-            self._platform.membership,
-            collectives,
-            _PROCESS_TIMEOUT if collective_timeout is None else collective_timeout,
-        )
+        self.collective_timeout = _TIMEOUT_SECONDS if collective_timeout is None else collective_timeout
+        self.processes = ProcessExchange(self._platform.membership, collectives, collective_timeout)
         self._compiler = HostCompiler(
             platform_name=name,
             platform_version=platform_version,
@@ -349,8 +329,8 @@ class HostClient(Client):
     # Other processes.
 
     def update_global_process_info(self, processes: Sequence[ProcessInfo]) -> None:
-        """Check the state of the job's processes and ignore it (``PJRT_Client_UpdateGlobalProcessInfo``): nothing here
-        waits for another process.
+        """Check the state of the job's processes and ignore it (``PJRT_Client_UpdateGlobalProcessInfo``): collectives
+        find lost processes themselves.
         """
         self.check_open()
         expect_all(processes, ProcessInfo, "a pjrt.ProcessInfo")

@@ -23,6 +23,9 @@ from pjrt.host.process_collective import Place, Roster
 if TYPE_CHECKING:
     from pjrt.host.launch import Launch
 
+_TIMEOUT_SECONDS = 1800.0
+"""As XLA has it. A lost process is noticed at once; one that comes late may be compiling or saving."""
+
 _WATCH_SECONDS = 0.1
 
 
@@ -32,15 +35,17 @@ class ProcessExchange:
     Args:
         membership: the place of the client in the job.
         factory: makes the ``Collectives``; ``None`` if the processes do not compute together.
-        timeout: the longest time to wait for another process, in seconds.
+        timeout: the longest time to wait for another process, in seconds; 1800 by default.
 
     Attributes:
         meet: whether devices of several processes can take part in a collective.
     """
 
-    def __init__(self, membership: Membership, factory: CollectivesFactory | None, timeout: float) -> None:
+    def __init__(
+        self, membership: Membership, factory: CollectivesFactory | None, timeout: float | None = None
+    ) -> None:
         self._membership = membership
-        self.timeout = timeout
+        self.timeout = _TIMEOUT_SECONDS if timeout is None else timeout
         self._first = membership.first_device_ids
         # Made at once, because all processes make it together, and a program may run in some of them only.
         store = membership.store
@@ -61,6 +66,10 @@ class ProcessExchange:
     def process_of(self, device_id: int) -> int:
         """Return the process index of a device."""
         return max(n for n, first in enumerate(self._first) if first <= device_id)
+
+    def is_here(self, device_id: int) -> bool:
+        """Whether a device belongs to this process."""
+        return self.is_alone or self.process_of(device_id) == self._membership.process_index
 
     def spans(self, assignment: DeviceAssignment) -> bool:
         """Whether a program runs on devices of several processes, of which this is one."""

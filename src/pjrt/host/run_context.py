@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pjrt.api.compile_options import DeviceAssignment
+from pjrt.api.errors import UnimplementedError
 from pjrt.api.execute_options import ExecuteOptions
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.host import host_callbacks
@@ -137,6 +138,24 @@ class RunContext:
         return LaunchCollective(
             lambda value: launch.rendezvous(key, me, places, value, wait), places.index(me) if me in places else -1
         )
+
+    def check_in_process(self, participants: Sequence[tuple[int, int]], name: str) -> None:
+        """Raise an error if a participant runs in another process: ``post`` and ``take`` are for devices of one.
+
+        Args:
+            participants: replicas and partitions.
+            name: a name of the operation, for the message.
+
+        Raises:
+            UnimplementedError: a participant runs in another process.
+        """
+        processes, ids = self.device.client.processes, self.device_assignment.device_ids
+        others = [ids[r][p] for r, p in participants if not processes.is_here(ids[r][p])]
+        if others:
+            raise UnimplementedError(
+                f"{name} needs the devices {others} of other processes: values are sent from device to device within a "
+                "process only; use a collective, such as collective_permute"
+            )
 
     def post(self, key: Hashable, value: Any) -> None:
         """Leave a value for another device of the launch under a key, without waiting: one half of a send between

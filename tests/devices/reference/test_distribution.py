@@ -351,3 +351,17 @@ def test_a_collective_within_a_process_is_not(client: Any) -> None:
         exe = here.compile(text, pjrt.CompileOptions(num_replicas=4))
         rows = [[here.buffer_from_host(POWERS[i][0], device=d)] for i, d in enumerate(here.addressable_devices)]
         assert [np.asarray(row[0]).tolist() for row in exe.execute(rows)] == [[3.0, 30.0]] * 2
+
+
+@pytest.mark.timeout(30)
+def test_a_send_to_a_device_of_another_process_is_refused() -> None:
+    text = """func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {
+      %t = stablehlo.create_token : !stablehlo.token
+      %s = "stablehlo.send"(%x, %t) {channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+        source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>} : (tensor<2xf32>, !stablehlo.token) -> !stablehlo.token
+      return %x : tensor<2xf32> }"""
+    with ReferenceClient(num_devices=1, process_index=0, process_count=2) as here:
+        exe = here.compile(text, pjrt.CompileOptions(num_replicas=2))
+        ((result,),) = exe.execute([[here.buffer_from_host(POWERS[0][0])]])
+        with pytest.raises(pjrt.UnimplementedError, match=r"stablehlo.send needs the devices \[1\] of other processes"):
+            np.asarray(result)

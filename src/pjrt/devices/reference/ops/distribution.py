@@ -232,7 +232,9 @@ def send(view: OpView) -> Kernel:
         elif not targets:
             host.post(("channel", channel), values[:-1])
         elif _flat_id(context) in targets:
-            host.post(("channel", channel, targets[_flat_id(context)]), values[:-1])
+            target = targets[_flat_id(context)]
+            host.check_in_process([divmod(target, context.num_partitions)], view.name)
+            host.post(("channel", channel, target), values[:-1])
         return TOKEN
 
     return run
@@ -242,7 +244,7 @@ def send(view: OpView) -> Kernel:
 def recv(view: OpView) -> Kernel:
     """Receive values from the host, or from another device, by a channel; zeros where no device sends to this one."""
     from_host, channel = view.attr("is_host_transfer", False), channel_of(view)
-    targets = {target for _, target in group_table(view, "source_target_pairs")}
+    sources = {target: source for source, target in group_table(view, "source_target_pairs")}
     types = [t for t in view.results if isinstance(t, TensorType)]
 
     def run(environment: Environment, token: Any) -> Any:
@@ -250,10 +252,11 @@ def recv(view: OpView) -> Kernel:
         host = _host(view, context)
         if from_host:
             return [*(host.receive(channel, ShapeSpec(t.sizes, t.element)) for t in types), TOKEN]
-        if not targets:
+        if not sources:
             return [*host.take(("channel", channel)), TOKEN]
-        if _flat_id(context) not in targets:
+        if _flat_id(context) not in sources:
             return [*(np.zeros(t.sizes, t.dtype) for t in types), TOKEN]
+        host.check_in_process([divmod(sources[_flat_id(context)], context.num_partitions)], view.name)
         return [*host.take(("channel", channel, _flat_id(context))), TOKEN]
 
     if len(view.results) == 1:
