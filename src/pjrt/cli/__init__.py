@@ -21,6 +21,7 @@ _COMMANDS = {
     "devices": ("pjrt.cli.devices:devices", "List the devices that are here."),
     "info": ("pjrt.cli.info:info", "Print the report to paste into a bug."),
     "inspect": ("pjrt.cli.inspect:inspect", "Show the content of a program."),
+    "launch": ("pjrt.cli.launch:launch", "Start a job of several processes on this machine."),
     "layer": ("pjrt.cli.layer:layer", "Write a plugin's library with layers before it."),
     "new-plugin": ("pjrt.cli.new_plugin:new_plugin", "Write a package for a device of your own."),
     "plugins": ("pjrt.cli.plugins:plugins_", "List the plugins and their states."),

@@ -14,9 +14,13 @@ from pjrt.distributed.initialization import (
 )
 from pjrt.distributed.job import Job
 from pjrt.distributed.joining import join
+from pjrt.distributed.ray import RayStore
+from pjrt.distributed.store import CoordinationStore
 
 __all__ = [
+    "CoordinationStore",
     "Job",
+    "RayStore",
     "barrier",
     "current",
     "initialize",

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 
 from pjrt import system
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
+from pjrt.distributed.environments import detect
 from pjrt.distributed.job import Job
 from pjrt.distributed.settings import Settings, split_address
 from pjrt.distributed.store import LONGEST_SECONDS
@@ -21,22 +22,55 @@ def initialize(
     num_processes: int | None = None,
     process_id: int | None = None,
     *,
+    cluster_detection_method: str | None = None,
     initialization_timeout: float = 300,
     heartbeat_timeout_seconds: float = 100,
     shutdown_timeout_seconds: float = 300,
     coordinator_bind_address: str | None = None,
     recoverable: bool = False,
 ) -> Job:
-    """Make this process one of a job, and wait for the others."""
+    """Make this process one of a job, and wait for the others.
+
+    Arguments that are not given come from the environment: that of ``pjrt launch``, of Open MPI, Intel MPI or MPICH, of
+    Slurm, or of an Indexed Job of Kubernetes. Process 0 leads the job: the others reach it at the address.
+
+    Args:
+        coordinator_address: where process 0 listens, for the others: ``HOST:PORT``.
+        num_processes: the number of processes.
+        process_id: the number of this process, from 0.
+        cluster_detection_method: the name of the environment: ``pjrt launch``, ``openmpi``, ``pmi``, ``slurm``,
+            ``kubernetes``, ``mpi4py`` (which asks MPI through that package), or ``deactivate`` to read none. By default
+            it is found out.
+        initialization_timeout: the seconds to wait for the other processes.
+        heartbeat_timeout_seconds: the seconds without a sign of life after which a process is lost. The end of a
+            process is noticed at once.
+        shutdown_timeout_seconds: the seconds that ``shutdown`` waits for the other processes.
+        coordinator_bind_address: the address on which process 0 listens; by default all of its host, or the loopback
+            alone if ``coordinator_address`` is there. It has the same port.
+        recoverable: whether the job goes on without a process that is lost, and whether that may join again.
+
+    Returns:
+        The job, as ``pjrt.distributed.current()`` does.
+
+    Raises:
+        DeadlineExceededError: process 0 did not answer, or not all processes came in time; the message names those
+            that are missing.
+        UnavailableError: process 0 was lost, or cannot listen at the address.
+        AlreadyExistsError: another process has the same number.
+        InvalidArgumentError: an argument or a variable of the environment is wrong, or they contradict one another.
+        FailedPreconditionError: this process is in a job already, an argument is missing, or jaxlib is not installed.
+    """
     global _job
-    if coordinator_address is None or num_processes is None or process_id is None:
-        raise InvalidArgumentError("expected coordinator_address, num_processes and process_id")
-    host, port = split_address(coordinator_address)
+    place = detect(coordinator_address, num_processes, process_id, cluster_detection_method)
+    assert place.coordinator_address is not None
+    assert place.process_count is not None
+    assert place.process_index is not None
+    host, port = split_address(place.coordinator_address)
     bind_host = _bind_host(host, port, coordinator_bind_address)
     settings = Settings(
         [(host, port)],
-        num_processes,
-        process_id,
+        place.process_count,
+        place.process_index,
         bind_host=bind_host,
         initialization_timeout=initialization_timeout,
         heartbeat_timeout=heartbeat_timeout_seconds,

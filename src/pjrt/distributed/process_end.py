@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pjrt import system
@@ -13,6 +15,9 @@ from pjrt.api.errors import PjrtError
 
 if TYPE_CHECKING:
     from pjrt.distributed.job import Job
+
+FAILURES = "PJRT_LAUNCH_FAILURES"
+"""The environment variable with the folder in which ``pjrt launch`` looks for the process that failed first."""
 
 _lock = threading.Lock()
 _running: list[Job] = []
@@ -35,7 +40,16 @@ def _abandon_all() -> None:
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is not None and not hasattr(sys, "ps1"):
         for job in reversed(_running[:]):
+            _note_failure(job)
             job.abandon(f"it ended with {type(error).__name__}: {error}")
+
+
+def _note_failure(job: Job) -> None:
+    """Note for ``pjrt launch`` that this process failed by itself, and not because of another one."""
+    folder = os.environ.get(FAILURES)
+    if folder and job.failure is None:
+        with contextlib.suppress(OSError):
+            (Path(folder) / str(job.process_index)).touch()
 
 
 @atexit.register

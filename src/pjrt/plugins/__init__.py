@@ -18,6 +18,7 @@ from pjrt.plugins.registry import (
     names,
     refresh,
     register,
+    share_of_devices,
     topology,
     unregister,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "refresh",
     "register",
     "reload",
+    "share_of_devices",
     "topology",
     "unregister",
 ]

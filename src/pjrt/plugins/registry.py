@@ -110,6 +110,25 @@ def assign_devices(
     return visible_devices.assign(plugin, default_options(plugin), local_rank, local_world_size, devices=devices)
 
 
+def share_of_devices(name: str | os.PathLike[str], local_rank: int, local_world_size: int) -> VisibleDevices:
+    """Return the equal part of a plugin's devices for a process of this machine, for the code that starts it.
+
+    Nothing is set. The process itself may call ``assign_devices``.
+
+    Args:
+        name: as of ``client``.
+        local_rank: the number of the process among those of the machine, from 0.
+        local_world_size: how many processes of this machine there are.
+
+    Raises:
+        InvalidArgumentError: the rank is out of range, or the devices cannot be divided equally.
+        FailedPreconditionError: the plugin declares neither ``processes`` nor ``partition``.
+        NotFoundError: there is no plugin of that name.
+    """
+    plugin = declaration(name)
+    return visible_devices.share(plugin, default_options(plugin), local_rank, local_world_size)
+
+
 def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) -> TopologyDescription:
     """Return a topology: devices to compile for, which need not be here (``PJRT_TopologyDescription_Create``).
 

@@ -107,6 +107,15 @@ def assign(
         return visible
 
 
+def share(
+    declaration: Declaration, options: Mapping[str, Any], local_rank: int, local_world_size: int
+) -> VisibleDevices:
+    """Return the equal part of a plugin's devices for another process, like ``pjrt.plugins.share_of_devices``."""
+    count = count_devices(declaration, options)
+    own = _equal_part(declaration, count, local_rank, local_world_size)
+    return _visible_devices(declaration, count, own, local_rank, local_world_size)
+
+
 def assigned(declaration: Declaration) -> VisibleDevices | None:
     """Return the devices that were assigned to this process; ``None`` if none were."""
     return _assigned.get(_key(declaration))

@@ -22,7 +22,7 @@ from pjrt.system.folders import cache_folder, config_folder, shared_folder
 from pjrt.system.hardware import any_file, count_files, processor_features
 from pjrt.system.permissions import writable_by_everyone
 from pjrt.system.preloading import with_preloaded
-from pjrt.system.processes import after_fork_in_child, process_command
+from pjrt.system.processes import after_fork_in_child, end_with_parent, process_command
 from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "cache_folder",
     "config_folder",
     "count_files",
+    "end_with_parent",
     "file_stamp",
     "is_library_file_name",
     "library_file_names",

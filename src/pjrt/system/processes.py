@@ -14,6 +14,28 @@ def after_fork_in_child(function: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=function)
 
 
+def end_with_parent() -> Callable[[], None] | None:
+    """Return a function for a new child process, after which the child is killed when its parent ends in any way.
+
+    The function is called between fork and exec. It is ``None`` where the system has nothing of the kind (it is
+    Linux's ``PR_SET_PDEATHSIG``).
+    """
+    if sys.platform != "linux":
+        return None
+    import ctypes
+    import signal
+
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+    kill, end_with_parent_signal = int(signal.SIGKILL), 1
+
+    def prepare() -> None:
+        prctl(end_with_parent_signal, kill)
+        if os.getppid() != parent:  # it ended before
+            os._exit(1)
+
+    return prepare
+
+
 def process_command(pid: int) -> str:
     """Return the command line of a running process, human-readable; empty if it is unknown.
 
