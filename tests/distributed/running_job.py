@@ -118,6 +118,7 @@ class RunningJob:
         self.sources = list(sources)
         self._environment = dict(environment or {})
         self.processes: list[Process] = []
+        self._started: list[Process] = []  # those that were replaced, too
 
     def start(self, rank: int) -> Process:
         """Start one process, in place of one that has ended if there was one."""
@@ -135,6 +136,7 @@ class RunningJob:
             reader = threading.Thread(target=_read, args=(stream, lines, news), daemon=True)
             reader.start()
             process.readers.append(reader)
+        self._started.append(process)
         if rank < len(self.processes):
             self.processes[rank].popen.wait(LIMIT)
             self.processes[rank] = process
@@ -163,10 +165,10 @@ class RunningJob:
 
     def end(self) -> None:
         """End all processes that still run."""
-        for process in self.processes:
+        for process in self._started:
             if process.status is None:
                 process.popen.kill()
-        for process in self.processes:
+        for process in self._started:
             process.popen.wait(LIMIT)
             for reader in process.readers:
                 reader.join(5)

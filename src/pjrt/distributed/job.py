@@ -321,7 +321,8 @@ class Job:
         try:
             self._take_leave()
         finally:
-            self._announce("left")
+            if self._failure is None:
+                self._announce("left")
             self._tear_down()
 
     def _take_leave(self) -> None:

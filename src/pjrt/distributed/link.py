@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -101,7 +102,7 @@ class Link:
                     self._address = address
                     return streams
                 except OSError as error:  # TimeoutError, too
-                    why = error.strerror or str(error) or "no answer"
+                    why = os.strerror(error.errno) if error.errno else str(error) or "no answer"
             await asyncio.sleep(min(pause, max(0.0, deadline - time.monotonic())))
             pause = min(2 * pause, _LONGEST_PAUSE)
         raise DeadlineExceededError(

@@ -15,6 +15,9 @@ from pjrt.api.errors import InvalidArgumentError, UnavailableError
 from pjrt.distributed.environments.environment import Environment, Place
 from pjrt.distributed.environments.launch import COUNT
 
+SCHEME = "https"
+"""The protocol of the API server."""
+
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PORT = 55527
 _SECONDS = 10.0
@@ -75,8 +78,9 @@ class KubernetesEnvironment(Environment):
         host, port = self.variables["KUBERNETES_SERVICE_HOST"], self.variables.get("KUBERNETES_SERVICE_PORT", "443")
         token = (self._account / "token").read_text().strip()
         request = urllib.request.Request(
-            f"https://{f'[{host}]' if ':' in host else host}:{port}{path}", headers={"Authorization": f"Bearer {token}"}
+            f"{SCHEME}://{f'[{host}]' if ':' in host else host}:{port}{path}",
+            headers={"Authorization": f"Bearer {token}"},
         )
-        trust = ssl.create_default_context(cafile=str(self._account / "ca.crt"))
+        trust = ssl.create_default_context(cafile=str(self._account / "ca.crt")) if SCHEME == "https" else None
         with urllib.request.urlopen(request, timeout=_SECONDS, context=trust) as answer:
             return json.load(answer)

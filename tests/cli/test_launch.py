@@ -1,0 +1,144 @@
+"""``pjrt launch`` as a user calls it: output by process, the first failure, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, signal, sys, time
+rank, mode = int(os.environ["PJRT_PROCESS_INDEX"]), sys.argv[1]
+if mode == "show":
+    print("first\\nsecond", sys.argv[2:], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"])
+    print("no end of line", end="", file=sys.stderr)
+elif mode == "read":
+    print(sys.stdin.read().strip() or "nothing")
+elif mode == "job":
+    from pjrt import distributed
+    job = distributed.initialize()
+    if rank == 1:
+        raise ValueError("spoilt")
+    job.store.get("never", 300)
+elif mode == "wait":
+    if len(sys.argv) > 2:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    print("pid", os.getpid())
+    sys.stdin.read() if rank == 0 else signal.pause()
+    sys.exit(int(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    return str(tmp_path / "program.py")
+
+
+def start(*arguments: str, folder: Path | None = None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "pjrt", "launch", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+    )
+
+
+def launch(*arguments: str, folder: Path | None = None, content: str = "") -> tuple[int, list[str], list[str]]:
+    process = start(*arguments, folder=folder)
+    output, errors = process.communicate(content, timeout=60)
+    return process.returncode, sorted(output.splitlines()), sorted(errors.splitlines())
+
+
+def test_lines_are_labelled(program: str) -> None:
+    status, output, errors = launch("-n", "2", program, "show", "-n", "--x=1")
+    assert status == 0
+    assert output == [
+        "[0] first",
+        "[0] second ['-n', '--x=1'] 0 2",
+        "[1] first",
+        "[1] second ['-n', '--x=1'] 1 2",
+    ]
+    assert errors == ["[0] no end of line", "[1] no end of line"]
+
+
+def test_a_module_and_the_standard_input(program: str) -> None:
+    folder = Path(program).parent
+    _, output, _ = launch("-n", "2", "-m", "program", "--", "read", folder=folder, content="hello")
+    assert output == ["[0] hello", "[1] nothing"]
+    _, output, _ = launch("-n", "2", "--stdin", "none", program, "read", content="hello")
+    assert output == ["[0] nothing", "[1] nothing"]
+
+
+def test_the_first_failure_is_shown_and_all_are_ended(program: str) -> None:
+    status, _, errors = launch("-n", "2", program, "job")
+    assert status == 1
+    assert "[1] ValueError: spoilt" in errors
+    assert any(line.startswith("[0] pjrt.api.errors.UnavailableError") and "spoilt" in line for line in errors)
+    (own,) = (line for line in errors if line.startswith("pjrt launch"))
+    assert own.startswith("pjrt launch: process 1 failed: exit code 1")
+
+
+def pids(process: subprocess.Popen[str], count: int) -> list[int]:
+    assert process.stdout is not None
+    return [int(process.stdout.readline().rpartition(" ")[2]) for _ in range(count)]
+
+
+def test_stubborn_processes_are_killed(program: str) -> None:
+    with start("-n", "2", "--grace", "0.2", program, "wait", "stubborn", "7") as process:
+        running = pids(process, 2)
+        assert process.stdin is not None
+        process.stdin.close()  # process 0 fails
+        assert process.wait(30) == 7
+        assert_ended(running)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_end_all(program: str, number: signal.Signals) -> None:
+    with start("-n", "2", program, "wait") as process:
+        running = pids(process, 2)
+        process.send_signal(number)
+        assert process.wait(30) == 128 + number
+        assert_ended(running)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends processes with their parent")
+def test_no_process_outlives_a_killed_launcher(program: str) -> None:
+    with start("-n", "2", program, "wait", "stubborn", "0") as process:
+        running = pids(process, 2)
+        process.kill()
+        process.wait(30)
+        assert_ended(running)
+
+
+def assert_ended(running: list[int]) -> None:
+    for pid in running:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            signal.pidfd_send_signal(descriptor, 0)
+            import select
+
+            assert select.select([descriptor], [], [], 10)[0], f"process {pid} still runs"
+        except ProcessLookupError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def test_bad_input(program: str) -> None:
+    status, _, errors = launch("-n", "2")
+    assert status == 2
+    assert any("expected a program" in line for line in errors)
+    status, _, errors = launch("-n", "2", "--device", "nonesuch", program, "show")
+    assert status == 2
+    assert any("nonesuch" in line for line in errors)

@@ -1,0 +1,101 @@
+"""The beginning of jobs: slow, missing, wrong and killed processes."""
+
+from __future__ import annotations
+
+import signal
+
+from job_fixtures import StartJob
+
+MEET = "attempt(initialize); distributed.shutdown()"
+WAIT_SHORTLY = "attempt(initialize, initialization_timeout=3); distributed.shutdown()"
+
+
+def test_missing_processes_are_named(start_job: StartJob) -> None:
+    job = start_job(["attempt(initialize, initialization_timeout=2)", "attempt(initialize)", "", ""], wait=True)
+    job.start(0)
+    job.start(1)
+    for rank in (0, 1):
+        line = job[rank].hear("DeadlineExceededError")
+        assert "missing: process 2; process 3" in line
+        assert job[rank].wait() == 0
+
+
+def test_a_missing_leader_is_an_error_with_its_address(start_job: StartJob) -> None:
+    job = start_job(["", "attempt(initialize, initialization_timeout=1)"], wait=True)
+    job.start(0).wait()
+    line = job.start(1).hear("DeadlineExceededError")
+    assert f"process 0, which leads the job, did not answer in time at {job.address} (Connection refused)" in line
+    assert job[1].wait() == 0
+
+
+def test_slow_starters_are_waited_for_and_one_that_was_killed_may_come_again(start_job: StartJob) -> None:
+    job = start_job(["say('up');" + MEET] * 3, wait=True)
+    for rank in (0, 1):
+        job.start(rank).hear("up")
+    job[1].kill(signal.SIGKILL)
+    job[1].wait()
+    job.start(1)
+    job.start(2)
+    assert all("result <pjrt.distributed.job.Job" in lines[1] for lines in job.succeed())
+
+
+def test_two_processes_with_one_number_and_different_counts(start_job: StartJob) -> None:
+    sources = [
+        WAIT_SHORTLY,
+        "say('up')\n" + WAIT_SHORTLY,
+        "rank = 1; hear()\n" + WAIT_SHORTLY,
+        "count = 5\n" + WAIT_SHORTLY,
+    ]
+    job = start_job(sources)
+    assert "process 3 was started for a job of 5 processes, but process 0" in job[3].hear("InvalidArgumentError")
+    job[1].hear("up")
+    # The second process with number 1 comes once the leader has the first one: it waits for the third's refusal.
+    job[2].say()
+    refused = [rank for rank in (1, 2) if "in the job already" in "".join(_lines(job, rank))]
+    assert len(refused) == 1
+    job.wait()
+
+
+def _lines(job: object, rank: int) -> list[str]:
+    process = job[rank]  # type: ignore[index]
+    process.wait()
+    return list(process.lines)
+
+
+def test_a_port_in_use_and_a_job_that_runs_already(start_job: StartJob) -> None:
+    lines = start_job(
+        1,
+        """
+import socket
+taken = socket.create_server(("127.0.0.1", 0))
+attempt(distributed.initialize, f"127.0.0.1:{taken.getsockname()[1]}", 1, 0)
+initialize()
+attempt(initialize)
+distributed.shutdown()
+initialize()
+distributed.shutdown()
+""",
+    ).succeed()[0]
+    assert "UnavailableError" in lines[0]
+    assert "choose another port" in lines[0]
+    assert "FailedPreconditionError" in lines[1]
+    assert "call shutdown() first" in lines[1]
+
+
+def test_two_jobs_at_once(start_job: StartJob) -> None:
+    source = "job = initialize(); job.store.put('a', address.encode()); job.barrier('b'); say(job.store.get('a'))"
+    jobs = [start_job(2, source) for _ in range(2)]
+    for job in jobs:
+        assert job.succeed() == [[str(job.address.encode())]] * 2
+
+
+def test_a_process_that_is_killed_while_the_agents_connect(start_job: StartJob) -> None:
+    # The leader's agent waits for that of process 1, which ends between the two meetings.
+    dies = """
+from pjrt.distributed import job
+job.Agent = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
+initialize()
+"""
+    job = start_job(["attempt(initialize)", dies])
+    assert "process 1 (pid" in job[0].hear("UnavailableError")
+    assert job[0].wait() == 0
