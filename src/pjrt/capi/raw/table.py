@@ -115,6 +115,8 @@ class Table:
         if function is None:
             return None
         if not function.extension:
+            if function.minor > self.api_version[1]:
+                return None  # the slots behind those of a version had another meaning before they got theirs
             begin, offset, size = self.address, _FIRST_SLOT + 8 * function.index, self.size
         else:
             begin = self.extensions.get(function.extension, 0)

@@ -32,6 +32,14 @@ class Clients(Calls):
         """
         return self.new_client()
 
+    @functools.cached_property
+    def has_client(self) -> bool:
+        """Whether a client can be made: not where the plugin's hardware is missing."""
+        try:
+            return bool(self.client)
+        except Unsupported:
+            return False
+
     def new_client(self, **options: Any) -> int:
         """Return a further client, with the options of the user and these. The check destroys it, or leaves it.
 

@@ -7,7 +7,7 @@ import threading
 
 from pjrt.capi.layer.schema import ENUMS
 from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.executions import compile_options
+from pjrt.conformance.plugin.examples.handles import error as make_error
 from pjrt.conformance.plugin.subject import Subject
 
 _DESTROY = "PJRT_Error_Destroy"
@@ -19,16 +19,6 @@ _CODES = {number: name for name, number in ENUMS["PJRT_Error_Code"] if number}
 _THREADS = 16
 
 
-def failing_call(subject: Subject) -> int:
-    """Return the address of an error that the caller destroys."""
-    program = {"code": b"", "format": "invalid"}
-    error = subject.plugin.error_address(
-        "PJRT_Client_Compile", client=subject.client, program=program, compile_options=compile_options()
-    )
-    subject.expect(error, "PJRT_Client_Compile of an unknown format to fail", "that it succeeded")
-    return error
-
-
 @check("error.destroy.null", calls=(_DESTROY,), rule="An error to destroy can be a null pointer.")
 def _destroy_null(subject: Subject) -> None:
     for _ in range(3):
@@ -37,7 +27,7 @@ def _destroy_null(subject: Subject) -> None:
 
 @check("error.code.known", calls=(_CODE,), rule="An error has a status code of absl, other than OK.")
 def _code(subject: Subject) -> None:
-    error = failing_call(subject)
+    error = make_error(subject)
     code = subject.call(_CODE, error=error).code
     subject.expect(code in _CODES, "a code from 1 to 16", code)
     subject.call(_DESTROY, error=error)
@@ -45,7 +35,7 @@ def _code(subject: Subject) -> None:
 
 @check("error.message.text", calls=(_MESSAGE,), rule="An error has a human-readable message: text that is not empty.")
 def _message(subject: Subject) -> None:
-    error = failing_call(subject)
+    error = make_error(subject)
     result = subject.call(_MESSAGE, error=error)
     subject.expect(result.message, "a message", repr(result.message))
     subject.expect(result.message_size == len(result.message), "the message's size", result.message_size)
@@ -60,11 +50,11 @@ def _message(subject: Subject) -> None:
     rule="Code and message of an error live until it is destroyed, whatever other errors come and go.",
 )
 def _lifetime(subject: Subject) -> None:
-    first = failing_call(subject)
+    first = make_error(subject)
     before = subject.call(_MESSAGE, error=first)
     code = subject.call(_CODE, error=first).code
     for _ in range(100):
-        subject.call(_DESTROY, error=failing_call(subject))
+        subject.call(_DESTROY, error=make_error(subject))
     after = subject.call(_MESSAGE, error=first)
     subject.expect(after.struct_bytes == before.struct_bytes, "the same message at the same place", "another one")
     subject.expect(after.message == before.message, repr(before.message), repr(after.message))
@@ -78,7 +68,7 @@ def _lifetime(subject: Subject) -> None:
     rule="Each error belongs to the caller: two calls return two errors, and destroying one leaves the other.",
 )
 def _independent(subject: Subject) -> None:
-    first, second = failing_call(subject), failing_call(subject)
+    first, second = make_error(subject), make_error(subject)
     subject.expect(first != second, "two errors", "the same error twice")
     subject.call(_DESTROY, error=first)
     message = subject.call(_MESSAGE, error=second).message
@@ -140,7 +130,7 @@ def _in_threads(subject: Subject) -> None:
     rule="An error can be destroyed in another thread than the one that got it.",
 )
 def _another_thread(subject: Subject) -> None:
-    errors = [failing_call(subject) for _ in range(10)]
+    errors = [make_error(subject) for _ in range(10)]
 
     def destroy() -> None:
         for error in errors:
@@ -160,7 +150,7 @@ def _another_thread(subject: Subject) -> None:
 )
 def _payloads(subject: Subject) -> None:
     subject.require(_PAYLOADS)
-    error = failing_call(subject)
+    error = make_error(subject)
     keys: list[bytes] = []
 
     def visit(key: int, key_size: int, value: int, value_size: int, user_arg: int) -> None:

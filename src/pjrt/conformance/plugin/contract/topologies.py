@@ -6,8 +6,14 @@ import ctypes
 
 from pjrt.capi import raw
 from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.examples.handles import (
+    client_topology,
+    own_topology,
+    read_topology,
+    topology_bytes,
+)
+from pjrt.conformance.plugin.examples.handles import topology as some_topology
 from pjrt.conformance.plugin.named_values import expect_named_values
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 _OF_CLIENT = "PJRT_Client_TopologyDescription"
@@ -21,43 +27,6 @@ _FINGERPRINT = f"{_TOPOLOGY}Fingerprint"
 _KIND_IDS = f"{_TOPOLOGY}GetMemorySpaceKindIds"
 _SHAPE = f"{_TOPOLOGY}MakeCanonicalShapeForMemorySpace"
 _GETTERS = ("PlatformName", "PlatformVersion", "GetDeviceDescriptions", "Attributes", "Fingerprint")
-_NAMES = ("", "1", "1x1", "1x1x1", "v4:2x2x1", "v5e:2x2", "2x2")
-
-
-def _of_client(subject: Subject) -> int:
-    subject.require(_OF_CLIENT)
-    topology = subject.call(_OF_CLIENT, client=subject.client).topology
-    subject.expect(topology, "a topology", "a null pointer")
-    return int(topology)
-
-
-def _created(subject: Subject) -> int:
-    """Return a topology that is the caller's: by a name that the plugin takes, or from the bytes of the client's."""
-    subject.require(_CREATE)
-    refusals = []
-    for name in _NAMES:
-        result = subject.attempt(_CREATE, topology_name=name)
-        if result.error is None:
-            return int(result.topology)
-        refusals.append(result.error)
-    if not subject.plugin.has(_DESERIALIZE):
-        raise Unsupported(f"a topology by name: {refusals[0]}")
-    return _read(subject, _bytes(subject, _of_client(subject)))
-
-
-def _bytes(subject: Subject, topology: int) -> bytes:
-    subject.require(_SERIALIZE)
-    result = subject.call(_SERIALIZE, topology=topology)
-    subject.expect(result.serialized_topology_deleter, "a deleter", "a null pointer")
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(result.serialized_topology_deleter)(result.serialized_topology)
-    return bytes(result.serialized_bytes or b"")
-
-
-def _read(subject: Subject, data: bytes) -> int:
-    subject.require(_DESERIALIZE)
-    topology = subject.call(_DESERIALIZE, serialized_topology=data).topology
-    subject.expect(topology, "a topology", "a null pointer")
-    return int(topology)
 
 
 def _ids(subject: Subject, topology: int) -> list[int]:
@@ -73,7 +42,7 @@ def _ids(subject: Subject, topology: int) -> list[int]:
     over=_GETTERS,
 )
 def _stable(subject: Subject, name: str) -> None:
-    topology = _of_client(subject)
+    topology = some_topology(subject)
     function = f"{_TOPOLOGY}{name}"
     subject.require(function)
     answers = {subject.call(function, topology=topology).struct_bytes for _ in range(2)}
@@ -86,7 +55,7 @@ def _stable(subject: Subject, name: str) -> None:
     rule="The topology of a client has the client's platform.",
 )
 def _platform(subject: Subject) -> None:
-    name = subject.call(f"{_TOPOLOGY}PlatformName", topology=_of_client(subject)).platform_name
+    name = subject.call(f"{_TOPOLOGY}PlatformName", topology=client_topology(subject)).platform_name
     own = subject.call("PJRT_Client_PlatformName", client=subject.client).platform_name
     subject.expect(name == own, f"the platform {own!r}", repr(name))
 
@@ -98,7 +67,7 @@ def _platform(subject: Subject) -> None:
 )
 def _platform_version(subject: Subject) -> None:
     subject.require(f"{_TOPOLOGY}PlatformVersion")
-    version = subject.call(f"{_TOPOLOGY}PlatformVersion", topology=_of_client(subject)).platform_version
+    version = subject.call(f"{_TOPOLOGY}PlatformVersion", topology=some_topology(subject)).platform_version
     subject.expect(version is not None, "a text", "a null pointer")
     subject.expect(version.decode("utf-8", "replace").encode() == version, "a text in UTF-8", repr(version))
 
@@ -109,7 +78,7 @@ def _platform_version(subject: Subject) -> None:
     rule="The topology of a client describes the client's devices: the same ids, and the same kinds.",
 )
 def _devices(subject: Subject) -> None:
-    topology = _of_client(subject)
+    topology = client_topology(subject)
     subject.require(_DESCRIPTIONS)
     described = {
         subject.call("PJRT_DeviceDescription_Id", device_description=each).id: subject.call(
@@ -131,7 +100,7 @@ def _devices(subject: Subject) -> None:
     rule="The descriptions of a topology answer all questions of device descriptions.",
 )
 def _descriptions(subject: Subject) -> None:
-    topology = _of_client(subject)
+    topology = some_topology(subject)
     subject.require(_DESCRIPTIONS)
     for each in subject.call(_DESCRIPTIONS, topology=topology).descriptions or ():
         for name in ("Id", "ProcessIndex", "Kind", "DebugString", "ToString"):
@@ -147,7 +116,7 @@ def _descriptions(subject: Subject) -> None:
     rule="The topology of a client is owned by it: the same comes each time, and the caller does not destroy it.",
 )
 def _same(subject: Subject) -> None:
-    subject.expect(_of_client(subject) == _of_client(subject), "the same topology", "another one")
+    subject.expect(client_topology(subject) == client_topology(subject), "the same topology", "another one")
 
 
 @check(
@@ -169,7 +138,7 @@ def _goes_with_client(subject: Subject) -> None:
     rule="The attributes of a topology have names of their own, known types, and values of these types.",
 )
 def _attributes(subject: Subject) -> None:
-    topology = _of_client(subject)
+    topology = some_topology(subject)
     subject.require(f"{_TOPOLOGY}Attributes")
     expect_named_values(subject, subject.call(f"{_TOPOLOGY}Attributes", topology=topology), "attributes")
 
@@ -185,7 +154,7 @@ def _destroy_null(subject: Subject) -> None:
     rule="A topology that the caller makes describes devices with different ids, and is the caller's to destroy.",
 )
 def _by_name(subject: Subject) -> None:
-    topology = _created(subject)
+    topology = own_topology(subject)
     ids = _ids(subject, topology)
     subject.expect(ids, "descriptions of devices", "none")
     subject.expect(len(set(ids)) == len(ids), "different ids", ids)
@@ -198,7 +167,7 @@ def _by_name(subject: Subject) -> None:
     rule="Topologies are independent: those that are left answer when others are destroyed.",
 )
 def _several(subject: Subject) -> None:
-    topologies = [_created(subject) for _ in range(3)]
+    topologies = [own_topology(subject) for _ in range(3)]
     subject.expect(len(set(topologies)) == 3, "three topologies", "the same one")
     ids = _ids(subject, topologies[2])
     subject.call(_DESTROY, topology=topologies[0])
@@ -214,7 +183,7 @@ def _several(subject: Subject) -> None:
 )
 def _without_client(subject: Subject) -> None:
     client = subject.new_client()
-    topology = _created(subject)
+    topology = own_topology(subject)
     ids = _ids(subject, topology)
     subject.call("PJRT_Client_Destroy", client=client)
     subject.expect(_ids(subject, topology) == ids, f"the ids {ids}", "others")
@@ -256,8 +225,8 @@ def _unknown_option(subject: Subject) -> None:
     rule="The bytes of a topology can be keys of a cache: they are not empty, and the same each time.",
 )
 def _same_bytes(subject: Subject) -> None:
-    topology = _of_client(subject)
-    first, second = _bytes(subject, topology), _bytes(subject, topology)
+    topology = some_topology(subject)
+    first, second = topology_bytes(subject, topology), topology_bytes(subject, topology)
     subject.expect(first, "bytes", "none")
     subject.expect(first == second, "the same bytes each time", "others")
 
@@ -268,7 +237,7 @@ def _same_bytes(subject: Subject) -> None:
     rule="Each serialized topology lives until its own deleter is called.",
 )
 def _independent_bytes(subject: Subject) -> None:
-    topology = _of_client(subject)
+    topology = some_topology(subject)
     subject.require(_SERIALIZE)
     first, second = (subject.call(_SERIALIZE, topology=topology) for _ in range(2))
     delete = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -285,8 +254,8 @@ def _independent_bytes(subject: Subject) -> None:
     rule="A topology that was read from the bytes of another one describes the same devices.",
 )
 def _round_trip(subject: Subject) -> None:
-    topology = _of_client(subject)
-    again = _read(subject, _bytes(subject, topology))
+    topology = some_topology(subject)
+    again = read_topology(subject, topology_bytes(subject, topology))
     ids, expected = sorted(_ids(subject, again)), sorted(_ids(subject, topology))
     subject.expect(ids == expected, f"the device ids {expected}", ids)
     name = subject.call(f"{_TOPOLOGY}PlatformName", topology=again).platform_name
@@ -313,10 +282,10 @@ def _damaged(subject: Subject, data: bytes) -> None:
     rule="Equal topologies have equal fingerprints: that of a client's, and that of the one read from its bytes.",
 )
 def _fingerprint(subject: Subject) -> None:
-    topology = _of_client(subject)
+    topology = some_topology(subject)
     subject.require(_FINGERPRINT)
     first = subject.call(_FINGERPRINT, topology=topology).fingerprint
-    again = _read(subject, _bytes(subject, topology))
+    again = read_topology(subject, topology_bytes(subject, topology))
     second = subject.call(_FINGERPRINT, topology=again).fingerprint
     subject.expect(first == second, f"the fingerprint {first}", second)
     subject.call(_DESTROY, topology=again)
@@ -328,7 +297,7 @@ def _fingerprint(subject: Subject) -> None:
     rule="The ids of kinds of memory that the topology of a client states are those of the client's memories.",
 )
 def _kind_ids(subject: Subject) -> None:
-    topology = _of_client(subject)
+    topology = client_topology(subject)
     subject.require(_KIND_IDS, "PJRT_Memory_Kind_Id", "PJRT_Client_AddressableMemories")
     stated = sorted(subject.call(_KIND_IDS, topology=topology).memory_space_kind_ids or ())
     memories = subject.call("PJRT_Client_AddressableMemories", client=subject.client).addressable_memories or ()
@@ -342,7 +311,7 @@ def _kind_ids(subject: Subject) -> None:
     rule="A topology has a canonical shape of an array for each kind of memory that it states.",
 )
 def _canonical_shape(subject: Subject) -> None:
-    topology = _of_client(subject)
+    topology = some_topology(subject)
     subject.require(_SHAPE, _KIND_IDS)
     for kind in subject.call(_KIND_IDS, topology=topology).memory_space_kind_ids or ():
         result = subject.call(_SHAPE, topology=topology, memory_space_kind_id=kind, dims=[2, 3], element_type="F32")

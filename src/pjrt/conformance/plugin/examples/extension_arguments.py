@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from pjrt.conformance.plugin.examples.handles import HANDLES, buffer, client_topology
+from pjrt.capi import raw
+from pjrt.conformance.plugin.examples.handles import HANDLES, buffer, topology
 from pjrt.conformance.plugin.subject import Subject
 
 Arguments = dict[str, Any]
+_numbers = itertools.count()
 _SHAPE: Arguments = {"type": "F32", "dims": [2, 3]}
 
 
@@ -43,8 +46,12 @@ def _host_memory(subject: Subject) -> Arguments:
 
 EXTENSION_ARGUMENTS: dict[str, Callable[[Subject], Arguments]] = {
     "PJRT_Layouts_PJRT_Client_GetDefaultLayout": lambda s: {"client": s.client, **_SHAPE},
-    "PJRT_Layouts_PJRT_Topology_GetDefaultLayout": lambda s: {"topology_description": client_topology(s), **_SHAPE},
-    "PJRT_FFI_Type_Register": lambda s: {"type_name": "pjrt.conformance.Example", "type_id": 0},
+    "PJRT_Layouts_PJRT_Topology_GetDefaultLayout": lambda s: {"topology_description": topology(s), **_SHAPE},
+    "PJRT_FFI_Type_Register": lambda _: {
+        "type_name": f"pjrt.conformance.Example{next(_numbers)}",  # a name gets an id once
+        "type_id": 0,
+        "type_info": raw.Struct("PJRT_FFI_Type_Info"),
+    },
     "PJRT_FFI_UserData_Add": lambda s: {
         "context": HANDLES["PJRT_ExecuteContext"](s),
         "user_data": {"type_id": 42, "data": np.zeros(8, np.uint8).ctypes.data},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import numpy as np
@@ -32,14 +33,16 @@ def own_event(subject: Subject) -> int:
 
 
 def error(subject: Subject) -> int:
-    """Return the address of an error."""
-    address = subject.plugin.error_address(
-        "PJRT_Client_Compile",
-        client=subject.client,
-        program={"code": b"", "format": "invalid"},
-        compile_options=compile_options(),
-    )
-    subject.expect(address, "PJRT_Client_Compile of an unknown format to fail", "that it succeeded")
+    """Return the address of an error: of a program of an unknown format, or of a client that cannot be made."""
+    if subject.has_client:
+        function = "PJRT_Client_Compile"
+        program = {"code": b"", "format": "invalid"}
+        fields = {"client": subject.client, "program": program, "compile_options": compile_options()}
+    else:
+        function = "PJRT_Client_Create"
+        fields = {"create_options": [raw.named_value(*option) for option in subject.options.items()]}
+    address = subject.plugin.error_address(function, **fields)
+    subject.expect(address, f"{function} to fail", "that it succeeded")
     return address
 
 
@@ -49,7 +52,14 @@ def loaded_executable(subject: Subject) -> int:
 
 
 def executable(subject: Subject) -> int:
-    """Return the executable of the program ``add``."""
+    """Return the executable of the program ``add``; without a client, one for a topology."""
+    if not subject.has_client:
+        fields = {
+            "topology": topology(subject),
+            "program": subject.program("add"),
+            "compile_options": compile_options(),
+        }
+        return _made(subject, "PJRT_Compile", "executable", **fields)
     loaded = loaded_executable(subject)
     return int(subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable)
 
@@ -65,23 +75,59 @@ def transfer_manager(subject: Subject) -> int:
 
 def client_topology(subject: Subject) -> int:
     """Return the topology of the client."""
-    return _made(subject, "PJRT_Client_TopologyDescription", "topology", client=subject.client)
+    topology = _made(subject, "PJRT_Client_TopologyDescription", "topology", client=subject.client)
+    subject.expect(topology, "a topology", "a null pointer")
+    return topology
+
+
+def topology(subject: Subject) -> int:
+    """Return the topology of the client; without a client, one by a name."""
+    return client_topology(subject) if subject.has_client else own_topology(subject)
 
 
 def topology_name(subject: Subject) -> str:
     """Return a name of which the plugin makes a topology."""
+    name, made = _topology_by_name(subject)
+    if not made:
+        raise Unsupported("a topology by a common name")
+    subject.call("PJRT_TopologyDescription_Destroy", topology=made)
+    return name
+
+
+def own_topology(subject: Subject) -> int:
+    """Return a topology that the caller destroys, by a name that the plugin takes, or from the client's bytes."""
+    _, made = _topology_by_name(subject)
+    if made:
+        return made
+    if not subject.plugin.has("PJRT_TopologyDescription_Deserialize"):
+        raise Unsupported("a topology by a common name")
+    return read_topology(subject, topology_bytes(subject, client_topology(subject)))
+
+
+def topology_bytes(subject: Subject, topology: int) -> bytes:
+    """Return the bytes of a topology."""
+    subject.require("PJRT_TopologyDescription_Serialize")
+    result = subject.call("PJRT_TopologyDescription_Serialize", topology=topology)
+    subject.expect(result.serialized_topology_deleter, "a deleter", "a null pointer")
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(result.serialized_topology_deleter)(result.serialized_topology)
+    return bytes(result.serialized_bytes or b"")
+
+
+def read_topology(subject: Subject, data: bytes) -> int:
+    """Return a topology, which the caller destroys, from its bytes."""
+    topology = _made(subject, "PJRT_TopologyDescription_Deserialize", "topology", serialized_topology=data)
+    subject.expect(topology, "a topology", "a null pointer")
+    return topology
+
+
+def _topology_by_name(subject: Subject) -> tuple[str, int]:
+    """Return the first name of which the plugin makes a topology, and the topology; 0 if there is none."""
     subject.require("PJRT_TopologyDescription_Create")
     for name in _TOPOLOGY_NAMES:
         result = subject.attempt("PJRT_TopologyDescription_Create", topology_name=name)
         if result.error is None:
-            subject.call("PJRT_TopologyDescription_Destroy", topology=result.topology)
-            return name
-    raise Unsupported("a topology by a common name")
-
-
-def own_topology(subject: Subject) -> int:
-    """Return a topology that the caller destroys."""
-    return _made(subject, "PJRT_TopologyDescription_Create", "topology", topology_name=topology_name(subject))
+            return name, int(result.topology)
+    return "", 0
 
 
 def _tracking_event(subject: Subject) -> int:
@@ -100,10 +146,17 @@ def alias(subject: Subject) -> int:
     )  # fmt: skip
 
 
+def _description(subject: Subject) -> int:
+    if subject.has_client:
+        return subject.description(subject.device)
+    function = "PJRT_TopologyDescription_GetDeviceDescriptions"
+    return int(subject.call(function, topology=topology(subject)).descriptions[0])
+
+
 def _memory_description(subject: Subject) -> int:
     function = "PJRT_DeviceDescription_MemoryDescriptions"
     subject.require(function)
-    description = subject.description(subject.device)
+    description = _description(subject)
     memories = subject.call(function, device_description=description).memory_descriptions
     if not memories:
         raise Unsupported("descriptions of memories")
@@ -143,7 +196,7 @@ def _made(subject: Subject, function: str, field: str, /, **fields: object) -> i
 HANDLES: dict[str, Callable[[Subject], int]] = {
     "PJRT_Client": lambda subject: subject.client,
     "PJRT_Device": lambda subject: subject.device,
-    "PJRT_DeviceDescription": lambda subject: subject.description(subject.device),
+    "PJRT_DeviceDescription": _description,
     "PJRT_Memory": lambda subject: subject.memory,
     "PJRT_MemoryDescription": _memory_description,
     "PJRT_Buffer": buffer,
@@ -153,7 +206,7 @@ HANDLES: dict[str, Callable[[Subject], int]] = {
     "PJRT_Executable": executable,
     "PJRT_LoadedExecutable": loaded_executable,
     "PJRT_ExecuteContext": _context,
-    "PJRT_TopologyDescription": client_topology,
+    "PJRT_TopologyDescription": topology,
     "PJRT_AsyncHostToDeviceTransferManager": transfer_manager,
     "PJRT_AsyncTrackingEvent": _tracking_event,
     "PJRT_FulfillAliasBufferCallback": alias,

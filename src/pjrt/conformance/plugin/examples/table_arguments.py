@@ -23,6 +23,11 @@ def _array() -> np.ndarray[Any, Any]:
     return np.arange(4, dtype=np.float32)
 
 
+def _create(subject: Subject) -> Arguments:
+    subject.client  # noqa: B018  # or the reason why none can be made
+    return {"create_options": [raw.named_value(*option) for option in subject.options.items()]}
+
+
 def _ids(subject: Subject) -> Arguments:
     description = subject.description(subject.device)
     return {
@@ -43,7 +48,7 @@ def _compile(subject: Subject) -> Arguments:
 
 
 def _compile_for_topology(subject: Subject) -> Arguments:
-    topology = handles.client_topology(subject)
+    topology = handles.topology(subject)
     return {"topology": topology, "program": subject.program("add"), "compile_options": compile_options()}
 
 
@@ -79,9 +84,7 @@ def _serialized(subject: Subject) -> Arguments:
 
 
 def _serialized_topology(subject: Subject) -> Arguments:
-    function = "PJRT_TopologyDescription_Serialize"
-    subject.require(function)
-    return {"serialized_topology": subject.call(function, topology=handles.client_topology(subject)).serialized_bytes}
+    return {"serialized_topology": handles.topology_bytes(subject, handles.topology(subject))}
 
 
 def _view(subject: Subject) -> Arguments:
@@ -123,7 +126,7 @@ def _mapped(subject: Subject) -> Arguments:
 def _canonical_shape(subject: Subject) -> Arguments:
     function = "PJRT_TopologyDescription_GetMemorySpaceKindIds"
     subject.require(function)
-    topology = handles.client_topology(subject)
+    topology = handles.topology(subject)
     kinds = subject.call(function, topology=topology).memory_space_kind_ids
     if not kinds:
         raise Unsupported("kinds of memory of a topology")
@@ -147,7 +150,7 @@ TABLE_ARGUMENTS: dict[str, Callable[[Subject], Arguments]] = {
     "PJRT_Error_ForEachPayload": lambda s: {"error": handles.error(s), "visitor": lambda *_: None, "user_arg": 0},
     "PJRT_Event_OnReady": lambda s: {"event": handles.ready_event(s), "callback": lambda *_: None, "user_arg": 0},
     "PJRT_Event_Set": lambda s: {"event": handles.own_event(s), "error_code": "OK"},
-    "PJRT_Client_Create": lambda s: {"create_options": [raw.named_value(*option) for option in s.options.items()]},
+    "PJRT_Client_Create": _create,
     "PJRT_Client_Destroy": lambda s: {"client": s.new_client()},
     "PJRT_Client_LookupDevice": _ids,
     "PJRT_Client_LookupAddressableDevice": _local_ids,
