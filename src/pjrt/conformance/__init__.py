@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pjrt.conformance.operation_table import cases_of, operations
     from pjrt.conformance.plugin.plugin_report import PluginReport
     from pjrt.conformance.plugin.plugin_test import check_plugin
+    from pjrt.conformance.plugin.samples import write_programs
     from pjrt.conformance.plugin.zygote_process import UnloadableError
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "check_device",
     "check_plugin",
     "operations",
+    "write_programs",
 ]
 
 _HOMES = {
@@ -48,6 +50,7 @@ _HOMES = {
     ".operation_table": "cases_of operations",
     ".plugin.plugin_report": "PluginReport",
     ".plugin.plugin_test": "check_plugin",
+    ".plugin.samples": "write_programs",
     ".plugin.zygote_process": "UnloadableError",
     # pytest looks for its hooks in the module that -p names.
     ".pytest_plugin": "pytest_addoption pytest_configure pytest_collection_modifyitems pytest_sessionfinish",

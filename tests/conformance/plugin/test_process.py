@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -92,11 +93,11 @@ def test_a_process_that_is_started_anew_does_the_same(
     unruly_library: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """For systems that cannot fork."""
-    child = SpawnedChild(str(tmp_path), 0)
-    for fault, verdict in (("none", Verdict.PASSED), ("crash", Verdict.CRASHED), ("hang", Verdict.HUNG)):
-        monkeypatch.setenv("UNRULY", fault)
-        child.start(Task(str(unruly_library)), FILTERS[0], 5.0)
-        while not child.ended():
-            wait_for_any([child])
-        assert child.outcome().verdict is verdict
-    assert "PJRT_Client_LookupDevice" in child.outcome().call
+    with contextlib.closing(SpawnedChild(str(tmp_path), 0)) as child:
+        for fault, verdict in (("none", Verdict.PASSED), ("crash", Verdict.CRASHED), ("hang", Verdict.HUNG)):
+            monkeypatch.setenv("UNRULY", fault)
+            child.start(Task(str(unruly_library)), FILTERS[0], 8.0)
+            while not child.ended():
+                wait_for_any([child])
+            assert child.outcome().verdict is verdict
+            assert ("PJRT_Client_LookupDevice" in child.outcome().call) is verdict.is_failure

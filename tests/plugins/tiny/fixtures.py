@@ -36,6 +36,13 @@ def no_symbol_library(tiny_cache: Path) -> Path:
     return build.build_other("no_symbol", tiny_cache)
 
 
+@pytest.fixture(scope="session")
+def unruly_library(tiny_library: Path, tiny_cache: Path) -> Path:
+    """The tiny plugin with functions that do to its process what the variable UNRULY names, or answer wrongly."""
+    source = build.other_source("unruly_process")
+    return build.build([source], tiny_cache, "libunruly_process.so", [f'-DTINY_LIBRARY="{tiny_library}"'])
+
+
 @pytest.fixture
 def tiny_copy(tiny_library: Path, tmp_path: Path) -> Callable[..., Control]:
     """A factory of copies of the tiny plugin, each with faults and counts of its own, shaped before it is loaded.

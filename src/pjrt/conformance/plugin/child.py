@@ -71,9 +71,10 @@ class Child:
         return self._status is not None
 
     def close(self) -> None:
-        """End the process, if one runs."""
+        """End the process, if one runs, and close the files."""
         if self._name and self._status is None:
             self._kill()
+        self._printed.close()
 
     def loading(self) -> dict[str, Any]:
         """Return what came of loading the plugin: the facts about it, or the reason why it cannot be loaded."""

@@ -18,6 +18,9 @@ _FORMAT = "pjrt conformance report"
 _VERSION = 1
 """The version of the file format; a later one has fields that this version of the package does not know."""
 
+_MOST_FAILURES = 50
+_MOST_CHARACTERS = 160
+
 
 @dataclass(frozen=True, slots=True)
 class PluginReport:
@@ -117,16 +120,22 @@ class PluginReport:
             raise DataLossError(f"{name}: the report is damaged ({error!r}); make it again") from error
 
     def __str__(self) -> str:
-        lines = []
-        for each in self.failures:
+        lines: list[str] = []
+        rule = ""
+        for each in self.failures[:_MOST_FAILURES]:
             lines.append(f"{each.verdict}: {each.check}: {each.message}")
-            lines.append(f"    rule: {each.rule}")
+            if each.rule != rule:
+                rule = each.rule
+                lines.append(f"    rule: {rule}")
             if each.call:
                 lines.append(f"    in {each.call}")
+        if len(self.failures) > _MOST_FAILURES:
+            lines.append(f"{len(self.failures) - _MOST_FAILURES} more failures; --output and --html have all")
         if self.facts.get("problem"):
             lines.append(f"without a client: {self.facts['problem']}")
         for reason, count in self.unsupported.items():
-            lines.append(f"unsupported: {reason} ({count} {'check' if count == 1 else 'checks'})")
+            short = reason if len(reason) <= _MOST_CHARACTERS else f"{reason[:_MOST_CHARACTERS]}…"
+            lines.append(f"unsupported: {short} ({count} {'check' if count == 1 else 'checks'})")
         lines += [f"advice: {each.check}: {text}" for each in self.outcomes for text in each.advice]
         counts = ", ".join(f"{number} {verdict}" for verdict, number in self.counts.items() if number)
         lines.append(f"{self.plugin}: {counts or 'no checks'}, in {self.seconds:.1f} s")

@@ -16,6 +16,7 @@ from pjrt.api.errors import InvalidArgumentError, NotFoundError
 from pjrt.api.program import Program
 from pjrt.conformance.plugin.execution_samples import EXECUTION_SAMPLES
 from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.models.output_path import writing
 
 SAMPLES = {
     "identity": "func.func public @main(%x: tensor<$T>) -> tensor<$T> {\n  return %x : tensor<$T>\n}",
@@ -104,6 +105,27 @@ class Samples:
             if path.name.rpartition(".")[0] == stem:
                 return _read(path)
         raise Unsupported(f"the program {stem}, which is not in {self.folder}")
+
+
+def write_programs(folder: str | os.PathLike[str]) -> list[str]:
+    """Write the programs that checks need to files, to be translated for a plugin that reads no StableHLO.
+
+    Args:
+        folder: the folder, which is made if it does not exist.
+
+    Returns:
+        The names of the files.
+
+    Raises:
+        InvalidArgumentError: the files cannot be written.
+    """
+    samples = Samples()
+    names = [f"{name}.mlir" for name in SAMPLES]
+    with writing(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        for name, file in zip(SAMPLES, names, strict=True):
+            (Path(folder) / file).write_bytes(samples.program(name, "4xf32").code)
+    return names
 
 
 def _read(path: Path) -> Program:
