@@ -289,6 +289,10 @@ class Job:
         self._check()
         self._preemption.announce()
 
+    def absence(self, process_index: int) -> PjrtError | None:
+        """Return the error of work that needs a process which has left, or wants to; ``None`` if it is there."""
+        return self._failure or self._membership.absence(process_index)
+
     def live_processes(self) -> Mapping[int, int]:
         """Return the processes that are there, and how often each had been there before."""
         self._check()

@@ -96,9 +96,11 @@ class Collectives(abc.ABC):
         """
         raise NotImplementedError
 
-    @property
-    def failure(self) -> PjrtError | None:
-        """The error that has ended all exchanges; ``None`` as long as there is none."""
+    def failure(self, group: ProcessGroup) -> PjrtError | None:
+        """Return the error with which exchanges in a group end, or will never end; ``None`` as long as there is none.
+
+        It is asked for about ten times a second while a call is under way.
+        """
         return None
 
     @abc.abstractmethod

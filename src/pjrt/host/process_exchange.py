@@ -167,11 +167,11 @@ class ProcessExchange:
                 calls, collectives = list(self._calls), self._collectives
             if collectives is None:
                 return
-            now, failure = time.monotonic(), collectives.failure
             for call in calls:
+                failure = collectives.failure(call.group)
                 if failure is not None:
                     call.launch.poison(failure)
-                elif call.deadline < now:
+                elif call.deadline < time.monotonic():
                     others = [n for n in call.group.process_indices if n != self._membership.process_index]
                     call.launch.poison(
                         DeadlineExceededError(

@@ -168,3 +168,23 @@ distributed.shutdown()
         assert own[1] == "True"
         assert own[2] == "[21.0, 21.0] [6.0, 6.0]"
         assert own[3:] == ([] if rank == 1 else ["[8.0]"]) + ["[]"]
+
+
+def test_a_process_that_has_left_is_named(start_job: StartJob) -> None:
+    """It waits for the others when it ends, so its connections are still open."""
+    start = (
+        SUM
+        + """
+initialize()
+from pjrt.devices.collectives import engine
+engine._LEAVING_SECONDS = 0.5
+client = pjrt.client("reference", num_devices=1)
+executable = compiled(client, program(2))
+say("sum", outcome(executable.execute(buffers(client, executable))))
+"""
+    )
+    wait = 'say("left", outcome(executable.execute(buffers(client, executable))))'
+    lines = start_job([start, start + wait]).succeed()
+    (error,) = [line for line in lines[1] if "left " in line and "Gloo" not in line]
+    assert error.startswith("left UnavailableError: process 0 (pid")
+    assert "has called shutdown()" in error

@@ -43,6 +43,7 @@ _HEARTBEAT_SECONDS = 100.0
 """XLA's own default. A process that ends is noticed at once, and one whose machine is lost after this time."""
 
 _GRACE_SECONDS = 0.5
+_LEAVING_SECONDS = 5.0
 _PAUSE_SECONDS = 0.02
 _LONGEST_SECONDS = 1e6
 
@@ -83,6 +84,7 @@ class XlaCollectives(Collectives):
         self._lock = threading.Lock()
         self._error: PjrtError | None = None
         self._programs: dict[Any, _Program] = {}
+        self._absent_since: dict[int, float] = {}
         self._job = join(
             key_value_store, process_index, len(device_counts), name=name, heartbeat_timeout=_HEARTBEAT_SECONDS
         )
@@ -169,9 +171,17 @@ class XlaCollectives(Collectives):
             size,
         )
 
-    @property
-    def failure(self) -> PjrtError | None:
-        return self._error
+    def failure(self, group: ProcessGroup) -> PjrtError | None:
+        if self._error is not None:
+            return self._error
+        for process in group.process_indices:
+            absence = None if process == self._job.process_index else self._job.absence(process)
+            if absence is not None:
+                # It may have done its part, and the last bytes be on their way.
+                since = self._absent_since.setdefault(process, time.monotonic())
+                if time.monotonic() - since > _LEAVING_SECONDS:
+                    return absence
+        return None
 
     def fail(self, error: PjrtError) -> None:
         if self._is_first(error):
@@ -270,12 +280,10 @@ class XlaCollectives(Collectives):
         while time.monotonic() < deadline:
             with contextlib.suppress(PjrtError):
                 return _reported(self._job.store.try_get(_FAILED))
-            if self._job.failure is not None:
-                return self._job.failure
-            with contextlib.suppress(PjrtError):
-                gone = sorted(others - set(self._job.live_processes()))
-                if gone:
-                    return UnavailableError(f"process {gone[0]} has left, and does not come to the collective")
+            for process in sorted(others):
+                absence = self._job.absence(process)
+                if absence is not None:
+                    return absence
             time.sleep(_PAUSE_SECONDS)
         return UnavailableError(f"one of the processes {sorted(others)} closed its connection: {error.message}")
 
