@@ -57,8 +57,8 @@ class Barriers:
             if absence is not None:
                 raise absence
         # A process that has joined again has made none of the earlier calls, so the barriers of before do not count.
-        launches = self._membership.launches(participants)
-        key = f"{name}#{launches}" if launches else name
+        rejoins = self._membership.rejoins(participants)
+        key = f"{name}#{rejoins}" if rejoins else name
         timeout = min(max(timeout, 0.0), LONGEST_SECONDS)
         whole = len(participants) == self._process_count
         try:

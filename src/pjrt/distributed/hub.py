@@ -67,7 +67,7 @@ class Hub:
         self._notice = notice
         self._guests: dict[int, _Guest] = {}
         self._ended: dict[int, str] = {}
-        self._launches: dict[int, int] = {}
+        self._rejoins: dict[int, int] = {}
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -186,8 +186,8 @@ class Hub:
 
     async def _serve(self, hello: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         index = int(hello["process_index"])
-        launch = self._launches[index] = self._launches.get(index, -1) + 1
-        member = Member(index, str(hello["host"]), int(hello["pid"]), launch)
+        rejoins = self._rejoins[index] = self._rejoins.get(index, -1) + 1
+        member = Member(index, str(hello["host"]), int(hello["pid"]), rejoins)
         guest = self._guests[index] = _Guest(member, writer)
         self._ended.pop(index, None)
         if self._started:

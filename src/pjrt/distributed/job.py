@@ -296,7 +296,7 @@ class Job:
     def live_processes(self) -> Mapping[int, int]:
         """Return the processes that are there, and how often each had been there before."""
         self._check()
-        return {index: member.launch for index, member in self._membership.live().items()}
+        return {index: member.rejoins for index, member in self._membership.live().items()}
 
     def _check(self) -> None:
         self._raise_failure()

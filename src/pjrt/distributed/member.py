@@ -17,13 +17,13 @@ class Member:
         process_index: its number in the job.
         host: the name of its host.
         pid: its process identifier on its host.
-        launch: how often a process with this number has joined before it.
+        rejoins: how often a process with this number had joined before it.
     """
 
     process_index: int
     host: str
     pid: int
-    launch: int = 0
+    rejoins: int = 0
 
     def __str__(self) -> str:
         leads = ", which leads the job" if self.process_index == 0 else ""
@@ -37,7 +37,7 @@ class Member:
     @classmethod
     def read(cls, fields: Mapping[str, Any]) -> Member:
         """Return the member that ``fields`` describes."""
-        return cls(int(fields["process_index"]), str(fields["host"]), int(fields["pid"]), int(fields["launch"]))
+        return cls(int(fields["process_index"]), str(fields["host"]), int(fields["pid"]), int(fields["rejoins"]))
 
     def fields(self) -> dict[str, Any]:
         """Return the member as values that JSON has."""

@@ -28,10 +28,10 @@ class Membership:
         with self._lock:
             return {index: member for index, member in sorted(self._members.items()) if index not in self._ended}
 
-    def launches(self, processes: Iterable[int]) -> int:
+    def rejoins(self, processes: Iterable[int]) -> int:
         """Return how often processes have joined again, in all."""
         with self._lock:
-            return sum(self._members[index].launch for index in processes)
+            return sum(self._members[index].rejoins for index in processes)
 
     def join(self, member: Member) -> None:
         """Note that a process has joined, again."""
