@@ -21,6 +21,7 @@ UNSUPPORTED = {
     "reference": {"official.compile"},
 }
 OF_GPUS = {
+    "official.gpu.create_explicit_topology",
     "official.gpu.create_client_with_kv_callback",
     "official.gpu.invalid_allocator_options",
     "official.gpu.unavailable_platform_name",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from pjrt.capi import raw
 from pjrt.conformance.plugin.executions import compile_options
 from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
+from pjrt.plugins.discovery.vendors.gpu_targets import cuda_options, rocm_options
 
 _TOPOLOGY_NAMES = ("", "1", "1x1", "1x1x1", "v4:2x2x1", "v5e:2x2", "2x2")
 
@@ -85,18 +87,18 @@ def topology(subject: Subject) -> int:
     return client_topology(subject) if subject.has_client else own_topology(subject)
 
 
-def topology_name(subject: Subject) -> str:
-    """Return a name of which the plugin makes a topology."""
-    name, made = _topology_by_name(subject)
+def topology_arguments(subject: Subject) -> dict[str, Any]:
+    """Return the arguments of which the plugin makes a topology."""
+    arguments, made = _created_topology(subject)
     if not made:
         raise Unsupported("a topology by a common name")
     subject.call("PJRT_TopologyDescription_Destroy", topology=made)
-    return name
+    return arguments
 
 
 def own_topology(subject: Subject) -> int:
     """Return a topology that the caller destroys, by a name that the plugin takes, or from the client's bytes."""
-    _, made = _topology_by_name(subject)
+    _, made = _created_topology(subject)
     if made:
         return made
     if not subject.plugin.has("PJRT_TopologyDescription_Deserialize"):
@@ -120,14 +122,21 @@ def read_topology(subject: Subject, data: bytes) -> int:
     return topology
 
 
-def _topology_by_name(subject: Subject) -> tuple[str, int]:
-    """Return the first name of which the plugin makes a topology, and the topology; 0 if there is none."""
+def _created_topology(subject: Subject) -> tuple[dict[str, Any], int]:
+    """Return the first arguments of which the plugin makes a topology, and the topology; 0 if there is none."""
     subject.require("PJRT_TopologyDescription_Create")
-    for name in _TOPOLOGY_NAMES:
-        result = subject.attempt("PJRT_TopologyDescription_Create", topology_name=name)
+    options = [gpu_options("cuda", "h100:1x1x2"), gpu_options("rocm", "mi300x:1x1x2")]
+    for arguments in [*({"topology_name": name} for name in _TOPOLOGY_NAMES), *options]:
+        result = subject.attempt("PJRT_TopologyDescription_Create", **arguments)
         if result.error is None:
-            return name, int(result.topology)
-    return "", 0
+            return arguments, int(result.topology)
+    return {}, 0
+
+
+def gpu_options(platform: str, name: str) -> dict[str, Any]:
+    """Return the arguments of which XLA's plugins for GPUs make a topology of GPUs that need not be here."""
+    options = {"cuda": cuda_options, "rocm": rocm_options}[platform](name) or {}
+    return {"create_options": [raw.named_value(*option) for option in options.items()]}
 
 
 def _tracking_event(subject: Subject) -> int:

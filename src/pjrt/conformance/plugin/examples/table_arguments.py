@@ -188,7 +188,7 @@ TABLE_ARGUMENTS: dict[str, Callable[[Subject], Arguments]] = {
     "PJRT_Buffer_CopyToDevice": _other_device,
     "PJRT_Buffer_CopyToMemory": _other_memory,
     "PJRT_Buffer_Bitcast": lambda s: {"buffer": handles.buffer(s), "element_type": "S32", "dims": [4]},
-    "PJRT_TopologyDescription_Create": lambda s: {"topology_name": handles.topology_name(s)},
+    "PJRT_TopologyDescription_Create": handles.topology_arguments,
     "PJRT_TopologyDescription_Destroy": lambda s: {"topology": handles.own_topology(s)},
     "PJRT_TopologyDescription_Deserialize": _serialized_topology,
     "PJRT_TopologyDescription_MakeCanonicalShapeForMemorySpace": _canonical_shape,

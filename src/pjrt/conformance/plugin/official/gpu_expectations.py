@@ -7,6 +7,7 @@ import numpy as np
 from pjrt.api.element_type import ElementType
 from pjrt.capi import raw
 from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.examples.handles import gpu_options
 from pjrt.conformance.plugin.official.buffer_expectations import FLOATS
 from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
@@ -198,6 +199,34 @@ def _create_topology(subject: Subject) -> None:
     name = subject.call("PJRT_TopologyDescription_PlatformName", topology=topology).platform_name
     subject.expect(name, "the name of a platform", repr(name))
     subject.call("PJRT_TopologyDescription_Destroy", topology=topology)
+
+
+@check(
+    "official.gpu.create_explicit_topology",
+    calls=(_TOPOLOGY, "PJRT_TopologyDescription_GetDeviceDescriptions", "PJRT_DeviceDescription_Id"),
+    rule="A topology of 16 slices with 2 hosts of 4 GPUs each, which need not be here, describes 128 devices with the "
+    "ids 0 to 127 in 32 processes.",
+    over={"cuda": "v100", "rocm": "mi300x"},
+)
+def _explicit_topology(subject: Subject, gpu: str) -> None:
+    platform = {"v100": "cuda", "mi300x": "rocm"}[gpu]
+    result = subject.attempt(_TOPOLOGY, **gpu_options(platform, f"{gpu}:16x2x4"))
+    if result.error is not None:
+        raise Unsupported("the options of topologies of GPUs")
+    function = "PJRT_TopologyDescription_GetDeviceDescriptions"
+    descriptions = subject.call(function, topology=result.topology).descriptions or []
+    if len(descriptions) != 128:
+        name = subject.call("PJRT_TopologyDescription_PlatformName", topology=result.topology).platform_name
+        if name.decode() not in _GPUS:
+            raise Unsupported("the options of topologies of GPUs")
+    ids = [subject.call("PJRT_DeviceDescription_Id", device_description=each).id for each in descriptions]
+    subject.expect(ids == list(range(128)), "the ids 0 to 127", ids)
+    processes = {
+        subject.call("PJRT_DeviceDescription_ProcessIndex", device_description=each).process_index
+        for each in descriptions
+    }
+    subject.expect(len(processes) == 32, "32 processes", len(processes))
+    subject.call("PJRT_TopologyDescription_Destroy", topology=result.topology)
 
 
 @check(
