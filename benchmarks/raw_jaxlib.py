@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -64,3 +64,51 @@ class RawExecutable:
 
     def __call__(self, *arguments: _jax.ArrayImpl) -> list[_jax.ArrayImpl]:
         return self._execute(arguments).consume_with_handlers(self._handlers)
+
+
+class RawJob:
+    """One of several processes with a CPU client of one device each, over jaxlib's coordination service and gloo."""
+
+    def __init__(self, address: str, rank: int, processes: int) -> None:
+        port = address.rpartition(":")[2]
+        self._service = _jax.get_distributed_runtime_service(f"[::]:{port}", processes) if rank == 0 else None
+        self._agent = _jax.get_distributed_runtime_client(address, rank, shutdown_on_destruction=False)
+        self._agent.connect()
+        self.client = _jax.get_tfrt_cpu_client(
+            distributed_client=self._agent,
+            node_id=rank,
+            num_nodes=processes,
+            num_devices=1,
+            collectives=_jax.make_gloo_tcp_collectives(distributed_client=self._agent),
+        )
+        (self.device,) = self.client.local_devices()
+        self.devices = _jax.DeviceList(tuple(self.client.devices()))
+        self.sharding = _jax.GSPMDSharding(self.devices, xla_client.HloSharding.replicate())
+
+    def call(self, code: str, argument: np.ndarray) -> Callable[[], _jax.ArrayImpl]:
+        """Return the call that runs a program of one argument and one result of the same type on all processes."""
+        aval = Aval(argument.shape, argument.dtype)
+        options = xla_client.CompileOptions()
+        options.num_replicas = options.executable_build_options.num_replicas = len(self.devices)
+        options.device_assignment = xla_client.DeviceAssignment.create(
+            np.array([[device.id] for device in self.client.devices()])
+        )
+        executable = self.client.compile_and_load(code, self.devices, options)
+        own = _jax.GSPMDSharding(_jax.DeviceList((self.device,)), xla_client.HloSharding.replicate())
+        semantics = xla_client.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+        shard = _jax.batched_device_put(aval, own, [argument], [self.device], True, True, semantics, True)
+        whole = _jax.ArrayImpl(aval, self.sharding, [shard], True, True)
+        handler = _jax.array_result_handler(aval, self.sharding, True, True)
+
+        def run() -> _jax.ArrayImpl:
+            (result,) = executable.execute_sharded([whole]).consume_with_handlers([handler])
+            result.block_until_ready()
+            return result
+
+        return run
+
+    def close(self) -> None:
+        """Leave, when all processes want to."""
+        self._agent.shutdown()
+        if self._service is not None:
+            self._service.shutdown()
