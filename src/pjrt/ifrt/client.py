@@ -26,6 +26,7 @@ from pjrt.ifrt.assembly import assembled
 from pjrt.ifrt.device_list import DeviceList
 from pjrt.ifrt.from_host import buffer_shapes, parts_of, put
 from pjrt.ifrt.loaded_executable import LoadedExecutable
+from pjrt.ifrt.process_transfers import ProcessTransfers
 from pjrt.ifrt.remap_plan import RemapPlan
 from pjrt.ifrt.reshard import Resharder
 from pjrt.ifrt.sharding import Sharding, SingleDeviceSharding, SingleDeviceShardSemantics
@@ -43,14 +44,15 @@ class Client:
         InvalidArgumentError: the argument is not a ``pjrt.Client``.
     """
 
-    __slots__ = ("__weakref__", "_resharder", "pjrt_client")
+    __slots__ = ("__weakref__", "_resharder", "_transfers", "pjrt_client")
 
     runtime_type = "pjrt_ifrt"
     """The runtime below (``runtime_type``)."""
 
     def __init__(self, client: pjrt.api.client.Client) -> None:
         self.pjrt_client = expect(client, pjrt.api.client.Client, "a pjrt.Client, such as pjrt.client('cpu')")
-        self._resharder = Resharder(self)
+        self._transfers = ProcessTransfers(self.pjrt_client)
+        self._resharder = Resharder(self, self._transfers)
 
     # Devices.
 
@@ -201,6 +203,8 @@ class Client:
     ) -> list[Array]:
         """Copy arrays to other devices or another kind of memory, shard by shard (``CopyArrays``).
 
+        In a job, the processes of all these devices call it, with the same arguments.
+
         Args:
             arrays: arrays of one device list and one kind of memory.
             devices: as many devices; ``None`` keeps the arrays' own.
@@ -211,7 +215,7 @@ class Client:
         Raises:
             InvalidArgumentError: the arrays differ in devices or memory kind, the number of devices is another one, or
                 arrays or devices are of another client.
-            UnimplementedError: a shard would move to another process.
+            UnimplementedError: a shard would move to another process, and the devices have no transfers between them.
         """
         self._check_arrays(arrays)
         places = {(array.sharding.devices, array.sharding.memory_kind) for array in arrays}
@@ -223,7 +227,8 @@ class Client:
         for array in arrays:
             target = array.sharding.with_device_assignment(devices, memory_kind)
             self._check_devices(target.devices)
-            copies.append(Array(self, replace(array.spec, sharding=target), copied(array, target, semantics)))
+            buffers = copied(array, target, semantics, self._transfers)
+            copies.append(Array(self, replace(array.spec, sharding=target), buffers))
         return copies
 
     def remap_arrays(
@@ -300,6 +305,8 @@ class Client:
         semantics: ArrayCopySemantics = ArrayCopySemantics.ALWAYS_COPY,
     ) -> list[Array]:
         """Return the arrays in other shardings, on whatever devices of this client (``ReshardArrays``).
+
+        In a job, the processes of all these devices call it, with the same arguments.
 
         Args:
             arrays: the arrays.

@@ -1,8 +1,8 @@
 """Resharding: an array in another sharding (``xla::ifrt::Client::ReshardArrays``).
 
-There are three ways, and the first that can is taken: copies between devices, where every shard of the target is a
+There are four ways, and the first that can is taken: copies between devices, where every shard of the target is a
 shard of the source; a program in which the devices exchange parts by collectives, where they have memory of their own;
-and the host.
+the host, where each process of the target has all values; and sending the whole array to the processes that lack it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.compile_options import CompileOptions, DeviceAssignment
@@ -19,7 +21,8 @@ from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.shape_spec import ShapeSpec
 from pjrt.ifrt.array import Array, ArraySpec, contents, is_sum, padded
 from pjrt.ifrt.from_host import buffer_shapes
-from pjrt.ifrt.hlo_sharding import HloSharding
+from pjrt.ifrt.hlo_sharding import HloSharding, Mesh
+from pjrt.ifrt.process_transfers import ProcessTransfers
 from pjrt.ifrt.sharding import Sharding
 from pjrt.stablehlo.shardings.sharding import Sharding as Tiling
 from pjrt.stablehlo.types import TensorType
@@ -49,12 +52,14 @@ class Resharder:
 
     Args:
         client: the client.
+        transfers: the transfers to and from other processes.
     """
 
-    __slots__ = ("_client", "_lock", "_programs")
+    __slots__ = ("_client", "_lock", "_programs", "_transfers")
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, transfers: ProcessTransfers) -> None:
         self._client = client
+        self._transfers = transfers
         self._lock = threading.Lock()
         self._programs: OrderedDict[_Key, _Program] = OrderedDict()
 
@@ -70,7 +75,8 @@ class Resharder:
         if buffers is None and not _is_on_host(array):
             buffers = self._by_program(array, spec)
         if buffers is None:
-            buffers = self._by_host(array, spec)
+            lacking = _lacking_processes(array, spec)
+            buffers = self._by_sending(array, spec) if lacking else self._from_host(array.to_host(), spec)
         return Array(self._client, spec, buffers)
 
     def _by_program(self, array: Array, spec: ArraySpec) -> list[Buffer] | None:
@@ -110,10 +116,46 @@ class Resharder:
                 program.executable = self._client.pjrt_client.compile(text, options)
             return program.executable
 
-    def _by_host(self, array: Array, spec: ArraySpec) -> list[Buffer]:
+    def _by_sending(self, array: Array, spec: ArraySpec) -> list[Buffer]:
+        """Return the target's shards from the whole array, which the devices of the source first have all of them, and
+        then one device of each further process.
+
+        Raises:
+            UnimplementedError: the devices have no collectives or no transfers between processes.
+        """
+        source, target = array.sharding, spec.sharding
+        first, holders = source.devices[0], {device.process_index for device in source.devices}
+        replicated = ArraySpec(
+            array.shape, array.element_type, Mesh(source.devices, {"all": len(source.devices)}).sharding()
+        )
+        whole: Buffer | None = None
+        try:
+            if source.devices.addressable_devices:
+                rows = array.buffers if source.is_fully_replicated else self._by_program(array, replicated)
+                if rows is None:
+                    raise UnimplementedError(f"no program collects the parts of {source!r}")
+                whole = rows[0]
+            for process in sorted({device.process_index for device in target.devices} - holders):
+                receiver = next(device for device in target.devices if device.process_index == process)
+                if first.is_addressable and whole is not None:
+                    self._transfers.send(whole, receiver)
+                elif receiver.is_addressable:
+                    space = receiver.default_memory_space
+                    whole = self._transfers.receive(first, space, array.shape, array.element_type)
+        except UnimplementedError as error:
+            if target.devices.is_fully_addressable:
+                array.to_host()  # raises the error about the parts that are missing here
+            raise UnimplementedError(
+                f"expected the whole array {array.spec} in process {min(_lacking_processes(array, spec))}, which has "
+                f"devices of {target!r}; its values cannot be sent to another process, because {error.message}"
+            ) from error
+        if whole is None or not target.devices.addressable_devices:
+            return []
+        return self._from_host(whole.to_host(), spec)
+
+    def _from_host(self, whole: Future[np.ndarray[Any, Any]], spec: ArraySpec) -> list[Buffer]:
         """Return the target's shards, which get their values when the host has the whole array."""
-        _check_processes(array, spec)
-        client, whole = self._client.pjrt_client, array.to_host()
+        client = self._client.pjrt_client
         spaces, shapes = spec.sharding.memory_spaces, buffer_shapes(spec)
         domains = spec.sharding.index_domains(spec.shape)
         try:
@@ -157,20 +199,18 @@ def _by_copies(array: Array, spec: ArraySpec) -> list[Buffer] | None:
     ]
 
 
-def _check_processes(array: Array, spec: ArraySpec) -> None:
-    """Raise an error unless each process that the target has devices of has the whole array already.
+def _lacking_processes(array: Array, spec: ArraySpec) -> list[int]:
+    """Return the processes with devices of the target that lack a part of the array.
 
-    Each process fills the devices of its own, so a process that lacks a part cannot.
+    The answer is the same in all processes.
     """
-    target, parts = spec.sharding, contents(array.spec)
-    for process in sorted({device.process_index for device in target.devices if not device.is_addressable}):
-        pairs = zip(parts, array.sharding.devices, strict=True)
-        held = {part for part, device in pairs if device.process_index == process}
-        if any(part.domain.size and part not in held for part in parts):
-            raise UnimplementedError(
-                f"expected the whole array {array.spec} in process {process}, which has devices of {target!r}; its "
-                "values cannot be sent to another process"
-            )
+    parts = {part for part in contents(array.spec) if part.domain.size}
+    lacking = []
+    for process in sorted({device.process_index for device in spec.sharding.devices}):
+        pairs = zip(contents(array.spec), array.sharding.devices, strict=True)
+        if parts - {part for part, device in pairs if device.process_index == process}:
+            lacking.append(process)
+    return lacking
 
 
 def _is_on_host(array: Array) -> bool:

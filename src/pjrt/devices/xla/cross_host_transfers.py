@@ -62,7 +62,9 @@ class CrossHostTransfers:
                 futures.append(buffer.ready())
                 continue
             number = _number(buffer.device.id, destination, key)
-            futures.append(buffer.when_there(lambda array, number=number: self._offer(array, number)))  # type: ignore[misc]  # mypy cannot tell the type of a lambda's default
+            future = buffer.when_there(lambda array, number=number: self._offer(array, number))  # type: ignore[misc]  # mypy cannot tell the type of a lambda's default
+            future.add_done_callback(_nothing)  # so that it is offered although nobody waits for the future
+            futures.append(future)
         return futures
 
     def receive(
@@ -141,6 +143,10 @@ class CrossHostTransfers:
         with self._lock:
             for connection in self._connections.values():
                 connection._poison_connection()
+
+
+def _nothing(_: Future[None]) -> None:
+    """Do nothing: the callback of a future that has to be completed, whoever waits for it."""
 
 
 def _number(source_id: int, destination_id: int, key: int) -> int:
