@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -27,16 +28,31 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "plugins")]
 from mutants.catalog import MUTANTS  # noqa: E402
 from mutants.library import MutantLibraries  # noqa: E402
 from mutants.mutant import Mutant  # noqa: E402
-from pjrt.conformance.plugin.check import all_checks  # noqa: E402
+from pjrt.conformance.plugin.check import Tier, all_checks  # noqa: E402
 from pjrt.conformance.plugin.child import ForkedChild, wait_for_any  # noqa: E402
-from pjrt.conformance.plugin.outcome import Outcome  # noqa: E402
+from pjrt.conformance.plugin.outcome import Outcome, Verdict  # noqa: E402
 from pjrt.conformance.plugin.process import Task  # noqa: E402
 
 PROGRAMS = HERE.parent / "plugin" / "programs"
-OPTIONS = {"num_devices": 2}
+OPTIONS = {"num_devices": 4}
 CAUGHT_BY = HERE / "caught_by.json"
 _KEPT = 3
 """The checks that are kept for each mutant, the quickest ones."""
+
+_SLOW = ("key_value_store.two_processes", "serialization.another_process")
+_FUNCTIONS = {
+    "api.c": "Plugin_", "arithmetic.c": "Execute", "buffer.c": "Buffer_", "buffer_copy.c": "Copy|Donate|Bitcast",
+    "buffer_host.c": "HostBuffer|CopyRaw", "buffer_special.c": "Client_Create", "client.c": "Client_",
+    "device.c": "_Device_|Memory_", "event.c": "Event_", "executable.c": "Executable_|Compile", "execute.c": "Execute",
+    "ext_layouts.c": "Layouts", "ext_raw_buffer.c": "RawBuffer", "extensions.c": "MemoryDescription",
+    "faults.c": "Plugin_", "loaded.c": "LoadedExecutable_", "manager.c": "AsyncHostToDevice", "ops.c": "Execute",
+    "shape.c": "HostBuffer|Layout", "status.c": "Error", "storage.c": "HostBuffer|View", "stream.c": "Stream",
+    "topology.c": "Topology|DeviceDescription",
+}  # fmt: skip
+"""What the functions of each C file have in their names: the checks of them come first, since they catch the most."""
+
+_TIERS = (Tier.OFFICIAL, Tier.CONTRACT)
+"""Frameworks need StableHLO, which the tiny plugin does not read."""
 
 Catch = tuple[str, Mapping[str, Outcome]]
 """The name of a mutant, and the checks that caught it with their outcomes."""
@@ -48,32 +64,60 @@ def run_checks(jobs: int, limit: float, library: Path, names: Iterable[str]) -> 
     with tempfile.TemporaryDirectory(prefix="pjrt-mutants-") as folder:
         waiting, busy = deque(names), []
         free = [ForkedChild(folder, number) for number in range(jobs)]
-        while waiting or busy:
-            while waiting and free:
-                busy.append(free.pop())
-                busy[-1].start(task, waiting.popleft(), limit)
-            wait_for_any(busy)
-            for child in [each for each in busy if each.ended()]:
-                yield child.outcome()
-                busy.remove(child)
-                free.append(child)
+        try:
+            while waiting or busy:
+                while waiting and free:
+                    busy.append(free.pop())
+                    busy[-1].start(task, waiting.popleft(), limit)
+                wait_for_any(busy)
+                for child in [each for each in busy if each.ended()]:
+                    busy.remove(child)
+                    free.append(child)
+                    yield child.outcome()
+        finally:  # the caller may have enough outcomes before the last one
+            while busy := [each for each in busy if not each.ended()]:
+                wait_for_any(busy)
 
 
-def catches(mutants: Sequence[Mutant], names: Mapping[str, Sequence[str]], jobs: int, limit: float) -> Iterator[Catch]:
+def catches(
+    mutants: Sequence[Mutant], names: Mapping[str, Sequence[str]], jobs: int, limit: float, enough: int
+) -> Iterator[Catch]:
     """Run the named checks on each mutant; give the checks that fail on it and pass on the right plugin.
 
-    A check that fails on the mutant is run on the right plugin, too, if it was not yet.
+    Args:
+        mutants: the mutants.
+        names: the names of the checks to run on each, in their order.
+        jobs: how many processes may run at once.
+        limit: the seconds that a check may take.
+        enough: the number of checks that catch a mutant after which no further ones are run.
     """
     libraries = MutantLibraries(Path(tempfile.gettempdir()) / "pjrt-tiny-plugins")
-    right: dict[str, Outcome] = {}
+    passing = dict.fromkeys(name for each in mutants for name in names[each.name])
+    for outcome in run_checks(jobs, limit, libraries.right(), list(passing)):
+        if outcome.verdict is not Verdict.PASSED:
+            del passing[outcome.check]
     for mutant in mutants:
-        library = libraries.mutant(mutant)
-        failures = {
-            each.check: each for each in run_checks(jobs, limit, library, names[mutant.name]) if each.verdict.is_failure
-        }
-        new = [name for name in failures if name not in right]
-        right |= {each.check: each for each in run_checks(jobs, limit, libraries.right(), new)}
-        yield mutant.name, {name: each for name, each in failures.items() if not right[name].verdict.is_failure}
+        wanted = [name for name in names[mutant.name] if name in passing]
+        yield mutant.name, _failures(run_checks(jobs, limit, libraries.mutant(mutant), wanted), enough)
+
+
+def _failures(outcomes: Iterator[Outcome], enough: int) -> dict[str, Outcome]:
+    """Return the failures among outcomes, the first ones if there are enough."""
+    failures: dict[str, Outcome] = {}
+    for outcome in outcomes:
+        if outcome.verdict.is_failure:
+            failures[outcome.check] = outcome
+        if len(failures) >= enough:
+            break
+    return failures
+
+
+def nearest_first(mutant: Mutant) -> list[str]:
+    """Return the names of all checks of the tiers: those of the functions of the changed file first."""
+    near = re.compile(_FUNCTIONS[mutant.file])
+    checks = [each for each in all_checks().values() if each.tier in _TIERS and each.name not in _SLOW]
+    checks.sort(key=lambda each: not any(near.search(function) for function in each.calls))
+    return [each.name for each in checks]
 
 
 def main() -> None:
@@ -82,16 +126,17 @@ def main() -> None:
     parser.add_argument("--known", action="store_true", help="only the checks that are known to catch each mutant")
     parser.add_argument("--record", action="store_true", help="keep the checks that caught each mutant")
     parser.add_argument("--filter", default="", help="only mutants with this in their name")
+    parser.add_argument("--enough", type=int, default=10**6, help="stop after so many checks that catch a mutant")
     parser.add_argument("--json", action="store_true", help="print the checks that caught each mutant as JSON")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--time-limit", type=float, default=20.0)
     options = parser.parse_args()
     mutants = [each for each in MUTANTS if options.filter in each.name]
     known: dict[str, list[str]] = json.loads(CAUGHT_BY.read_text()) if CAUGHT_BY.exists() else {}
-    names = {each.name: known.get(each.name, []) if options.known else list(all_checks()) for each in mutants}
+    names = {each.name: known.get(each.name, []) if options.known else nearest_first(each) for each in mutants}
     results: dict[str, list[str]] = {}
     begin = time.monotonic()
-    for name, caught in catches(mutants, names, options.jobs, options.time_limit):
+    for name, caught in catches(mutants, names, options.jobs, options.time_limit, options.enough):
         quickest = sorted(caught, key=lambda each: (caught[each].verdict != "failed", caught[each].seconds, each))
         results[name] = quickest
         if not options.json:
