@@ -206,7 +206,9 @@ def test_every_page_of_the_menu_is_there() -> None:
     assert sorted(pages) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
 
 
-@pytest.mark.parametrize("package", ["pjrt", "pjrt.distributed", "pjrt.host", "pjrt.ifrt", "pjrt.models", "pjrt.plugins", "pjrt.stablehlo"])
+@pytest.mark.parametrize(
+    "package", ["pjrt", "pjrt.distributed", "pjrt.host", "pjrt.ifrt", "pjrt.models", "pjrt.plugins", "pjrt.stablehlo"]
+)
 def test_the_pages_document_every_public_name(package: str) -> None:
     shown = set()
     pages = "\n".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))

@@ -1,4 +1,4 @@
-"""Write ``docs/conformance_reports.md``: the outcomes of ``pjrt conform`` on every plugin that can be had without hardware.
+"""Write ``docs/conformance_reports.md``: the outcomes of ``pjrt conform`` on plugins that can be had without hardware.
 
     python tools/gen_conformance_reports.py                  # all
     python tools/gen_conformance_reports.py reference tiny   # some, beside the stored outcomes of the others

@@ -127,33 +127,43 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="keep the checks that caught each mutant")
     parser.add_argument("--filter", default="", help="only mutants with this in their name")
     parser.add_argument("--enough", type=int, default=10**6, help="stop after so many checks that catch a mutant")
+    parser.add_argument("--new", action="store_true", help="only mutants of which no check is known that catches them")
+    parser.add_argument("--nearest", type=int, help="only so many checks of each, those nearest to its function")
     parser.add_argument("--json", action="store_true", help="print the checks that caught each mutant as JSON")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--time-limit", type=float, default=20.0)
     options = parser.parse_args()
     mutants = [each for each in MUTANTS if options.filter in each.name]
     known: dict[str, list[str]] = json.loads(CAUGHT_BY.read_text()) if CAUGHT_BY.exists() else {}
-    names = {each.name: known.get(each.name, []) if options.known else nearest_first(each) for each in mutants}
+    if options.new:
+        mutants = [each for each in mutants if not known.get(each.name)]
+    names = {
+        each.name: known.get(each.name, []) if options.known else nearest_first(each)[: options.nearest]
+        for each in mutants
+    }
     results: dict[str, list[str]] = {}
     begin = time.monotonic()
     for name, caught in catches(mutants, names, options.jobs, options.time_limit, options.enough):
         quickest = sorted(caught, key=lambda each: (caught[each].verdict != "failed", caught[each].seconds, each))
         results[name] = quickest
+        if options.record:
+            known[name] = quickest[:_KEPT]
+            _store(known)
         if not options.json:
             print(
                 f"{name}: {'caught by ' + str(len(quickest)) if quickest else 'MISSED'}", *quickest[:_KEPT], flush=True
             )
-    if options.record:
-        known |= {name: quickest[:_KEPT] for name, quickest in results.items()}
-        order = [each.name for each in MUTANTS]
-        kept = {name: known[name] for name in order if name in known}
-        CAUGHT_BY.write_text(json.dumps(kept, indent=1) + "\n")
     missed = [name for name, quickest in results.items() if not quickest]
     if options.json:
         print(json.dumps(results))
     else:
         print(f"{len(results) - len(missed)} of {len(results)} caught, in {time.monotonic() - begin:.0f} s")
     sys.exit(1 if missed else 0)
+
+
+def _store(known: Mapping[str, Sequence[str]]) -> None:
+    kept = {each.name: known[each.name] for each in MUTANTS if known.get(each.name)}
+    CAUGHT_BY.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ from mutants.mutant import Mutant
 
 MUTANTS = (
     Mutant(
-        "plugin.no_stablehlo_version",
+        "plugin.attribute_twice",
         "api.c",
-        '      {HEAD("stablehlo_current_version"), .type',
-        '      {HEAD("tiny_current_version"), .type',
-        "The attribute stablehlo_current_version is missing.",
+        '      {HEAD("tiny_greeting"), .type',
+        '      {HEAD("xla_version"), .type',
+        "Two attributes of the plugin have the same name.",
     ),
     Mutant(
         "plugin.short_table",

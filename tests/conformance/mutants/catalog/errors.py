@@ -25,11 +25,12 @@ MUTANTS = (
         "PJRT_Error_Destroy does not free the error.",
     ),
     Mutant(
-        "error.payload_lost",
+        "error.payload_visited_twice",
         "status.c",
-        "    if (payloads[i].type == PJRT_NamedValue_kString)\n      status_add_payload(",
-        "    if (payloads[i].type == PJRT_NamedValue_kInt64)\n      status_add_payload(",
-        "The payloads that the caller gives to an error are lost.",
+        "    visitor(each->key, each->key_size, each->value, each->value_size, user_arg);\n",
+        "    visitor(each->key, each->key_size, each->value, each->value_size, user_arg);\n"
+        "    visitor(each->key, each->key_size, each->value, each->value_size, user_arg);\n",
+        "PJRT_Error_ForEachPayload calls the visitor twice for each payload.",
     ),
     Mutant(
         "struct_size.longer_refused",

@@ -41,6 +41,7 @@ def _message(subject: Subject) -> None:
     subject.expect(result.message_size == len(result.message), "the message's size", result.message_size)
     text = result.message.decode("utf-8", "replace")
     subject.expect(text.encode() == result.message, "a message in UTF-8", repr(result.message))
+    subject.expect(b"\0" not in result.message, "a size without the zero byte behind it", repr(result.message))
     subject.call(_DESTROY, error=error)
 
 

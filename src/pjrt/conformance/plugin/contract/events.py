@@ -154,19 +154,6 @@ def _language(subject: Subject) -> None:
 
 
 @check(
-    "event.set.twice",
-    calls=("PJRT_Event_Set", "PJRT_Event_Error", "PJRT_Event_Await"),
-    rule="An event is set once. A second call may fail, and the event keeps one state for all who read it.",
-)
-def _set_twice(subject: Subject) -> None:
-    event = Settable(subject)
-    event.set(StatusCode.ABORTED, b"first")
-    subject.attempt("PJRT_Event_Set", event=event.handle, error_code=StatusCode.INTERNAL, error_message=b"second")
-    codes = {getattr(event.error(call), "code", None) for call in ("PJRT_Event_Error", "PJRT_Event_Await")}
-    subject.expect(codes == {StatusCode.ABORTED}, "the first error, ABORTED", f"the codes {codes}")
-
-
-@check(
     "event.error.reads_are_independent",
     calls=("PJRT_Event_Error", "PJRT_Error_Destroy"),
     rule="Each error of an event is independent of the others, and each is destroyed on its own.",

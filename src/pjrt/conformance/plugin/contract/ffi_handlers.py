@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pjrt.api.errors import InternalError
+from pjrt.capi import raw
 from pjrt.conformance.plugin.check import check
 from pjrt.conformance.plugin.contract.compilation import expect_sum
 from pjrt.conformance.plugin.contract.launch import Launch
@@ -59,7 +60,8 @@ def _multiply(x: Any, out: Any, *, fails: bool = False) -> None:
 
 def _type(subject: Subject, name: str, number: int = 0) -> Any:
     subject.require_extension("FFI")
-    return subject.attempt(_TYPE, type_name=name, type_id=number)
+    # The header does not say that the information may be null, and plugins of XLA read it.
+    return subject.attempt(_TYPE, type_name=name, type_id=number, type_info=raw.Struct("PJRT_FFI_Type_Info"))
 
 
 def _new_name() -> str:
