@@ -142,7 +142,8 @@ class Device(abc.ABC):
         raise unimplemented(self.client.platform_name, "Device.clear_memory_stats")
 
     def poison_execution(self, launch_id: int, error: PjrtError) -> bool:
-        """Fail the earliest execution with a launch id that has not ended, instead of letting it run on (``PJRT_Device_PoisonExecution``).
+        """Fail the earliest execution with a launch id that has not ended, instead of letting it run on
+        (``PJRT_Device_PoisonExecution``).
 
         Returns:
             Whether there was such an execution.

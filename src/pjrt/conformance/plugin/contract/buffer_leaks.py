@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,46 +23,11 @@ from pjrt.conformance.plugin.contract.error_buffers import CREATE as CREATE_ERRO
 from pjrt.conformance.plugin.contract.external_references import DECREASE, INCREASE
 from pjrt.conformance.plugin.contract.layout_handles import DEFAULT as DEFAULT_LAYOUT
 from pjrt.conformance.plugin.contract.layout_handles import DESTROY as DESTROY_LAYOUT
+from pjrt.conformance.plugin.contract.memory_growth import expect_no_growth
 from pjrt.conformance.plugin.contract.prepared_call import Destroyer, PreparedCall
-from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 
 Round = Callable[[], None]
-
-_ROUNDS = 10_000
-_SECONDS = 1.2
-"""The time after which a check makes no more rounds; a slow plugin gets fewer, and at least a fifth."""
-
-_STATM = Path("/proc/self/statm")
-_PAGE = 4096
-
-
-class _HeapInfo(ctypes.Structure):
-    """The ``mallinfo2`` of the C library."""
-
-    _fields_ = (
-        ("before", ctypes.c_size_t * 7),
-        ("in_use", ctypes.c_size_t),
-        ("behind", ctypes.c_size_t * 2),
-    )
-
-
-@functools.cache
-def _heap_info() -> Any:
-    """Return the function of the C library that counts the bytes of its heap; ``None`` if it has none."""
-    function = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if function is not None:
-        function.restype = _HeapInfo
-    return function
-
-
-def _memory() -> tuple[int, int]:
-    """Return the bytes of the heap that are in use, or 0, and the bytes of the process in main memory."""
-    if not _STATM.exists():
-        raise Unsupported("the memory of a process on this system")
-    function = _heap_info()
-    in_use = 0 if function is None else int(function().in_use)
-    return in_use, int(_STATM.read_text().split()[1]) * _PAGE
 
 
 def _buffer(subject: Subject, semantics: int = ONLY_DURING_CALL) -> Round:
@@ -332,32 +295,4 @@ _KINDS: dict[str, Callable[[Subject], Round]] = {
     over=_KINDS,
 )
 def _rounds(subject: Subject, kind: Callable[[Subject], Round]) -> None:
-    run = kind(subject)
-    for _ in range(_ROUNDS // 10):  # what a plugin keeps for later rounds is made in the first ones
-        run()
-    growths = []
-    for _ in range(2):  # a leak grows in each half; what is only kept longer does not
-        subject.await_buffers([subject.buffer(ramp(4))])
-        before = _memory()
-        count = _repeat(run, _ROUNDS // 2)
-        subject.await_buffers([subject.buffer(ramp(4))])
-        after = _memory()
-        growths.append(((after[0] - before[0]) / count, (after[1] - before[1]) / count, count))
-    heap, resident = min(each[0] for each in growths), min(each[1] for each in growths)
-    count = sum(each[2] for each in growths)
-    leaks = heap >= 8 or resident >= max(48, (192 << 10) / min(each[2] for each in growths))
-    subject.expect(
-        not leaks,
-        "no memory to be left behind",
-        f"{max(heap, resident):.0f} bytes in each of {count} rounds",
-    )
-
-
-def _repeat(run: Round, most: int) -> int:
-    """Make rounds until there are enough, or the time is up; return their number."""
-    end = time.monotonic() + _SECONDS / 2
-    for number in range(1, most + 1):
-        run()
-        if number % 500 == 0 and time.monotonic() > end and number >= most // 5:
-            return number
-    return most
+    expect_no_growth(subject, kind(subject))

@@ -244,8 +244,8 @@ def _too_many(subject: Subject) -> None:
 @check(
     "receive.stream_destroyed_early",
     calls=("PJRT_CopyToDeviceStream_Destroy", "PJRT_Event_Await"),
-    rule="A stream that is destroyed before all bytes are there gives no value: the execution fails, and nothing waits for "
-    "ever.",
+    rule="A stream that is destroyed before all bytes are there gives no value: the execution fails, and nothing waits "
+    "for ever.",
 )
 def _destroyed_early(subject: Subject) -> None:
     launch, callback = _receive(subject, [_X.tobytes()[:8]])

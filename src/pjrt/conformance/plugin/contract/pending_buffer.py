@@ -49,7 +49,7 @@ class PendingBuffer:
         ).done_with_h2d_transfer
         error = self._subject.event_error(done)
         self._subject.expect(error is None, "a transfer that ends well", str(error))
-        self._close()
+        self.close()
 
     def fail(self, code: StatusCode, message: bytes) -> None:
         """Give the buffer an error in place of a value."""
@@ -60,9 +60,10 @@ class PendingBuffer:
             error_code=code,
             error_message=message,
         )
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Destroy the transfer manager; a buffer that has no value yet gets an error."""
         self._subject.call("PJRT_AsyncHostToDeviceTransferManager_Destroy", transfer_manager=self._manager)
 
 

@@ -1,0 +1,111 @@
+"""The growth of a process's memory while something is made and destroyed again and again."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pjrt.conformance.plugin.outcome import Unsupported
+from pjrt.conformance.plugin.subject import Subject
+
+ROUNDS = 10_000
+"""The rounds of a check, unless they are slow."""
+
+_SECONDS = 1.2
+"""The time after which a check makes no more rounds; a slow plugin gets fewer."""
+
+_MANY = 200
+"""The rounds that show a small leak."""
+
+_STATM = Path("/proc/self/statm")
+_PAGE = 4096
+_X = np.arange(4, dtype=np.float32)
+
+
+def expect_no_growth(
+    subject: Subject,
+    run: Callable[[], None],
+    *,
+    rounds: int = ROUNDS,
+    least: int | None = None,
+    warm_up: int | None = None,
+    heap_bytes: int = 8,
+) -> None:
+    """Make rounds, and fail the check where each leaves memory behind.
+
+    Args:
+        subject: the plugin.
+        run: makes a round.
+        rounds: the number of rounds.
+        least: the number that a slow plugin gets in each half; a tenth of all by default.
+        warm_up: the least number of rounds before; ``least`` by default.
+        heap_bytes: the bytes of the heap for each round that count as a leak.
+    """
+    least = rounds // 10 if least is None else least
+    subject.plugin.observer = None  # the transcript is memory, too
+    # What a plugin keeps for later rounds is made in the first ones.
+    _repeat(run, max(rounds // 10, warm_up or 0), least if warm_up is None else warm_up)
+    growths = []
+    for _ in range(2):  # a leak grows in each half; what is only kept longer does not
+        subject.await_buffers([subject.buffer(_X)])
+        before = _memory()
+        count = _repeat(run, rounds // 2, least)
+        subject.await_buffers([subject.buffer(_X)])
+        after = _memory()
+        growths.append(((after[0] - before[0]) / count, (after[1] - before[1]) / count, count))
+    heap, resident, count = (min(each[place] for each in growths) for place in range(3))
+    # Of few rounds only a large leak can be told from what allocators do.
+    heap_floor, resident_floor = (16 << 10, 192 << 10) if count >= _MANY else (4 << 20, 8 << 20)
+    leaks = heap >= max(heap_bytes, heap_floor / count) or resident >= max(48, resident_floor / count)
+    subject.expect(
+        not leaks,
+        "no memory to be left behind",
+        f"{heap:.0f} bytes of the heap and {resident:.0f} bytes of main memory in each of "
+        f"{sum(each[2] for each in growths)} rounds",
+    )
+
+
+def _repeat(run: Callable[[], None], most: int, least: int) -> int:
+    """Make rounds until there are enough, or the time is up; return their number."""
+    end = time.monotonic() + _SECONDS / 2
+    for number in range(1, most + 1):
+        run()
+        if number >= least and time.monotonic() > end:
+            return number
+    return most
+
+
+class _HeapInfo(ctypes.Structure):
+    """The ``mallinfo2`` of the C library."""
+
+    _fields_ = (
+        ("before", ctypes.c_size_t * 7),
+        ("in_use", ctypes.c_size_t),
+        ("behind", ctypes.c_size_t * 2),
+    )
+
+
+@functools.cache
+def _heap_info() -> Any:
+    """Return the function of the C library that counts the bytes of its heap; ``None`` if it has none."""
+    function = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if function is not None:
+        function.restype = _HeapInfo
+    return function
+
+
+def _memory() -> tuple[int, int]:
+    """Return the bytes of the heap that are in use, or 0, and the bytes of the process in main memory."""
+    gc.collect()  # of a plugin in Python, which shares this interpreter, and of the check
+    if not _STATM.exists():
+        raise Unsupported("the memory of a process on this system")
+    function = _heap_info()
+    in_use = 0 if function is None else int(function().in_use)
+    return in_use, int(_STATM.read_text().split()[1]) * _PAGE
