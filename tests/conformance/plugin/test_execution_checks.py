@@ -96,6 +96,5 @@ def test_memory_that_grows_fails_a_check(subject: Subject) -> None:
 def test_names_and_rules_are_whole() -> None:
     contract = [check for check in all_checks().values() if check.tier is Tier.CONTRACT]
     for check in contract:
-        assert check.calls, check.name
         assert check.rule.endswith("."), check.name
     assert len(contract) > 400
