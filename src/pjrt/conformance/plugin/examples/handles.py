@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,9 @@ from pjrt.conformance.plugin.outcome import Unsupported
 from pjrt.conformance.plugin.subject import Subject
 from pjrt.plugins.discovery.vendors.gpu_targets import cuda_options, rocm_options
 
+_CHANNEL = 3
+_PATIENCE = 10.0
+_kept: list[raw.Result] = []
 _TOPOLOGY_NAMES = ("", "1", "1x1", "1x1x1", "v4:2x2x1", "v5e:2x2", "2x2")
 
 
@@ -197,6 +201,27 @@ def _context(subject: Subject) -> int:
     return _made(subject, "PJRT_ExecuteContext_Create", "context")
 
 
+def _stream(subject: Subject) -> int:
+    """Return the stream that a program which waits for a value gives to its callback."""
+    streams: list[int] = []
+    given = threading.Event()
+
+    def receive(stream: int, user_arg: int) -> None:
+        streams.append(stream)
+        given.set()
+
+    compiled = subject.attempt_compile(subject.program("receives"))
+    if compiled.error is not None:
+        raise Unsupported(f"programs that exchange values with the host: {compiled.error}")
+    info = {"channel_id": _CHANNEL, "recv_callback": receive}
+    result = subject.attempt_execute(compiled.executable, [[]], num_outputs=1, recv_callbacks=[[info]], num_recv_ops=1)
+    if result.error is not None:
+        raise Unsupported(f"programs that exchange values with the host: {result.error}")
+    _kept.append(result)  # the callback lives as long as this, and the program waits
+    subject.expect(given.wait(_PATIENCE), "a call of the receive callback", f"none in {_PATIENCE:g} s")
+    return streams[0]
+
+
 def _made(subject: Subject, function: str, field: str, /, **fields: object) -> int:
     subject.require(function)
     return int(subject.call(function, **fields).fields[field] or 0)
@@ -218,6 +243,7 @@ HANDLES: dict[str, Callable[[Subject], int]] = {
     "PJRT_TopologyDescription": topology,
     "PJRT_AsyncHostToDeviceTransferManager": transfer_manager,
     "PJRT_AsyncTrackingEvent": _tracking_event,
+    "PJRT_CopyToDeviceStream": _stream,
     "PJRT_FulfillAliasBufferCallback": alias,
     "PJRT_Layouts_MemoryLayout": _layout,
     "PJRT_RuntimeAbiVersion": _runtime_version,

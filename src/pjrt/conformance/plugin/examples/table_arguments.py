@@ -203,6 +203,10 @@ TABLE_ARGUMENTS: dict[str, Callable[[Subject], Arguments]] = {
     f"{_MANAGER}AddMetadata": lambda s: {
         "transfer_manager": handles.transfer_manager(s), "transfer_metadata": [raw.named_value("key", "value")]
     },
+    "PJRT_CopyToDeviceStream_AddChunk": lambda s: {
+        "stream": handles.HANDLES["PJRT_CopyToDeviceStream"](s),
+        "chunk": raw.Struct("PJRT_Chunk", data=_array(), size=16, deleter=lambda *_: None),
+    },
     "PJRT_Buffer_DecreaseExternalReferenceCount": lambda s: {"buffer": _referenced(s)},
 }  # fmt: skip
 """For each function, a function that returns the arguments of a right call."""
