@@ -3,8 +3,8 @@
     python buffer_faults.py LIBRARY
 
 It prints the outcome of each check as JSON: ``caught`` if the check passes on the right plugin and fails with a fault,
-``missed`` if it passes with each fault, ``unsupported``, or what went wrong. A check that fails leaves work of the plugin
-behind that uses memory of the check, so its process cannot go on.
+``missed`` if it passes with each fault, ``unsupported``, or what went wrong. A check that fails leaves work behind that
+uses memory of the check, so its process cannot go on.
 """
 
 from __future__ import annotations
