@@ -63,6 +63,23 @@ def _sane(subject: Subject) -> None:
     subject.destroy_buffers(buffer)
 
 
+@check(
+    "memory_stats.flags",
+    calls=_CALLS,
+    rule="Each flag says whether its statistic is set, whatever the caller's memory held before.",
+)
+def _flags(subject: Subject) -> None:
+    names = [name for name in statistics(subject) if name != "bytes_in_use"]
+    fields = subject.call(STATS, device=subject.device).fields
+    flags = [name for name in fields if name.endswith("_is_set")]
+    before = dict.fromkeys(flags, True) | {name.removesuffix("_is_set"): -777 for name in flags}
+    after = subject.call(STATS, device=subject.device, **before).fields
+    found = sorted(name.removesuffix("_is_set") for name in flags if after[name])
+    subject.expect(found == sorted(names), f"the flags of {sorted(names)}", str(found))
+    for name in found:
+        subject.expect(after[name] != -777, f"a value of {name}", "the value that the caller's memory held before")
+
+
 @check("memory_stats.grow", calls=_CALLS, rule="bytes_in_use has the bytes of each buffer.")
 def _grow(subject: Subject) -> None:
     before = _in_use(subject)
