@@ -159,6 +159,19 @@ def test_a_donated_handle_that_something_else_sees_is_copied() -> None:
             np.testing.assert_array_equal(device.memory.read(held.pointer), X)
 
 
+def test_a_deleted_buffer_counts_while_it_has_an_external_reference() -> None:
+    with Device(in_place) as device:
+        x = device.client.buffer_from_host(X)
+        counted = device.client.devices[0]
+        with x.external_reference() as held:
+            full = counted.memory_stats().bytes_in_use
+            x.delete()
+            assert counted.memory_stats().bytes_in_use == full > 0
+            np.testing.assert_array_equal(device.memory.read(held.pointer), X)
+        assert counted.memory_stats().bytes_in_use == 0
+        assert not device.memory.contents
+
+
 def test_an_argument_may_be_a_result() -> None:
     with Device(lambda memory, handle: [handle, handle], outputs=[SPEC, SPEC]) as device:
         x = device.client.buffer_from_host(X)

@@ -96,7 +96,7 @@ class DeviceBuffer(HostBuffer):
         return DeviceBuffer(self.device, self.memory_space, spec.shape, spec.element_type, target)
 
     def external_reference(self) -> DeviceExternalReference:
-        return DeviceExternalReference(self._allocation())
+        return DeviceExternalReference(self._allocation(), self.use())
 
     def unsafe_pointer(self) -> int:
         allocation = self._allocation()
@@ -124,22 +124,22 @@ class DeviceBuffer(HostBuffer):
 
 
 class DeviceExternalReference(ExternalReference):
-    """Keeps memory of a device's own alive until it is released."""
+    """Keeps memory of a device's own alive, and its bytes on the account, until it is released."""
 
-    __slots__ = ("_allocation", "_pointer")
+    __slots__ = ("_pointer", "_storage")
 
-    def __init__(self, allocation: Allocation) -> None:
+    def __init__(self, allocation: Allocation, storage: Storage) -> None:
         self._pointer = allocation.memory.pointer(allocation.handle)
-        self._allocation: Allocation | None = allocation
+        self._storage: Storage | None = storage
 
     @property
     def pointer(self) -> int:
-        if self._allocation is None:
+        if self._storage is None:
             raise FailedPreconditionError("the external reference was released; take a new one")
         return self._pointer
 
     def release(self) -> None:
-        self._allocation = None
+        self._storage = None
 
 
 class DeviceRawBuffer(HostRawBuffer):
