@@ -29,7 +29,7 @@ class KeyValueStore:
     """
 
     def __init__(
-        self, values: dict[bytes, bytes] | None = None, *, waits: bool = True, on_call: Callable[[str], None] = len
+        self, values: dict[bytes, bytes] | None = None, *, waits: bool = True, on_call: Callable[[str], object] = len
     ) -> None:
         self.values: dict[bytes, bytes] = {} if values is None else values
         self._waits, self._on_call = waits, on_call

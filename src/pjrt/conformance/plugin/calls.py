@@ -28,7 +28,7 @@ class Calls:
         self.plugin = plugin
         self.advice: list[str] = []
         self._optional: set[str] = set()
-        self._cleanups: list[Callable[[], None]] = []
+        self._cleanups: list[Callable[[], object]] = []
 
     def call(self, function: str, /, **fields: Any) -> raw.Result:
         """Call a function, which must succeed; return its result.
@@ -106,7 +106,7 @@ class Calls:
         if not condition:
             self.advice.append(f"expected {expected}, found {found}")
 
-    def finally_(self, cleanup: Callable[[], None]) -> None:
+    def finally_(self, cleanup: Callable[[], object]) -> None:
         """Have a function called after the check, whatever its outcome, such as one that lets a thread go on."""
         self._cleanups.append(cleanup)
 

@@ -124,9 +124,9 @@ def _capabilities(report: PluginReport, baseline: PluginReport) -> Iterator[str]
         yield from (f"gained: {word} {name}" for name in now if name not in before)
         yield from (f"lost: {word} {name}" for name in before if name not in now)
     for key in _FACTS:
-        now, before = report.facts.get(key), baseline.facts.get(key)
-        if now != before:
-            yield f"changed: {key.replace('_', ' ')} from {_spelled(before)} to {_spelled(now)}"
+        if report.facts.get(key) != baseline.facts.get(key):
+            old, new = _spelled(baseline.facts.get(key)), _spelled(report.facts.get(key))
+            yield f"changed: {key.replace('_', ' ')} from {old} to {new}"
 
 
 def _spelled(value: Any) -> str:

@@ -17,7 +17,7 @@ import signal
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
 from pjrt.conformance.plugin.check import all_checks
@@ -70,8 +70,9 @@ def _prepare(modules: Iterable[str]) -> None:
                 importlib.import_module(name)
 
 
-def _run(task: Task, slots: list[Child], events: BinaryIO) -> None:
-    waiting, free, busy = deque(task.names), list(slots), []
+def _run(task: Task, slots: Sequence[Child], events: BinaryIO) -> None:
+    waiting, free = deque(task.names), list(slots)
+    busy: list[Child] = []
     while waiting or busy:
         while waiting and free:
             child = free.pop()

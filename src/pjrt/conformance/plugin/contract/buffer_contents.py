@@ -9,9 +9,7 @@ from pjrt.conformance.plugin.check import check
 from pjrt.conformance.plugin.subject import Subject
 
 _TYPES = {
-    each.mlir: each
-    for each in ElementType
-    if each not in (ElementType.INVALID, ElementType.TOKEN) and each.bits >= 8  # type: ignore[attr-defined]
+    each.mlir: each for each in ElementType if each not in (ElementType.INVALID, ElementType.TOKEN) and each.bits >= 8
 }
 
 
