@@ -15,16 +15,14 @@ from pjrt.api.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     PjrtError,
-    StatusCode,
-    UnavailableError,
 )
 from pjrt.distributed import process_end
-from pjrt.distributed._jaxlib import Agent, Service
+from pjrt.distributed._jaxlib import Agent
 from pjrt.distributed.barriers import Barriers
 from pjrt.distributed.calls import Calls
 from pjrt.distributed.event_loop import EventLoop
-from pjrt.distributed.hub import Hub
-from pjrt.distributed.link import Link
+from pjrt.distributed.follower import Follower
+from pjrt.distributed.leader import Leader
 from pjrt.distributed.member import Member
 from pjrt.distributed.membership import Membership, lost
 from pjrt.distributed.messages import Message
@@ -68,9 +66,7 @@ class Job:
         self._work: list[Callable[[float], object]] = []
         self._barriers: Barriers | None = None
         self._preemption = Preemption(self._announce, lambda: self._failure)
-        self._service: Service | None = None
-        self._hub: Hub | None = None
-        self._link: Link | None = None
+        self._side: Leader | Follower | None = None
         self._agent: Agent | None = None
         self._connected = False
 
@@ -93,8 +89,15 @@ class Job:
         """Meet the other processes, and connect the agent."""
         deadline = time.monotonic() + self._settings.initialization_timeout
         try:
-            agent_path = self._follow(deadline) if self.process_index else self._lead(deadline, listening)
-            agent = self._agent = Agent(f"unix:{agent_path}", self.process_index, self._settings.recoverable)
+            settings = self._settings
+            side = self._side = (
+                Follower(settings, self._folder, self._loop, self._notice)
+                if self.process_index
+                else Leader(settings, self._folder, self._loop, self._notice, listening)
+            )
+            side.meet(deadline)
+            self.address = side.address
+            agent = self._agent = Agent(f"unix:{side.agent_path}", self.process_index, self._settings.recoverable)
             self.store = CoordinationStore(agent, self._calls)
             try:
                 self._calls.run(agent.connect, deadline=deadline, needs=range(self.process_count))
@@ -107,53 +110,6 @@ class Job:
         except BaseException:
             self._tear_down()
             raise
-
-    def _lead(self, deadline: float, listening: Callable[[int], None] | None) -> Path:
-        settings, path = self._settings, self._folder / "service"
-        self._service = Service(f"unix:{path}", self.process_count, settings.recoverable)
-        me = Member.here(0)
-        self._hub = hub = Hub(
-            me,
-            settings.token,
-            self.process_count,
-            str(path),
-            settings.heartbeat_timeout,
-            settings.recoverable,
-            self._notice,
-        )
-        host, port = settings.addresses[0]
-        try:
-            port = self._loop.run(hub.listen(settings.bind_host, port))
-        except OSError as error:
-            raise UnavailableError(
-                f"process 0 cannot listen on port {port} of {settings.bind_host or 'this host'} "
-                f"({error.strerror or error}); another job may use it: choose another port"
-            ) from None
-        self.address = f"{host}:{port}"
-        if listening is not None:
-            listening(port)
-        try:
-            self._loop.run(hub.complete(), max(0.0, deadline - time.monotonic()))
-        except DeadlineExceededError:
-            message = (
-                f"the job of {self.process_count} processes has not begun in time; missing: {hub.missing_text()}; see "
-                "why they were not started or have ended, or give initialize() a longer initialization_timeout"
-            )
-            self._loop.call(hub.refuse_all, StatusCode.DEADLINE_EXCEEDED, message)
-            raise DeadlineExceededError(message) from None
-        return path
-
-    def _follow(self, deadline: float) -> Path:
-        settings, path = self._settings, self._folder / "relay"
-        me = Member.here(self.process_index)
-        link = self._link = Link(
-            settings.addresses, settings.token, me, self.process_count, settings.heartbeat_timeout, self._notice
-        )
-        ready = self._loop.run(link.join(deadline))
-        self._notice(ready)
-        self.address = link.address
-        link.open_relay(str(path))
-        return path
 
     # Events.
 
@@ -353,10 +309,8 @@ class Job:
 
     def _announce(self, kind: str, **fields: object) -> None:
         event = {"type": kind, "process_index": self.process_index, **fields}
-        if self._link is not None:
-            self._loop.call(self._link.report, event)
-        elif self._hub is not None:
-            self._loop.call(self._hub.report, event)
+        if self._side is not None:
+            self._side.report(event)
 
     def abandon(self, reason: str) -> None:
         """Leave the job at once, because of an error; the other processes report the reason."""
@@ -369,10 +323,9 @@ class Job:
         self._failure, self._ended = error, True
         self._torn_down.set()
         self._calls.forget(lambda: PjrtError.of(error.code, error.message))
-        end = self._link or self._hub
-        if end is not None:
-            _hold_open(end.descriptors())
-        _of_the_parent.append((self._agent, self._service, self._loop))  # their ends would wait for the threads
+        if self._side is not None:
+            _hold_open(self._side.descriptors())
+        _of_the_parent.append((self._agent, self._side, self._loop))  # their ends would wait for the threads
 
     def _tear_down(self) -> None:
         with self._lock:
@@ -393,15 +346,8 @@ class Job:
         self._calls.fail(lambda: PjrtError.of(failure.code, failure.message))
         if self._agent is not None and self._connected:
             self._agent.stop()
-        if self._link is not None:
-            self._loop.run(self._link.close())
-            # An agent that did not connect would try again and again if it saw that its connection ends.
-            self._link.close_relay(keep_agent_connection=not self._connected)
-        if self._hub is not None:
-            self._loop.run(self._hub.close())
-            self._hub.close_channels()
-        if self._service is not None:
-            self._service.stop()
+        if self._side is not None:
+            self._side.close(self._connected)
         if self._connected:
             self._calls.join(_FAREWELL_SECONDS)
         self._loop.stop()

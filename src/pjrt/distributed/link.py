@@ -56,8 +56,8 @@ class Link:
         self._last_heard = 0.0
         self._closed = False
 
-    async def join(self, deadline: float) -> Message:
-        """Connect to the leader, and wait until the job begins; return the message about its members.
+    async def join(self, deadline: float) -> None:
+        """Connect to the leader, and wait until the job begins.
 
         Raises:
             DeadlineExceededError: the leader, or another process, was not there in time.
@@ -79,13 +79,15 @@ class Link:
         self._tasks.append(asyncio.create_task(self._listen(reader, ready)))
         done, _ = await asyncio.wait((ready,), timeout=deadline - time.monotonic())
         if done:
-            return ready.result()
+            ready.result()
+            return
         self._missing = asyncio.get_running_loop().create_future()
         messages.send(writer, type="who")
         awaited: list[asyncio.Future[Any]] = [self._missing, ready]
         await asyncio.wait(awaited, timeout=1, return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
-            return ready.result()
+            ready.result()
+            return
         who = self._missing.result() if self._missing.done() else "unknown, because the leader does not answer"
         raise DeadlineExceededError(
             f"the job of {self._process_count} processes has not begun in time; missing: {who}; see why they were not "
@@ -125,6 +127,7 @@ class Link:
             match message["type"]:
                 case "ready":
                     if not ready.done():
+                        self._notice(message)  # in order with the events that follow
                         ready.set_result(message)
                 case "refused":
                     if not ready.done():
