@@ -48,7 +48,7 @@ from pjrt.host_memory.dlpack import from_source
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.cross_host_transfers import CrossHostTransfers
-    from pjrt.devices.xla.process_group import ProcessGroup
+    from pjrt.devices.xla.peers import Peers
 
 
 class XlaClient(Client):
@@ -57,14 +57,14 @@ class XlaClient(Client):
     Args:
         num_devices: the number of devices of this process.
         asynchronous: whether executions return before they are finished.
-        group: the processes of a job that make such a client together, each with devices of its own; ``None`` for a
+        peers: the processes of a job that make such a client together, each with devices of its own; ``None`` for a
             process alone.
     """
 
     __slots__ = ("_all_devices", "_devices", "_local", "_lock", "_rendezvous", "_runtime", "_transfers")
 
-    def __init__(self, num_devices: int = 1, asynchronous: bool = True, group: ProcessGroup | None = None) -> None:
-        self._runtime = runtime = Runtime(num_devices, asynchronous, group)
+    def __init__(self, num_devices: int = 1, asynchronous: bool = True, peers: Peers | None = None) -> None:
+        self._runtime = runtime = Runtime(num_devices, asynchronous, peers)
         self._local = {device.id: XlaDevice(self, runtime, device) for device in runtime.jaxlib_devices}
         self._devices = tuple(self._local.values())
         self._all_devices: tuple[XlaDevice | XlaRemoteDevice, ...] = tuple(
@@ -88,8 +88,8 @@ class XlaClient(Client):
 
     @property
     def process_index(self) -> int:
-        group = self._runtime.group
-        return 0 if group is None else group.process_index
+        peers = self._runtime.peers
+        return 0 if peers is None else peers.process_index
 
     @property
     def devices(self) -> Sequence[XlaDevice | XlaRemoteDevice]:
@@ -162,8 +162,8 @@ class XlaClient(Client):
         devices = [self._local[number] for number in ids if number in self._local]
         if len(ids) == 1:
             return XlaLoadedExecutable(executable, devices)
-        if self._runtime.group is not None and len(devices) < len(ids):
-            self._runtime.group.check()  # a process may have been lost while the program was compiled
+        if self._runtime.peers is not None and len(devices) < len(ids):
+            self._runtime.peers.check()  # a process may have been lost while the program was compiled
         import hashlib
 
         # Executables of the same program have one rendezvous, so that threads that each compile it meet in a launch.
@@ -250,12 +250,12 @@ class XlaClient(Client):
 
     def _cross_host_transfers(self) -> CrossHostTransfers:
         if self._transfers is None:
-            if self._runtime.group is None:
+            if self._runtime.peers is None:
                 raise unimplemented(PLATFORM, "cross-host transfers of a client of one process", "use buffer.copy_to")
             from pjrt.devices.xla.cross_host_transfers import CrossHostTransfers  # here: only jobs need it
 
             with self._lock:
-                self._transfers = self._transfers or CrossHostTransfers(self._runtime, self._runtime.group)
+                self._transfers = self._transfers or CrossHostTransfers(self._runtime, self._runtime.peers)
         return self._transfers
 
     def _space(self, device: Device | None, memory_space: MemorySpace | None) -> XlaMemorySpace:

@@ -154,8 +154,8 @@ def _assigned(runtime: Runtime, options: CompileOptions) -> tuple[DeviceAssignme
         if assignment.device_ids == ((0,),) and options.device_ordinal > 0:
             assignment = DeviceAssignment(((options.device_ordinal,),))
     devices = [runtime.jaxlib_device(number) for row in assignment.device_ids for number in row]
-    if runtime.group is not None:
-        runtime.group.check_takes_part([device.process_index for device in devices])
+    if runtime.peers is not None:
+        runtime.peers.check_takes_part([device.process_index for device in devices])
     return assignment, _jaxlib.device_list(devices)
 
 

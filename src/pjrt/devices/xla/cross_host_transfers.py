@@ -21,7 +21,7 @@ from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
 from pjrt.devices.xla.future import in_thread
 from pjrt.devices.xla.memory_space import XlaMemorySpace
-from pjrt.devices.xla.process_group import ProcessGroup
+from pjrt.devices.xla.peers import Peers
 from pjrt.devices.xla.runtime import Runtime
 from pjrt.devices.xla.special_buffers import uninitialized
 from pjrt.devices.xla.transfer import type_of_spec
@@ -35,16 +35,16 @@ class CrossHostTransfers:
 
     Args:
         runtime: the runtime of the client.
-        group: the processes.
+        peers: the processes.
     """
 
-    def __init__(self, runtime: Runtime, group: ProcessGroup) -> None:
+    def __init__(self, runtime: Runtime, peers: Peers) -> None:
         self._runtime = runtime
-        self._group = group
+        self._peers = peers
         self._lock = threading.Lock()
         self._server: Any = None
         self._connections: dict[int, Any] = {}
-        group.at_loss(self._break_connections)
+        peers.at_loss(self._break_connections)
 
     def send(
         self, buffers: Sequence[Buffer], destination_ids: Sequence[int], keys: Sequence[int]
@@ -86,7 +86,7 @@ class CrossHostTransfers:
             InvalidArgumentError: the numbers differ, or an id is not that of a device of another process.
             UnavailableError: a process was lost.
         """
-        self._group.check()
+        self._peers.check()
         if len(device_ids) != count or len(keys) != count:
             raise InvalidArgumentError(
                 f"expected a device id and a transfer key for each of {count} buffers, found {len(device_ids)} and "
@@ -94,7 +94,7 @@ class CrossHostTransfers:
             )
         for number in device_ids:
             device = self._runtime.jaxlib_device(expect_int(number, "the id of a device as a whole number"))
-            if device.process_index == self._group.process_index:
+            if device.process_index == self._peers.process_index:
                 raise InvalidArgumentError(
                     f"expected a device of another process, found cpu:{number} of this one; use buffer.copy_to"
                 )
@@ -117,7 +117,7 @@ class CrossHostTransfers:
             connection = self._connection(process_index)
             place = array_type.memory_space.placement
             array = _jaxlib.pull(connection, number, self._runtime.jaxlib_client, array_type.aval, place)
-            self._group.check()  # a connection that broke before does not fail what is pulled later
+            self._peers.check()  # a connection that broke before does not fail what is pulled later
             return array
 
         if process_index in self._connections:
@@ -126,17 +126,17 @@ class CrossHostTransfers:
         return PendingBuffer(in_thread(fetch), array_type)
 
     def _connection(self, process_index: int) -> Any:
-        address = self._group.published("transfers", process_index, _ADDRESS_SECONDS).decode()
+        address = self._peers.published("transfers", process_index, _ADDRESS_SECONDS).decode()
         with self._lock:
-            self._group.check()
+            self._peers.check()
             if process_index not in self._connections:
                 self._connections[process_index] = self._started_server().connect(address)
             return self._connections[process_index]
 
     def _started_server(self) -> Any:
         if self._server is None:
-            self._server = _jaxlib.start_transfer_server(self._runtime.jaxlib_client, self._group.host)
-            self._group.publish("transfers", self._server.address().encode())
+            self._server = _jaxlib.start_transfer_server(self._runtime.jaxlib_client, self._peers.host)
+            self._peers.publish("transfers", self._server.address().encode())
         return self._server
 
     def _break_connections(self, _: PjrtError) -> None:

@@ -56,9 +56,9 @@ class Executor:
 
     __slots__ = (
         "_device_ids",
-        "_group",
         "_handlers",
         "_parameter_shardings",
+        "_peers",
         "_rendezvous",
         "_start",
         "_watcher",
@@ -74,7 +74,7 @@ class Executor:
         self._rendezvous = rendezvous
         # The devices of all processes: the arrays of a launch are spread over them, and only their shards are here.
         self._device_ids = tuple(number for row in executable.assignment.device_ids for number in row)
-        self._group = runtime.group if len(self._device_ids) > len(devices) else None
+        self._peers = runtime.peers if len(self._device_ids) > len(devices) else None
         self._start = executable.jaxlib_executable.execute_sharded
         self.donated = shape.donated
         self.parameter_types = [[_array_type(p, device) for p in shape.parameters] for device in devices]
@@ -277,8 +277,8 @@ class Executor:
         ]
 
     def _launch(self, arrays: list[_jaxlib.Array], launch_id: int) -> Results:
-        if self._group is not None:
-            self._group.check()
+        if self._peers is not None:
+            self._peers.check()
         if next(TURNS):
             collect_released()
         launch = _jaxlib.start(self._start, arrays, not self._handlers, launch_id)

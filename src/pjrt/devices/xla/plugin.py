@@ -10,7 +10,7 @@ from pjrt.api.attributes import Attributes
 from pjrt.api.device_options import check_num_devices, check_option_names, topology_options
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.plugin import Plugin
-from pjrt.devices.xla.process_options import PROCESS_OPTIONS, process_group
+from pjrt.devices.xla.process_options import PROCESS_OPTIONS, peers_of
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.client import XlaClient
@@ -69,7 +69,7 @@ class XlaPlugin(Plugin):
         num_devices = check_num_devices(self.name, options)
         from pjrt.devices.xla.client import XlaClient
 
-        return XlaClient(num_devices, asynchronous, process_group(options))
+        return XlaClient(num_devices, asynchronous, peers_of(options))
 
     def topology(self, name: str = "", /, **options: Any) -> XlaTopology:
         """Return a number of virtual devices.

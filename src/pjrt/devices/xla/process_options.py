@@ -10,7 +10,7 @@ from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.host.membership import job_of_caller
 
 if TYPE_CHECKING:
-    from pjrt.devices.xla.process_group import ProcessGroup
+    from pjrt.devices.xla.peers import Peers
     from pjrt.distributed import Job
 
 PROCESS_OPTIONS = ("process_index", "process_count", "key_value_store", "collectives")
@@ -19,7 +19,7 @@ PROCESS_OPTIONS = ("process_index", "process_count", "key_value_store", "collect
 _COLLECTIVES = ("gloo", "mpi")
 
 
-def process_group(options: Mapping[str, Any]) -> ProcessGroup | None:
+def peers_of(options: Mapping[str, Any]) -> Peers | None:
     """Return the processes that make a client together; ``None`` for this process alone.
 
     Args:
@@ -40,9 +40,9 @@ def process_group(options: Mapping[str, Any]) -> ProcessGroup | None:
     job = _job(options.get("key_value_store"), count, index)
     if job is None:
         return None
-    from pjrt.devices.xla.process_group import ProcessGroup
+    from pjrt.devices.xla.peers import Peers
 
-    return ProcessGroup(job, collectives)
+    return Peers(job, collectives)
 
 
 def _number(options: Mapping[str, Any], name: str) -> int | None:

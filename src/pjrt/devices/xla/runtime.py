@@ -23,7 +23,7 @@ from pjrt.devices.xla.completion_watcher import CompletionWatcher
 
 if TYPE_CHECKING:
     from pjrt.devices.xla.memory_space import XlaMemorySpace
-    from pjrt.devices.xla.process_group import ProcessGroup
+    from pjrt.devices.xla.peers import Peers
 
 _POLL_SECONDS = 0.001
 
@@ -44,11 +44,11 @@ class Runtime:
     Args:
         num_devices: the number of devices of this process.
         asynchronous: whether executions return before they are finished.
-        group: the processes of a job that make a client of all their devices together; ``None`` for a process alone.
+        peers: the processes of a job that make a client of all their devices together; ``None`` for a process alone.
 
     Attributes:
         ended: the reason why the runtime cannot be used any more; empty as long as it can.
-        group: the processes of the devices; ``None`` if all devices are of this process.
+        peers: the processes of the devices; ``None`` if all devices are of this process.
         all_devices: jaxlib's devices of all processes, by their ids, which are no indices.
         jaxlib_devices: jaxlib's devices of this process.
         relayouts: the programs that copy a buffer of a type into another layout.
@@ -64,21 +64,21 @@ class Runtime:
         "_types",
         "all_devices",
         "ended",
-        "group",
         "jaxlib_devices",
+        "peers",
         "relayouts",
         "watcher",
     )
 
-    def __init__(self, num_devices: int = 1, asynchronous: bool = True, group: ProcessGroup | None = None) -> None:
+    def __init__(self, num_devices: int = 1, asynchronous: bool = True, peers: Peers | None = None) -> None:
         shutdown.check_not_forked()
         self.ended = ""
-        self.group = group
+        self.peers = peers
         self._lock = threading.Lock()
         self._jaxlib_client = (
             _jaxlib.make_client(num_devices, asynchronous)
-            if group is None
-            else group.make_client(num_devices, asynchronous)
+            if peers is None
+            else peers.make_client(num_devices, asynchronous)
         )
         self.jaxlib_devices: Sequence[Any] = tuple(self._jaxlib_client.local_devices())
         self.all_devices: Mapping[int, Any] = {device.id: device for device in self._jaxlib_client.devices()}
@@ -88,8 +88,8 @@ class Runtime:
         self.relayouts: dict[tuple[ArrayType, TiledLayout], tuple[Any, Any]] = {}
         self.watcher = CompletionWatcher()
         shutdown.register(self)
-        if group is not None:
-            group.before_leaving(self.settle)
+        if peers is not None:
+            peers.before_leaving(self.settle)
 
     @property
     def jaxlib_client(self) -> Any:
@@ -123,7 +123,7 @@ class Runtime:
         """
         device = self.all_devices.get(number)
         if device is None:
-            ids = f", with the ids {', '.join(map(str, self.all_devices))}" if self.group else ""
+            ids = f", with the ids {', '.join(map(str, self.all_devices))}" if self.peers else ""
             raise InvalidArgumentError(
                 f"the client has no device with id {number}: it has {len(self.all_devices)}{ids}; make it with "
                 f"pjrt.client('cpu', num_devices=...)"

@@ -1,7 +1,7 @@
-"""Process groups: the processes of a job that make one client together, each with devices of its own.
+"""Peers: the processes of a job that make one client together, each with devices of its own.
 
 XLA's own code exchanges the devices and runs the collectives. This package sees to it that nothing waits for a process
-that is lost: the processes meet before XLA does, and the connections of a group that has lost a process are shut down.
+that is lost: the processes meet before XLA does, and their connections are shut down when one of them is lost.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ _numbers: weakref.WeakKeyDictionary[distributed.Job, int] = weakref.WeakKeyDicti
 _numbers_lock = threading.Lock()
 
 
-class ProcessGroup:
+class Peers:
     """The processes of a job that make one client together.
 
-    A job may have several groups, one for each client. They are told apart by their number, so all processes make their
-    clients in the same order.
+    A job may have several clients. They are told apart by their number, so all processes make them in the same order.
 
     Args:
         job: the job.
@@ -49,7 +48,7 @@ class ProcessGroup:
     """
 
     def __init__(self, job: distributed.Job, collectives: str = "gloo") -> None:
-        self._job = job
+        self._job = self._outer_job = job
         self._kind = collectives
         self._error: PjrtError | None = None
         self._addresses: set[Address] = set()
@@ -81,10 +80,11 @@ class ProcessGroup:
         before = collective_sockets.listening()
         collectives = self._collectives()
         self._meet(collective_sockets.listening() - before)
-        # The job must not keep the group alive, nor the client that has it.
+        # A job must not keep this object alive, nor the client that has it.
         end, lose = weakref.WeakMethod(self._end), weakref.WeakMethod(self._lose)
-        self._job.on_end(lambda: _call(end))
-        self._job.on_absence(lambda error: _call(lose, error))
+        for job in {self._job, self._outer_job}:
+            job.on_end(lambda: _call(end))
+            job.on_absence(lambda error: _call(lose, error))
         try:
             return _jaxlib.make_client(
                 num_devices,
@@ -174,8 +174,9 @@ class ProcessGroup:
             self._addresses |= {(host, port) for host, port in fields["addresses"]}
 
     def _end(self) -> None:
-        if self._job.failure is not None:
-            self._lose(self._job.failure)
+        error = self._outer_job.failure or self._job.failure
+        if error is not None:
+            self._lose(error)
 
     def _lose(self, error: PjrtError) -> None:
         """Fail what waits for the other processes, because one of them is not there any more."""
