@@ -24,6 +24,7 @@ BENCHMARKS = [
     "ifrt",
     "offload",
     "export",
+    "distributed",
     "layers",
     "soak",
     "exits",
