@@ -1,4 +1,7 @@
-"""The checks of a plugin, on the built-in devices and on the tiny plugin."""
+"""The checks of the contract, on the built-in devices and on the tiny plugin.
+
+The official ones are in ``tests/export/test_official.py``, those of frameworks in ``test_framework.py``.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,24 @@ from pathlib import Path
 import pytest
 
 from pjrt.conformance import check_plugin
-from pjrt.conformance.plugin.outcome import Verdict
+from pjrt.conformance.plugin.outcome import Outcome, Verdict
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.mark.parametrize("name", ["reference", "cpu"])
 def test_a_built_in_device_passes(name: str) -> None:
-    report = check_plugin(name, jobs=2)
+    report = check_plugin(name, {"num_devices": 2}, tiers=["contract"], jobs=2)
     assert report.passes, str(report)
-    assert report.counts[Verdict.PASSED] > 20
+    assert report.counts[Verdict.PASSED] > 400
 
 
 def test_the_tiny_plugin_passes(tiny_library: Path) -> None:
-    report = check_plugin(tiny_library, {"num_devices": 2}, programs=PROGRAMS, jobs=2)
+    outcomes: list[Outcome] = []
+    report = check_plugin(
+        tiny_library, {"num_devices": 2}, tiers=["contract"], programs=PROGRAMS, jobs=2, progress=outcomes.append
+    )
     assert report.passes, str(report)
-    assert report.facts["platform"] == "tiny"
-    assert report.facts["devices"] == 2
+    assert report.counts[Verdict.PASSED] > 400
+    assert (report.facts["platform"], report.facts["devices"]) == ("tiny", 2)
+    assert sorted(each.check for each in outcomes) == sorted(each.check for each in report.outcomes)
