@@ -31,6 +31,7 @@ BENCHMARKS = [
     "reference",
     "author",
     "collectives",
+    "join",
     "compilers",
     "iree",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from pjrt.distributed.relay import Relay
 _FIRST_PAUSE = 0.01
 _LONGEST_PAUSE = 0.5
 _CONNECT_SECONDS = 10.0
+_FAREWELL_SECONDS = 2.0
 
 
 class Link:
@@ -55,6 +57,7 @@ class Link:
         self._missing: asyncio.Future[str] | None = None
         self._last_heard = 0.0
         self._closed = False
+        self._says_farewell = False
 
     async def join(self, deadline: float) -> None:
         """Connect to the leader, and wait until the job begins.
@@ -170,6 +173,7 @@ class Link:
     def report(self, event: Message) -> None:
         """Report an event of this process to the leader."""
         if self._writer is not None:
+            self._says_farewell |= event["type"] in ("left", "lost")
             messages.send(self._writer, **event)
 
     def open_relay(self, path: str) -> None:
@@ -179,6 +183,12 @@ class Link:
     async def close(self) -> None:
         """Close the control connection."""
         self._closed = True
+        if self._writer is not None and self._says_farewell:
+            # To close a connection with data that were not read would reset it, and the last message could be lost. So
+            # the leader closes it first.
+            with contextlib.suppress(OSError):
+                self._writer.write_eof()
+            await asyncio.wait(self._tasks[-1:], timeout=_FAREWELL_SECONDS)
         for task in self._tasks:
             task.cancel()
         if self._writer is not None:
