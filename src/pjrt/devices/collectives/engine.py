@@ -23,6 +23,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import (
     AbortedError,
     FailedPreconditionError,
+    InternalError,
     PjrtError,
     UnavailableError,
 )
@@ -30,6 +31,7 @@ from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.partitioning import Partitioning
 from pjrt.devices.collectives import programs
 from pjrt.devices.xla import _jaxlib
+from pjrt.devices.xla.process_group import own_host
 from pjrt.distributed import Job, join
 from pjrt.host.collectives import Bytes, Collectives, ProcessGroup
 from pjrt.host_memory.aligned import HostArray
@@ -58,13 +60,13 @@ _REDUCED = frozenset(
 
 def _make_client(num_devices: int, job: Job) -> Any:
     runtime_client = job.runtime_client
-    return _jaxlib.jax.get_tfrt_cpu_client(
-        asynchronous=False,
+    return _jaxlib.make_client(
+        num_devices,
+        False,
         distributed_client=runtime_client,
         node_id=job.process_index,
         num_nodes=job.process_count,
-        collectives=_jaxlib.jax.make_gloo_tcp_collectives(distributed_client=runtime_client),
-        num_devices=num_devices,
+        collectives=_jaxlib.make_collectives("gloo", runtime_client, own_host(job.address)),
     )
 
 
@@ -85,6 +87,7 @@ class XlaCollectives(Collectives):
         self._error: PjrtError | None = None
         self._programs: dict[Any, _Program] = {}
         self._absent_since: dict[int, float] = {}
+        self._connected: set[tuple[tuple[int, int], ...]] = set()
         self._job = join(
             key_value_store, process_index, len(device_counts), name=name, heartbeat_timeout=_HEARTBEAT_SECONDS
         )
@@ -217,6 +220,10 @@ class XlaCollectives(Collectives):
         """
         key = (group.members, *signature)
         try:
+            if group.members not in self._connected:
+                # XLA gives the members of a group 30 seconds to connect; this waits as long as it takes.
+                self._job.barrier(f"group {group.members}", _LONGEST_SECONDS, group.process_indices)
+                self._connected.add(group.members)
             program = self._programs.get(key) or self._compile(key, group, code(), array, result_size)
             return program(array)
         except Exception as error:
@@ -264,16 +271,17 @@ class XlaCollectives(Collectives):
     def _explained(self, error: Exception, group: ProcessGroup) -> PjrtError:
         """Return the error for a collective that failed, with the process that is the reason; end all exchanges."""
         if self._error is None:
-            converted = _jaxlib.converted(error).with_traceback(None)
-            converted.__cause__ = None
-            if "Gloo" in converted.message:  # or the agent, while gloo connects
-                self._drop(self._reason(converted, group))
+            code, message = _jaxlib.status_of(error)
+            if "Gloo" in message:
+                self._drop(self._reason(message, group))
+            elif isinstance(error, PjrtError):
+                self.fail(error)
             else:
-                self.fail(converted)
+                self.fail(InternalError(message) if code is None else PjrtError.of(code, message))
         assert self._error is not None
         return self._error
 
-    def _reason(self, error: PjrtError, group: ProcessGroup) -> PjrtError:
+    def _reason(self, message: str, group: ProcessGroup) -> PjrtError:
         """Return why a connection was closed, with the process that is the reason; wait until it is known."""
         others = set(group.process_indices) - {self._job.process_index}
         deadline = time.monotonic() + _HEARTBEAT_SECONDS
@@ -285,7 +293,7 @@ class XlaCollectives(Collectives):
                 if absence is not None:
                     return absence
             time.sleep(_PAUSE_SECONDS)
-        return UnavailableError(f"one of the processes {sorted(others)} closed its connection: {error.message}")
+        return UnavailableError(f"one of the processes {sorted(others)} closed its connection: {message}")
 
 
 _FAILED = "failed"

@@ -55,7 +55,7 @@ class Peers:
         self._at_loss: list[Callable[[PjrtError], object]] = []
         self.process_index = job.process_index
         self.process_count = job.process_count
-        self.host = _own_host(job.address)
+        self.host = own_host(job.address)
         with _numbers_lock:
             number = _numbers[job] = _numbers.get(job, -1) + 1
         self._name = f"pjrt/cpu/{number}"
@@ -193,7 +193,7 @@ def _call(method: weakref.WeakMethod[Callable[..., object]], *arguments: object)
         bound(*arguments)
 
 
-def _own_host(address: str) -> str | None:
+def own_host(address: str) -> str | None:
     """Return the address of this host on the way to the leader of a job; ``None`` where the way ends in this host."""
     host, _, port = address.rpartition(":")
     try:
