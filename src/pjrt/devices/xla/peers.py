@@ -187,7 +187,7 @@ class Peers:
             callback(error)
 
 
-def _call(method: weakref.WeakMethod[Callable[..., object]], *arguments: object) -> None:
+def _call(method: weakref.WeakMethod[Any], *arguments: object) -> None:
     """Call a method of an object that still exists."""
     if (bound := method()) is not None:
         bound(*arguments)

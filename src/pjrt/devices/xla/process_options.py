@@ -54,17 +54,19 @@ def _number(options: Mapping[str, Any], name: str) -> int | None:
 
 def _job(store: Any, count: int | None, index: int | None) -> Job | None:
     """Return the job that the options mean: a framework's, by its store, or that of this process."""
-    if store is not None and (count is None or index is None):
-        raise InvalidArgumentError(
-            "the option key_value_store of the device 'cpu' needs process_index and process_count, too"
-        )
-    framework = job_of_caller() if store is None else (store, index, count)
+    framework = job_of_caller()
+    if store is not None:
+        if count is None or index is None:
+            raise InvalidArgumentError(
+                "the option key_value_store of the device 'cpu' needs process_index and process_count, too"
+            )
+        framework = store, index, count
     if framework is not None:
         from pjrt import distributed
 
         return distributed.join(*framework, name="pjrt/cpu") if framework[2] > 1 else None
     # A process without a job must not pay for the import.
-    job = sys.modules["pjrt.distributed"].current() if "pjrt.distributed" in sys.modules else None
+    job: Job | None = sys.modules["pjrt.distributed"].current() if "pjrt.distributed" in sys.modules else None
     if job is None:
         if count is not None or index:
             raise FailedPreconditionError(
