@@ -28,7 +28,7 @@ import numpy as np
 from pjrt.api.element_type import AnyDType
 from pjrt.api.errors import InternalError, PjrtError, StatusCode
 from pjrt.devices.xla.lost_processes import explained
-from pjrt.stablehlo.jaxlib import load
+from pjrt.stablehlo.jaxlib import load, version
 
 T = TypeVar("T")
 
@@ -42,6 +42,9 @@ HAS_SIX_BITS = hasattr(jax.PrimitiveType if hasattr(jax, "PrimitiveType") else h
 
 HAS_MPI = hasattr(jax, "make_mpi_collectives")
 """Whether jaxlib has collectives over MPI."""
+
+HAS_TRANSFERS = version() >= (0, 10)
+"""Whether arrays can be pulled from other processes: jaxlib 0.9 needs jax for it."""
 
 PLATFORM_VERSION = f"XLA of jaxlib {load('version', _PURPOSE).__version__}"
 """The human-readable version of the platform."""

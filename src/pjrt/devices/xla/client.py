@@ -30,7 +30,7 @@ from pjrt.api.placement import choose_place
 from pjrt.api.program import AnyProgram, Program
 from pjrt.api.shape_spec import Shapes, ShapeSpec, expect_shape
 from pjrt.devices.xla import custom_calls, from_host, special_buffers
-from pjrt.devices.xla._jaxlib import PLATFORM_VERSION
+from pjrt.devices.xla._jaxlib import HAS_TRANSFERS, PLATFORM_VERSION
 from pjrt.devices.xla.buffer import PendingBuffer, XlaBuffer
 from pjrt.devices.xla.compilation import deserialize
 from pjrt.devices.xla.device import XlaDevice, memory_space_of
@@ -252,6 +252,8 @@ class XlaClient(Client):
         if self._transfers is None:
             if self._runtime.peers is None:
                 raise unimplemented(PLATFORM, "cross-host transfers of a client of one process", "use buffer.copy_to")
+            if not HAS_TRANSFERS:
+                raise unimplemented(PLATFORM, "cross-host transfers with this jaxlib", "use 0.10 or newer")
             from pjrt.devices.xla.cross_host_transfers import CrossHostTransfers  # here: only jobs need it
 
             with self._lock:
