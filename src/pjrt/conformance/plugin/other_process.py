@@ -45,7 +45,8 @@ def call_in_another_process(subject: Subject, function: Callable[..., Any], *arg
     except subprocess.TimeoutExpired as error:
         process.kill()
         raise Failed("a process that ends", f"one that still ran after {_PATIENCE:g} seconds") from error
-    kind, value = pickle.loads(output) if output else ("nothing", None)
+    answer: tuple[str, Any] = pickle.loads(output) if output else ("nothing", None)
+    kind, value = answer
     if process.returncode or kind == "nothing":
         ended = Ended(process.returncode, b"", printed.decode("utf-8", "replace")[-2000:])
         raise Failed("a process that ends normally", str(ended))

@@ -34,7 +34,7 @@ def _number(subject: Subject, count: int) -> None:
     _expect_refused(subject, loaded, Launch(subject, loaded, [[subject.buffer(_X)] * count]))
 
 
-_WRONG: dict[str, Callable[[], np.ndarray]] = {  # type: ignore[type-arg]
+_WRONG: dict[str, Callable[[], np.ndarray]] = {
     "element_type": lambda: np.arange(4, dtype=np.int32),
     "smaller_element_type": lambda: np.arange(4, dtype=np.int8),
     "more_elements": lambda: np.arange(5, dtype=np.float32),
@@ -51,7 +51,7 @@ _WRONG: dict[str, Callable[[], np.ndarray]] = {  # type: ignore[type-arg]
     over=_WRONG,
     rule="An argument has the element type and the shape of its parameter; another is refused with an error.",
 )
-def _shape(subject: Subject, array: Callable[[], np.ndarray]) -> None:  # type: ignore[type-arg]
+def _shape(subject: Subject, array: Callable[[], np.ndarray]) -> None:
     loaded = subject.compile("add")
     for place in (0, 1):
         arguments = [subject.buffer(_X), subject.buffer(_X)]

@@ -19,6 +19,7 @@ class _Record:
 
     def __init__(self) -> None:
         self.calls: list[int] = []
+        self.kept: list[object] = []
 
     def __call__(self, arguments: int, user_arg: int) -> None:
         """Record a call."""
@@ -30,7 +31,7 @@ def _register(subject: Subject, record: _Record, user_arg: int) -> None:
     answer = subject.attempt(_REGISTER, client=subject.client, type=_PREFATAL, callback=record, user_arg=user_arg)
     if answer.error is not None:
         raise Unsupported(f"callbacks before the end of a process: {answer.error}")
-    subject.finally_(lambda: answer.error)  # the function lives as long as the answer
+    record.kept.append(answer)  # the function lives as long as it
 
 
 def _invoke(subject: Subject) -> None:

@@ -42,7 +42,7 @@ def _expected(operation: str, arrays: list[Array]) -> list[Array]:
     count = len(arrays)
     match operation:
         case "all_reduce":
-            return [np.sum(arrays, axis=0, dtype=np.float32)] * count
+            return [np.sum(np.stack(arrays), axis=0)] * count
         case "all_gather":
             return [np.concatenate(arrays)] * count
         case "collective_permute":

@@ -57,7 +57,7 @@ def _stablehlo(subject: Subject) -> str:
     program = subject.program("add")
     if program.format != "mlir":
         raise Unsupported(f"the plugin's programs are of the format '{program.format}', not StableHLO")
-    return program.code.decode()
+    return bytes(program.code).decode()
 
 
 @check("compile.text", calls=_CALLS, rule="A program of the format 'mlir' may be the text of an MLIR module.")

@@ -76,7 +76,7 @@ def _no_results(subject: Subject) -> None:
 def _many_arguments(subject: Subject) -> None:
     arrays = [_X + number for number in range(MANY)]
     launch = Launch(subject, subject.compile("many_arguments"), [[subject.buffer(each) for each in arrays]])
-    launch.expect(np.sum(arrays, axis=0, dtype=np.float32))
+    launch.expect(np.asarray(np.sum(arrays, axis=0, dtype=np.float32)))
 
 
 @check("execute.many_results", calls=_CALLS, rule="A program may have any number of results, each a buffer of its own.")

@@ -60,7 +60,8 @@ def expect_no_growth(
         subject.await_buffers([subject.buffer(_X)])
         after = _memory()
         growths.append(((after[0] - before[0]) / count, (after[1] - before[1]) / count, count))
-    heap, resident, count = (min(each[place] for each in growths) for place in range(3))
+    heap, resident = min(each[0] for each in growths), min(each[1] for each in growths)
+    count = min(each[2] for each in growths)
     # Of few rounds only a large leak can be told from what allocators do.
     heap_floor, resident_floor = (16 << 10, 192 << 10) if count >= _MANY else (4 << 20, 8 << 20)
     leaks = heap >= max(heap_bytes, heap_floor / count) or resident >= max(48, resident_floor / count)

@@ -132,9 +132,10 @@ def _costs_live(subject: Subject) -> None:
     handle = executable_of(subject, "add")
     first = answer_of(subject, "PJRT_Executable_GetCostAnalysis", executable=handle)
     before = [(bytes(each.name), each.value) for each in first.properties or ()]
+    other = executable_of(subject, "mixed_results")
     for _ in range(4):
-        answer_of(subject, "PJRT_Executable_GetCostAnalysis", executable=handle)
-        answer_of(subject, "PJRT_Executable_GetCostAnalysis", executable=executable_of(subject, "mixed_results"))
+        for executable in (handle, other):
+            answer_of(subject, "PJRT_Executable_GetCostAnalysis", executable=executable)
     after = [(bytes(each.name), each.value) for each in reread(first).properties or ()]
     subject.expect(after == before, str(before), str(after))
 

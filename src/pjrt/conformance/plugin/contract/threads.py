@@ -131,7 +131,12 @@ def _read(subject: Subject) -> None:
     launch = Launch(subject, subject.compile("add"), [[pending.handle, subject.buffer(_X)]]).succeeded()
     (result,) = launch.results[0]
     barrier = threading.Barrier(_THREADS + 1)
-    feeder = threading.Thread(target=lambda: (barrier.wait(), pending.fulfil(_X)))
+
+    def feed() -> None:
+        barrier.wait()
+        pending.fulfil(_X)
+
+    feeder = threading.Thread(target=feed)
     feeder.start()
 
     def work(_: int) -> None:
