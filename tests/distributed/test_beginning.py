@@ -99,3 +99,13 @@ initialize()
     job = start_job(["attempt(initialize)", dies])
     assert "process 1 (pid" in job[0].hear("UnavailableError")
     assert job[0].wait() == 0
+
+
+def test_a_missing_jaxlib_is_an_error_that_names_the_extra(start_job: StartJob) -> None:
+    (lines,) = start_job(
+        1, "sys.modules['jaxlib'] = None; attempt(initialize); say(distributed.process_count())"
+    ).succeed()
+    assert lines[0].startswith("FailedPreconditionError")
+    assert "jaxlib is needed to coordinate the processes of a job" in lines[0]
+    assert "pip install 'pjrt[xla]'" in lines[0]
+    assert lines[1] == "1"

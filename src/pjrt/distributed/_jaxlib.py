@@ -23,7 +23,10 @@ from pjrt.stablehlo.jaxlib import load, version
 _NEVER_SECONDS = 100_000_000  # three years; more would overflow in XLA, which counts in nanoseconds
 _RECOVERABLE_IS_OF_THE_SERVICE = (0, 10)  # before, an option of the agent
 
-_jax: Any = load("_jax", "coordinate the processes of a job")
+
+def _jax() -> Any:
+    """Return jaxlib's module; programs outside of a job do without it."""
+    return load("_jax", "coordinate the processes of a job")
 
 
 class Service:
@@ -39,7 +42,7 @@ class Service:
         options: dict[str, Any] = {}
         if recoverable and version() >= _RECOVERABLE_IS_OF_THE_SERVICE:
             options["recoverable"] = True
-        self._service = _jax.get_distributed_runtime_service(
+        self._service = _jax().get_distributed_runtime_service(
             address,
             process_count,
             heartbeat_timeout=_NEVER_SECONDS,
@@ -66,7 +69,7 @@ class Agent:
         options: dict[str, Any] = {}
         if recoverable and version() < _RECOVERABLE_IS_OF_THE_SERVICE:
             options["recoverable"] = True
-        self.runtime_client = _jax.get_distributed_runtime_client(
+        self.runtime_client = _jax().get_distributed_runtime_client(
             address,
             process_index,
             init_timeout=_NEVER_SECONDS,
