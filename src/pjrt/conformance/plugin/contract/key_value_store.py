@@ -12,7 +12,7 @@ from typing import Any
 
 from pjrt.api.errors import StatusCode
 from pjrt.capi import raw
-from pjrt.capi.layer.schema import STRUCTS
+from pjrt.capi.layer.schema import CALLBACKS, STRUCTS
 from pjrt.capi.raw.struct_reader import StructReader
 from pjrt.conformance.plugin.check import check
 from pjrt.conformance.plugin.contract.compilation import expect_sum
@@ -66,13 +66,13 @@ class Store:
         }
 
     def _get(self, address: int) -> int:
-        return self._answer("PJRT_KeyValueGetCallback_Args", address)
+        return self._answer("PJRT_KeyValueGetCallback", address)
 
     def _try_get(self, address: int) -> int:
-        return self._answer("PJRT_KeyValueTryGetCallback_Args", address)
+        return self._answer("PJRT_KeyValueTryGetCallback", address)
 
     def _put(self, address: int) -> int:
-        call = StructReader().read("PJRT_KeyValuePutCallback_Args", address)
+        call = StructReader().read(CALLBACKS["PJRT_KeyValuePutCallback"].args, address)
         self.user_args.add(call.user_arg or 0)
         if self._failure is not None:
             return _error(call, self._failure, b"the store is closed")
@@ -81,7 +81,8 @@ class Store:
         partial.replace(self._place(call.key))
         return 0
 
-    def _answer(self, kind: str, address: int) -> int:
+    def _answer(self, callback: str, address: int) -> int:
+        kind = CALLBACKS[callback].args
         fields = STRUCTS[kind].fields
         call = StructReader().read(kind, address, [name for name in fields if not name.startswith("value")])
         self.user_args.add(call.user_arg or 0)
