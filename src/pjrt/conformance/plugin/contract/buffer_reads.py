@@ -7,6 +7,7 @@ import threading
 import numpy as np
 
 from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.contract.alias_buffers import fulfill, make_alias
 from pjrt.conformance.plugin.contract.buffer_calls import (
     MISUSE,
     Array,
@@ -127,6 +128,32 @@ def _data_there_when_ready(subject: Subject) -> None:
     subject.expect(seen == [True], "the whole copy inside of the callback", "a part of it")
     subject.await_event(read.event)
     subject.destroy_buffers(buffer)
+
+
+@check(
+    "to_host.data_there_when_pending_is_ready",
+    calls=(*_READ, "PJRT_Event_OnReady", "PJRT_Client_CreateAliasBuffer"),
+    rule="The event of a read that waited for its buffer is ready when the whole copy is in dst, and not before.",
+)
+def _data_there_when_pending_is_ready(subject: Subject) -> None:
+    array = ramp(_LARGE, dtype=np.int32) + 1
+    alias, handle = make_alias(subject, array.shape, element_type=4)
+    data = np.zeros_like(array)
+    complete: list[bool] = []
+    done = threading.Event()
+
+    def called(error: int, user_arg: int) -> None:
+        complete.append(not error and bool((data == array).all()))
+        done.set()
+
+    read = subject.call("PJRT_Buffer_ToHostBuffer", src=alias, dst=data)
+    _kept = subject.call("PJRT_Event_OnReady", event=read.event, callback=called)
+    buffer = subject.buffer(array)
+    fulfill(subject, handle, buffer)
+    subject.expect(done.wait(30), "a call of the callback", "no call")
+    subject.expect(complete == [True], "the whole copy inside of the callback", "a part of it")
+    subject.await_event(read.event)
+    subject.destroy_buffers(alias, buffer)
 
 
 @check(
