@@ -31,7 +31,7 @@ from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.partitioning import Partitioning
 from pjrt.devices.collectives import programs
 from pjrt.devices.xla import _jaxlib
-from pjrt.devices.xla.process_group import own_host
+from pjrt.devices.xla.peers import own_host
 from pjrt.distributed import Job, join
 from pjrt.host.collectives import Bytes, Collectives, ProcessGroup
 from pjrt.host_memory.aligned import HostArray
