@@ -70,10 +70,11 @@ def run_checks(jobs: int, limit: float, library: Path, names: Iterable[str]) -> 
                     busy.append(free.pop())
                     busy[-1].start(task, waiting.popleft(), limit)
                 wait_for_any(busy)
-                for child in [each for each in busy if each.ended()]:
-                    busy.remove(child)
-                    free.append(child)
-                    yield child.outcome()
+                ended = [each for each in busy if each.ended()]
+                busy = [each for each in busy if each not in ended]
+                outcomes = [each.outcome() for each in ended]
+                free += ended
+                yield from outcomes
         finally:  # the caller may have enough outcomes before the last one
             while busy := [each for each in busy if not each.ended()]:
                 wait_for_any(busy)
@@ -92,24 +93,23 @@ def catches(
         enough: the number of checks that catch a mutant after which no further ones are run.
     """
     libraries = MutantLibraries(Path(tempfile.gettempdir()) / "pjrt-tiny-plugins")
-    passing = dict.fromkeys(name for each in mutants for name in names[each.name])
-    for outcome in run_checks(jobs, limit, libraries.right(), list(passing)):
-        if outcome.verdict is not Verdict.PASSED:
-            del passing[outcome.check]
+    right: dict[str, bool] = {}
+
+    def passes(name: str) -> bool:
+        """Return whether the right plugin passes a check."""
+        if name not in right:
+            (outcome,) = run_checks(1, limit, libraries.right(), [name])
+            right[name] = outcome.verdict is Verdict.PASSED
+        return right[name]
+
     for mutant in mutants:
-        wanted = [name for name in names[mutant.name] if name in passing]
-        yield mutant.name, _failures(run_checks(jobs, limit, libraries.mutant(mutant), wanted), enough)
-
-
-def _failures(outcomes: Iterator[Outcome], enough: int) -> dict[str, Outcome]:
-    """Return the failures among outcomes, the first ones if there are enough."""
-    failures: dict[str, Outcome] = {}
-    for outcome in outcomes:
-        if outcome.verdict.is_failure:
-            failures[outcome.check] = outcome
-        if len(failures) >= enough:
-            break
-    return failures
+        failures: dict[str, Outcome] = {}
+        for outcome in run_checks(jobs, limit, libraries.mutant(mutant), names[mutant.name]):
+            if outcome.verdict.is_failure and passes(outcome.check):
+                failures[outcome.check] = outcome
+            if len(failures) >= enough:
+                break
+        yield mutant.name, failures
 
 
 def nearest_first(mutant: Mutant) -> list[str]:

@@ -49,19 +49,17 @@ MUTANTS = (
     Mutant(
         "serialize.loses_options",
         "executable.c",
-        "  uint64_t size = executable->options_size;\n"
-        "  bytes_add(out, SERIAL_MARK, strlen(SERIAL_MARK));\n  bytes_add(out, &size, sizeof size);\n"
-        "  bytes_add(out, executable->options_bytes, executable->options_size);\n",
-        "  uint64_t size = 0;\n"
-        "  bytes_add(out, SERIAL_MARK, strlen(SERIAL_MARK));\n  bytes_add(out, &size, sizeof size);\n",
+        "  uint64_t sizes[2] = {executable->options_size, strlen(executable->program->source)};\n",
+        "  uint64_t sizes[2] = {0, strlen(executable->program->source)};\n"
+        "  bytes_add(out, SERIAL_MARK, strlen(SERIAL_MARK));\n  bytes_add(out, sizes, sizeof sizes);\n"
+        "  bytes_add(out, executable->program->source, (size_t)sizes[1]);\n  return;\n",
         "A serialized executable comes back without its compile options.",
     ),
     Mutant(
         "deserialize.cut_bytes_crash",
         "executable.c",
-        '  if (options_size > size - head) return error_make(PJRT_Error_Code_DATA_LOSS, "The serialized executable is '
-        'cut short");\n',
-        "  if (options_size > size - head) abort();\n",
+        "  if (sizes[0] > size - head || sizes[1] != size - head - sizes[0])\n",
+        "  if (sizes[0] > size - head || sizes[1] != size - head - sizes[0]) abort();\n  if (sizes[0] > size - head)\n",
         "The process ends when a serialized executable is cut short.",
     ),
     Mutant(
