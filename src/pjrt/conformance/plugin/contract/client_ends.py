@@ -35,8 +35,8 @@ def _while_running(subject: Subject) -> None:
 @check(
     "client.destroy.ends_threads",
     calls=(_DESTROY, "PJRT_Client_Create"),
-    rule="Clients that come and go work, as often as they do. The threads that a client starts should end with it, which "
-    "the header leaves open: a plugin in a language with a garbage collector may end them later.",
+    rule="Clients can come and go as often as the caller wants. The threads of a client should end with it. The header "
+    "leaves that open: a plugin in a language with a garbage collector may end them later.",
 )
 def _ends_threads(subject: Subject) -> None:
     if not _TASKS.is_dir():
