@@ -11,7 +11,7 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment
 from pjrt.api.errors import InvalidArgumentError, PjrtError, StatusCode
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
-from pjrt.devices.xla import _jaxlib, custom_calls
+from pjrt.devices.xla import _jaxlib, custom_calls, value_shape
 from pjrt.devices.xla._jaxlib import converted, status_of
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
 from pjrt.devices.xla.random_bits import with_unsigned_random_bits
@@ -50,7 +50,7 @@ def compile_program(
     jaxlib_options = _jaxlib_options(options, assignment)
     try:
         with module as mlir:
-            result_shapes = _jaxlib.result_shapes(mlir) if options.partitioning.num_partitions > 1 else None
+            result_shapes = value_shape.result_shapes(mlir) if options.partitioning.num_partitions > 1 else None
             compiled = runtime.jaxlib_client.compile_and_load(mlir, devices, jaxlib_options)
     except Exception as error:
         raise _explained(error) from error

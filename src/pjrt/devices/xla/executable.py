@@ -13,10 +13,11 @@ from pjrt.api.executable import CompiledMemoryStats, Executable
 from pjrt.api.layout import Layout, TiledLayout
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.xla import _jaxlib, shutdown
-from pjrt.devices.xla._jaxlib import ValueShape, converted
+from pjrt.devices.xla import shutdown, value_shape
+from pjrt.devices.xla._jaxlib import converted
 from pjrt.devices.xla.input_output_alias import donated_parameters
 from pjrt.devices.xla.memory_space import DEVICE, PINNED_HOST
+from pjrt.devices.xla.value_shape import ValueShape
 from pjrt.stablehlo.hlo_parameters import hlo_parameters
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ class XlaExecutable(Executable):
         """The parameters and results on one device."""
         module = self._module.as_serialized_hlo_module_proto()
         try:
-            parameters, results = _jaxlib.program_shape(module)
+            parameters, results = value_shape.program_shape(module)
         except Exception as error:  # XLA compiles element types of which jaxlib has no arrays
             raise converted(error) from error
         return ProgramShape(parameters, results, donated_parameters(module))

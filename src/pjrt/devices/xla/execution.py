@@ -10,7 +10,7 @@ from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, PjrtError
 from pjrt.api.future import Future
 from pjrt.devices.xla import _jaxlib
-from pjrt.devices.xla._jaxlib import TURNS, ValueShape, collect_released, converted
+from pjrt.devices.xla._jaxlib import TURNS, collect_released, converted
 from pjrt.devices.xla.array_type import ArrayType
 from pjrt.devices.xla.buffer import PendingBuffer, ShardBuffer, XlaBuffer
 from pjrt.devices.xla.device import XlaDevice
@@ -19,6 +19,7 @@ from pjrt.devices.xla.future import flattened, in_thread, nothing, when_ready
 from pjrt.devices.xla.memory_space import KINDS
 from pjrt.devices.xla.rendezvous import Contribution, Rendezvous, Started
 from pjrt.devices.xla.shards import Part, Shards, Source, array_of, arrays_in_use, gathered
+from pjrt.devices.xla.value_shape import ValueShape
 
 Futures = list[Future[None]] | None
 """The list that gets the futures of completions, if the caller wants them."""
