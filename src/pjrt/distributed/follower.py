@@ -41,7 +41,7 @@ class Follower:
 
     @property
     def address(self) -> str:
-        """Where the leader is reached: ``HOST:PORT``."""
+        """The address of the leader: ``HOST:PORT``."""
         return self._link.address
 
     def meet(self, deadline: float) -> None:

@@ -15,7 +15,7 @@ from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, Inva
 from pjrt.api.key_value_store import KeyValueStore
 
 _PATIENCE_SECONDS = 300.0
-"""How long to wait until all processes have made their clients; as long as XLA does."""
+"""The longest wait until all processes have made their clients; XLA waits as long."""
 
 
 class PrefixedStore(KeyValueStore):

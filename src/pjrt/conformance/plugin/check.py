@@ -31,11 +31,11 @@ class Tier(enum.StrEnum):
     """The tier of a check; a package of that name has its module."""
 
     OFFICIAL = "official"
-    """What the C tests of XLA expect."""
+    """Expectations of XLA's C tests."""
     CONTRACT = "contract"
-    """What the header requires."""
+    """Requirements of the header."""
     FRAMEWORK = "framework"
-    """What JAX and PyTorch/XLA need."""
+    """Needs of JAX and PyTorch/XLA."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class Outcome:
 
     @property
     def message(self) -> str:
-        """What was expected and what was found, in one sentence."""
+        """The expectation and the answer, in one sentence."""
         if self.verdict is Verdict.UNSUPPORTED:
             return self.found
         return f"expected {self.expected}, found {self.found}" if self.expected else self.found

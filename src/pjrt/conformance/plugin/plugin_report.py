@@ -58,7 +58,7 @@ class PluginReport:
 
     @property
     def unsupported(self) -> Mapping[str, int]:
-        """What the plugin lacks, and the number of checks that need it."""
+        """The reasons why checks are unsupported, each with the number of checks that it concerns."""
         return Counter(each.found for each in self.outcomes if each.verdict is Verdict.UNSUPPORTED)
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where a process learns its job from: the environments that launchers make."""
+"""The environments that launchers make, from which a process learns its job."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the header of the C API requires of a plugin, function by function."""
+"""The requirements of the C API's header, function by function."""

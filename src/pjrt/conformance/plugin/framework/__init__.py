@@ -1,1 +1,1 @@
-"""What JAX and PyTorch/XLA need of a plugin: their sequences of calls, and the operations of StableHLO."""
+"""The needs of JAX and PyTorch/XLA: their sequences of calls, and the operations of StableHLO."""

@@ -1,1 +1,1 @@
-"""What the C tests of XLA expect of a plugin."""
+"""The expectations of XLA's C tests."""

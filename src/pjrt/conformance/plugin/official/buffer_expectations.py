@@ -1,4 +1,4 @@
-"""What XLA's test of the C API expects of buffers."""
+"""Expectations of XLA's test of the C API: buffers."""
 
 from __future__ import annotations
 

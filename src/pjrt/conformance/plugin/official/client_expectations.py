@@ -1,4 +1,4 @@
-"""What XLA's test of the C API expects of a client and its devices, in a job of one process."""
+"""Expectations of XLA's test of the C API: a client and its devices, in a job of one process."""
 
 from __future__ import annotations
 

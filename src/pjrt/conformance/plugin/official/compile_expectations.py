@@ -1,4 +1,4 @@
-"""What XLA's tests expect of compiling: formats, options, and topologies of clients."""
+"""Expectations of XLA's tests: compilation, with formats, options, and topologies of clients."""
 
 from __future__ import annotations
 

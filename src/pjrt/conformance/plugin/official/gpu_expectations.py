@@ -1,4 +1,4 @@
-"""What XLA's tests of its plugins for GPUs expect, as far as any plugin can be asked for it."""
+"""Expectations of XLA's tests of its plugins for GPUs, as far as any plugin can be asked for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What XLA's test of its plugins for GPUs expects of clients that share a key-value store."""
+"""Expectations of XLA's test of its plugins for GPUs: clients that share a key-value store."""
 
 from __future__ import annotations
 

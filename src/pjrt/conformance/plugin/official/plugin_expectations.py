@@ -1,4 +1,4 @@
-"""What XLA's test of the C API expects of the table and of the plugin: versions, sizes, attributes."""
+"""Expectations of XLA's test of the C API: the table and the plugin, with versions, sizes and attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What XLA's tests of its plugins for GPUs expect of asynchronous transfers."""
+"""Expectations of XLA's tests of its plugins for GPUs: asynchronous transfers."""
 
 from __future__ import annotations
 
