@@ -75,7 +75,7 @@ def check(
     functions = tuple(calls)
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        tier = Tier(function.__module__.split(".")[-2])
+        tier = Tier(function.__module__.removeprefix(f"{__package__}.").split(".")[0])
         if over is None:
             add(Check(name, tier, functions, rule, function))
             return function

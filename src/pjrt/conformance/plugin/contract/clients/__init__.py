@@ -1,0 +1,1 @@
+"""The requirements of clients, their devices, memories and topologies."""

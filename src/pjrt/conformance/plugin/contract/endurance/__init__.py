@@ -1,0 +1,1 @@
+"""The requirements that hold over time: no leaks, many threads, any order at the end."""

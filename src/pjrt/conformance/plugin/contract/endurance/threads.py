@@ -1,0 +1,226 @@
+"""Checks of many threads, which compile, execute, read and destroy at the same time, over one client or several."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.contract.executions.launch import Launch
+from pjrt.conformance.plugin.contract.executions.pending_buffer import PendingBuffer
+from pjrt.conformance.plugin.subject import Subject
+
+_EXECUTE = "PJRT_LoadedExecutable_Execute"
+_THREADS = 64
+_CLIENTS = 4
+_ROUNDS = 3
+_QUICK_SECONDS = 0.1
+"""The time of a compilation up to which all threads compile."""
+_X = np.arange(4, dtype=np.float32)
+
+
+def _in_threads(work: Callable[[int], None], count: int = _THREADS) -> None:
+    """Call a function in many threads at the same time, with the number of each; raise the first error."""
+    problems: list[BaseException] = []
+    barrier = threading.Barrier(count)
+
+    def run(number: int) -> None:
+        try:
+            barrier.wait()
+            work(number)
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise problems[0]
+
+
+def _add(subject: Subject, executable: int, number: int) -> None:
+    """Execute a sum whose arguments belong to one thread, and destroy everything."""
+    x, y = _X + number, np.full(4, number * 3, np.float32)
+    arguments = [subject.buffer(x), subject.buffer(y)]
+    launch = Launch(subject, executable, [arguments], with_events=True)
+    launch.expect(x + y)
+    launch.destroy()
+    subject.destroy_buffers(*arguments)
+
+
+@check(
+    "threads.execute",
+    calls=(_EXECUTE, "PJRT_Client_BufferFromHostBuffer", "PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_Destroy"),
+    rule="Many threads may execute one executable at the same time; each gets the results of its own arguments.",
+)
+def _execute(subject: Subject) -> None:
+    executable = subject.compile("add")
+    subject.device  # made before the threads ask for it  # noqa: B018
+
+    def work(number: int) -> None:
+        for _ in range(_ROUNDS):
+            _add(subject, executable, number)
+
+    _in_threads(work)
+
+
+@check(
+    "threads.compile",
+    calls=("PJRT_Client_Compile", _EXECUTE, "PJRT_LoadedExecutable_Destroy"),
+    rule="Many threads may compile at the same time; each gets an executable of its own.",
+)
+def _compile(subject: Subject) -> None:
+    subject.device  # noqa: B018
+    executables: list[int] = []
+    begin = time.monotonic()
+    subject.compile("add")
+    count = _THREADS if time.monotonic() - begin < _QUICK_SECONDS else 8
+
+    def work(number: int) -> None:
+        executable = subject.compile("add" if number % 2 else "subtract")
+        executables.append(executable)
+        x, y = subject.buffer(_X + number), subject.buffer(_X)
+        Launch(subject, executable, [[x, y]]).expect(2 * _X + number if number % 2 else _X + number - _X)
+
+    _in_threads(work, count)
+    subject.expect(len(set(executables)) == count, f"{count} executables", str(len(set(executables))))
+    _in_threads(lambda number: _destroy(subject, executables[number]), count)
+
+
+def _destroy(subject: Subject, executable: int) -> None:
+    subject.call("PJRT_LoadedExecutable_Destroy", executable=executable)
+
+
+@check(
+    "threads.questions",
+    calls=(
+        "PJRT_Executable_Name",
+        "PJRT_Executable_NumOutputs",
+        "PJRT_Device_GetDescription",
+        "PJRT_Buffer_Dimensions",
+    ),
+    rule="Many threads may ask about the same objects at the same time; each gets the same answers.",
+)
+def _questions(subject: Subject) -> None:
+    loaded = subject.compile("add")
+    handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
+    buffer = subject.buffer(_X)
+    answers = set()
+
+    def work(_: int) -> None:
+        for _round in range(_ROUNDS):
+            answers.add(
+                (
+                    subject.call("PJRT_Executable_Name", executable=handle).executable_name,
+                    subject.call("PJRT_Executable_NumOutputs", executable=handle).num_outputs,
+                    subject.call("PJRT_Device_GetDescription", device=subject.device).device_description,
+                    subject.shape(buffer),
+                )
+            )
+
+    _in_threads(work)
+    subject.expect(len(answers) == 1, "the same answers in all threads", str(answers))
+
+
+@check(
+    "threads.read_one_buffer",
+    calls=("PJRT_Buffer_ToHostBuffer", "PJRT_Buffer_ReadyEvent"),
+    rule="Many threads may read one buffer at the same time, also before it has its value.",
+)
+def _read(subject: Subject) -> None:
+    pending = PendingBuffer(subject)
+    launch = Launch(subject, subject.compile("add"), [[pending.handle, subject.buffer(_X)]]).succeeded()
+    (result,) = launch.results[0]
+    barrier = threading.Barrier(_THREADS + 1)
+
+    def feed() -> None:
+        barrier.wait()
+        pending.fulfil(_X)
+
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+
+    def work(_: int) -> None:
+        barrier.wait()
+        subject.expect_contents(result, 2 * _X)
+
+    _in_threads(work)
+    feeder.join()
+
+
+@check(
+    "threads.one_argument",
+    calls=(_EXECUTE,),
+    rule="Many threads may give one buffer to executions at the same time.",
+)
+def _one_argument(subject: Subject) -> None:
+    executable, x = subject.compile("add"), subject.buffer(_X)
+
+    def work(number: int) -> None:
+        other = np.full(4, number, np.float32)
+        Launch(subject, executable, [[x, subject.buffer(other)]]).expect(_X + other)
+
+    _in_threads(work)
+    subject.expect_contents(x, _X)
+
+
+@check(
+    "threads.donate_one_buffer",
+    calls=(_EXECUTE, "PJRT_Buffer_IsDeleted"),
+    rule="A buffer is donated once: of many threads that donate it at the same time at most one gets a result, and the "
+    "others an error.",
+)
+def _donate(subject: Subject) -> None:
+    executable, y = subject.compile("donates_first"), subject.buffer(np.ones(4, np.float32))
+    x = subject.buffer(_X)
+    launches: list[Launch] = []
+    _in_threads(lambda _: launches.append(Launch(subject, executable, [[x, y]])), 16)
+    fine = [each for each in launches if all(error is None for error in each.errors())]
+    deleted = subject.call("PJRT_Buffer_IsDeleted", buffer=x).is_deleted
+    if deleted:
+        subject.expect(len(fine) == 1, "one execution that succeeds", str(len(fine)))
+    for each in fine:
+        each.expect(_X + 1)
+
+
+@check(
+    "threads.several_clients",
+    calls=("PJRT_Client_Create", "PJRT_Client_Compile", _EXECUTE),
+    rule="Clients of one plugin do not disturb each other: threads may use each at the same time.",
+)
+def _several_clients(subject: Subject) -> None:
+    subjects = []
+    for _ in range(_CLIENTS):
+        other = Subject(subject.plugin, subject.options, subject.samples, subject.name)
+        other.device  # noqa: B018
+        subjects.append(other)
+    handles = {other.client for other in subjects}
+    subject.expect(len(handles) == _CLIENTS, f"{_CLIENTS} clients", f"{len(handles)} different handles")
+    executables = [other.compile("add") for other in subjects]
+    _in_threads(lambda number: _add(subjects[number % _CLIENTS], executables[number % _CLIENTS], number))
+    for other, executable in zip(subjects, executables, strict=True):
+        other.call("PJRT_LoadedExecutable_Destroy", executable=executable)
+    subjects[0].call("PJRT_Client_Destroy", client=subjects[0].client)
+    _add(subjects[1], subjects[1].compile("add"), 1)
+
+
+@check(
+    "threads.create_and_destroy_clients",
+    calls=("PJRT_Client_Create", "PJRT_Client_Destroy", "PJRT_Client_AddressableDevices"),
+    rule="Threads may create and destroy clients at the same time.",
+)
+def _clients(subject: Subject) -> None:
+    subject.new_client()
+
+    def work(_: int) -> None:
+        client = subject.new_client()
+        devices = subject.call("PJRT_Client_AddressableDevices", client=client).addressable_devices
+        subject.expect(bool(devices), "a client with devices", "none")
+        subject.call("PJRT_Client_Destroy", client=client)
+
+    _in_threads(work, 8)

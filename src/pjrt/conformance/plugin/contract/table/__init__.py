@@ -1,0 +1,1 @@
+"""The requirements of a plugin's table, of all argument structs, and of errors."""

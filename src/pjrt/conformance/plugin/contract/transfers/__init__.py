@@ -1,0 +1,1 @@
+"""The requirements of transfers between the host and devices."""
