@@ -81,3 +81,19 @@ def test_what_is_none_is_refused(spec: str, tmp_path: Path) -> None:
     assert ("no device called" in output) or ("expected MODULE:ATTRIBUTE" in output), output
     with pytest.raises((pjrt.NotFoundError, pjrt.InvalidArgumentError)):
         factories.place(spec)
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_its_topologies_have_the_names_that_the_device_gives_them(name: str, tmp_path: Path) -> None:
+    library = tmp_path / f"lib{name}.so"
+    write_library(library, factories.place(name), name)
+    asked = (
+        f"import pjrt; topology = pjrt.topology({str(library)!r}, '3')\n"
+        "print(len(topology.device_descriptions), topology.platform_name)\n"
+        "code = 'func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> { return %x : tensor<2xf32> }'\n"
+        "print(topology.compile(code).num_outputs)\n"
+        f"try: pjrt.topology({str(library)!r}, 'v5e:2x2')\n"
+        "except pjrt.InvalidArgumentError as error: print(error.message)"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.startswith(f"3 {name}\n1\na topology of the device '{name}' is named by the number"), done

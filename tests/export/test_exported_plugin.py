@@ -97,3 +97,27 @@ def test_an_export_that_fails_uses_nothing_up() -> None:
     """
     )
     assert lines == ["1023"]
+
+
+def test_topologies_come_from_the_function_that_describes_them_without_a_client() -> None:
+    lines = run_python(
+        BARE
+        + """
+    def make(**options):
+        raise AssertionError("a client is made")
+
+    def named_topology(name, **options):
+        if name != "8":
+            raise pjrt.NotFoundError(f"no {name}")
+        return pjrt.topology("reference", name)
+
+    make.named_topology = named_topology
+    plugin = load_capsule(pjrt.export(make, name="described").capsule)
+    print(len(plugin.topology("8").device_descriptions))
+    try:
+        plugin.topology("9")
+    except pjrt.NotFoundError as error:
+        print(error.message)
+    """
+    )
+    assert lines == ["8", "no 9"]

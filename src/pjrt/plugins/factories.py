@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ def factory(name: str) -> Callable[..., Client]:
             options["key_value_store"] = key_value_store
         return registry.client_of(declaration, **options)
 
+    # The device may have no option for the name of a topology, and a client would need the devices.
+    make.named_topology = functools.partial(registry.topology_of, declaration)  # type: ignore[attr-defined]
     make.__module__, make.__qualname__, make.__name__ = __name__, name, name
     return make
 

@@ -142,7 +142,11 @@ def topology(plugin: str | os.PathLike[str], name: str = "", /, **options: Any) 
         InvalidArgumentError: the plugin has no topology of that name, or needs a name.
         UnimplementedError: the plugin has no topologies without devices.
     """
-    known = declaration(plugin)
+    return topology_of(declaration(plugin), name, **options)
+
+
+def topology_of(known: Declaration, name: str = "", /, **options: Any) -> TopologyDescription:
+    """Return a topology of the plugin of a declaration; arguments and errors are those of ``topology``."""
     described = _described(known, name)
     is_open = bool(known.topologies) and not described and not options and not known.has_hardware
     if is_open and not name and not known.topology_options:

@@ -30,6 +30,9 @@ ClientFactory = Callable[..., Client]
 
 It may have the parameters ``key_value_store`` (the framework's store, or ``None``) and ``node_id``, ``num_nodes`` and
 ``partition_index`` (the place of the process in the framework's job). It gets only those of these four that it names.
+
+The function may have the attribute ``named_topology``, a function of a topology's name and of options by keyword, which
+returns the topology. Then no client is made for a topology with a name.
 """
 
 _PLACE_OPTIONS = frozenset({"node_id", "num_nodes", "partition_index"})
@@ -123,12 +126,18 @@ class ExportedPlugin:
         return f"{Path(script).resolve()}:{name}"
 
     def topology(self, name: str, **options: Any) -> TopologyDescription:
-        """Return the topology of a client of the factory; a name is passed to the factory as the option ``topology``.
+        """Return the topology of a client of the factory, or the topology of a name.
+
+        A name is passed to the factory's ``named_topology``, or else to the factory as the option ``topology``.
 
         Raises:
-            UnimplementedError: the name is not empty, and the factory has no option ``topology``.
+            UnimplementedError: the name is not empty, and the factory has neither.
         """
         if name:
+            named_topology: Callable[..., TopologyDescription] | None = getattr(self._factory, "named_topology", None)
+            if named_topology is not None:
+                with no_layers():
+                    return named_topology(name, **options)
             if not self._takes("topology"):
                 raise unimplemented(self._name, f"the topology {name!r}", "its one topology has no name")
             options["topology"] = name
