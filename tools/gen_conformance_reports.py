@@ -57,7 +57,7 @@ def _tiny(folder: Path) -> str:
 
 def _scaffold(folder: Path) -> str:
     subprocess.run([sys.executable, "-m", "pjrt", "new-plugin", "mychip"], cwd=folder, check=True)
-    (module,) = folder.glob("mychip/**/client.py")
+    module = folder / "mychip" / "src" / "mychip" / "__init__.py"
     return f"{module}:make_client"
 
 

@@ -120,6 +120,33 @@ def test_option_overrides(client: pjrt.Client, programs: Any) -> None:
             client.compile(programs.add, pjrt.CompileOptions(option_overrides=overrides))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        None,
+        pjrt.CompileOptions(device_ordinal=2),
+        pjrt.CompileOptions.from_proto(
+            pjrt.CompileOptions(option_overrides={"xla_cpu_enable_fast_math": False}).to_proto()
+        ),
+    ],
+)
+def test_the_larger_of_a_number_and_nan_is_nan_with_all_options(
+    client: pjrt.Client, options: pjrt.CompileOptions | None
+) -> None:
+    """XLA's own default loses the NaN; jaxlib's does not, and applies to options that state no debug options."""
+    executable = client.compile(
+        """
+        func.func @main(%x: tensor<324xf32>, %y: tensor<324xf32>) -> tensor<324xf32> {
+          %z = stablehlo.maximum %x, %y : tensor<324xf32>
+          return %z : tensor<324xf32>
+        }""",
+        options,
+    )
+    x = np.repeat(np.array([0, 1, np.nan], np.float32), 108)
+    y = np.tile(np.array([0, 1, np.nan], np.float32), 108)
+    np.testing.assert_array_equal(np.asarray(executable(x, y)[0]), np.maximum(x, y))
+
+
 def test_a_device_is_chosen_by_assignment_or_ordinal(client: pjrt.Client, programs: Any) -> None:
     assigned = pjrt.CompileOptions(device_assignment=pjrt.DeviceAssignment.of([2]))
     for options in (assigned, pjrt.CompileOptions(device_ordinal=2)):

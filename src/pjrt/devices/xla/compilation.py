@@ -13,6 +13,7 @@ from pjrt.api.partitioning import Partitioning
 from pjrt.api.program import Program, ProgramFormat
 from pjrt.devices.xla import _jaxlib, custom_calls, value_shape
 from pjrt.devices.xla._jaxlib import converted, status_of
+from pjrt.devices.xla.debug_options import with_debug_options
 from pjrt.devices.xla.executable import SERIALIZED, XlaExecutable
 from pjrt.devices.xla.random_bits import with_unsigned_random_bits
 from pjrt.devices.xla.runtime import Runtime
@@ -164,4 +165,4 @@ def _jaxlib_options(options: CompileOptions, assignment: DeviceAssignment) -> An
     if assignment.device_ids == ((0,),) and options == _DEFAULT:
         return _jaxlib.jax.CompileOptions()  # without protobuf, whose import would slow down the start
     complete = replace(options, device_assignment=assignment, compile_portable_executable=False, device_ordinal=-1)
-    return _jaxlib.jax.CompileOptions.ParseFromString(complete.to_proto())
+    return _jaxlib.jax.CompileOptions.ParseFromString(with_debug_options(complete.to_proto()))

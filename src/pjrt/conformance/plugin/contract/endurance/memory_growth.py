@@ -37,6 +37,7 @@ def expect_no_growth(
     least: int | None = None,
     warm_up: int | None = None,
     heap_bytes: int = 8,
+    resident_bytes: int = 48,
 ) -> None:
     """Make rounds, and fail the check where each leaves memory behind.
 
@@ -47,6 +48,7 @@ def expect_no_growth(
         least: the number that a slow plugin gets in each half; a tenth of all by default.
         warm_up: the least number of rounds before; ``least`` by default.
         heap_bytes: the bytes of the heap for each round that count as a leak.
+        resident_bytes: the same of main memory, which allocators give back in pieces.
     """
     least = rounds // 10 if least is None else least
     subject.plugin.observer = None  # the transcript is memory, too
@@ -64,7 +66,7 @@ def expect_no_growth(
     count = min(each[2] for each in growths)
     # Of few rounds only a large leak can be told from what allocators do.
     heap_floor, resident_floor = (16 << 10, 192 << 10) if count >= _MANY else (4 << 20, 8 << 20)
-    leaks = heap >= max(heap_bytes, heap_floor / count) or resident >= max(48, resident_floor / count)
+    leaks = heap >= max(heap_bytes, heap_floor / count) or resident >= max(resident_bytes, resident_floor / count)
     subject.expect(
         not leaks,
         "no memory to be left behind",
