@@ -60,7 +60,7 @@ def test_a_plugin_without_a_client_has_the_exit_code_2_unless_that_is_expected(t
         (("nochip",), "there is no device called 'nochip'"),
         (("/nowhere/libmine.so",), "there is no such file"),
         (("reference", "--tier", "core"), "'core' is not one of 'official', 'contract', 'framework'"),
-        (("reference", "--filter", "nothing"), "found no check for 'nothing'"),
+        (("reference", "--filter", "no_such_check"), "found no check for 'no_such_check'"),
         (("reference", "--baseline", "/nowhere/report.json"), "there is no such file"),
         (("reference", "--baseline", __file__), "expected a report of pjrt conform --json, found another file"),
         (("reference", "--html", "/nowhere/report.html"), "there is no folder '/nowhere'"),

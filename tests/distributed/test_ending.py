@@ -30,7 +30,9 @@ import threading
 job = initialize()
 threading.Thread(target=attempt, args=(job.store.get, "never", 300)).start()  # keeps the process alive
 if rank == {failing}:
+    job.store.get("the other has begun", 60)
     raise ValueError("spoilt")
+attempt(job.store.put, "the other has begun", b"")
 attempt(job.barrier, "b", 300)
 """,
     )

@@ -68,3 +68,19 @@ class InMemoryKeyValueStore(KeyValueStore):
         with self._changed:
             self._values[key] = bytes(value)
             self._changed.notify_all()
+
+
+class PrefixedStore(KeyValueStore):
+    """A store whose keys are those of another store that begin with a prefix."""
+
+    def __init__(self, store: KeyValueStore, prefix: str) -> None:
+        self._store, self._prefix = store, prefix
+
+    def get(self, key: str, timeout: float) -> bytes:
+        return self._store.get(f"{self._prefix}/{key}", timeout)
+
+    def try_get(self, key: str) -> bytes:
+        return self._store.try_get(f"{self._prefix}/{key}")
+
+    def put(self, key: str, value: bytes) -> None:
+        self._store.put(f"{self._prefix}/{key}", value)

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import contextvars
 import itertools
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pjrt.api.checks import expect, expect_int
 from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
-from pjrt.api.key_value_store import KeyValueStore
+from pjrt.api.framework_job import job_of_caller
+from pjrt.api.key_value_store import KeyValueStore, PrefixedStore
 
 _PATIENCE_SECONDS = 300.0
 """The longest wait until all processes have made their clients; XLA waits as long."""
-
-
-class PrefixedStore(KeyValueStore):
-    """A store whose keys are those of another store that begin with a prefix."""
-
-    def __init__(self, store: KeyValueStore, prefix: str) -> None:
-        self._store, self._prefix = store, prefix
-
-    def get(self, key: str, timeout: float) -> bytes:
-        return self._store.get(f"{self._prefix}/{key}", timeout)
-
-    def try_get(self, key: str) -> bytes:
-        return self._store.try_get(f"{self._prefix}/{key}")
-
-    def put(self, key: str, value: bytes) -> None:
-        self._store.put(f"{self._prefix}/{key}", value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,42 +95,9 @@ def membership(
     return Membership(index, tuple(counts), name, own)
 
 
-@contextlib.contextmanager
-def job_of_framework(
-    store: KeyValueStore | None, process_index: int | None, process_count: int | None
-) -> Iterator[None]:
-    """Let the clients that are made meanwhile be members of a framework's job, such as that of ``jax.distributed``.
-
-    Args:
-        store: the framework's store; without one, there is no job.
-        process_index: the number of this process.
-        process_count: the number of processes.
-    """
-    if store is None or process_index is None or process_count is None:
-        yield
-        return
-    token = _of_framework.set((store, process_index, process_count))
-    try:
-        yield
-    finally:
-        _of_framework.reset(token)
-
-
-_of_framework: contextvars.ContextVar[tuple[KeyValueStore, int, int] | None] = contextvars.ContextVar(
-    "pjrt_job_of_framework", default=None
-)
-
-
-def job_of_caller() -> tuple[KeyValueStore, int, int] | None:
-    """Return the framework's job for which a client is being made: its store, the number of this process, and how many
-    processes there are; ``None`` if no framework has asked for the client, or it has no job.
-    """
-    return _of_framework.get()
-
-
 def _current() -> tuple[KeyValueStore, int, int] | None:
     """Return the store of this process's job, the number of the process, and that of all processes."""
-    framework = _of_framework.get()
+    framework = job_of_caller()
     if framework is not None:
         return framework
     # There is no job if nobody has imported its package, which is not small.

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from pjrt.host.membership import PrefixedStore
+from pjrt.api.key_value_store import PrefixedStore
 from pjrt.plugins.declaration import Declaration
 
 _numbers: dict[str, int] = {}

@@ -61,7 +61,7 @@ def test_what_is_unsupported_is_skipped_with_the_reason(tiny_library: Path, tmp_
     ("arguments", "message"),
     [
         (("--pjrt-plugin=reference", "--pjrt-tier=core"), "invalid choice: 'core'"),
-        (("--pjrt-plugin=reference", "--pjrt-filter=nothing"), "found no check for 'nothing'"),
+        (("--pjrt-plugin=reference", "--pjrt-filter=no_such_check"), "found no check for 'no_such_check'"),
         (("--pjrt-plugin=reference", "--pjrt-option=many"), "expected NAME=VALUE"),
     ],
 )

@@ -16,6 +16,7 @@ from pjrt.api.attributes import Attributes, NamedValue
 from pjrt.api.checks import expect_int
 from pjrt.api.client import Client
 from pjrt.api.errors import InternalError, InvalidArgumentError, UnimplementedError, unimplemented
+from pjrt.api.framework_job import job_of_framework
 from pjrt.api.key_value_store import KeyValueStore
 from pjrt.api.profiler import Profiler
 from pjrt.api.topology import TopologyDescription
@@ -23,7 +24,6 @@ from pjrt.capi.export._interrupt import watch_for_interrupts
 from pjrt.capi.export._table import Table, capsule_of
 from pjrt.capi.export.shared_library import write_library
 from pjrt.capi.layer.environment import no_layers, with_layers
-from pjrt.host.membership import job_of_framework
 
 ClientFactory = Callable[..., Client]
 """A function that makes a client from create options, given by keyword.
