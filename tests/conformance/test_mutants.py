@@ -1,6 +1,8 @@
-"""The worth of the conformance suite: plugins with one fault each are found.
+"""The worth of the conformance suite: it finds plugins with one fault each.
 
-Each mutant gets only the checks that are known to catch it; ``mutants/run.py`` runs the whole suite on them.
+All mutants are here, but each gets only the checks that are known to catch it: the first one, and a further one if
+that misses it. This takes about 10 seconds of a core, and 20 when the mutants are not compiled yet.
+``mutants/run.py`` runs the whole suite on them.
 """
 
 from __future__ import annotations
@@ -10,27 +12,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 HERE = Path(__file__).resolve().parent
 KNOWN: dict[str, list[str]] = json.loads((HERE / "mutants" / "caught_by.json").read_text())
 
 
-@pytest.fixture(scope="module")
-def caught() -> dict[str, list[str]]:
-    """The checks that caught each mutant, by the mutants' names."""
-    command = [sys.executable, str(HERE / "mutants" / "run.py"), "--known", "--enough", "1", "--json"]
+def test_mutants_are_caught() -> None:
+    options = ["--known", "--json", "--jobs", "8", "--time-limit", "10"]
+    command = [sys.executable, str(HERE / "mutants" / "run.py"), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.stdout, done.stderr
     results: dict[str, list[str]] = json.loads(done.stdout)
-    return results
-
-
-def test_there_are_a_hundred_mutants_and_at_least_95_are_caught(caught: dict[str, list[str]]) -> None:
-    assert len(caught) == 100
-    assert len(KNOWN) >= 95
-
-
-@pytest.mark.parametrize("mutant", KNOWN)
-def test_a_mutant_is_caught(mutant: str, caught: dict[str, list[str]]) -> None:
-    assert caught[mutant], f"none of {', '.join(KNOWN[mutant])} fails on it; see mutants/run.py"
+    missed = {name: checks for name, checks in KNOWN.items() if not results.get(name)}
+    assert not missed, "these mutants pass the checks that are known to catch them"
+    assert len(results) == 100
+    assert len(KNOWN) >= 98

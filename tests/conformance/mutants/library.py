@@ -13,7 +13,7 @@ from tiny import build
 from mutants.mutant import Mutant
 
 # Warnings are off: a fault may leave a function or an argument without a use.
-FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O1", "-g0", "-w", "-pthread", "-fPIC", "-fvisibility=hidden")
+FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O0", "-g0", "-w", "-pthread", "-fPIC", "-fvisibility=hidden")
 
 
 class MutantLibraries:

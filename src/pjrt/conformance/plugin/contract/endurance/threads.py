@@ -9,14 +9,24 @@ from collections.abc import Callable
 import numpy as np
 
 from pjrt.conformance.plugin.check import check
+from pjrt.conformance.plugin.contract.buffers.buffer_calls import MISUSE
+from pjrt.conformance.plugin.contract.buffers.external_references import DECREASE as _DECREASE
+from pjrt.conformance.plugin.contract.buffers.external_references import INCREASE as _INCREASE
+from pjrt.conformance.plugin.contract.endurance.prepared_call import Destroyer, PreparedCall
 from pjrt.conformance.plugin.contract.executions.launch import Launch
 from pjrt.conformance.plugin.contract.executions.pending_buffer import PendingBuffer
 from pjrt.conformance.plugin.subject import Subject
 
 _EXECUTE = "PJRT_LoadedExecutable_Execute"
+_TO_HOST = "PJRT_Buffer_ToHostBuffer"
 _THREADS = 64
+_FEW_THREADS = 8
+_MANY_ROUNDS = 1000
+"""The threads and the rounds of prepared calls, which come close enough to each other for races to show."""
 _CLIENTS = 4
 _ROUNDS = 3
+_SECONDS = 2.0
+"""The time after which a thread ends its rounds early."""
 _QUICK_SECONDS = 0.1
 """The time of a compilation up to which all threads compile."""
 _X = np.arange(4, dtype=np.float32)
@@ -224,3 +234,57 @@ def _clients(subject: Subject) -> None:
         subject.call("PJRT_Client_Destroy", client=client)
 
     _in_threads(work, 8)
+
+
+@check(
+    "threads.external_references",
+    calls=(_INCREASE, _DECREASE),
+    rule="Many threads may take and give back external references of one buffer at the same time: none is lost.",
+)
+def _external_references(subject: Subject) -> None:
+    subject.require(_INCREASE, _DECREASE)
+    buffer = subject.buffer(_X)
+    subject.call(_INCREASE, buffer=buffer)
+    subject.call(_DECREASE, buffer=buffer)
+    for name in (_INCREASE, _DECREASE):
+        calls = [PreparedCall(subject, name, buffer=buffer) for _ in range(_FEW_THREADS)]
+
+        def work(number: int, calls: list[PreparedCall] = calls) -> None:
+            call = calls[number]
+            for _ in range(_MANY_ROUNDS * 25):
+                call()
+
+        _in_threads(work, _FEW_THREADS)
+    subject.fails(_DECREASE, MISUSE, buffer=buffer)
+    subject.destroy_buffers(buffer)
+
+
+@check(
+    "threads.many_reads_of_one_buffer",
+    calls=(_TO_HOST, "PJRT_Event_Await", "PJRT_Event_Destroy"),
+    rule="Many threads may read one buffer at the same time, again and again.",
+)
+def _many_reads(subject: Subject) -> None:
+    buffer = subject.buffer(_X)
+    subject.expect_contents(buffer, _X)
+    targets = np.zeros((_FEW_THREADS, _X.size), _X.dtype)
+    reads = [
+        (
+            PreparedCall(subject, _TO_HOST, src=buffer, dst=target.ctypes.data, dst_size=target.nbytes),
+            Destroyer(subject, "PJRT_Event_Await", "event"),
+            Destroyer(subject, "PJRT_Event_Destroy", "event"),
+        )
+        for target in targets
+    ]
+
+    def work(number: int) -> None:
+        read, wait, destroy = reads[number]
+        event = read.field("event")
+        for _ in range(_MANY_ROUNDS // 4):
+            read()
+            wait(event)
+            destroy(event)
+
+    _in_threads(work, _FEW_THREADS)
+    subject.expect(bool((targets == _X).all()), str(_X), str(targets))
+    subject.expect_contents(buffer, _X)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pjrt.api.compile_options import CompileOptions
 from pjrt.conformance.plugin.check import check
-from pjrt.conformance.plugin.contract.programs.compilation import OPTIONS, expect_sum
+from pjrt.conformance.plugin.contract.programs.compilation import OPTIONS, compile_code, expect_sum
 from pjrt.conformance.plugin.contract.programs.executables import answer_of, executable_of
 from pjrt.conformance.plugin.contract.programs.owned_bytes import delete, reread
 from pjrt.conformance.plugin.other_process import call_in_another_process
@@ -91,6 +92,29 @@ def _keeps(subject: Subject) -> None:
     again = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=loaded).executable
     before, after = (_answers(subject, each) for each in (executable_of(subject, "mixed_results"), again))
     subject.expect(after == before, str(before), str(after))
+
+
+@check(
+    "serialization.keeps_the_options",
+    calls=(*_CALLS, "PJRT_Executable_NumReplicas", "PJRT_LoadedExecutable_AddressableDevices"),
+    rule="Null for overridden_serialized_compile_options leaves the options in the bytes: a program of two replicas "
+    "comes back as one.",
+)
+def _keeps_the_options(subject: Subject) -> None:
+    subject.several_devices(2)
+    subject.require("PJRT_Executable_NumReplicas", "PJRT_LoadedExecutable_AddressableDevices")
+    program = subject.program("add")
+    compiled = compile_code(subject, program.code, program.format, CompileOptions(num_replicas=2).to_proto())
+    subject.expect(compiled.error is None, "a compiled program", str(compiled.error))
+    first = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=compiled.executable).executable
+    answer = answer_of(subject, "PJRT_Executable_Serialize", executable=first)
+    again = load(subject, bytes(answer.serialized_bytes))
+    delete(answer.serialized_executable_deleter, answer.serialized_executable)
+    handle = subject.call("PJRT_LoadedExecutable_GetExecutable", loaded_executable=again).executable
+    replicas = subject.call("PJRT_Executable_NumReplicas", executable=handle).num_replicas
+    subject.expect(replicas == 2, "2 replicas", replicas)
+    devices = subject.call("PJRT_LoadedExecutable_AddressableDevices", executable=again).addressable_devices
+    subject.expect(len(devices) == 2, "2 addressable devices", len(devices))
 
 
 def _answers(subject: Subject, executable: int) -> dict[str, object]:

@@ -170,7 +170,7 @@ def _payloads(subject: Subject) -> None:
     "error.for_each_payload.user_arg",
     calls=(_PAYLOADS, "PJRT_Client_CreateErrorBuffer", "PJRT_Event_Await"),
     rule="The visitor gets the pointer that the caller gave, and the payloads of an error buffer arrive with its "
-    "error.",
+    "error, each once.",
 )
 def _payloads_of_a_buffer(subject: Subject) -> None:
     from pjrt.capi import raw
@@ -189,13 +189,15 @@ def _payloads_of_a_buffer(subject: Subject) -> None:
     event = subject.call("PJRT_Buffer_ReadyEvent", buffer=buffer).event
     error = subject.plugin.error_address("PJRT_Event_Await", event=event)
     subject.expect(error, "the buffer's event to have an error", "none")
-    payloads: dict[bytes, tuple[bytes, int]] = {}
+    payloads: list[tuple[bytes, bytes, int]] = []
 
     def visit(key: int, key_size: int, value: int, value_size: int, user_arg: int) -> None:
-        payloads[ctypes.string_at(key, key_size)] = ctypes.string_at(value, value_size), user_arg
+        payloads.append((ctypes.string_at(key, key_size), ctypes.string_at(value, value_size), user_arg))
 
     subject.call(_PAYLOADS, error=error, visitor=visit, user_arg=4711)
-    for value, user_arg in payloads.values():
+    keys = [key for key, _, _ in payloads]
+    subject.expect(len(set(keys)) == len(keys), "each key once", keys)
+    for _, value, user_arg in payloads:
         subject.expect(user_arg == 4711, "the user_arg 4711", user_arg)
         subject.expect(value, "a value", repr(value))
     subject.advise(payloads, "the payload 'the key' of the error buffer", "none")
