@@ -42,7 +42,8 @@ class Accuracy:
     def tolerance(self, element_type: ElementType) -> Tolerance:
         """Return the tolerance for results of a type.
 
-        Results below the smallest normal number may be zero: XLA's own CPU and GPU devices flush them.
+        Results below twice the smallest normal number may be zero: devices flush smaller ones, XLA's own CPU and GPU
+        devices too, also on the way to a result.
         """
         if self.is_exact or not (element_type.is_floating or element_type.is_complex):
             return Tolerance(0.0, 0.0)
@@ -50,7 +51,7 @@ class Accuracy:
         bits = element_type.bits // 2 if element_type.is_complex else element_type.bits
         ulps = self.wide if bits >= 32 else self.half if bits == 16 else self.narrow
         eps = float(info.eps)
-        return Tolerance(ulps * eps, float(info.smallest_normal) + self.absolute * eps)
+        return Tolerance(ulps * eps, 2 * float(info.smallest_normal) + self.absolute * eps)
 
 
 def _part(element_type: ElementType) -> AnyDType:

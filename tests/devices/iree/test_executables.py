@@ -110,3 +110,39 @@ def test_an_executable_for_another_driver_is_refused(client: IreeClient) -> None
     executable = client.deserialize(serialized)
     with pytest.raises(InvalidArgumentError, match="of another target"):
         np.asarray(executable(np.zeros(4, np.float32))[0])
+
+
+SORT = """
+func.func @main(%x: tensor<4x4xf32>) -> tensor<16xf32> {
+  %y = stablehlo.reshape %x : (tensor<4x4xf32>) -> tensor<16xf32>
+  %z = "stablehlo.sort"(%y) ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
+      stablehlo.return %c : tensor<i1>
+  }) {dimension = 0 : i64, is_stable = true} : (tensor<16xf32>) -> tensor<16xf32>
+  return %z : tensor<16xf32>
+}"""
+
+UPDATE = """
+func.func @main(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+  %i = stablehlo.constant dense<1> : tensor<i32>
+  %u = stablehlo.constant dense<9.0> : tensor<2x2xf32>
+  %y = stablehlo.dynamic_update_slice %x, %u, %i, %i
+    : (tensor<4x4xf32>, tensor<2x2xf32>, tensor<i32>, tensor<i32>) -> tensor<4x4xf32>
+  return %y : tensor<4x4xf32>
+}"""
+
+
+@pytest.mark.parametrize("driver", ["local-sync", "local-task"])
+@pytest.mark.parametrize("program", [SORT, UPDATE], ids=["sort", "update"])
+def test_arguments_keep_their_values(driver: str, program: str) -> None:
+    """IREE sorts and updates in the memory of arguments, so it is given copies."""
+    x = np.random.default_rng(0).random((4, 4)).astype(np.float32)
+    with pjrt.client("iree", driver=driver) as client:
+        executable = client.compile(program)
+        argument = client.buffer_from_host(x.copy())
+        first = np.asarray(executable(argument)[0])
+        np.testing.assert_array_equal(np.asarray(argument), x)
+        np.testing.assert_array_equal(np.asarray(executable(argument)[0]), first)
+        expected = np.sort(x, None) if program is SORT else np.asarray(pjrt.client("reference").compile(program)(x)[0])
+        np.testing.assert_array_equal(first, expected)

@@ -13,7 +13,7 @@ from pjrt.devices.iree.module_cache import ModuleCache
 from pjrt.devices.iree.program import IreeProgram
 from pjrt.devices.iree.runtime import Runtime
 from pjrt.devices.iree.source import source_text
-from pjrt.devices.iree.support import boundary, refusal
+from pjrt.devices.iree.support import boundary, overwritten, refusal
 from pjrt.devices.iree.target import Target
 from pjrt.host import Compiled
 from pjrt.stablehlo import cost
@@ -79,7 +79,9 @@ class IreeCompiler:
     def _compiled(self, module: bytes, program: ParsedProgram) -> Compiled:
         results, _ = boundary(program)
         function = program.entry
-        compiled = IreeProgram(self._runtime, module, function.name, results, self._target.is_asynchronous)
+        compiled = IreeProgram(
+            self._runtime, module, function.name, results, self._target.is_asynchronous, overwritten(program)
+        )
         has_arguments = bool(function.type.arguments)
         return Compiled(
             run=compiled.run if has_arguments else compiled.run_without_arguments,

@@ -96,6 +96,16 @@ class Tensor:
         np.copyto(self.bytes(), shared)
 
 
+def duplicate(runtime: Runtime, tensor: Tensor) -> Tensor:
+    """Return a tensor with the same contents in other memory; its fence is reached when they are there."""
+    device, fence = tensor.device, runtime.api.HalFence
+    kinds = ("DEVICE_LOCAL", "HOST_VISIBLE") if runtime.driver.startswith("local-") else ("DEVICE_LOCAL",)
+    buffer = allocate(runtime, device, max(tensor.spec.size_in_bytes, 1), *kinds)
+    done = fence.create_at(device.hal.create_semaphore(0), 1)
+    device.hal.queue_copy(tensor.buffer, buffer, fence(0) if tensor.fence is None else tensor.fence, done)
+    return Tensor(device, tensor.spec, buffer, fence=done)
+
+
 def allocate(runtime: Runtime, device: IreeDevice, size: int, *kinds: str) -> Any:
     """Return new memory of IREE's (``iree.runtime.HalBuffer``).
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pjrt.api.shape_spec import ShapeSpec
-from pjrt.devices.iree.memory import Tensor
+from pjrt.devices.iree.memory import Tensor, duplicate
 from pjrt.devices.iree.runtime import IreeDevice, Runtime
 from pjrt.host import Enqueued, RunContext
 
@@ -22,24 +22,37 @@ class IreeProgram:
         function: the name of the function to call.
         results: the types of the results.
         asynchronous: whether the module was compiled for calls that return before their work is done.
+        overwritten: the numbers of the arguments that a call may overwrite; it gets copies of them.
 
     Attributes:
         module: the module.
     """
 
     def __init__(
-        self, runtime: Runtime, module: bytes, function: str, results: Sequence[ShapeSpec], asynchronous: bool
+        self,
+        runtime: Runtime,
+        module: bytes,
+        function: str,
+        results: Sequence[ShapeSpec],
+        asynchronous: bool,
+        overwritten: Collection[int] = (),
     ) -> None:
         self.module = module
         self._runtime = runtime
         self._function = function
         self._results = tuple(results)
+        self._overwritten = frozenset(overwritten)
         self._make = self._asynchronous if asynchronous else self._synchronous
         self._calls: dict[int, Call] = {}
 
     def run(self, *tensors: Tensor) -> Any:
         """Return the results for these arguments, on their device."""
         device = tensors[0].device
+        if self._overwritten:
+            tensors = tuple(
+                duplicate(self._runtime, each) if number in self._overwritten else each
+                for number, each in enumerate(tensors)
+            )
         return (self._calls.get(device.index) or self._load(device))(tensors)
 
     def run_without_arguments(self, context: RunContext) -> Any:

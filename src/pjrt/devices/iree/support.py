@@ -92,6 +92,7 @@ _WRONG: dict[str, frozenset[ElementType]] = {
     "stablehlo.divide": _C64,
     "stablehlo.log": _C64,
     "stablehlo.log_plus_one": _C64,
+    "stablehlo.exponential_minus_one": frozenset({ElementType.C64}),
     "stablehlo.power": _REAL,
     # The compiler crashes.
     "stablehlo.bitcast_convert": _C64,
@@ -144,6 +145,29 @@ def _elements(values: Iterable[object]) -> Iterable[ElementType]:
         type_ = value.type  # type: ignore[attr-defined]
         if isinstance(type_, TensorType):
             yield type_.element
+
+
+_IN_PLACE = frozenset(
+    {"chlo.top_k", "stablehlo.dynamic_update_slice", "stablehlo.fft", "stablehlo.scatter", "stablehlo.sort"}
+)
+"""Operations that IREE may compute in the memory of an operand, even where it is an argument of the program."""
+
+
+def overwritten(program: ParsedProgram) -> frozenset[int]:
+    """Return the numbers of the arguments whose memory a run may overwrite.
+
+    IREE 3.13 takes the memory of arguments for its own. Values that go through other operations first, such as a
+    reshape or a loop, may have the memory of an argument too, so its size is what counts.
+    """
+    sizes = {
+        value.type.nbytes
+        for operation in program.walk()
+        if operation.name in _IN_PLACE
+        for value in operation.operands
+        if isinstance(value.type, TensorType) and value.type.is_static
+    }
+    arguments = enumerate(program.entry.type.arguments)
+    return frozenset(n for n, each in arguments if isinstance(each, TensorType) and each.nbytes in sizes)
 
 
 def boundary(program: ParsedProgram) -> tuple[list[ShapeSpec], str]:
