@@ -188,8 +188,8 @@ def _client(subject: Subject) -> Round:
     over={
         "compilation": (_compilation, 2, _HEAP_BYTES, 48),
         "refused_program": (_refused_program, 2, _HEAP_BYTES, 48),
-        # XLA keeps up to 30 KB for each client, whose threads end later. A process makes few clients.
-        "client": (_client, 120, 64 << 10, 64 << 10),
+        # XLA keeps up to 70 KB for each client, whose threads end later. A process makes few clients.
+        "client": (_client, 120, 256 << 10, 256 << 10),
     },
     rule="What the caller destroys is freed: a thousand compilations leave no memory behind.",
 )
