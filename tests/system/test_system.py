@@ -210,3 +210,24 @@ assert os.waitpid(child, 0)[1] == 0
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=True)
     assert done.stdout == b"in the child"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has forks of processes with libraries")
+@pytest.mark.parametrize(
+    ("function", "succeeds"),
+    [("lambda: 0", True), ("lambda: 1 / 0", False), ("os.abort", False), ("sys.exit", False), ("signal.pause", False)],
+)
+def test_a_fork_tries_what_may_crash(function: str, succeeds: bool) -> None:
+    script = f"""
+import os, signal, sys
+from pjrt.system import succeeds_in_fork
+open_files = os.listdir("/proc/self/fd")
+print("before", succeeds_in_fork({function}, 0.5))
+assert os.listdir("/proc/self/fd") == open_files
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no child is left")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert (done.stdout, done.stderr) == (f"before {succeeds}\nno child is left\n", "")

@@ -20,9 +20,18 @@ from pjrt.system.dynlib import (
 from pjrt.system.file_stamp import FileStamp, file_stamp
 from pjrt.system.folders import cache_folder, config_folder, shared_folder
 from pjrt.system.hardware import any_file, count_files, processor_features
-from pjrt.system.permissions import writable_by_everyone
+from pjrt.system.heap import keep_freed_memory, release_freed_memory
+from pjrt.system.permissions import readable_by_everyone, writable_by_everyone
 from pjrt.system.preloading import with_preloaded
-from pjrt.system.processes import after_fork_in_child, end_with_parent, process_command
+from pjrt.system.processes import (
+    after_fork_in_child,
+    close_in_child,
+    describe_exit,
+    end_with,
+    end_with_parent,
+    process_command,
+    succeeds_in_fork,
+)
 from pjrt.system.resident_memory import peak_resident_bytes, reset_peak_resident_bytes
 
 __all__ = [
@@ -30,11 +39,15 @@ __all__ = [
     "after_fork_in_child",
     "any_file",
     "cache_folder",
+    "close_in_child",
     "config_folder",
     "count_files",
+    "describe_exit",
+    "end_with",
     "end_with_parent",
     "file_stamp",
     "is_library_file_name",
+    "keep_freed_memory",
     "library_file_names",
     "library_suffixes",
     "library_symbol",
@@ -43,9 +56,12 @@ __all__ = [
     "process_command",
     "processor_features",
     "python_library",
+    "readable_by_everyone",
+    "release_freed_memory",
     "reset_peak_resident_bytes",
     "shared_folder",
     "sign_library",
+    "succeeds_in_fork",
     "with_preloaded",
     "writable_by_everyone",
 ]

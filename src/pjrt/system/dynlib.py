@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 from pathlib import Path
 
 _SUFFIXES_ANYWHERE = (".so", ".dylib", ".dll")
@@ -80,6 +79,8 @@ def python_library() -> Path | None:
     if sys.platform == "win32":
         candidates = [Path(sys.base_prefix) / f"python{sys.version_info.major}{sys.version_info.minor}.dll"]
     else:
+        import sysconfig  # here: only exports need it
+
         # For a framework of macOS the folder is a variable of its own, and INSTSONAME is relative to it.
         folders = [sysconfig.get_config_var(name) for name in ("PYTHONFRAMEWORKPREFIX", "LIBDIR")]
         file = sysconfig.get_config_var("INSTSONAME")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import sys
 from collections.abc import Iterable
@@ -27,6 +26,8 @@ def count_files(patterns: Iterable[str]) -> int:
 
 
 def _matching(pattern: str) -> list[str]:
+    import glob  # here, for a fast start
+
     path = os.path.expandvars(pattern)
     return glob.glob(path) if os.path.isabs(path) else []
 

@@ -34,3 +34,17 @@ def writable_by_everyone(path: str | os.PathLike[str]) -> str:
             if entry.lstat().st_uid not in (0, os.getuid()):
                 return f"{entry} belongs to another user, and everyone may write to {folder}"
     return ""
+
+
+def readable_by_everyone(path: str | os.PathLike[str]) -> str:
+    """Return why every user of this machine could read the file at a path; empty if they cannot.
+
+    Only the mode of the file itself counts, as for the keys of ``ssh``: a folder may be opened later. On Windows
+    nothing is checked, and the result is empty.
+
+    Raises:
+        OSError: nothing is at the path, or it cannot be read.
+    """
+    if sys.platform == "win32":
+        return ""
+    return f"everyone may read {os.fspath(path)}" if os.stat(path).st_mode & stat.S_IROTH else ""

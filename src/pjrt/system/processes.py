@@ -4,14 +4,72 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NoReturn
 
 
 def after_fork_in_child(function: Callable[[], object]) -> None:
     """Have a function called in each child process that is made by fork; nothing happens where there is no fork."""
     if sys.platform != "win32":
         os.register_at_fork(after_in_child=function)
+
+
+def close_in_child(descriptors: Iterable[int]) -> None:
+    """Make file descriptors ones of no connection, in the child of a fork, so that the connections end with the parent.
+
+    The objects that have the descriptors may close them later: the numbers stay taken until then.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in descriptors:
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+def succeeds_in_fork(function: Callable[[], object], time_limit: float) -> bool:
+    """Whether a function returns without an error in a fork of this process; false where there can be none.
+
+    The function may crash there, or print. Only the thread that forks lives on in the fork: where another thread may
+    hold a lock of native code that the function needs, the fork waits for it until the time limit.
+
+    Args:
+        function: the function.
+        time_limit: the seconds after which the fork is killed.
+    """
+    if sys.platform != "linux":  # libraries of macOS do not survive a fork
+        return False
+    import select
+    import signal
+    import warnings
+
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Python warns of any second thread, and numpy's library has idle ones, which it ends before a fork.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if not child:
+        _end_after(function)
+    os.close(writing)
+    ended = False
+    try:
+        ended = bool(select.select([reading], [], [], time_limit)[0])  # the pipe ends with the fork
+    finally:
+        os.close(reading)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+    return status == 0
+
+
+def _end_after(function: Callable[[], object]) -> NoReturn:
+    """Call a function, and end this fork without a trace, whether the function returns or not."""
+    status = 1
+    try:
+        close_in_child((1, 2))
+        function()
+        status = 0
+    finally:
+        os._exit(status)
 
 
 def end_with_parent() -> Callable[[], None] | None:
@@ -34,6 +92,26 @@ def end_with_parent() -> Callable[[], None] | None:
             os._exit(1)
 
     return prepare
+
+
+def end_with(parent: int) -> None:
+    """Have this process killed when its parent ends in any way, even if this one stands still.
+
+    Where the system has nothing of the kind (it is Linux's ``PR_SET_PDEATHSIG``) nothing happens. The thread of the
+    parent that started this process must live as long as the parent: its end counts, too.
+
+    Args:
+        parent: the parent's process identifier; if it is not that of the parent any more, this process ends at once.
+    """
+    if sys.platform != "linux":
+        return
+    import ctypes
+    import signal
+
+    end_with_parent_signal = 1
+    ctypes.CDLL(None).prctl(end_with_parent_signal, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def process_command(pid: int) -> str:
@@ -60,3 +138,15 @@ def program_output(*command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
+
+
+def describe_exit(status: int) -> str:
+    """Return how a process ended, human-readable, by the status that ``subprocess`` reports."""
+    import signal
+
+    if status >= 0:
+        return f"exit code {status}"
+    try:
+        return f"it was ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"it was ended by signal {-status}"
