@@ -7,62 +7,63 @@ it, and ``executable(x)`` runs it. ``pjrt.StableHloClient`` and ``pjrt.host`` tu
 
 from typing import TYPE_CHECKING
 
-from pjrt.api.alias_fulfillment import AliasFulfillment
-from pjrt.api.attributes import Attributes, NamedValue
-from pjrt.api.buffer import Buffer, ExternalReference
-from pjrt.api.capability import Capabilities, Feature
-from pjrt.api.client import Client
-from pjrt.api.compatibility import Effort, Reason, ReasonKind, SourceLocation, Support, Verdict
-from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
-from pjrt.api.element_type import ElementType
-from pjrt.api.errors import (
-    AbortedError,
-    AlreadyExistsError,
-    CancelledError,
-    DataLossError,
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InternalError,
-    InvalidArgumentError,
-    NotFoundError,
-    OutOfRangeError,
-    PermissionDeniedError,
-    PjrtError,
-    ResourceExhaustedError,
-    StatusCode,
-    UnauthenticatedError,
-    UnavailableError,
-    UnimplementedError,
-    UnknownError,
-)
-from pjrt.api.executable import CompiledMemoryStats, Executable
-from pjrt.api.execute_options import ExecuteContext, ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
-from pjrt.api.future import Future, Promise
-from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.key_value_store import InMemoryKeyValueStore, KeyValueStore
-from pjrt.api.layout import Layout, StridedLayout, TiledLayout
 from pjrt.api.lazy_names import lazy_names
-from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
-from pjrt.api.multi_slice import MultiSliceConfig
-from pjrt.api.phase_compiler import PartialProgram, PhaseCompiler
-from pjrt.api.plugin import Plugin
-from pjrt.api.process_info import ProcessInfo, ProcessState
-from pjrt.api.program import Program, ProgramFormat
-from pjrt.api.raw_buffer import RawBuffer
-from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.topology import TopologyDescription
-from pjrt.api.tpu_executable import TpuExecutable
-from pjrt.api.tpu_topology import TpuTopology
-from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStream
-from pjrt.plugins.registry import client, load_plugin, topology
 
 if TYPE_CHECKING:
-    from pjrt import conformance, distributed, frameworks, host, ifrt, layers, models, plugins, stablehlo
+    from pjrt import conformance, distributed, frameworks, host, ifrt, layers, models, plugins, remote, stablehlo
+    from pjrt.api.alias_fulfillment import AliasFulfillment
+    from pjrt.api.attributes import Attributes, NamedValue
+    from pjrt.api.buffer import Buffer, ExternalReference
+    from pjrt.api.capability import Capabilities, Feature
+    from pjrt.api.client import Client
+    from pjrt.api.compatibility import Effort, Reason, ReasonKind, Support, Verdict
+    from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+    from pjrt.api.device import AllocatorStats, AsyncTrackingEvent, Device, DeviceDescription
+    from pjrt.api.element_type import ElementType
+    from pjrt.api.errors import (
+        AbortedError,
+        AlreadyExistsError,
+        CancelledError,
+        DataLossError,
+        DeadlineExceededError,
+        FailedPreconditionError,
+        InternalError,
+        InvalidArgumentError,
+        NotFoundError,
+        OutOfRangeError,
+        PermissionDeniedError,
+        PjrtError,
+        ResourceExhaustedError,
+        StatusCode,
+        UnauthenticatedError,
+        UnavailableError,
+        UnimplementedError,
+        UnknownError,
+    )
+    from pjrt.api.executable import CompiledMemoryStats, Executable
+    from pjrt.api.execute_options import ExecuteContext, ExecuteOptions, HloOutputCallback, RecvCallback, SendCallback
+    from pjrt.api.future import Future, Promise
+    from pjrt.api.host_buffer_semantics import HostBufferSemantics
+    from pjrt.api.key_value_store import InMemoryKeyValueStore, KeyValueStore
+    from pjrt.api.layout import Layout, StridedLayout, TiledLayout
+    from pjrt.api.loaded_executable import LoadedExecutable
+    from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
+    from pjrt.api.multi_slice import MultiSliceConfig
+    from pjrt.api.phase_compiler import PartialProgram, PhaseCompiler
+    from pjrt.api.plugin import Plugin
+    from pjrt.api.process_info import ProcessInfo, ProcessState
+    from pjrt.api.program import Program, ProgramFormat
+    from pjrt.api.raw_buffer import RawBuffer
+    from pjrt.api.shape_spec import ShapeSpec
+    from pjrt.api.source_location import SourceLocation
+    from pjrt.api.topology import TopologyDescription
+    from pjrt.api.tpu_executable import TpuExecutable
+    from pjrt.api.tpu_topology import TpuTopology
+    from pjrt.api.transfer import AsyncHostToDeviceTransferManager, CopyToDeviceStream
     from pjrt.artifacts.compilation_cache import CompilationCache
     from pjrt.artifacts.saved_executable import SavedExecutable, load_executable, save_executable
     from pjrt.capi.export import ExportedPlugin, export
+    from pjrt.clusters.cluster import cluster
     from pjrt.devices.author.declined import DeclinedError
     from pjrt.devices.collectives import xla_collectives
     from pjrt.devices.stablehlo_client import StableHloClient
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from pjrt.models.comparison.comparison import Comparison, compare
     from pjrt.models.model import Model, load_model
     from pjrt.models.offloading.offloaded_model import offload
+    from pjrt.plugins.registry import client, load_plugin, topology
 
 __version__ = "0.1.0"
 
@@ -156,6 +158,7 @@ __all__ = [
     "__version__",
     "bench",
     "client",
+    "cluster",
     "compare",
     "conformance",
     "distributed",
@@ -170,6 +173,7 @@ __all__ = [
     "models",
     "offload",
     "plugins",
+    "remote",
     "save_executable",
     "stablehlo",
     "topology",
@@ -178,9 +182,44 @@ __all__ = [
 
 # The modules of names that are imported at their first use, so that programs without them start faster.
 _HOMES = {
+    "pjrt.api.alias_fulfillment": "AliasFulfillment",
+    "pjrt.api.attributes": "Attributes NamedValue",
+    "pjrt.api.buffer": "Buffer ExternalReference",
+    "pjrt.api.capability": "Capabilities Feature",
+    "pjrt.api.client": "Client",
+    "pjrt.api.compatibility": "Effort Reason ReasonKind Support Verdict",
+    "pjrt.api.compile_options": "CompileOptions DeviceAssignment",
+    "pjrt.api.device": "AllocatorStats AsyncTrackingEvent Device DeviceDescription",
+    "pjrt.api.element_type": "ElementType",
+    "pjrt.api.errors": (
+        "AbortedError AlreadyExistsError CancelledError DataLossError DeadlineExceededError FailedPreconditionError "
+        "InternalError InvalidArgumentError NotFoundError OutOfRangeError PermissionDeniedError PjrtError "
+        "ResourceExhaustedError StatusCode UnauthenticatedError UnavailableError UnimplementedError UnknownError"
+    ),
+    "pjrt.api.executable": "CompiledMemoryStats Executable",
+    "pjrt.api.execute_options": "ExecuteContext ExecuteOptions HloOutputCallback RecvCallback SendCallback",
+    "pjrt.api.future": "Future Promise",
+    "pjrt.api.host_buffer_semantics": "HostBufferSemantics",
+    "pjrt.api.key_value_store": "InMemoryKeyValueStore KeyValueStore",
+    "pjrt.api.layout": "Layout StridedLayout TiledLayout",
+    "pjrt.api.loaded_executable": "LoadedExecutable",
+    "pjrt.api.memory_space": "MemorySpace MemorySpaceDescription",
+    "pjrt.api.multi_slice": "MultiSliceConfig",
+    "pjrt.api.phase_compiler": "PartialProgram PhaseCompiler",
+    "pjrt.api.plugin": "Plugin",
+    "pjrt.api.process_info": "ProcessInfo ProcessState",
+    "pjrt.api.program": "Program ProgramFormat",
+    "pjrt.api.raw_buffer": "RawBuffer",
+    "pjrt.api.shape_spec": "ShapeSpec",
+    "pjrt.api.source_location": "SourceLocation",
+    "pjrt.api.topology": "TopologyDescription",
+    "pjrt.api.tpu_executable": "TpuExecutable",
+    "pjrt.api.tpu_topology": "TpuTopology",
+    "pjrt.api.transfer": "AsyncHostToDeviceTransferManager CopyToDeviceStream",
     "pjrt.artifacts.compilation_cache": "CompilationCache",
     "pjrt.artifacts.saved_executable": "SavedExecutable load_executable save_executable",
     "pjrt.capi.export": "ExportedPlugin export",
+    "pjrt.clusters.cluster": "cluster",
     "pjrt.devices.author.declined": "DeclinedError",
     "pjrt.devices.collectives": "xla_collectives",
     "pjrt.devices.stablehlo_client": "StableHloClient",
@@ -188,8 +227,20 @@ _HOMES = {
     "pjrt.models.comparison.comparison": "Comparison compare",
     "pjrt.models.model": "Model load_model",
     "pjrt.models.offloading.offloaded_model": "offload",
+    "pjrt.plugins.registry": "client load_plugin topology",
 }
-_PARTS = ("conformance", "distributed", "frameworks", "host", "ifrt", "layers", "models", "plugins", "stablehlo")
+_PARTS = (
+    "conformance",
+    "distributed",
+    "frameworks",
+    "host",
+    "ifrt",
+    "layers",
+    "models",
+    "plugins",
+    "remote",
+    "stablehlo",
+)
 
 
 if not TYPE_CHECKING:  # a type checker has the names from above; with these functions it would accept any other

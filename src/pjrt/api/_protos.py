@@ -12,13 +12,13 @@ from pjrt.api.compile_options import CompileOptions, DeviceAssignment, OptionVal
 from pjrt.api.errors import InvalidArgumentError
 from pjrt.api.partitioning import Partitioning
 from pjrt.api.phase_compiler import PartialProgram
-from pjrt.api.protobuf import message_classes
+from pjrt.api.protobuf import MessageTable, message_classes
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 # message: {field: (number, type)}; a type in brackets is repeated.
-_MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
+_MESSAGES: MessageTable = {
     "ComputationDevice": {"replica_device_ids": (1, "[int64]")},
     "DeviceAssignmentProto": {
         "replica_count": (1, "int64"),
@@ -26,10 +26,10 @@ _MESSAGES: dict[str, dict[str, tuple[int, str]]] = {
         "computation_devices": (3, "[ComputationDevice]"),
     },
     "OptionOverrideProto": {
-        "string_field": (1, "string"),
-        "bool_field": (2, "bool"),
-        "int_field": (3, "int64"),
-        "double_field": (4, "double"),
+        "string_field": (1, "string", "value"),
+        "bool_field": (2, "bool", "value"),
+        "int_field": (3, "int64", "value"),
+        "double_field": (4, "double", "value"),
     },
     "OptionOverrideEntry": {"key": (1, "string"), "value": (2, "OptionOverrideProto")},
     "ExecutableBuildOptionsProto": {
@@ -214,4 +214,4 @@ def _decode_override(proto: Any) -> OptionValue:
 
 @functools.cache
 def _classes() -> dict[str, Any]:
-    return message_classes("pjrt.wire", _MESSAGES, unions={"OptionOverrideProto": "value"})
+    return message_classes("pjrt.wire", _MESSAGES)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pjrt.api.array_value import ArrayValue
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import unimplemented
-from pjrt.api.future import Future
-from pjrt.api.layout import Layout
 from pjrt.api.shape_spec import format_shape
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
     from pjrt.api.device import Device
+    from pjrt.api.element_type import ElementType
+    from pjrt.api.future import Future
+    from pjrt.api.layout import Layout
     from pjrt.api.memory_space import MemorySpace
     from pjrt.api.raw_buffer import RawBuffer
 

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api import close_callbacks
-from pjrt.api.abi_version import RuntimeAbiVersion
-from pjrt.api.alias_fulfillment import AliasFulfillment
-from pjrt.api.attributes import Attributes
-from pjrt.api.buffer import Buffer
-from pjrt.api.capability import Capabilities
 from pjrt.api.checks import expect_int
-from pjrt.api.compatibility import Effort, Support, decide, only_format, try_compiling
-from pjrt.api.compile_options import CompileOptions, DeviceAssignment
-from pjrt.api.cross_host import CrossHostReceive
-from pjrt.api.device import Device
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import FailedPreconditionError, NotFoundError, PjrtError, unimplemented
-from pjrt.api.executable import Executable
-from pjrt.api.execute_options import ExecuteContext
-from pjrt.api.future import Future
 from pjrt.api.host_buffer_semantics import HostBufferSemantics
-from pjrt.api.layout import Layout
-from pjrt.api.loaded_executable import LoadedExecutable
-from pjrt.api.memory_space import MemorySpace
-from pjrt.api.process_info import ProcessInfo
-from pjrt.api.program import AnyProgram
-from pjrt.api.shape_spec import Shapes, ShapeSpec
-from pjrt.api.topology import TopologyDescription
-from pjrt.api.transfer import AsyncHostToDeviceTransferManager
+
+if TYPE_CHECKING:
+    from pjrt.api.abi_version import RuntimeAbiVersion
+    from pjrt.api.alias_fulfillment import AliasFulfillment
+    from pjrt.api.attributes import Attributes
+    from pjrt.api.buffer import Buffer
+    from pjrt.api.capability import Capabilities
+    from pjrt.api.compatibility import Effort, Support
+    from pjrt.api.compile_options import CompileOptions, DeviceAssignment
+    from pjrt.api.cross_host import CrossHostReceive
+    from pjrt.api.device import Device
+    from pjrt.api.element_type import ElementType
+    from pjrt.api.executable import Executable
+    from pjrt.api.execute_options import ExecuteContext
+    from pjrt.api.future import Future
+    from pjrt.api.layout import Layout
+    from pjrt.api.loaded_executable import LoadedExecutable
+    from pjrt.api.memory_space import MemorySpace
+    from pjrt.api.process_info import ProcessInfo
+    from pjrt.api.program import AnyProgram
+    from pjrt.api.shape_spec import Shapes, ShapeSpec
+    from pjrt.api.topology import TopologyDescription
+    from pjrt.api.transfer import AsyncHostToDeviceTransferManager
 
 
 class Client(abc.ABC):
@@ -91,6 +93,8 @@ class Client(abc.ABC):
     @property
     def capabilities(self) -> Capabilities:
         """The declared abilities of the devices."""
+        from pjrt.api.capability import Capabilities  # here, for a fast start
+
         kinds = tuple(
             dict.fromkeys(space.kind for device in self.addressable_devices for space in device.memory_spaces)
         )
@@ -184,6 +188,8 @@ class Client(abc.ABC):
         """
         if self.is_closed:
             raise FailedPreconditionError(f"the client of '{self.platform_name}' is closed; make a new one")
+        from pjrt.api.compatibility import decide, only_format, try_compiling  # here, for a fast start
+
         static_check = only_format(program, self.capabilities)
         return decide(effort, static_check, lambda: try_compiling(self, program, options))
 

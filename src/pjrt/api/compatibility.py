@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pjrt.api.capability import Capabilities
 from pjrt.api.errors import (
@@ -27,6 +27,7 @@ from pjrt.api.errors import (
 from pjrt.api.executable import Executable
 from pjrt.api.loaded_executable import LoadedExecutable
 from pjrt.api.program import AnyProgram, Program
+from pjrt.api.source_location import SourceLocation
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -63,27 +64,6 @@ class ReasonKind(enum.StrEnum):
     FORMAT = "format"
     FEATURE = "feature"
     COMPILE = "compile"
-
-
-class SourceLocation(NamedTuple):
-    """A place in the program's source.
-
-    Attributes:
-        name: the author's name of the place, such as ``jit(f)/dot_general``; empty if it has none.
-        file: the file, ``-`` for the program's own text; empty if unknown.
-        line: the line, from 1; 0 if unknown.
-        column: the column, from 1; 0 if unknown.
-    """
-
-    name: str
-    file: str
-    line: int
-    column: int
-
-    def __str__(self) -> str:
-        file = "<program>" if self.file == "-" else self.file
-        at = (f"{file}:{self.line}:{self.column}" if self.column else f"{file}:{self.line}") if file else ""
-        return f"{self.name} at {at}" if self.name and at else self.name or at
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,10 @@ class DeviceAssignment:
         """
         for number in (num_replicas, num_partitions):
             expect_int(number, "how many replicas and partitions as whole numbers")
+        if num_replicas < 1 or num_partitions < 1:
+            raise InvalidArgumentError(
+                f"expected at least 1 replica and 1 partition, found {num_replicas} and {num_partitions}"
+            )
         if num_replicas * num_partitions > len(ids):
             raise InvalidArgumentError(
                 f"{num_replicas} replicas × {num_partitions} partitions need as many devices, found {len(ids)}"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from pjrt.api.attributes import Attributes
 from pjrt.api.errors import NotFoundError, PjrtError, unimplemented
-from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 
 if TYPE_CHECKING:
+    from pjrt.api.attributes import Attributes
     from pjrt.api.client import Client
+    from pjrt.api.memory_space import MemorySpace, MemorySpaceDescription
 
 
 class DeviceDescription(abc.ABC):
@@ -185,8 +184,7 @@ class AsyncTrackingEvent(abc.ABC):
         self.close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorStats:
+class AllocatorStats(NamedTuple):
     """The state of a device's allocator, in bytes except for the count (``PJRT_Device_MemoryStats``); ``None`` if
     unknown.
     """

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from pjrt.api.abi_version import ExecutableAbiVersion
-from pjrt.api.compile_options import CompileOptions
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import unimplemented
-from pjrt.api.layout import Layout
-from pjrt.api.program import Program
-from pjrt.api.shape_spec import ShapeSpec
-from pjrt.api.tpu_executable import TpuExecutable
+
+if TYPE_CHECKING:
+    from pjrt.api.abi_version import ExecutableAbiVersion
+    from pjrt.api.compile_options import CompileOptions
+    from pjrt.api.element_type import ElementType
+    from pjrt.api.layout import Layout
+    from pjrt.api.program import Program
+    from pjrt.api.shape_spec import ShapeSpec
+    from pjrt.api.tpu_executable import TpuExecutable
 
 
 class Executable(abc.ABC):
@@ -158,8 +160,7 @@ class Executable(abc.ABC):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledMemoryStats:
+class CompiledMemoryStats(NamedTuple):
     """The memory that one run needs on one device, in bytes (``PJRT_Executable_GetCompiledMemoryStats``).
 
     Attributes:

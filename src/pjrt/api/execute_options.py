@@ -6,7 +6,7 @@ import abc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pjrt.api.checks import expect, expect_all, expect_int, expect_sequence
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from pjrt.api.transfer import CopyToDeviceStream
 
 
-@dataclass(frozen=True, slots=True)
-class SendCallback:
+class SendCallback(NamedTuple):
     """A function that receives the values that a program sends to the host (``PJRT_SendCallbackInfo``).
 
     Attributes:
@@ -30,8 +29,7 @@ class SendCallback:
     callback: Callable[[bytes, int, bool], object]
 
 
-@dataclass(frozen=True, slots=True)
-class RecvCallback:
+class RecvCallback(NamedTuple):
     """A function that supplies the values that a program receives from the host (``PJRT_RecvCallbackInfo``).
 
     Attributes:
@@ -43,8 +41,7 @@ class RecvCallback:
     callback: Callable[[CopyToDeviceStream], object]
 
 
-@dataclass(frozen=True, slots=True)
-class HloOutputCallback:
+class HloOutputCallback(NamedTuple):
     """A function that receives intermediate values, which the program was compiled to report
     (``PJRT_HloOutputCallbackInfo``).
 
@@ -59,7 +56,7 @@ class HloOutputCallback:
     callback: Callable[[int, int, np.ndarray[Any, Any], int], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: an option that is not set is its default in the class
 class ExecuteOptions:
     """The options of one execution; the defaults suit nearly all.
 

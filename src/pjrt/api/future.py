@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 from pjrt.api import interruption
 from pjrt.api.errors import DeadlineExceededError, FailedPreconditionError, InternalError, PjrtError
@@ -96,7 +96,7 @@ class Future(Generic[T]):
             finally:
                 # The error's traceback holds this frame; without its local variables, there is no reference cycle.
                 del self, error
-        return cast("T", self._value)
+        return self._value  # type: ignore[return-value]  # a cast is a call, and this is a hot path
 
     def exception(self, timeout: float | None = None) -> PjrtError | None:
         """Return the error that came instead of the value (``PJRT_Event_Error``), or ``None``; wait as ``result`` does.
@@ -271,19 +271,22 @@ class Future(Generic[T]):
 
     def _wait_in_slices(self, timeout: float | None, server: Server | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
-        while not self._done:
-            left = _WAIT_SLICE_SECONDS if deadline is None else min(deadline - time.monotonic(), _WAIT_SLICE_SECONDS)
-            if left <= 0:
-                raise DeadlineExceededError(
-                    f"the result was not there within {timeout} s; the work goes on and can be waited for again"
-                )
-            if server is not None:
-                server.check(self)
-            try:
+        # Around the loop: Ctrl-C that another thread of the process gets is seen between two slices.
+        try:
+            while not self._done:
+                left = _WAIT_SLICE_SECONDS
+                if deadline is not None:
+                    left = min(deadline - time.monotonic(), left)
+                if left <= 0:
+                    raise DeadlineExceededError(
+                        f"the result was not there within {timeout} s; the work goes on and can be waited for again"
+                    )
+                if server is not None:
+                    server.check(self)
                 self._block(left)
-            except KeyboardInterrupt:
-                interruption.note()
-                raise
+        except KeyboardInterrupt:
+            interruption.note()
+            raise
 
     def _call(self, callback: Callable[[Future[T]], object]) -> None:
         try:

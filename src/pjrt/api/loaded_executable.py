@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from pjrt.api.buffer import Buffer
 from pjrt.api.call_arguments import WITHOUT_TYPE, bound, explained
-from pjrt.api.compile_options import DeviceAssignment
 from pjrt.api.errors import FailedPreconditionError, InvalidArgumentError
 from pjrt.api.executable import Executable
-from pjrt.api.execute_options import ExecuteOptions
-from pjrt.api.future import Future
 from pjrt.api.placement import default_device
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
+    from pjrt.api.compile_options import DeviceAssignment
     from pjrt.api.device import Device
+    from pjrt.api.execute_options import ExecuteOptions
+    from pjrt.api.future import Future
+    from pjrt.api.value_path import ValuePath
 
 Argument = Any
 """An argument of the short form ``executable(…)``: a ``Buffer``; or a numpy array or scalar, a Python number or nested
@@ -128,6 +129,14 @@ class LoadedExecutable(Executable):
         """Run a portable executable, compiled with ``compile_portable_executable``, on any device
         (``PjRtLoadedExecutable::ExecutePortable``). The arguments are those of ``execute_sharded``.
         """
+
+    def value_path(self) -> ValuePath | None:
+        """Return a way to run the program without buffers, or ``None`` if it needs ``execute_sharded`` each time.
+
+        A device need not have one. Exported plugins use it, because a buffer for each result of each execution takes
+        longer than a tiny program.
+        """
+        return None
 
     def __call__(self, *arguments: Argument, **keywords: Argument) -> tuple[Buffer, ...]:
         """Run the program on one device: the short form, which takes numpy arrays and numbers as well as buffers.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from pjrt.api.client import Client
@@ -55,8 +54,7 @@ class MemorySpace(abc.ABC):
         return f"<{type(self).__name__} {self}>"
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySpaceDescription:
+class MemorySpaceDescription(NamedTuple):
     """A kind of memory that a described device has (``PJRT_MemoryDescription`` of the MemoryDescriptions extension).
 
     Attributes:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Partitioning:
+class Partitioning(NamedTuple):
     """The compile options that a program may state itself; ``pjrt.stablehlo.partitioning_of`` reads them.
 
     Attributes:

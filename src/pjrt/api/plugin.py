@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pjrt.api.attributes import Attributes
-from pjrt.api.capability import Capabilities
 from pjrt.api.errors import unimplemented
 
 if TYPE_CHECKING:
+    from pjrt.api.capability import Capabilities
     from pjrt.api.client import Client
     from pjrt.api.profiler import Profiler
     from pjrt.api.topology import TopologyDescription
@@ -45,6 +45,8 @@ class Plugin(abc.ABC):
     @property
     def capabilities(self) -> Capabilities:
         """The plugin's declared abilities, which need no device."""
+        from pjrt.api.capability import Capabilities  # here, for a fast start
+
         return Capabilities.from_attributes(self.attributes)
 
     @abc.abstractmethod

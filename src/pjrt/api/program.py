@@ -21,7 +21,7 @@ class ProgramFormat(enum.StrEnum):
     HLO_WITH_CONFIG = "hlo_with_config"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Program:
     """A program to compile: its bytes and their format.
 

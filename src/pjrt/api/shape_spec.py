@@ -72,6 +72,14 @@ class ShapeSpec:
         return format_shape(self.element_type, self.shape)
 
 
+def stands_for_token(element_type: ElementType, shape: tuple[int, ...]) -> bool:
+    """Whether an array of this type may be the argument for a token: a token, or an empty array of booleans.
+
+    Frameworks begin a chain of tokens with such an array, which XLA accepts.
+    """
+    return element_type is ElementType.TOKEN or (element_type is ElementType.PRED and shape == (0,))
+
+
 def expect_spec(value: ShapeSpec) -> ShapeSpec:
     """Return a shape spec.
 

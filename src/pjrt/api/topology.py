@@ -6,22 +6,22 @@ import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pjrt.api.attributes import Attributes
 from pjrt.api.capability import Capabilities
 from pjrt.api.compatibility import Effort, Support, decide, only_format, try_compiling
-from pjrt.api.compile_options import CompileOptions
-from pjrt.api.device import DeviceDescription
-from pjrt.api.element_type import ElementType
 from pjrt.api.errors import PjrtError, unimplemented
-from pjrt.api.executable import Executable
-from pjrt.api.layout import Layout
-from pjrt.api.program import AnyProgram
-from pjrt.api.shape_spec import Shapes
 
 if TYPE_CHECKING:
+    from pjrt.api.attributes import Attributes
     from pjrt.api.client import Client
+    from pjrt.api.compile_options import CompileOptions
+    from pjrt.api.device import DeviceDescription
+    from pjrt.api.element_type import ElementType
+    from pjrt.api.executable import Executable
+    from pjrt.api.layout import Layout
     from pjrt.api.multi_slice import MultiSliceConfig
     from pjrt.api.phase_compiler import PhaseCompiler
+    from pjrt.api.program import AnyProgram
+    from pjrt.api.shape_spec import Shapes
     from pjrt.api.tpu_topology import TpuTopology
 
 

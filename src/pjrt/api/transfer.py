@@ -6,13 +6,12 @@ import abc
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pjrt.api.attributes import Attributes
-from pjrt.api.errors import PjrtError
-from pjrt.api.future import Future
-
 if TYPE_CHECKING:
+    from pjrt.api.attributes import Attributes
     from pjrt.api.buffer import Buffer
     from pjrt.api.device import Device
+    from pjrt.api.errors import PjrtError
+    from pjrt.api.future import Future
 
 
 class AsyncHostToDeviceTransferManager(abc.ABC):

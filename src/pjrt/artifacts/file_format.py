@@ -112,7 +112,7 @@ def _is_signature(value: Any) -> bool:
     return True
 
 
-_STATS = frozenset(CompiledMemoryStats.__dataclass_fields__)
+_STATS = frozenset(CompiledMemoryStats._fields)
 
 # The required and the optional facts of a header, with the check of each.
 _NEEDED: dict[str, Callable[[Any], bool]] = {

@@ -33,7 +33,7 @@ from pjrt.stablehlo.types import TensorType
 
 if TYPE_CHECKING:
     from pjrt.stablehlo.call_signature import CallSignature, Parameter, Result
-    from pjrt.stablehlo.inspection import Signature
+    from pjrt.stablehlo.entry_signature import Signature
 
 
 def save_executable(

@@ -8,7 +8,7 @@ from typing import Any
 
 from pjrt.api.abi_version import ExecutableAbiVersion
 from pjrt.api.errors import PjrtError, UnimplementedError
-from pjrt.api.executable import CompiledMemoryStats, Executable
+from pjrt.api.executable import Executable
 
 _QUESTIONS: dict[str, Callable[[Executable], Any]] = {
     "size_of_generated_code": lambda executable: executable.size_of_generated_code,
@@ -19,7 +19,7 @@ _QUESTIONS: dict[str, Callable[[Executable], Any]] = {
     "parameter_shardings": lambda executable: _shardings(executable.parameter_shardings),
     "output_shardings": lambda executable: _shardings(executable.output_shardings),
     "cost_analysis": lambda executable: dict(executable.cost_analysis()),
-    "memory_stats": lambda executable: _fields(executable.memory_stats()),
+    "memory_stats": lambda executable: executable.memory_stats()._asdict(),
     "fingerprint": lambda executable: base64.b64encode(executable.fingerprint()).decode(),
     "abi_version": lambda executable: _abi_version(executable.abi_version()),
     "compile_options": lambda executable: base64.b64encode(executable.compile_options().to_proto()).decode(),
@@ -41,10 +41,6 @@ def facts_of(executable: Executable) -> dict[str, Any]:
             # A fact is not worth a failure: some compilers answer these questions with an internal error.
             continue
     return facts
-
-
-def _fields(stats: CompiledMemoryStats) -> dict[str, int]:
-    return {name: getattr(stats, name) for name in stats.__dataclass_fields__}
 
 
 def _abi_version(version: ExecutableAbiVersion) -> tuple[int, str]:
